@@ -1,0 +1,113 @@
+# Everything from a fresh machine with python3 (3.11 or newer) and make:
+#   make train   environment, corpus, training through the server, neighbours, plot
+#   make test    everything that is checked before a change goes in
+# The environment is .venv. It is brought up to date when pyproject.toml or what is asked for changes.
+# PIP_* variables of pip itself (an index, a folder of wheels) pass through.
+
+PYTHON ?= python3
+EXTRAS ?=
+PYTEST_ARGS ?=
+PREPROCESS_ARGS ?=
+TRAIN_ARGS ?= --workers 2
+BENCH_ARGS ?=
+QUERY ?= matrix probability exception server
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help train test lint bench demo clean
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+DATASET := data/pydoc
+RUN := runs/pydoc
+OUT := out
+
+comma := ,
+# One stamp for each set of extras, so that `make train` after `make test` installs nothing.
+CORE := $(VENV)/installed-$(or $(EXTRAS),core)
+CHECKED := $(VENV)/installed-dev,web,metrics,export$(addprefix $(comma),$(EXTRAS))
+
+# The environment's programs come first, for recipes and for the processes that tests start.
+WITH := PATH="$(CURDIR)/$(BIN):$$PATH"
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+say = @printf '== %s\n'
+
+help:
+	@echo 'make train   train word vectors on the documentation that Python carries, through the server ($(RUN))'
+	@echo 'make test    lint, type check and test; EXTRAS=all with every optional dependency; PYTEST_ARGS="-k wire"'
+	@echo 'make lint    ruff and mypy alone'
+	@echo 'make demo    a short tour of what one can do with the vectors'
+	@echo 'make bench   the wire and training, measured; JSON in $(OUT)/'
+	@echo 'make clean   remove caches and build outputs; keeps $(VENV), data/, runs/ and $(OUT)/'
+
+train: $(CORE)
+	@if [ -e $(DATASET) ]; then echo '== corpus: $(DATASET) is there already (remove it to make it again)'; \
+	else echo '== corpus: preprocessing the documentation of this Python into $(DATASET)'; \
+	  $(WITH) glovewire preprocess pydoc --out $(DATASET) $(PREPROCESS_ARGS); fi
+	@if [ -e $(RUN) ]; then echo '== training: removing $(RUN) of an earlier make train'; rm -rf $(RUN); fi
+	$(say) 'training: one server, its workers and a monitor into $(RUN)'
+	@$(WITH) glovewire train $(DATASET) --out $(RUN) $(TRAIN_ARGS)
+	$(say) 'neighbours: glovewire neighbours $(RUN) $(QUERY)'
+	@$(WITH) glovewire neighbours $(RUN) $(QUERY)
+	$(say) 'done: vectors in $(RUN)/vectors.npy, the loss over time in $(RUN)/loss.png'
+
+test: lint
+	$(say) 'pytest'
+	@$(WITH) python -m pytest $(PYTEST_ARGS)
+
+lint: $(CHECKED)
+	$(say) 'ruff check'
+	@$(BIN)/ruff check .
+	$(say) 'ruff format --check'
+	@$(BIN)/ruff format --check .
+	$(say) 'mypy --strict'
+	@$(BIN)/mypy
+
+bench: $(CORE)
+	@mkdir -p $(OUT)
+	$(say) 'glovewire bench wire'
+	@$(WITH) glovewire bench wire --json $(BENCH_ARGS) > $(OUT)/bench-wire.txt
+	@tail -n 1 $(OUT)/bench-wire.txt > $(OUT)/bench-wire.json; sed '$$d' $(OUT)/bench-wire.txt
+	@[ -e $(DATASET) ] || $(WITH) glovewire preprocess pydoc --out $(DATASET) $(PREPROCESS_ARGS)
+	$(say) 'glovewire bench train $(DATASET)'
+	@$(WITH) glovewire bench train $(DATASET) --json $(BENCH_ARGS) > $(OUT)/bench-train.txt
+	@tail -n 1 $(OUT)/bench-train.txt > $(OUT)/bench-train.json; sed '$$d' $(OUT)/bench-train.txt
+
+demo: $(CORE)
+	@[ -e $(RUN)/vectors.npy ] || $(MAKE) train
+	$(say) 'glovewire info $(RUN)'
+	@$(WITH) glovewire info $(RUN)
+	$(say) 'glovewire neighbours $(RUN) socket thread list'
+	@$(WITH) glovewire neighbours $(RUN) socket thread list
+	$(say) 'glovewire export $(RUN) --format word2vec --out $(OUT)/pydoc.word2vec.txt'
+	@mkdir -p $(OUT); rm -f $(OUT)/pydoc.word2vec.txt
+	@$(WITH) glovewire export $(RUN) --format word2vec --out $(OUT)/pydoc.word2vec.txt
+	$(say) 'next: glovewire --help, and the walk by hand in README.md'
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+	$(say) 'kept: $(VENV), data/, runs/ and $(OUT)/ (remove them by hand)'
+
+# An interrupted or hand-made environment is completed, never wiped.
+$(VENV)/made:
+	@command -v $(PYTHON) >/dev/null || { echo 'error: no $(PYTHON) found; install Python 3.11 or newer' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V 2>&1): make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo 'error: $(PYTHON) lacks the venv module; on Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
+	$(say) "environment: $$($(PYTHON) -V) in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed-%: pyproject.toml $(VENV)/made
+	$(say) 'installing glovewire [$*]: one to three minutes the first time (pip is quiet unless something fails)'
+	@start=$$(date +%s); \
+	$(BIN)/python -m pip install -qq $(if $(filter core,$*),-e .,-e '.[$*]') \
+	  || { echo 'error: the installation failed; pip says why above' >&2; exit 1; }; \
+	echo "== installed in $$(($$(date +%s) - start)) s"
+	@touch $(VENV)/installed-core $@
