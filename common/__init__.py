@@ -1,0 +1,1 @@
+"""What every process shares: errors, messages, sockets, files on disk. Imports none of the other packages."""

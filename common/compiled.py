@@ -1,0 +1,27 @@
+"""The one way to compile a numeric loop: numba in nopython mode, without the GIL, cached on disk between processes.
+
+Only kernels belong under it: loops over numpy arrays and numbers. Numba is imported with this module, so keep kernel
+modules out of everything that `glovewire --help` touches. Where the package's own folder cannot be written, numba
+keeps its cache in the user's cache folder; NUMBA_CACHE_DIR overrides both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+import numba
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile in exact floating point, at the first call for each combination of argument types."""
+    return cast(Callable[P, R], numba.njit(cache=True, nogil=True)(function))
+
+
+def compiled_fast(function: Callable[P, R]) -> Callable[P, R]:
+    """The same, with sums in any order so that loops vectorise: same bits on the same processor, NaN still seen."""
+    flags = {"contract", "reassoc", "nsz", "arcp"}
+    return cast(Callable[P, R], numba.njit(cache=True, nogil=True, fastmath=flags, error_model="numpy")(function))

@@ -1,0 +1,154 @@
+"""Every fault that Glovewire names: one base, one leaf per fault.
+
+`code` is what crosses the wire in a `Refused` message; `exit_status` is what a command ends with.
+A message is one line, says what is wrong and, where there is one, the way out. Nothing here formats tracebacks.
+"""
+
+from typing import ClassVar
+
+
+class GlovewireError(Exception):
+    """Base of every expected fault; a command prints its message as one line and exits with `exit_status`."""
+
+    code: ClassVar[str] = "error"
+    exit_status: ClassVar[int] = 1
+
+
+class UsageError(GlovewireError):
+    """A flag, environment variable or file entry has a value that cannot be meant."""
+
+    code = "usage"
+    exit_status = 2
+
+
+class MissingExtra(GlovewireError):
+    """A feature needs an optional dependency that is not installed."""
+
+    code = "missing-extra"
+
+
+class CorpusError(GlovewireError):
+    """The corpus is missing, empty, binary, not UTF-8, damaged or out of reach."""
+
+    code = "corpus"
+
+
+class OutputError(GlovewireError):
+    """An output path exists already, cannot be written, or the disk is full."""
+
+    code = "output"
+
+
+class ArtifactError(GlovewireError):
+    """A dataset, checkpoint or run on disk is missing, truncated, altered or of another version."""
+
+    code = "artifact"
+
+
+class UnknownWord(GlovewireError):
+    """A word is not in the vocabulary of the vectors that are asked about it."""
+
+    code = "unknown-word"
+
+
+class MalformedFile(GlovewireError):
+    """A file that the user named cannot be read or does not have the form that is asked for."""
+
+    code = "malformed-file"
+
+
+class DatasetMismatch(GlovewireError):
+    """A worker's dataset is not the server's."""
+
+    code = "dataset-mismatch"
+
+
+class ProtocolError(GlovewireError):
+    """Frames that are not a message of this protocol and version."""
+
+    code = "protocol"
+
+
+class VersionMismatch(ProtocolError):
+    """The peer speaks another version of the protocol."""
+
+    code = "version-mismatch"
+
+
+class LimitExceeded(ProtocolError):
+    """A message is larger, deeper or longer than the protocol allows."""
+
+    code = "limit"
+
+
+class BadRequest(GlovewireError):
+    """A well-formed message asks for something impossible: unknown table, row out of range, wrong shape."""
+
+    code = "bad-request"
+
+
+class NotFinite(GlovewireError):
+    """NaN or infinity where numbers are needed."""
+
+    code = "not-finite"
+
+
+class UnknownSession(GlovewireError):
+    """The server does not know this worker (any more): say hello again."""
+
+    code = "unknown-session"
+
+
+class LeaseLost(GlovewireError):
+    """The lease under which a push was made has gone to somebody else."""
+
+    code = "lease-lost"
+
+
+class NotReady(GlovewireError):
+    """The request is fine but cannot be served now; ask again."""
+
+    code = "not-ready"
+
+
+class Finishing(GlovewireError):
+    """The server is ending the run and takes no new work."""
+
+    code = "finishing"
+
+
+class DeadlineExceeded(GlovewireError):
+    """Nobody answered in time; the message names whom we waited for."""
+
+    code = "deadline"
+
+
+class BindError(GlovewireError):
+    """An address cannot be bound: in use, not ours, or malformed."""
+
+    code = "bind"
+
+
+class TrainingDiverged(GlovewireError):
+    """The loss or a row became NaN or infinite."""
+
+    code = "diverged"
+
+
+class ProcessDied(GlovewireError):
+    """A process that a run needs ended by itself."""
+
+    code = "process-died"
+
+
+def leaves(base: type[GlovewireError] = GlovewireError) -> dict[str, type[GlovewireError]]:
+    """Every error class below and including `base`, by its wire code."""
+    found = {base.code: base}
+    for child in base.__subclasses__():
+        found.update(leaves(child))
+    return found
+
+
+def from_wire(code: str, text: str) -> GlovewireError:
+    """The error that a peer named by `code`; an unknown code gives the base class."""
+    return leaves().get(code, GlovewireError)(text)

@@ -1,0 +1,38 @@
+"""What messages are made of: the base class, the field types, and arrays that declare their dtype and rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+PROTOCOL_VERSION = 1
+MAGIC = b"GLWR"
+NO_VERSION = -1
+"""In Pull: answer at once, whatever the version of the rows."""
+
+Array = npt.NDArray[Any]
+Scalar = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class Message:
+    """Base of everything that crosses the wire."""
+
+    topic: ClassVar[str] = ""
+
+
+def array(*dtypes: str, rank: int, optional: bool = False) -> Any:
+    """A dataclass field that travels as one raw frame: its allowed little-endian dtypes and its rank."""
+    metadata = {"dtypes": tuple(np.dtype(d) for d in dtypes), "rank": rank, "optional": optional}
+    if optional:
+        return field(default=None, metadata=metadata)
+    return field(metadata=metadata)
+
+
+def arrays_of(kind: type[Message]) -> tuple[dataclasses.Field[Any], ...]:
+    """The array fields of a message, in the order of their frames."""
+    return tuple(f for f in dataclasses.fields(kind) if f.metadata)

@@ -1,0 +1,29 @@
+"""Logs for people and machines: one line an event on stderr, `key=value`; nothing per step at info."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(level: str, role: str) -> None:
+    """Send the log of this process to stderr; `role` (server 0, worker w1, ...) begins each line."""
+    logging.basicConfig(
+        level=_LEVELS[level],
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s role={_show(role.replace(' ', '-')).replace('%', '%%')} %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )
+
+
+def line(event: str, **facts: object) -> str:
+    """`event=... key=value ...`; values with blanks or quotes are quoted, floats keep four digits."""
+    return " ".join([f"event={event}", *(f"{key}={_show(value)}" for key, value in facts.items())])
+
+
+def _show(value: object) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return repr(text) if any(character in text for character in " \"'=\n\r\t") or not text.isprintable() else text

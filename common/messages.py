@@ -1,0 +1,259 @@
+"""Every message, as a frozen dataclass. One message lives here, in one row of the table and in docs/protocol.md.
+
+    who sends              message      what answers it
+    worker, observer       Hello        Welcome
+    worker (to shard 0)    Lease        Granted, or Done; parked while other workers hold what is left
+    worker, observer       Pull         Rows; parked until the rows have the version asked for
+    worker                 Push         Applied
+    worker (to shard 0)    Report       Noted
+    worker                 Beat         Alive
+    anyone                 Stats        Statistics
+    anyone                 Checkpoint   Checkpointed, when it is on disk
+    anyone                 Finish       Finishing
+    observer               Score        Noted
+    worker                 Bye          Farewell
+    (server, to anything)  Refused
+    server (PUB)           LossSample, WorkerSample, ServerSample, QualitySample, Event
+
+Fields are int, float, str, bool, a flat dict of those, or an array with a declared dtype and rank; `wire` checks them.
+An array that is optional defaults to None. No message does anything: this module holds shapes, nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .fields import MAGIC, NO_VERSION, PROTOCOL_VERSION, Array, Message, Scalar, array
+from .samples import Event, LossSample, QualitySample, ServerSample, WorkerSample
+
+__all__ = [
+    "MAGIC", "MESSAGES", "NO_VERSION", "PROTOCOL_VERSION", "STREAM", "TOPICS", "Event", "LossSample", "Message",
+    "QualitySample", "Scalar", "ServerSample", "WorkerSample",
+]  # fmt: skip
+
+
+# ---- requests
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """Opens a session. The same name and incarnation resume it; `dataset` is a checksum, "" for observers."""
+
+    role: str
+    name: str
+    incarnation: int
+    dataset: str
+
+
+@dataclass(frozen=True)
+class Lease(Message):
+    """Asks for the next block to train. `ticket` numbers a worker's requests from 1, so that a repeat is recognised."""
+
+    ticket: int
+
+
+@dataclass(frozen=True)
+class Pull(Message):
+    """Asks for rows [first, last), or for `rows` where given, of a table.
+
+    `version` is the round that the rows must have reached before the answer; NO_VERSION asks for them as they are.
+    `floor`: every block of the rounds before it is in the table, as shard 0 said in its last Granted.
+    """
+
+    table: str
+    first: int
+    last: int
+    version: int
+    floor: int
+    rows: Array | None = array("<i8", rank=1, optional=True)
+
+
+@dataclass(frozen=True)
+class Push(Message):
+    """Changes rows [first, last), or `rows` where given. `sequence` numbers a worker's pushes to one shard from 1.
+
+    `operation`: `assign` (the rows become `values`), `add` (differences) or `gradient` (the server's optimizer
+    steps with `rate`). `version` is that of the rows it was computed from; `lease` the lease it was computed under,
+    or -1.
+    """
+
+    table: str
+    sequence: int
+    operation: str
+    first: int
+    last: int
+    version: int
+    lease: int
+    rate: float
+    values: Array = array("<f4", "<f8", rank=2)
+    rows: Array | None = array("<i8", rank=1, optional=True)
+
+
+@dataclass(frozen=True)
+class Report(Message):
+    """Tells what training brought: under `lease`, which ends with it, or since the last report (-1: minibatches).
+
+    `sequence` numbers a worker's reports from 1. The losses are sums over `entries` of the full matrix, `norm` the
+    mean Euclidean norm of the vectors trained, `bytes_sent` what the worker has sent to all shards so far.
+    """
+
+    sequence: int
+    lease: int
+    entries: int
+    loss: float
+    bias_only_loss: float
+    norm: float
+    seconds: float
+    bytes_sent: int
+
+
+@dataclass(frozen=True)
+class Beat(Message):
+    """A sign of life from a worker that has nothing else to say."""
+
+
+@dataclass(frozen=True)
+class Stats(Message):
+    """Asks what the server is doing."""
+
+
+@dataclass(frozen=True)
+class Checkpoint(Message):
+    """Asks for a checkpoint: of blocks in exclusive order the cut when every row has been through `round` rounds.
+
+    Otherwise, and with `round` -1, the rows as they are. The answer comes when it is on disk.
+    """
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Finish(Message):
+    """Ends the run and keeps what was learned; `reason` is `complete`, `asked` or `failed: ...`."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Score(Message):
+    """A score of the vectors so far on a test set, in percent: for the stream."""
+
+    test: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Bye(Message):
+    """The worker leaves; `reason` as in Finish."""
+
+    reason: str
+
+
+# ---- replies
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """The session is open: which run and shard this is, how to train, and the last sequence applied."""
+
+    run: str
+    shard: int
+    shards: int
+    worker: int
+    sequence: int
+    lease_s: float
+    options: dict[str, Scalar]
+
+
+@dataclass(frozen=True)
+class Granted(Message):
+    """A block to train: partitions a and b, which both must be at version `round` when they are pulled.
+
+    Every block of the rounds before `floor` has been trained and reported.
+    """
+
+    lease: int
+    epoch: int
+    round: int
+    a: int
+    b: int
+    floor: int
+
+
+@dataclass(frozen=True)
+class Done(Message):
+    """There is nothing left to train."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rows(Message):
+    """Rows of a table in the order asked for, and the version they had."""
+
+    version: int
+    values: Array = array("<f4", "<f8", rank=2)
+
+
+@dataclass(frozen=True)
+class Applied(Message):
+    """The push is in the table; `repeated` when it was there before."""
+
+    sequence: int
+    version: int
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class Noted(Message):
+    """The report is counted; `stop` tells a worker that the run is complete."""
+
+    stop: bool
+    epoch: int
+    entries: int
+
+
+@dataclass(frozen=True)
+class Alive(Message):
+    """The session stands; `stop` as in Noted."""
+
+    stop: bool
+
+
+@dataclass(frozen=True)
+class Statistics(Message):
+    """The server's counters and states: a JSON object in UTF-8."""
+
+    body: Array = array("u1", rank=1)
+
+
+@dataclass(frozen=True)
+class Checkpointed(Message):
+    """The checkpoint is on disk under this name (relative to the run folder)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Finishing(Message):
+    """The server is ending the run."""
+
+    workers: int
+
+
+@dataclass(frozen=True)
+class Farewell(Message):
+    """The session is closed."""
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """The request was not carried out; `code` names the fault (common.errors), `text` says it to a person."""
+
+    code: str
+    text: str
+
+
+STREAM: tuple[type[Message], ...] = (LossSample, WorkerSample, ServerSample, QualitySample, Event)
+TOPICS: tuple[str, ...] = tuple(kind.topic for kind in STREAM)
+MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}

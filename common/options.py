@@ -1,0 +1,110 @@
+"""How a model is trained: one frozen record that the server decides, sends in its welcome, and every worker obeys."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+from .errors import UsageError
+from .messages import Scalar
+from .settings import require
+
+OBJECTIVES = ("glove",)
+SCHEDULES = ("blocks", "minibatch")
+CONSISTENCIES = {"blocks": ("exclusive", "async"), "minibatch": ("async",)}
+OPTIMIZERS = ("adagrad-row", "adagrad", "sgd")
+PRESETS: dict[str, dict[str, Scalar]] = {
+    "seeds": {
+        "schedule": "minibatch",
+        "optimizer": "sgd",
+        "batch_size": 64,
+        "mean_gradient": True,
+        "learning_rate": 0.01,
+        "final_rate": 1.0,
+        "tied": True,
+        "x_max": 100.0,
+        "alpha": 0.75,
+        "init_scale": 0.2771,  # the standard deviation of 0.01 that the seeds draw with, at 256 dimensions
+    },
+}
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left in the last epoch."""
+
+    objective: str = "glove"
+    schedule: str = "blocks"
+    consistency: str = "exclusive"
+    dim: int = 256
+    tied: bool = False
+    optimizer: str = "adagrad-row"
+    epochs: int = 12
+    learning_rate: float = 0.5
+    final_rate: float = 0.1
+    x_max: float = 8.0
+    alpha: float = 0.6
+    init_scale: float = 0.5
+    initial_accumulator: float = 3.0
+    batch_size: int = 64
+    mean_gradient: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, all problems in one UsageError."""
+        require(self._problems())
+
+    @classmethod
+    def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
+        """The record for a command's flags; a schedule that was given no consistency gets its first."""
+        default = CONSISTENCIES[flags.get("schedule", cls.schedule)][0]
+        return cls(consistency=consistency or default, **flags)
+
+    def as_message(self) -> dict[str, Scalar]:
+        """Plain values for a Welcome."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_message(cls, options: dict[str, Scalar]) -> Self:
+        """The record that a server sent; UsageError if it has keys or values that this program does not know."""
+        known = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        if unknown := options.keys() - known.keys():
+            raise UsageError(f"the server sent options unknown here: {', '.join(sorted(unknown))}")
+        allowed = {key: (kind, int) if kind is float else (kind,) for key, kind in known.items()}
+        wrong = [key for key, value in options.items() if type(value) not in allowed[key]]
+        if wrong:
+            raise UsageError(f"the server sent options of another type than ours: {', '.join(wrong)}")
+        values: dict[str, Any] = dict(options)
+        return cls(**values)
+
+    def rate(self, progress: float) -> float:
+        """Learning rate after `progress` (0 to 1) of the training: falls linearly to `final_rate` of its start."""
+        return self.learning_rate * (1.0 - (1.0 - self.final_rate) * min(max(progress, 0.0), 1.0))
+
+    def _problems(self) -> list[str]:
+        problems = []
+        for name, least, most in (
+            ("dim", 1, 4096),
+            ("epochs", 1, 1_000_000),
+            ("batch_size", 1, 1 << 20),
+            ("seed", 0, (1 << 63) - 1),
+        ):
+            if not least <= getattr(self, name) <= most:
+                problems.append(f"{name} must be between {least} and {most}, not {getattr(self, name)}")
+        for name in ("learning_rate", "x_max"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                problems.append(f"{name} must be a positive number, not {value}")
+        for name in ("alpha", "final_rate", "init_scale", "initial_accumulator"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                problems.append(f"{name} must be a number of at least 0, not {value}")
+        for name, known in (("objective", OBJECTIVES), ("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
+            if getattr(self, name) not in known:
+                problems.append(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        allowed = CONSISTENCIES.get(self.schedule, ())
+        if allowed and self.consistency not in allowed:
+            problems.append(f"consistency must be one of {', '.join(allowed)} for {self.schedule}")
+        return problems

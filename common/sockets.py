@@ -1,0 +1,219 @@
+"""The only place that makes sockets and sets their options. Knows addresses and frames, nothing of messages.
+
+A `Context` belongs to one process role and is closed by it; a socket never leaves the thread that made it. Every
+queue has a bound and every socket is closed without lingering unless its owner asks for a last word to be sent.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket as plain
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from .errors import BindError, DeadlineExceeded, UsageError
+from .wire import MAX_FRAME_BYTES, Frame
+
+BIG_FRAME_BYTES = 64 << 10
+COPIED_FRAMES = 3
+HANDSHAKE_MS = 5_000
+HEARTBEAT_MS = 2_000
+QUEUE_MESSAGES = 1_000
+STREAM_QUEUE_MESSAGES = 10_000
+IDENTITY = bytes  # of a peer, as its ROUTER made it
+# As plain integers: looking up a member of an enumeration costs as much as the call that it is for.
+_EVENTS, _RCVMORE, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN), int(zmq.NOBLOCK)
+_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+
+class Context:
+    """Owns a ZeroMQ context and every socket made from it; `close()` twice is fine."""
+
+    def __init__(self) -> None:
+        self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._sockets: list[zmq.Socket[bytes]] = []
+
+    def router(self, address: str) -> tuple[zmq.Socket[bytes], str]:
+        """A bound ROUTER and the address it got (port 0 becomes a real one); BindError if it cannot be had."""
+        router = self._make(zmq.ROUTER)
+        router.set(zmq.ROUTER_MANDATORY, 1)
+        router.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        router.set(zmq.SNDHWM, QUEUE_MESSAGES)
+        router.set(zmq.RCVHWM, QUEUE_MESSAGES)
+        return router, _bind(router, address)
+
+    def dealer(self, address: str) -> zmq.Socket[bytes]:
+        """A DEALER that connects to `address`, now or whenever somebody listens there."""
+        dealer = self._make(zmq.DEALER)
+        dealer.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        dealer.set(zmq.SNDHWM, QUEUE_MESSAGES)
+        dealer.set(zmq.RCVHWM, QUEUE_MESSAGES)
+        _connect(dealer, address)
+        return dealer
+
+    def publisher(self, address: str) -> tuple[zmq.Socket[bytes], str]:
+        """A bound PUB and its address; a slow subscriber loses samples, never the publisher time."""
+        publisher = self._make(zmq.PUB)
+        publisher.set(zmq.SNDHWM, STREAM_QUEUE_MESSAGES)
+        publisher.set(zmq.MAXMSGSIZE, BIG_FRAME_BYTES)
+        return publisher, _bind(publisher, address)
+
+    def subscriber(self, address: str, topics: Sequence[str] = ("",)) -> zmq.Socket[bytes]:
+        """A SUB for `topics` (prefixes; "" is everything) that connects to `address`."""
+        subscriber = self._make(zmq.SUB)
+        subscriber.set(zmq.RCVHWM, STREAM_QUEUE_MESSAGES)
+        subscriber.set(zmq.MAXMSGSIZE, BIG_FRAME_BYTES)
+        for topic in topics:
+            subscriber.subscribe(topic)
+        _connect(subscriber, address)
+        return subscriber
+
+    def drop(self, socket: zmq.Socket[bytes]) -> None:
+        """Close one socket before the rest."""
+        socket.close(0)
+        self._sockets.remove(socket)
+
+    def close(self, last_words_ms: int = 0) -> None:
+        """Close every socket, giving what is queued `last_words_ms` milliseconds to leave."""
+        for socket in self._sockets:
+            socket.close(last_words_ms)
+        self._sockets.clear()
+        self._zmq.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _make(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._zmq.socket(kind)
+        self._sockets.append(socket)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        # Without a ZAP domain libzmq falls back to a handshake of 2010 and delivers a stranger's bytes as messages.
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, "glovewire")
+        if kind != zmq.PUB:
+            socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            socket.set(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT_MS)
+        socket.set(zmq.RECONNECT_IVL, 50)
+        socket.set(zmq.RECONNECT_IVL_MAX, 1_000)
+        return socket
+
+
+class Wakeup:
+    """A byte in a socketpair: wakes a poller from a signal handler or another thread, at once."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = plain.socketpair()
+        self.reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def set(self) -> None:
+        """Wake whoever polls `reader`; harmless when it is set already."""
+        try:
+            self._writer.send(b"\0")
+        except OSError:  # full (already set) or closed: either way nobody needs waking
+            return
+
+    def clear(self) -> None:
+        """Take back every `set` so far."""
+        try:
+            self.reader.recv(4096)
+        except OSError:  # nothing there
+            return
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.reader.close()
+        self._writer.close()
+
+
+def has_message(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message is there; a third of what it costs to try and be refused."""
+    return bool(socket.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator] # pyzmq types every option alike
+
+
+def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
+    """One message that is there already; big frames are views of ZeroMQ's own memory. Raises zmq.Again if none.
+
+    What comes first in a message is small and copied at once, which costs less than a handle on it.
+    """
+    frames: list[Frame] = [socket.recv(_NOBLOCK)]
+    while len(frames) < COPIED_FRAMES and socket.getsockopt(_RCVMORE):
+        frames.append(socket.recv(_NOBLOCK))
+    if len(frames) == COPIED_FRAMES and socket.getsockopt(_RCVMORE):
+        more = True
+        while more:
+            frame = socket.recv(_NOBLOCK, copy=False)
+            frames.append(frame.buffer if len(frame) > BIG_FRAME_BYTES else frame.bytes)
+            more = frame.more
+    return frames
+
+
+def send(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
+    """Queue one message at once. Raises zmq.Again when the queue is full, zmq.ZMQError for an unknown peer.
+
+    Frames over 64 KiB are not copied: they must not change until they have left.
+    """
+    for frame in frames[:-1]:
+        socket.send(frame, _NOBLOCK_MORE, copy=len(frame) <= BIG_FRAME_BYTES)
+    socket.send(frames[-1], _NOBLOCK, copy=len(frames[-1]) <= BIG_FRAME_BYTES)
+
+
+def wait_readable(socket: zmq.Socket[bytes], deadline: float, whom: str) -> None:
+    """Block until `socket` has a message; DeadlineExceeded naming `whom` at `deadline` (time.monotonic seconds)."""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded(f"no answer from {whom} in time")
+        if socket.poll(min(int(left * 1e3) + 1, 60_000), zmq.POLLIN):
+            return
+
+
+def check_address(address: str) -> str:
+    """`address` if it looks like tcp://HOST:PORT or ipc://PATH; UsageError otherwise."""
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if scheme == "ipc" and rest:
+        return address
+    if scheme != "tcp" or not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise UsageError(f"{address!r} is not an address: write tcp://HOST:PORT")
+    return address
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach `address`; a name other than localhost may lead anywhere."""
+    if address.startswith(("ipc://", "inproc://")):
+        return True
+    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bind(socket: zmq.Socket[bytes], address: str) -> str:
+    socket.set(zmq.IPV6, "[" in address)
+    wanted = check_address(address).replace("://localhost:", "://127.0.0.1:")
+    if wanted.endswith(":0"):
+        wanted = wanted.removesuffix("0") + "*"
+    try:
+        socket.bind(wanted)
+    except zmq.ZMQError as error:
+        why = "the port is in use" if error.errno == zmq.EADDRINUSE else zmq.strerror(error.errno or 0).lower()
+        raise BindError(f"cannot listen on {address}: {why}") from error
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def _connect(socket: zmq.Socket[bytes], address: str) -> None:
+    check_address(address)
+    socket.set(zmq.IPV6, "[" in address)
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        raise UsageError(f"cannot connect to {address}: {zmq.strerror(error.errno or 0).lower()}") from error

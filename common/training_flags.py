@@ -1,0 +1,71 @@
+"""The command-line flags of TrainingOptions, shared by every command that starts a training; click only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from .options import CONSISTENCIES, OBJECTIVES, OPTIMIZERS, PRESETS, SCHEDULES, TrainingOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT = TrainingOptions()
+
+
+def _use_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    """Let the values of a preset be the defaults; what is given by flag, environment or file goes first."""
+    if name is not None:
+        ctx.default_map = {**PRESETS[name], **(ctx.default_map or {})}
+
+
+_FLAGS = (
+    click.option(
+        "--preset",
+        type=click.Choice(sorted(PRESETS)),
+        is_eager=True,
+        expose_value=False,
+        callback=_use_preset,
+        help="Named defaults. seeds: random batches of 64, gradient of the mean loss, plain SGD at 0.01.",
+    ),
+    click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULT.objective, help="What is minimised."),
+    click.option(
+        "--schedule",
+        type=click.Choice(SCHEDULES),
+        default=DEFAULT.schedule,
+        help="Blocks of the matrix on copies of their rows, or random minibatches with the optimizer on the server.",
+    ),
+    click.option(
+        "--consistency",
+        type=click.Choice(sorted({mode for modes in CONSISTENCIES.values() for mode in modes})),
+        default=None,
+        show_default="exclusive for blocks, async for minibatch",
+        help="Exclusive: the same bytes for any number of workers. Async: no waiting.",
+    ),
+    click.option("--dim", default=DEFAULT.dim, help="Numbers in a vector."),
+    click.option(
+        "--tied/--untied", default=DEFAULT.tied, help="One vector a word, or word and context vectors, summed."
+    ),
+    click.option("--optimizer", type=click.Choice(OPTIMIZERS), default=DEFAULT.optimizer, help="How steps are scaled."),
+    click.option("--epochs", default=DEFAULT.epochs, help="Passes over the whole matrix."),
+    click.option("--learning-rate", "--lr", "learning_rate", default=DEFAULT.learning_rate, help="At the start."),
+    click.option("--final-rate", default=DEFAULT.final_rate, help="Fraction of the rate that is left at the end."),
+    click.option("--x-max", default=DEFAULT.x_max, help="Count from which the weight is 1."),
+    click.option("--alpha", default=DEFAULT.alpha, help="Exponent of the weight."),
+    click.option("--init-scale", default=DEFAULT.init_scale, help="Vectors start uniform in +-this / sqrt(dim)."),
+    click.option("--initial-accumulator", default=DEFAULT.initial_accumulator, help="AdaGrad's state at the start."),
+    click.option("--batch-size", default=DEFAULT.batch_size, help="Entries in a minibatch."),
+    click.option(
+        "--mean-gradient/--sum-gradient",
+        default=DEFAULT.mean_gradient,
+        help="Minibatch: the gradient of the mean loss of a batch, or of its sum.",
+    ),
+    click.option("--seed", default=DEFAULT.seed, help="Fixes initial values and every order."),
+)
+
+
+def training_flags(command: F) -> F:
+    """Add every flag of TrainingOptions to a command."""
+    for flag in reversed(_FLAGS):
+        command = flag(command)
+    return command
