@@ -1,0 +1,1 @@
+"""The daemon: owns rows, applies pushes, leases blocks, publishes losses."""

@@ -1,0 +1,98 @@
+"""`glovewire server`: reads its options, starts one shard, prints one line when it is ready."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from common.settings import Command
+from common.training_flags import training_flags
+
+
+@click.command(cls=Command)
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Run folder: checkpoints, metrics and vectors."
+)
+@click.option("--bind", default="tcp://127.0.0.1:5555", help="Where workers connect; port 0 takes a free one.")
+@click.option(
+    "--publish", default="tcp://127.0.0.1:5556", help="Where losses and events are published, for `glovewire monitor`."
+)
+@click.option("--shard", default="0/1", metavar="K/S", help="This is shard K (from 0) of S.")
+@click.option("--checkpoint-every", default=0, metavar="EPOCHS", help="Checkpoint after so many epochs; 0 is never.")
+@click.option(
+    "--lease",
+    "lease_s",
+    default=30.0,
+    metavar="SECONDS",
+    help="A worker that is silent for so long is lost; its blocks go to others.",
+)
+@click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run folder, with its options.")
+@click.option("--init", type=click.Path(path_type=Path), help="Run folder whose vectors words begin with.")
+@click.option("--verify/--no-verify", default=True, help="Compare the dataset's checksums first.")
+@click.option("--run", default="", hidden=True, help="The run's id on the stream.")
+@click.option("--again", is_flag=True, hidden=True, help="This shard was killed: it may claim its run folder again.")
+@click.option("--join", is_flag=True, hidden=True, help="The run folder was prepared by whoever started this shard.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="What is logged on stderr.",
+)
+@training_flags
+def server(
+    dataset: Path,
+    out: Path,
+    bind: str,
+    publish: str,
+    shard: str,
+    checkpoint_every: int,
+    lease_s: float,
+    insecure: bool,
+    resume: bool,
+    init: Path | None,
+    verify: bool,
+    run: str,
+    again: bool,
+    join: bool,
+    log_level: str,
+    **training: Any,
+) -> dict[str, Any]:
+    """Serve one shard of the parameters for DATASET until training is complete or `glovewire finish` ends it."""
+    from common import log
+    from common.options import TrainingOptions
+
+    from .config import ServerConfig, parse_shard
+    from .daemon import Daemon
+    from .service import serve
+    from .start import saved_options
+
+    number, shards = parse_shard(shard)
+    options = saved_options(out) if resume else TrainingOptions.from_flags(**training)
+    config = ServerConfig(
+        dataset,
+        out,
+        options,
+        bind,
+        publish,
+        number,
+        shards,
+        checkpoint_every,
+        lease_s,
+        insecure,
+        run,
+        join,
+        verify,
+        resume,
+        init,
+        again,
+    )
+    log.configure(log_level, f"server {number}")
+
+    def ready(daemon: Daemon) -> None:
+        click.echo(f"ready {daemon.address} publish {daemon.stream_address} shard {number}/{shards}")
+
+    return serve(config, ready)

@@ -1,0 +1,71 @@
+"""What one server process is told: a frozen record, checked whole before anything starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import UsageError
+from common.options import TrainingOptions
+from common.settings import require
+from common.sockets import check_address, is_loopback
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Options of `glovewire server`; `checkpoint_every` counts epochs, 0 is never."""
+
+    dataset: Path
+    out: Path
+    options: TrainingOptions
+    bind: str = "tcp://127.0.0.1:5555"
+    publish: str = "tcp://127.0.0.1:5556"
+    shard: int = 0
+    shards: int = 1
+    checkpoint_every: int = 0
+    lease_s: float = 30.0
+    insecure: bool = False
+    run: str = ""
+    join: bool = False
+    verify: bool = True
+    resume: bool = False
+    init: Path | None = None
+    again: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, all problems in one UsageError."""
+        problems = []
+        if not 0 <= self.shard < self.shards <= 256:
+            problems.append(f"shard must be K/S with 0 <= K < S <= 256, not {self.shard}/{self.shards}")
+        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
+            problems.append(f"lease must be a positive number of seconds, not {self.lease_s}")
+        if self.checkpoint_every < 0:
+            problems.append("checkpoint-every must be at least 0 epochs")
+        for address in (self.bind, self.publish):
+            check_address(address)
+            if not is_loopback(address) and not self.insecure:
+                problems.append(f"{address} can be reached from other machines: say --insecure if that is meant")
+        if self.resume and self.init is not None:
+            problems.append("--resume goes on from a checkpoint: it cannot be given with --init")
+        require(problems)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What does not change while the server runs."""
+
+    run: str
+    shard: int
+    shards: int
+    dataset: str
+    lease_s: float
+    checkpoint_rounds: int = 0
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`K/S` as two numbers; UsageError otherwise."""
+    shard, slash, shards = text.partition("/")
+    if not (slash and text.isascii() and shard.isdecimal() and shards.isdecimal()):
+        raise UsageError(f"shard must look like 0/1, not {text!r}")
+    return int(shard), int(shards)

@@ -1,0 +1,296 @@
+"""The server's mind: a request in, replies and events out. No sockets, no clock, no files; `now` is an argument.
+
+Requests that cannot be answered yet are parked here and answered when something changed. The daemon carries out what
+the core decides and brings in what the world says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from common import messages as m
+from common.errors import BadRequest, DatasetMismatch, Finishing, GlovewireError, ProtocolError
+from common.options import TrainingOptions
+
+from .config import Identity
+from .consistency import Consistency
+from .cuts import Cuts, Snapshot
+from .parking import Outgoing, Parked, Parking
+from .progress import Progress
+from .sessions import Peer, Session, Sessions
+from .status import checkpoint_facts, statistics
+from .table import Table
+from .undo import Before, Undo
+
+LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
+
+
+class Core:
+    """Decides everything about one shard; `started` is the time from which the stream's `t` counts, in seconds."""
+
+    def __init__(
+        self,
+        identity: Identity, options: TrainingOptions, table: Table, consistency: Consistency, progress: Progress,
+        started: float,
+    ) -> None:  # fmt: skip
+        self.identity, self.options, self.table = identity, options, table
+        self.consistency, self.progress, self.started = consistency, progress, started
+        self.sessions = Sessions()
+        self.undo = Undo()
+        self.counters: Counter[str] = Counter()
+        self.ending: str | None = None
+        self.finishing: str | None = None
+        self.parking = Parking()
+        self._out: list[Outgoing] = []
+        self._news: list[m.Message] = []
+        self._bytes_of_the_gone = 0
+        self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
+        self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
+            m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push,
+            m.Report: self._report, m.Beat: self._beat, m.Stats: self._stats, m.Checkpoint: self._checkpoint,
+            m.Finish: self._finish, m.Bye: self._bye, m.Score: self._score,
+        }  # fmt: skip
+
+    # ---- what the daemon calls
+
+    def handle(self, peer: Peer, number: int, message: m.Message, now: float) -> list[Outgoing]:
+        """Everything that has to be sent because `peer` sent `message`."""
+        handler = self._handlers.get(type(message))
+        try:
+            if handler is None:
+                raise ProtocolError(f"{type(message).__name__} is not a request")
+            reply = handler(message, peer, number, now)
+        except GlovewireError as error:
+            reply = self.refuse(error)
+        if reply is not None:
+            self._out.append(Outgoing(peer, number, reply))
+        self._unpark()
+        return self._drain()
+
+    def refuse(self, error: GlovewireError) -> m.Refused:
+        """The reply for a request that could not be carried out."""
+        self.counters["refused"] += 1
+        return m.Refused(error.code, str(error)[:500])
+
+    def tick(self, now: float) -> list[Outgoing]:
+        """Time has passed: workers not heard for the lease time lose their leases."""
+        for session in self.sessions.silent(now - self.identity.lease_s):
+            self._leave(session, now, "lost", "not heard in time")
+        if self.ending is not None and not self.sessions.workers:
+            self.finishing = self.finishing or self.ending
+        self._unpark()
+        return self._drain()
+
+    def samples(self, now: float) -> list[m.Message]:
+        """What is due on the stream: events at once, losses at most ten times a second."""
+        found: list[m.Message] = [*self._news, *self.progress.losses.samples(now, force=self.finishing is not None)]
+        self._news.clear()
+        return found
+
+    def checkpointed(self, label: str, now: float, error: GlovewireError | None = None) -> list[Outgoing]:
+        """A checkpoint is on disk, or could not be written: tell those who asked, and the stream."""
+        reply = m.Checkpointed(label) if error is None else self.refuse(error)
+        asked = self.cuts.written(label, on_disk=error is None)
+        self._out.extend(Outgoing(peer, number, reply) for peer, number in asked)
+        self.say(now, "checkpoint", label, "" if error is None else f"not written: {error}")
+        return self._drain()
+
+    def finish(self, reason: str, *, at_once: bool = False) -> list[Outgoing]:
+        """End the run: no new work for anybody. Rows in exclusive order first come to one round, unless `at_once`."""
+        if at_once:
+            self.finishing = self.finishing or reason
+        else:
+            self._end(reason)
+        self._unpark()
+        return self._drain()
+
+    @property
+    def bytes_from_workers(self) -> int:
+        """What workers say they have sent, to all shards."""
+        return self._bytes_of_the_gone + sum(session.bytes_sent for session in self.sessions.workers)
+
+    def final(self) -> Snapshot:
+        """The last state, for the final checkpoint."""
+        return self.cuts.snapshot("final", self.table.values, self.cuts.round)
+
+    # ---- one handler a request
+
+    def _hello(self, hello: m.Hello, peer: Peer, _: int, now: float) -> m.Message:
+        if self.finishing is not None:
+            raise Finishing(f"the run is over ({self.finishing})")
+        if hello.role == "worker" and hello.dataset != self.identity.dataset:
+            raise DatasetMismatch(
+                f"this worker's dataset ({hello.dataset[:12] or 'none'}) is not the server's "
+                f"({self.identity.dataset[:12]}): give both the same folder"
+            )
+        if (other := self.sessions.other(peer, hello.name)) is not None:
+            self._leave(other, now, "left", f"is called {hello.name} now")
+        before = self.sessions.by_name.get(hello.name)
+        session, replaced = self.sessions.open(hello, peer, now)
+        if replaced is not None:
+            self._release(replaced, now, "lost", "replaced by a new process of the same name")
+        if session.role == "worker" and session is not before:
+            self._say_of_worker(now, "joined", session.name, "")
+        who = self.identity
+        return m.Welcome(
+            who.run, who.shard, who.shards, session.index, session.pushed, who.lease_s, self.options.as_message()
+        )
+
+    def _lease(self, lease: m.Lease, peer: Peer, number: int, now: float) -> m.Message | None:
+        session = self.sessions.worker(peer, now)
+        if lease.ticket == session.ticket and session.grant is not None:
+            return session.grant
+        if lease.ticket <= session.ticket:
+            raise BadRequest(f"ticket {lease.ticket} came after ticket {session.ticket}")
+        reply = self._answer_lease(session, lease)
+        if reply is None:
+            self.parking.add(Parked(peer, number, session, lease))
+        return reply
+
+    def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
+        session = self.sessions.of(peer, now)
+        self._known(pull.table)
+        self.table.check_pull(pull)
+        self.undo.forget(pull.floor)
+        reply = self._answer_pull(pull)
+        if reply is None:
+            self.parking.add(Parked(peer, number, session, pull))
+        return reply
+
+    def _push(self, push: m.Push, peer: Peer, _: int, now: float) -> m.Message:
+        session = self.sessions.worker(peer, now)
+        self._known(push.table)
+        if push.sequence <= session.pushed:
+            self.counters["repeated"] += 1
+            return m.Applied(push.sequence, self.consistency.version(push.first), True)
+        if push.sequence != session.pushed + 1:
+            raise BadRequest(f"push {push.sequence} came before push {session.pushed + 1}")
+        self.table.check(push)
+        repeated = self.consistency.is_repeat(push)
+        if not repeated:
+            if self.cuts.in_order:
+                self.undo.keep(Before(push.lease, push.first, push.version, self.table.copy(push)))
+            self.table.write(push)
+            self.consistency.applied(push)
+            self.cuts.offer(push)
+        session.pushed = push.sequence
+        self.counters["repeated" if repeated else "applied"] += 1
+        return m.Applied(push.sequence, self.consistency.version(push.first), repeated)
+
+    def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:
+        session = self.sessions.worker(peer, now)
+        if self.identity.shard:
+            raise BadRequest("only shard 0 counts reports")
+        if report.sequence > session.reported:
+            self._news.extend(self.progress.count(session, report, now, now - self.started))
+            session.reported = report.sequence
+            self.undo.reported(report.lease)
+            if self.progress.complete:
+                self.finishing = self.finishing or self.ending or "complete"
+        return m.Noted(self.finishing is not None, self.progress.losses.epoch, self.progress.losses.entries)
+
+    def _beat(self, _: m.Beat, peer: Peer, __: int, now: float) -> m.Message:
+        self.sessions.of(peer, now)
+        return m.Alive(self.finishing is not None)
+
+    def _stats(self, _: m.Stats, __: Peer, ___: int, now: float) -> m.Message:
+        return m.Statistics(np.frombuffer(json.dumps(statistics(self, now)).encode(), np.uint8))
+
+    def _checkpoint(self, request: m.Checkpoint, peer: Peer, number: int, _: float) -> m.Message | None:
+        if self.finishing is not None:
+            raise Finishing(LAST_CHECKPOINT)
+        label = self.cuts.request(request.round, peer, number)
+        return None if label is None else m.Checkpointed(label)
+
+    def _finish(self, finish: m.Finish, _: Peer, __: int, ___: float) -> m.Message:
+        self._end(finish.reason[:200] or "asked")
+        return m.Finishing(len(self.sessions.workers))
+
+    def _score(self, score: m.Score, peer: Peer, _: int, now: float) -> m.Message:
+        self.sessions.of(peer, now)
+        losses = self.progress.losses
+        self._news.append(m.QualitySample(now - self.started, losses.entries, score.test[:64], score.score))
+        return m.Noted(self.finishing is not None, losses.epoch, losses.entries)
+
+    def _bye(self, bye: m.Bye, peer: Peer, _: int, now: float) -> m.Message:
+        self._leave(self.sessions.of(peer, now), now, "left", bye.reason[:200])
+        return m.Farewell()
+
+    # ---- helpers of the handlers
+
+    def _end(self, reason: str) -> None:
+        """Begin to end: at once, or in exclusive order when workers have finished the rounds that were begun."""
+        if self.finishing is not None or self.ending is not None:
+            return
+        self.ending = reason
+        self.progress.stop()
+        drained = self.progress.schedule is not None and self.progress.complete
+        if reason.startswith("failed") or not self.cuts.in_order or not self.sessions.workers or drained:
+            self.finishing = reason
+
+    def _answer_lease(self, session: Session, lease: m.Lease) -> m.Message | None:
+        if self.finishing is not None:
+            return m.Done(self.finishing)
+        return self.progress.grant(session, lease.ticket, self.ending or "complete")
+
+    def _answer_pull(self, pull: m.Pull) -> m.Message | None:
+        if self.finishing is not None:
+            raise Finishing(f"the run is over ({self.finishing})")
+        if not self.consistency.may_pull(pull):
+            return None
+        self.counters["pulls"] += 1
+        version = self.consistency.version(pull.first)
+        if self.cuts.in_order and pull.version not in (m.NO_VERSION, version):
+            return m.Rows(pull.version, self.undo.read(pull.first, pull.last, pull.version))
+        return m.Rows(version, self.table.read(pull))
+
+    def _unpark(self) -> None:
+        """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
+        if self.finishing is not None:
+            for peer, number in self.cuts.give_up():
+                self._out.append(Outgoing(peer, number, self.refuse(Finishing(LAST_CHECKPOINT))))
+        for parked, reply in self.parking.retry(self._retry):
+            if self.sessions.is_open(parked.session, parked.peer):
+                self._out.append(Outgoing(parked.peer, parked.number, reply))
+
+    def _retry(self, parked: Parked) -> m.Message | None:
+        if not self.sessions.is_open(parked.session, parked.peer):
+            return m.Farewell()  # nobody hears it: the request goes with its session
+        try:
+            if isinstance(parked.message, m.Lease):
+                return self._answer_lease(parked.session, parked.message)
+            return self._answer_pull(parked.message)
+        except GlovewireError as error:
+            return self.refuse(error)
+
+    def _leave(self, session: Session, now: float, kind: str, why: str) -> None:
+        self.sessions.close(session)
+        self._release(session, now, kind, why)
+
+    def _release(self, session: Session, now: float, kind: str, why: str) -> None:
+        blocks = self.progress.release(session.name)
+        if session.role == "worker":
+            self._bytes_of_the_gone += session.bytes_sent
+            text = f"{why}; {len(blocks)} blocks go to others" if blocks else why
+            self._say_of_worker(now, kind, session.name, text)
+
+    def _known(self, table: str) -> None:
+        if table != self.table.name:
+            raise BadRequest(f"no table is called {table[:40]!r}")
+
+    def _say_of_worker(self, now: float, kind: str, name: str, text: str) -> None:
+        """Workers come and go at every shard; one of them tells."""
+        if self.identity.shard == 0:
+            self.say(now, kind, name, text)
+
+    def say(self, now: float, kind: str, subject: str, text: str) -> None:
+        """Say something on the stream."""
+        self._news.append(m.Event(now - self.started, kind, subject, text[:500]))
+
+    def _drain(self) -> list[Outgoing]:
+        out, self._out = self._out, []
+        return out

@@ -1,0 +1,105 @@
+"""Compiled loops over rows of the table: gather, scatter, finiteness, one optimizer step per row.
+
+Rows may repeat only where a docstring says so. Nothing here allocates more than its result or checks its input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.compiled import compiled_fast
+
+Rows = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+TINY = np.float32(1e-12)
+"""Added under roots: a gradient of zero on an accumulator of zero (padding, a role not touched) changes nothing."""
+
+
+@compiled_fast
+def all_finite(values: npt.NDArray[Any]) -> bool:
+    """Whether a contiguous 2-d float array has no NaN and no infinity."""
+    flat = values.ravel()
+    total = flat.dtype.type(0)
+    for k in range(flat.size):
+        total += flat[k] * flat.dtype.type(0)
+    return bool(total == 0)
+
+
+@compiled_fast
+def gather(table: Rows, rows: Indices) -> Rows:
+    """table[rows] as a new array of shape (len(rows), width)."""
+    out = np.empty((rows.size, table.shape[1]), table.dtype)
+    for n in range(rows.size):
+        out[n] = table[rows[n]]
+    return out
+
+
+@compiled_fast
+def add_range(table: Rows, first: int, values: Rows) -> None:
+    """table[first:first + len(values)] += values."""
+    for n in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            table[first + n, k] += values[n, k]
+
+
+@compiled_fast
+def add_rows(table: Rows, rows: Indices, values: Rows) -> None:
+    """table[rows] += values; rows that repeat are all counted."""
+    for n in range(rows.size):
+        for k in range(values.shape[1]):
+            table[rows[n], k] += values[n, k]
+
+
+@compiled_fast
+def step_sgd(table: Rows, rows: Indices, gradients: Rows, rate: float) -> None:
+    """Plain gradient descent; `gradients` covers the leading parameter columns."""
+    eta = np.float32(rate)
+    for n in range(rows.size):
+        for k in range(gradients.shape[1]):
+            table[rows[n], k] -= eta * gradients[n, k]
+
+
+@compiled_fast
+def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float) -> None:
+    """AdaGrad per element (Duchi et al. 2011); the accumulators stand behind the parameters, in their order."""
+    eta, width = np.float32(rate), gradients.shape[1]
+    for n in range(rows.size):
+        row = table[rows[n]]
+        for k in range(width):
+            g = gradients[n, k]
+            row[width + k] += g * g
+            row[k] -= eta * g / np.sqrt(row[width + k] + TINY)
+
+
+@compiled_fast
+def step_adagrad_row(table: Rows, rows: Indices, gradients: Rows, rate: float, columns: Indices, dim: int) -> None:
+    """AdaGrad with one accumulator a vector (mean squared gradient) and one a bias; `columns` (roles, 4)."""
+    eta = np.float32(rate)
+    for n in range(rows.size):
+        row = table[rows[n]]
+        for role in range(columns.shape[0]):
+            vector, bias, vector_state, bias_state = columns[role]
+            squares = np.float32(0)
+            for k in range(vector, vector + dim):
+                squares += gradients[n, k] * gradients[n, k]
+            row[vector_state] += squares / np.float32(dim)
+            scale = eta / np.sqrt(row[vector_state] + TINY)
+            for k in range(vector, vector + dim):
+                row[k] -= scale * gradients[n, k]
+            g = gradients[n, bias]
+            row[bias_state] += g * g
+            row[bias] -= eta * g / np.sqrt(row[bias_state] + TINY)
+
+
+def warm(dtype: str = "<f4") -> None:
+    """Compile (or load from the cache) what a server needs, before anybody waits for it."""
+    table, values, rows = np.ones((1, 16), dtype), np.ones((1, 16), dtype), np.zeros(1, np.int64)
+    for writable in (True, False):
+        values.setflags(write=writable)
+        all_finite(values)
+        add_range(table, 0, values)
+        add_rows(table, rows, values)
+    gather(table, rows)

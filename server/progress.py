@@ -1,0 +1,76 @@
+"""How far the whole run is: blocks leased and trained, entries and losses counted. Only shard 0 is told; no I/O."""
+
+from __future__ import annotations
+
+from common.errors import BadRequest, LeaseLost
+from common.messages import Done, Event, Granted, Message, Report
+
+from .losses import Losses
+from .schedule import Block, Schedule
+from .sessions import Session
+
+LARGEST_FIGURE = 1e30
+
+
+class Progress:
+    """Hands out the blocks of `schedule` (None for minibatches, and on other shards) and counts what comes back."""
+
+    def __init__(self, schedule: Schedule | None, losses: Losses) -> None:
+        self.schedule, self.losses = schedule, losses
+        self._epoch_said = losses.epoch
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything has been trained."""
+        return self.schedule.complete if self.schedule is not None else self.losses.entries >= self.losses.total
+
+    def stop(self) -> None:
+        """Hand out no more than what brings every partition to the same round."""
+        if self.schedule is not None:
+            self.schedule.stop()
+
+    def grant(self, session: Session, ticket: int, reason: str = "complete") -> Message | None:
+        """A block for this worker, Done when there is none left, None while it must wait."""
+        if self.schedule is None:
+            raise BadRequest("only shard 0 leases blocks, and only in the block schedule")
+        if self.schedule.complete:
+            return Done(reason)
+        granted = self.schedule.grant(session.name)
+        if granted is None:
+            return None
+        lease, block = granted
+        session.ticket = ticket
+        epoch, floor = self.schedule.epoch_of(block), self.schedule.floor
+        session.grant = Granted(lease, epoch, block.round, block.a, block.b, floor)
+        return session.grant
+
+    def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
+        """Count a report; the events that follow, at `t` seconds. LeaseLost when the lease is somebody else's."""
+        self._check(report)
+        epoch = self.losses.epoch
+        if self.schedule is not None:
+            if self.schedule.holder(report.lease) != session.name:
+                raise LeaseLost(f"lease {report.lease} is not yours (any more)")
+            epoch = self.schedule.epoch_of(self.schedule.finish(report.lease))
+        session.entries += report.entries
+        session.bytes_sent = report.bytes_sent
+        self.losses.add(session.name, epoch, report, now)
+        if self.losses.epoch <= self._epoch_said:
+            return []
+        self._epoch_said = self.losses.epoch
+        loss, floor, _ = self.losses.epoch_means(self._epoch_said - 1)
+        return [Event(t, "epoch", str(self._epoch_said), f"loss {loss:.5f}, with the vectors at zero {floor:.5f}")]
+
+    def _check(self, report: Report) -> None:
+        """Refuse figures that nobody can have measured: one of them would end the run or spoil every mean."""
+        if (report.lease >= 0) != (self.schedule is not None):
+            raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
+        if not 0 <= report.entries <= self.losses.total:
+            raise BadRequest(f"entries must be between 0 and {self.losses.total}, not {report.entries}")
+        figures = (report.loss, report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
+        if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
+            raise BadRequest("losses, norm, seconds and bytes must be reasonable numbers of at least 0")
+
+    def release(self, worker: str) -> list[Block]:
+        """Take back the leases of a worker that left or was lost."""
+        return self.schedule.release(worker) if self.schedule is not None else []

@@ -1,0 +1,109 @@
+"""Who said hello, what was last applied of theirs, when they were last heard. No clock: `now` is an argument."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from common.errors import BadRequest, LimitExceeded, UnknownSession
+from common.messages import Granted, Hello
+
+MAX_SESSIONS = 1024
+ALL = "all"
+Peer = bytes
+
+
+@dataclass
+class Session:
+    """One worker, or observer, from hello to bye."""
+
+    name: str
+    incarnation: int
+    role: str
+    index: int
+    peer: Peer
+    seen: float
+    joined: float
+    state: str = "training"
+    pushed: int = 0
+    reported: int = 0
+    ticket: int = 0
+    grant: Granted | None = None
+    entries: int = 0
+    bytes_sent: int = 0
+
+
+@dataclass
+class Sessions:
+    """Every session by name, and by the address of its last hello."""
+
+    by_name: dict[str, Session] = field(default_factory=dict)
+    _by_peer: dict[Peer, Session] = field(default_factory=dict)
+    _joined: int = 0
+    _replaced: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=MAX_SESSIONS))
+
+    def open(self, hello: Hello, peer: Peer, now: float) -> tuple[Session, Session | None]:
+        """The session of a hello, and the one that it replaces (same name, other incarnation), if any."""
+        if hello.role not in ("worker", "observer"):
+            raise BadRequest(f"role must be worker or observer, not {hello.role[:40]!r}")
+        if not hello.name or not hello.name.isprintable() or len(hello.name) > 64:
+            raise BadRequest("a worker's name must be 1 to 64 printable characters")
+        if hello.name == ALL:
+            raise BadRequest(f"a worker cannot be called {ALL!r}: the stream calls the sum of them so")
+        if (hello.name, hello.incarnation) in self._replaced:
+            raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
+        known = self.by_name.get(hello.name)
+        if known is not None and (known.incarnation, known.role) == (hello.incarnation, hello.role):
+            self._by_peer.pop(known.peer, None)
+            known.peer, known.seen, known.state = peer, now, "training"
+            self._by_peer[peer] = known
+            return known, None
+        if known is None and len(self.by_name) >= MAX_SESSIONS:
+            raise LimitExceeded(f"the server has {MAX_SESSIONS} sessions already")
+        if known is not None:
+            self.close(known)
+            self._replaced.append((known.name, known.incarnation))
+        session = Session(hello.name, hello.incarnation, hello.role, self._joined, peer, now, now)
+        self._joined += 1
+        self.by_name[hello.name] = self._by_peer[peer] = session
+        return session, known
+
+    def of(self, peer: Peer, now: float) -> Session:
+        """The session that speaks from `peer`, marked as heard; UnknownSession if there is none."""
+        session = self._by_peer.get(peer)
+        if session is None:
+            raise UnknownSession("say hello first: this server does not know you (any more)")
+        session.seen, session.state = now, "training"
+        return session
+
+    def worker(self, peer: Peer, now: float) -> Session:
+        """The same for what only workers may do; BadRequest for an observer."""
+        session = self.of(peer, now)
+        if session.role != "worker":
+            raise BadRequest("observers may only look: say hello as a worker")
+        return session
+
+    def other(self, peer: Peer, name: str) -> Session | None:
+        """The session that speaks from `peer` under another name, if any."""
+        session = self._by_peer.get(peer)
+        return session if session is not None and session.name != name else None
+
+    def close(self, session: Session) -> None:
+        """Forget a session."""
+        if self.by_name.get(session.name) is session:
+            del self.by_name[session.name]
+        if self._by_peer.get(session.peer) is session:
+            del self._by_peer[session.peer]
+
+    def is_open(self, session: Session, peer: Peer) -> bool:
+        """Whether a session still stands and still speaks from `peer`."""
+        return self.by_name.get(session.name) is session and session.peer == peer
+
+    @property
+    def workers(self) -> list[Session]:
+        """The sessions that train."""
+        return [session for session in self.by_name.values() if session.role == "worker"]
+
+    def silent(self, since: float) -> list[Session]:
+        """Sessions not heard after `since`."""
+        return [session for session in self.by_name.values() if session.seen < since]

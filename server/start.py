@@ -1,0 +1,80 @@
+"""What the rows of a shard are when it starts: drawn from the seed, taken from other vectors, or from a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from common.dataset import Dataset
+from common.errors import ArtifactError, UsageError
+from common.options import TrainingOptions
+from common.rounds import epoch_rounds
+from common.rows import RowLayout
+from common.run import load_vectors
+
+from . import checkpoint
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Rows [first, ...) of the table, the round that they have reached, and the entries trained to get there."""
+
+    rows: Rows
+    round: int = 0
+    entries: int = 0
+
+
+def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, init: Path | None) -> Start:
+    """Initial rows; words that the run `init` knows begin with its vectors."""
+    layout = RowLayout.of(options)
+    rows = layout.initial(first, last, options)
+    if init is not None:
+        known = load_vectors(init)
+        if known.dim != options.dim:
+            raise UsageError(f"{init} has vectors of {known.dim} dimensions, not {options.dim}")
+        words = [dataset.words[word] for word in dataset.permutation[first:last]]
+        found = [row for row, word in enumerate(words) if word in known.index]
+        if found:
+            vectors = known.vectors[[known.index[words[row]] for row in found]]
+            for role in range(layout.roles):
+                at = layout.columns[role, 0]
+                rows[found, at : at + options.dim] = vectors / layout.roles
+    return Start(rows)
+
+
+def saved_options(run: Path) -> TrainingOptions:
+    """The training options of the checkpoint that a resumed run goes on from."""
+    label, shards = checkpoint.newest(run)
+    _, facts = checkpoint.read(run, label, shards)
+    return TrainingOptions.from_message(facts["options"])
+
+
+def resumed(run: Path, options: TrainingOptions, dataset: Dataset, first: int, last: int) -> Start:
+    """Rows of the newest checkpoint in `run`, whatever its number of shards; ArtifactError when it does not fit."""
+    label, shards = checkpoint.newest(run)
+    rows, facts = checkpoint.read(run, label, shards)
+    if facts["dataset"] != dataset.checksum:
+        raise ArtifactError(f"the checkpoint {label} of {run} was trained on another dataset")
+    if len(rows) != dataset.layout.rows:
+        raise ArtifactError(f"the checkpoint {label} of {run} has {len(rows)} rows instead of {dataset.layout.rows}")
+    mine = np.ascontiguousarray(rows[first:last])
+    round = int(facts["round"])
+    if round < 0:
+        return Start(mine, 0, int(facts["entries"]))
+    return Start(mine, round, entries_before(dataset, options, round))
+
+
+def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> int:
+    """Entries of the full matrix that the rounds before a global round cover."""
+    epoch, rest = divmod(round, dataset.layout.partitions)
+    pairs = epoch_rounds(dataset.layout.partitions, options.seed, epoch)[:rest]
+    symmetric = dataset.layout.symmetric
+    both = [(a, b) for some in pairs for a, b in some] + [
+        (b, a) for some in pairs for a, b in some if a != b and not symmetric
+    ]
+    return epoch * dataset.total_entries + sum(dataset.full_entries(a, b) for a, b in both)

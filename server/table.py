@@ -1,0 +1,109 @@
+"""The rows of one shard: a plain array in this process's memory, read and changed by ranges or by row numbers.
+
+Row numbers are those of the whole table. Checks what the network may not be trusted with (range, shape, finiteness);
+knows nothing of sessions, versions or time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import BadRequest, LimitExceeded, NotFinite
+from common.messages import Pull, Push
+from common.wire import MAX_FRAME_BYTES
+
+from . import kernels
+from .optimizers import Step
+
+MAX_RATE = 1e6
+
+Rows = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+
+
+class Table:
+    """Rows [first, last) of the table `name`; `values` is float32 of shape (last - first, width)."""
+
+    def __init__(self, name: str, first: int, values: Rows, parameters: int, step: Step) -> None:
+        self.name = name
+        self.first = first
+        self.values = values
+        self._parameters = parameters
+        self._step = step
+
+    @property
+    def last(self) -> int:
+        """One past the last row."""
+        return self.first + len(self.values)
+
+    def check_pull(self, pull: Pull) -> None:
+        """Raise BadRequest unless the rows are all ours, LimitExceeded when they do not fit in one message."""
+        if pull.rows is None:
+            low, high = self._range(pull.first, pull.last)
+            self._fits(high - low)
+        else:
+            self._fits(pull.rows.size)
+            self._local(pull.rows)
+
+    def read(self, pull: Pull) -> Rows:
+        """A copy of the rows asked for by a pull that `check_pull` has passed."""
+        if pull.rows is None:
+            low, high = self._range(pull.first, pull.last)
+            return self.values[low:high].copy()
+        return kernels.gather(self.values, self._local(pull.rows))
+
+    def copy(self, push: Push) -> Rows:
+        """A copy of the range that a push that `check` has passed is about to change."""
+        low, high = self._range(push.first, push.last)
+        return self.values[low:high].copy()
+
+    def check(self, push: Push) -> None:
+        """Raise BadRequest or NotFinite unless `write` can carry this out."""
+        if push.operation not in ("assign", "add", "gradient"):
+            raise BadRequest(f"no operation is called {push.operation[:40]!r}")
+        if not 0 <= push.rate <= MAX_RATE:
+            raise BadRequest(f"rate must be between 0 and {MAX_RATE:g}, not {push.rate}")
+        count = push.last - push.first if push.rows is None else push.rows.size
+        width = self._parameters if push.operation == "gradient" else self.values.shape[1]
+        if push.values.dtype != self.values.dtype or push.values.shape != (count, width):
+            raise BadRequest(f"values must be {self.values.dtype} of shape ({count}, {width})")
+        if push.rows is None:
+            self._range(push.first, push.last)
+        else:
+            self._local(push.rows)
+            if push.operation == "gradient" and (np.diff(push.rows) <= 0).any():
+                raise BadRequest("rows of a gradient must be ascending and distinct")
+        if not kernels.all_finite(np.require(push.values, requirements="A")):
+            raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
+
+    def write(self, push: Push) -> None:
+        """Carry out a push that `check` has passed."""
+        values = np.require(push.values, requirements="A")
+        if push.operation == "gradient":
+            rows = np.arange(push.first, push.last) if push.rows is None else push.rows
+            self._step(self.values, self._local(rows), values, push.rate)
+        elif push.rows is None:
+            low, high = self._range(push.first, push.last)
+            if push.operation == "assign":
+                self.values[low:high] = values
+            else:
+                kernels.add_range(self.values, low, values)
+        elif push.operation == "assign":
+            self.values[self._local(push.rows)] = values
+        else:
+            kernels.add_rows(self.values, self._local(push.rows), values)
+
+    def _range(self, first: int, last: int) -> tuple[int, int]:
+        if not self.first <= first <= last <= self.last:
+            raise BadRequest(f"rows {first}..{last} are not on this shard, which has {self.first}..{self.last}")
+        return first - self.first, last - self.first
+
+    def _local(self, rows: Indices) -> Indices:
+        if rows.size and not (self.first <= rows.min() and rows.max() < self.last):
+            raise BadRequest(f"some rows are not on this shard, which has {self.first}..{self.last}")
+        return np.ascontiguousarray(rows - self.first)
+
+    def _fits(self, count: int) -> None:
+        if count * self.values.shape[1] * self.values.itemsize > MAX_FRAME_BYTES:
+            raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")
