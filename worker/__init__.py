@@ -1,0 +1,1 @@
+"""One trainer: asks for work, pulls rows, computes, pushes."""

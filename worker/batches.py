@@ -1,0 +1,64 @@
+"""Which entries come next in the minibatch schedule: a function of (seed, worker, draw) and of nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.dataset import Dataset
+from common.draws import Purpose, stream
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Entries of one minibatch by row: `rows` distinct and ascending, entry n is (rows[at_i[n]], rows[at_j[n]])."""
+
+    rows: Indices
+    at_i: Indices
+    at_j: Indices
+    counts: npt.NDArray[np.float32]
+
+
+class RandomBatches:
+    """Batches of entries drawn uniformly, with replacement, from the full matrix; each worker has its own stream."""
+
+    def __init__(self, dataset: Dataset, size: int, seed: int, worker: int) -> None:
+        self._dataset, self._size = dataset, size
+        self._draw = stream(seed, Purpose.BATCHES, worker)
+        layout = dataset.layout
+        self._block_starts = dataset.tiles[layout.first_tile]
+        pairs = np.array(layout.blocks, np.int64)
+        self._row_base = layout.bounds[pairs[:, 0]]
+        self._column_base = layout.bounds[pairs[:, 1]]
+
+    def next(self) -> Batch:
+        """The next batch."""
+        i, j, counts = self._entries()
+        rows, places = np.unique(np.concatenate([i, j]), return_inverse=True)
+        return Batch(rows, places[: len(i)], places[len(i) :], counts)
+
+    def _entries(self) -> tuple[Indices, Indices, npt.NDArray[np.float32]]:
+        i, j, counts = self._drawn(self._size)
+        if self._dataset.layout.symmetric:
+            mirrored = self._draw.random(len(i)) < 0.5
+            again = mirrored & (i == j)  # a diagonal entry has no mirror image: draw another in its place
+            while again.any():
+                more = self._drawn(int(again.sum()))
+                i[again], j[again], counts[again] = more
+                mirrored[again] = self._draw.random(len(more[0])) < 0.5
+                again = again & mirrored & (i == j)
+            i[mirrored], j[mirrored] = j[mirrored], i[mirrored]
+        return i, j, counts
+
+    def _drawn(self, size: int) -> tuple[Indices, Indices, npt.NDArray[Any]]:
+        places = self._draw.integers(0, len(self._dataset.entries), size)
+        entries = self._dataset.entries[places]
+        block = np.searchsorted(self._block_starts, places, "right") - 1
+        i = self._row_base[block] + entries["i"]
+        j = self._column_base[block] + entries["j"]
+        return i, j, entries["x"].copy()

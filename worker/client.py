@@ -1,0 +1,256 @@
+"""A worker's conversation with every shard: requests in flight, deadlines, safe repeats, hello again after a cut.
+
+The only zmq in this package. One thread, no locks: replies are handled inside `poll`. A request is repeated until it
+is answered; the server recognises repeats, so nothing counts twice. Knows nothing of blocks or objectives.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from common import errors, sockets, wire
+from common import messages as m
+
+BEAT_AFTER_S = 1.0
+RESEND_AFTER_S = 5.0
+SILENCE_S = 30.0
+ANY_DELAY_MS = 100
+UNSENT = 0.0
+TEND_EVERY_S = 0.01
+
+OnReply = Callable[[m.Message], None]
+
+
+@dataclass
+class Pending:
+    """A request without an answer yet."""
+
+    message: m.Message
+    frames: list[wire.Frame]
+    on_reply: OnReply
+    sent: float
+
+
+class Link:
+    """One shard: its socket, what is pending there, when it was heard."""
+
+    def __init__(self, context: sockets.Context, address: str) -> None:
+        self.address = address
+        self.socket = context.dealer(address)
+        self.pending: dict[int, Pending] = {}
+        self.heard = time.monotonic()
+        self.beaten = 0.0
+        self.welcome: m.Welcome | None = None
+        self.applied = 0  # the last push that this shard has confirmed
+        self._number = 0
+
+    def send(self, message: m.Message, on_reply: OnReply) -> int:
+        """Send a request; returns its bytes."""
+        if not self.pending:
+            self.heard = time.monotonic()
+        self._number += 1
+        frames: list[wire.Frame] = [b"", *wire.encode(self._number, message)]
+        behind = any(pending.sent == UNSENT for pending in self.pending.values())
+        self.pending[self._number] = Pending(message, frames, on_reply, UNSENT)
+        if not behind:  # nothing may overtake what waits for room in the queue
+            self._transmit(self.pending[self._number])
+        return wire.bytes_of(frames)
+
+    def resend(self, older_than: float) -> None:
+        """Repeat, in their order, what was sent before `older_than` and has no answer."""
+        for pending in self.pending.values():
+            if pending.sent < older_than and not self._transmit(pending):
+                return
+
+    def _transmit(self, pending: Pending) -> bool:
+        try:
+            sockets.send(self.socket, pending.frames)
+        except zmq.Again:  # the queue is full because nobody reads: `resend` tries again until the deadline
+            pending.sent = UNSENT
+            return False
+        pending.sent = time.monotonic()
+        return True
+
+
+class Client:
+    """Talks to all shards as one worker (or observer) called `name`; use it as a context manager.
+
+    `dataset` is the dataset's checksum, "" for observers. Every wait ends at a deadline with DeadlineExceeded naming
+    the shard that is silent; refusals arrive as the GlovewireError that they name.
+    """
+
+    def __init__(self, addresses: Sequence[str], name: str, dataset: str = "", silence_s: float = SILENCE_S) -> None:
+        if not addresses:
+            raise errors.UsageError("no server address was given")
+        self.name, self._dataset, self._silence_s = name, dataset, silence_s
+        self._incarnation = secrets.randbits(62)
+        self._tended = 0.0
+        self._context = sockets.Context()
+        self.bytes_sent = 0
+        self.failed: errors.GlovewireError | None = None
+        try:
+            self.links = [Link(self._context, address) for address in addresses]
+            self._poller = zmq.Poller()
+            for link in self.links:
+                self._poller.register(link.socket, zmq.POLLIN)
+        except errors.GlovewireError:
+            self.close()
+            raise
+
+    def connect(self, role: str = "worker", timeout_s: float | None = None) -> m.Welcome:
+        """Say hello to every shard and return the welcome of shard 0.
+
+        Raises UsageError when the addresses are not all the shards of one training in order, DatasetMismatch,
+        VersionMismatch, DeadlineExceeded.
+        """
+        self._role = role
+        for link in self.links:
+            self._hello(link)
+        deadline = time.monotonic() + (timeout_s or self._silence_s)
+        while waiting := [link.address for link in self.links if link.welcome is None]:
+            self.poll(ANY_DELAY_MS, silence=False)
+            if time.monotonic() > deadline:
+                raise errors.DeadlineExceeded(f"no server answers at {', '.join(waiting)}")
+        welcomes = [link.welcome for link in self.links if link.welcome is not None]
+        self._check_shards(welcomes)
+        return welcomes[0]
+
+    def send(self, shard: int, message: m.Message, on_reply: OnReply) -> None:
+        """Start a request; `on_reply` is called with the reply inside a later `poll`."""
+        self.bytes_sent += self.links[shard].send(message, on_reply)
+
+    def ask(self, shard: int, message: m.Message, timeout_s: float | None = None) -> m.Message:
+        """Send one request and wait for its reply; a refusal is raised."""
+        replies: list[m.Message] = []
+        self.send(shard, message, replies.append)
+        deadline = time.monotonic() + (timeout_s or self._silence_s)
+        while not replies:
+            self.poll(ANY_DELAY_MS, silence=timeout_s is None)
+            if time.monotonic() > deadline:
+                raise errors.DeadlineExceeded(f"no answer from {self.links[shard].address} in time")
+        return raised(replies[0])
+
+    def poll(self, timeout_ms: int, *, silence: bool = True) -> None:
+        """Handle the replies that are there, waiting up to `timeout_ms` for the first; keep the sessions alive.
+
+        Raises DeadlineExceeded when a shard that owes an answer has been silent for too long.
+        """
+        if timeout_ms:
+            self._poller.poll(timeout_ms)  # returns at once when something is there
+        self._receive()
+        if self.failed is not None:
+            raise self.failed
+        now = time.monotonic()
+        if now - self._tended >= TEND_EVERY_S:
+            self._tended = now
+            for link in self.links:
+                self._keep_alive(link, now, silence)
+
+    def flush(self) -> None:
+        """Wait until nothing is pending."""
+        while any(link.pending for link in self.links):
+            self.poll(ANY_DELAY_MS)
+
+    def part(self, reason: str) -> None:
+        """Say goodbye to every shard that knows us, once what was pushed and reported is in.
+
+        What waits for other workers (pulls, leases) is not waited for: the server forgets it with the session.
+        """
+        for shard, link in enumerate(self.links):
+            for number, pending in list(link.pending.items()):
+                if isinstance(pending.message, (m.Hello, m.Pull, m.Lease)):
+                    del link.pending[number]
+            if link.welcome is not None:
+                self.send(shard, m.Bye(reason), lambda _: None)
+        self.flush()
+
+    def close(self) -> None:
+        """Close every socket, letting what was just sent go out; twice is fine."""
+        self._context.close(last_words_ms=200)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _hello(self, link: Link) -> None:
+        link.send(
+            m.Hello(self._role, self.name, self._incarnation, self._dataset), lambda reply: self._met(link, reply)
+        )
+
+    def _met(self, link: Link, reply: m.Message) -> None:
+        try:
+            welcome = raised(reply)
+        except errors.GlovewireError as error:
+            self.failed = self.failed or error
+            return
+        if isinstance(welcome, m.Welcome):
+            if welcome.sequence < link.applied:
+                self.failed = errors.UnknownSession(f"{link.address} took this worker for lost and forgot its session")
+                return
+            again, link.welcome = link.welcome is not None, welcome
+            if again:
+                link.resend(older_than=float("inf"))
+
+    def _check_shards(self, welcomes: list[m.Welcome]) -> None:
+        found = [f"{link.address} is shard {w.shard}/{w.shards}" for link, w in zip(self.links, welcomes, strict=True)]
+        if [(w.shard, w.shards) for w in welcomes] != [(k, len(welcomes)) for k in range(len(welcomes))]:
+            raise errors.UsageError(f"give every shard's address once, in order; {', '.join(found)}")
+        if any(w.options != welcomes[0].options for w in welcomes):
+            raise errors.UsageError("the shards were started with different training options")
+
+    def _receive(self) -> None:
+        """Handle everything that is there."""
+        for link in self.links:
+            while sockets.has_message(link.socket):
+                self._dispatch(link, sockets.receive(link.socket))
+
+    def _dispatch(self, link: Link, frames: list[wire.Frame]) -> None:
+        link.heard = time.monotonic()
+        try:
+            reply = wire.decode(frames[1:])
+        except errors.GlovewireError as error:
+            self.failed = errors.ProtocolError(f"{link.address} answers with something else: {error}")
+            return
+        if reply.number == 0 and isinstance(reply.message, m.Refused):
+            self.failed = errors.from_wire(reply.message.code, reply.message.text)
+            return
+        pending = link.pending.get(reply.number)
+        if pending is None:
+            return
+        if isinstance(reply.message, m.Refused) and reply.message.code == errors.UnknownSession.code:
+            if isinstance(pending.message, m.Beat):
+                del link.pending[reply.number]
+            if not any(isinstance(other.message, m.Hello) for other in link.pending.values()):
+                self._hello(link)
+            return
+        del link.pending[reply.number]
+        if isinstance(reply.message, m.Applied):
+            link.applied = max(link.applied, reply.message.sequence)
+        pending.on_reply(reply.message)
+
+    def _keep_alive(self, link: Link, now: float, silence: bool) -> None:
+        if not link.pending:
+            return
+        if now - link.heard > self._silence_s and silence:
+            raise errors.DeadlineExceeded(f"{link.address} has not answered for {self._silence_s:.0f} s")
+        if now - link.heard > BEAT_AFTER_S and now - link.beaten > BEAT_AFTER_S and link.welcome is not None:
+            link.beaten = now
+            if not any(isinstance(pending.message, m.Beat) for pending in link.pending.values()):
+                link.send(m.Beat(), lambda _: None)
+        link.resend(older_than=now - RESEND_AFTER_S)
+
+
+def raised(reply: m.Message) -> m.Message:
+    """The reply, unless it is a refusal: that is raised as the error it names."""
+    if isinstance(reply, m.Refused):
+        raise errors.from_wire(reply.code, reply.text)
+    return reply

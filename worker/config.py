@@ -1,0 +1,39 @@
+"""What one worker process is told: a frozen record, checked whole before anything starts."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.settings import require
+from common.sockets import check_address
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Options of `glovewire worker`; `timeout_s` bounds the silence of a server, also before its first answer."""
+
+    dataset: Path
+    servers: tuple[str, ...]
+    name: str = ""
+    timeout_s: float = 30.0
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, all problems in one UsageError."""
+        for address in self.servers:
+            check_address(address)
+        problems = []
+        if not self.servers:
+            problems.append("at least one --server is needed")
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            problems.append(f"timeout must be a positive number of seconds, not {self.timeout_s}")
+        require(problems)
+
+    @property
+    def full_name(self) -> str:
+        """The name on the stream: the one given, or host and process id."""
+        return self.name or f"{socket.gethostname()[:40]}-{os.getpid()}"

@@ -1,0 +1,97 @@
+"""Parameters in this machine's memory: a local array, or one shared by several processes (Hogwild, Niu et al. 2011).
+
+The same interface as the parameter server, so that the trainer's loop is the same. Nothing is copied for blocks: rows
+are changed where they lie, and processes that meet on a row may lose an update, as Hogwild accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from common import messages as m
+from common.errors import BadRequest
+from common.options import TrainingOptions
+from common.rounds import Pair, epoch_rounds
+
+from .stores import Reply, Rows
+
+Indices = npt.NDArray[np.int64]
+Step = Callable[[Rows, Indices, Rows, float], None]
+
+
+class MemoryStore:
+    """All rows as one array of shape (rows, width); see worker.stores.Store for the methods.
+
+    `next_position` numbers blocks over all processes from 0, `step` is the optimizer for minibatches, `tell` gets
+    every report and answers whether training is over.
+    """
+
+    in_place = True
+
+    def __init__(
+        self,
+        rows: Rows,
+        partitions: int,
+        options: TrainingOptions,
+        next_position: Callable[[], int],
+        step: Step,
+        tell: Callable[[m.Report], bool],
+    ) -> None:
+        self._rows, self._partitions, self._options = rows, partitions, options
+        self._next_position, self._step, self._tell = next_position, step, tell
+        self._epoch = -1
+        self._visits: list[tuple[int, Pair]] = []
+        self._reports = 0
+        self._entries = 0
+
+    def lease(self) -> Reply[m.Granted | m.Done]:
+        """The next block of the order that the server would follow, too."""
+        per_epoch = self._partitions * (self._partitions + 1) // 2
+        epoch, place = divmod(self._next_position(), per_epoch)
+        if epoch >= self._options.epochs:
+            return Reply(m.Done("complete"), 0)
+        if epoch != self._epoch:
+            rounds = epoch_rounds(self._partitions, self._options.seed, epoch)
+            self._visits = [(number, pair) for number, pairs in enumerate(rounds) for pair in pairs]
+            self._epoch = epoch
+        number, (a, b) = self._visits[place]
+        return Reply(m.Granted(0, epoch, epoch * self._partitions + number, a, b, 0), 0)
+
+    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
+        """The rows themselves, not a copy."""
+        del version
+        return Reply(self._rows[first:last], 0)
+
+    def pull_rows(self, rows: Indices) -> Reply[Rows]:
+        """A copy of the given rows."""
+        return Reply(self._rows[rows], 0)
+
+    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
+        """Nothing to do: the rows were changed where they lie."""
+        del operation, lease, changes
+        return Reply(None, 0)
+
+    def push_rows(self, operation: str, rows: Indices, values: Rows, rate: float) -> Reply[None]:
+        """A step of the optimizer on the given rows."""
+        if operation != "gradient":
+            raise BadRequest(f"rows in memory take gradients, not {operation!r}")
+        self._step(self._rows, rows, values, rate)
+        return Reply(None, 0)
+
+    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
+        """Pass a report on; there is no wire, so no bytes."""
+        self._reports += 1
+        message = report(self._reports, 0)
+        self._entries += message.entries
+        return Reply(m.Noted(self._tell(message), 0, self._entries), 0)
+
+    def poll(self) -> None:
+        """Nothing arrives from elsewhere."""
+
+    wait = flush = poll
+
+    def leave(self, reason: str) -> None:
+        """Nobody to take leave of."""

@@ -1,0 +1,91 @@
+"""One worker from start to end: map the dataset, compile, say hello, train, say goodbye."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from types import FrameType
+from typing import Any
+
+from common import log
+from common.allocation import keep_buffers
+from common.dataset import Dataset
+from common.errors import Finishing, GlovewireError, LeaseLost, UnknownSession, UsageError
+from common.options import TrainingOptions
+from common.rows import RowLayout
+
+from . import kernels
+from .client import Client
+from .config import WorkerConfig
+from .stores import ServerStore
+from .trainer import train
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = "interrupted"
+
+
+class Interrupted(GlovewireError):
+    """The process was told to stop."""
+
+    code = INTERRUPTED
+
+
+def work(config: WorkerConfig) -> dict[str, Any]:
+    """Train with the servers of `config` until they say that it is over; returns facts for `--json`."""
+    keep_buffers()
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        dataset = Dataset.open(config.dataset, verify=config.verify)
+        kernels.warm(RowLayout(16, True, "adagrad-row").columns, 32, 16)
+    except KeyboardInterrupt:
+        return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
+    sent, reason = 0, ""
+    while not reason:
+        with Client(config.servers, config.full_name, dataset.checksum, config.timeout_s) as client:
+            _stop_on_signals(client)
+            try:
+                reason = _join(client, dataset)
+            except Finishing as error:
+                reason = str(error)
+            except Interrupted:
+                reason = INTERRUPTED
+            except (LeaseLost, UnknownSession) as error:  # we were away for too long: others have our blocks
+                logger.warning(log.line("afresh", why=error))
+            sent += client.bytes_sent
+    logger.info(log.line("left", reason=reason, bytes_sent=sent))
+    return {"worker": config.full_name, "reason": reason, "bytes_sent": sent}
+
+
+def _join(client: Client, dataset: Dataset) -> str:
+    """Say hello, train, say goodbye; returns why training ended."""
+    try:
+        welcome = client.connect()
+        options = TrainingOptions.from_message(welcome.options)
+    except (UsageError, Interrupted):
+        _part(client)
+        raise
+    logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
+    store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width)
+    try:
+        return train(store, dataset, options, welcome.worker)
+    except Interrupted:
+        _part(client)
+        raise
+
+
+def _part(client: Client) -> None:
+    """Leave before the end, so that nobody waits for us."""
+    client.failed = None
+    client.part("left")
+
+
+def _stop_on_signals(client: Client) -> None:
+    """Let the first SIGTERM or SIGINT end the next wait for a server, so that no message is cut; a second one kills."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        client.failed = Interrupted("told to stop")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)

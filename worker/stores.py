@@ -1,0 +1,235 @@
+"""Where the parameters live, behind one interface: the trainer's loop is the same for every store.
+
+A store hands out work, rows and the right to change them. `ServerStore` speaks to the shards of a parameter server;
+nothing here computes anything of the objective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from common import messages as m
+from common.errors import GlovewireError
+from common.options import TrainingOptions
+from common.sharding import Sharding
+
+from .client import ANY_DELAY_MS, Client, raised
+
+TABLE = "rows"
+CREDIT_BYTES = 64 << 20
+PULL_BYTES = 32 << 20
+LINE_FLOATS = 16
+NO_LEASE = m.Granted(-1, 0, m.NO_VERSION, 0, 0, 0)
+"""For changes to ranges without a lease, in asynchronous mode."""
+
+Rows = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+@dataclass
+class Reply(Generic[T]):
+    """Something that was asked for and arrives later."""
+
+    value: T | None = None
+    missing: int = 1
+    error: GlovewireError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is here, or failed."""
+        return self.missing == 0 or self.error is not None
+
+    def get(self) -> T | None:
+        """The value of a reply that is done; raises what went wrong."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Store(Protocol):
+    """What a trainer asks of the place where parameters live; `in_place` when pulled ranges are the parameters."""
+
+    in_place: bool
+
+    def lease(self) -> Reply[m.Granted | m.Done]:
+        """The next block, or word that there is none left."""
+
+    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
+        """Rows [first, last) as the caller's own array, once they have reached `version`."""
+
+    def pull_rows(self, rows: Indices) -> Reply[Rows]:
+        """The given rows (ascending, distinct) as the caller's own array."""
+
+    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
+        """Change the rows of a block, (first row, values) each; values must stay as they are until it is done."""
+
+    def push_rows(self, operation: str, rows: Indices, values: Rows, rate: float) -> Reply[None]:
+        """Change the given rows (ascending, distinct); `values` must stay as they are until the reply is done."""
+
+    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
+        """Tell what training brought: `report(sequence, bytes_sent)` is the message."""
+
+    def poll(self) -> None:
+        """Take in what has arrived, without waiting."""
+
+    def wait(self) -> None:
+        """Return when something may have arrived."""
+
+    def flush(self) -> None:
+        """Return when everything pushed and reported is in."""
+
+    def leave(self, reason: str) -> None:
+        """Say goodbye, passing on why training ended."""
+
+
+@dataclass
+class ServerStore:
+    """Rows on the shards of a parameter server, through a connected client."""
+
+    client: Client
+    options: TrainingOptions
+    rows: int
+    width: int
+    in_place: bool = False
+    _sequences: list[int] = field(default_factory=list)
+    _tickets: int = 0
+    _reports: int = 0
+    _in_flight: int = 0
+    _floor: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin every shard's sequence of pushes."""
+        self._sharding = Sharding(self.rows, len(self.client.links))
+        self._sequences = [0] * len(self.client.links)
+        self._rows_at_once = max(PULL_BYTES // (self.width * 4), 1)
+
+    def lease(self) -> Reply[m.Granted | m.Done]:
+        """See Store."""
+        reply: Reply[m.Granted | m.Done] = Reply()
+        self._tickets += 1
+
+        def arrived(message: m.Message) -> None:
+            reply.value = message if isinstance(message, m.Granted | m.Done) else None
+            self._floor = message.floor if isinstance(message, m.Granted) else self._floor
+
+        self._send(0, m.Lease(self._tickets), reply, arrived)
+        return reply
+
+    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
+        """See Store."""
+        out = aligned(last - first, self.width)
+        reply: Reply[Rows] = Reply(out, 0)
+        for part in self._sharding.split(first, last):
+            for low in range(part.first, part.last, self._rows_at_once):
+                high = min(low + self._rows_at_once, part.last)
+                into = slice(low - first, high - first)
+                self._pull(part.shard, m.Pull(TABLE, low, high, version, self._floor), reply, out, into)
+        return reply
+
+    def pull_rows(self, rows: Indices) -> Reply[Rows]:
+        """See Store."""
+        out = np.empty((len(rows), self.width), np.float32)
+        reply: Reply[Rows] = Reply(out, 0)
+        for shard, span in self._sharding.split_rows(rows):
+            self._pull(shard, m.Pull(TABLE, 0, 0, m.NO_VERSION, self._floor, rows[span]), reply, out, span)
+        return reply
+
+    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
+        """See Store."""
+        reply: Reply[None] = Reply(None, 0)
+        pieces = [
+            (part, values[part.first - first : part.last - first])
+            for first, values in changes
+            for part in self._sharding.split(first, first + len(values))
+        ]
+        for part, piece in pieces:
+            push = m.Push(
+                TABLE, self._next(part.shard), operation, part.first, part.last, lease.round, lease.lease, 0.0, piece,
+            )  # fmt: skip
+            self._push(part.shard, push, reply)
+        return reply
+
+    def push_rows(self, operation: str, rows: Indices, values: Rows, rate: float) -> Reply[None]:
+        """See Store."""
+        reply: Reply[None] = Reply(None, 0)
+        for shard, span in self._sharding.split_rows(rows):
+            sequence = self._next(shard)
+            push = m.Push(TABLE, sequence, operation, 0, 0, m.NO_VERSION, -1, rate, values[span], rows[span])
+            self._push(shard, push, reply)
+        return reply
+
+    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
+        """See Store."""
+        reply: Reply[m.Noted] = Reply()
+        self._reports += 1
+
+        def arrived(message: m.Message) -> None:
+            reply.value = message if isinstance(message, m.Noted) else None
+
+        self._send(0, report(self._reports, self.client.bytes_sent), reply, arrived)
+        return reply
+
+    def poll(self) -> None:
+        """See Store."""
+        self.client.poll(0)
+
+    def wait(self) -> None:
+        """See Store."""
+        self.client.poll(ANY_DELAY_MS)
+
+    def flush(self) -> None:
+        """See Store."""
+        self.client.flush()
+
+    def leave(self, reason: str) -> None:
+        """Tell every shard; the others hear from us what shard 0 knows: that the run is over."""
+        for shard in range(len(self.client.links)):
+            if (shard and reason != "left") or reason.startswith("failed"):
+                self.client.send(shard, m.Finish(reason), lambda _: None)
+            self.client.send(shard, m.Bye(reason), lambda _: None)
+        self.client.flush()
+
+    def _next(self, shard: int) -> int:
+        self._sequences[shard] += 1
+        return self._sequences[shard]
+
+    def _pull(self, shard: int, pull: m.Pull, reply: Reply[Rows], out: Rows, into: slice) -> None:
+        def arrived(message: m.Message) -> None:
+            if isinstance(message, m.Rows):
+                out[into] = message.values
+
+        reply.missing += 1
+        self._send(shard, pull, reply, arrived)
+
+    def _push(self, shard: int, push: m.Push, reply: Reply[None]) -> None:
+        def arrived(_: m.Message) -> None:
+            self._in_flight -= push.values.nbytes
+
+        reply.missing += 1
+        self._in_flight += push.values.nbytes
+        self._send(shard, push, reply, arrived)
+        while self._in_flight > CREDIT_BYTES:
+            self.wait()
+
+    def _send(self, shard: int, request: m.Message, reply: Reply[T], arrived: Callable[[m.Message], None]) -> None:
+        def settle(message: m.Message) -> None:
+            reply.missing -= 1
+            try:
+                arrived(raised(message))
+            except GlovewireError as error:
+                reply.error = error
+
+        self.client.send(shard, request, settle)
+
+
+def aligned(rows: int, width: int) -> Rows:
+    """An uninitialised float32 array of shape (rows, width) that begins on a cache line: vector loads cost less."""
+    raw = np.empty(rows * width + LINE_FLOATS, np.float32)
+    start = -raw.ctypes.data // raw.itemsize % LINE_FLOATS
+    return raw[start : start + rows * width].reshape(rows, width)

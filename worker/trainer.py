@@ -1,0 +1,294 @@
+"""The training loops: next -> pull -> compute -> push, until told to stop; the same for every store.
+
+Blocks keep up to two leases: the rows of the next block are on their way while this one computes, and rows that both
+share never travel. Knows nothing of sockets, and of time only how long a step took.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from common import messages as m
+from common.dataset import Dataset
+from common.draws import Purpose, stream
+from common.errors import Finishing, TrainingDiverged
+from common.options import TrainingOptions
+from common.rows import RowLayout
+
+from . import kernels
+from .batches import RandomBatches
+from .stores import Reply, Rows, Store
+
+Indices = npt.NDArray[np.int64]
+
+REPORT_EVERY_S = 0.2
+PORTION_ENTRIES = 1 << 17
+TASKS = 3
+
+MakeReport = Callable[[int, int], m.Report]
+
+
+def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> str:
+    """Train until there is nothing left; returns why training ended. `worker` numbers the random stream.
+
+    Raises TrainingDiverged when the loss is no longer a number, after telling the store.
+    """
+    trainer = (BlockTrainer if options.schedule == "blocks" else BatchTrainer)(store, dataset, options, worker)
+    try:
+        reason = trainer.run()
+    except TrainingDiverged as error:
+        store.leave(f"failed: {error}")
+        raise
+    store.leave(reason)
+    return reason
+
+
+@dataclass
+class Task:
+    """A leased block and the rows that it needs, here or on their way; partition -> reply."""
+
+    granted: m.Granted
+    rows: dict[int, Reply[Rows]]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every row is here."""
+        return all(reply.done for reply in self.rows.values())
+
+
+class BlockTrainer:
+    """Leases blocks and trains them on local copies of their rows."""
+
+    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> None:
+        del worker
+        self._store, self._dataset, self._options = store, dataset, options
+        self._layout = RowLayout.of(options)
+        self._exclusive = options.consistency == "exclusive"
+        self._in_place = store.in_place
+        self._tasks: list[Task] = []
+        self._unreported: list[tuple[Reply[None], MakeReport]] = []
+        self._reports: list[Reply[m.Noted]] = []
+        self._asked: Reply[m.Granted | m.Done] | None = None
+        self._reason = ""
+
+    def run(self) -> str:
+        """Train every block that is granted; returns why there are no more."""
+        try:
+            while not self._reason or self._tasks:
+                self._collect()
+                task = self._next_ready()
+                if task is not None:
+                    self._train(task)
+                elif not self._reason or self._tasks:
+                    self._store.wait()
+            while self._unreported or self._reports:
+                self._store.wait()
+                self._collect()
+        except Finishing as error:
+            return self._reason or str(error)
+        return self._reason
+
+    def _collect(self) -> None:
+        """Keep one question for work open, start pulling what was granted, report what is safely pushed."""
+        if self._asked is not None and self._asked.done:
+            answer, self._asked = self._asked.get(), None
+            if isinstance(answer, m.Granted):
+                self._tasks.append(self._pull(answer))
+            elif answer is not None:
+                self._reason = answer.reason
+        # With every row still on its way, ask on: what they wait for may be a block that somebody gave back.
+        hungry = len(self._tasks) < TASKS or self._next_ready() is None
+        if self._asked is None and not self._reason and hungry:
+            self._asked = self._store.lease()
+        waiting = []
+        for push, report in self._unreported:
+            if push.done:
+                push.get()
+                self._reports.append(self._store.report(report))
+            else:
+                waiting.append((push, report))
+        self._unreported = waiting
+        self._reports = settled(self._reports)
+
+    def _next_ready(self) -> Task | None:
+        ready = [task for task in self._tasks if task.ready]
+        return min(ready, key=lambda task: task.granted.round, default=None)
+
+    def _pull(self, granted: m.Granted) -> Task:
+        """Ask for the rows of a block, except those that an earlier task of ours will leave here."""
+        rows: dict[int, Reply[Rows]] = {}
+        for partition in {granted.a, granted.b}:
+            if self._exclusive and not self._in_place and self._will_have(partition, granted.round):
+                rows[partition] = Reply(None, 1)
+            else:
+                first, last = self._range(partition)
+                version = granted.round if self._exclusive else m.NO_VERSION
+                rows[partition] = self._store.pull_range(first, last, version)
+        return Task(granted, rows)
+
+    def _will_have(self, partition: int, round: int) -> bool:
+        return any(t.granted.round == round - 1 and partition in (t.granted.a, t.granted.b) for t in self._tasks)
+
+    def _range(self, partition: int) -> tuple[int, int]:
+        bounds = self._dataset.layout.bounds
+        return int(bounds[partition]), int(bounds[partition + 1])
+
+    def _train(self, task: Task) -> None:
+        began = time.perf_counter()
+        granted = task.granted
+        rows = {partition: reply.get() for partition, reply in task.rows.items()}
+        local: dict[int, Rows] = {p: r for p, r in rows.items() if r is not None}
+        before = {} if self._exclusive or self._in_place else {p: r.copy() for p, r in local.items()}
+        loss, floor, entries = self._compute(granted, local[granted.a], local[granted.b])
+        self._tasks.remove(task)
+        push = self._give(granted, local, before)
+        norms = [kernels.mean_norm(r, self._layout.columns, self._options.dim) for r in local.values()]
+        seconds = time.perf_counter() - began
+
+        def report(sequence: int, sent: int) -> m.Report:
+            return m.Report(sequence, granted.lease, entries, loss, floor, float(np.mean(norms)), seconds, sent)
+
+        self._unreported.append((push, report))
+
+    def _compute(self, granted: m.Granted, rows_a: Rows, rows_b: Rows) -> tuple[float, float, int]:
+        layout, options = self._dataset.layout, self._options
+        a, b, total = granted.a, granted.b, layout.partitions * options.epochs
+        pairs = [(a, b)] if layout.symmetric or a == b else [(a, b), (b, a)]
+        loss, floor, covered = 0.0, 0.0, 0
+        for x, y in pairs:
+            entries, starts = self._dataset.block(x, y)
+            block = layout.block_index[x, y]
+            draw = stream(options.seed, Purpose.TILES, (granted.epoch << 32) + block)
+            order = draw.permutation(len(starts) - 1)
+            seed, left, right = int(draw.integers(1 << 31)), *((rows_a, rows_b) if x == a else (rows_b, rows_a))
+            for tiles in portions(order, starts):
+                sums = kernels.train_block(
+                    left, right, entries, starts, tiles, seed, self._layout.columns, options.dim,
+                    kernels.OPTIMIZERS[options.optimizer], options.tied, layout.symmetric, x == y, options.x_max,
+                    options.alpha, options.rate(granted.round / total),
+                )  # fmt: skip
+                loss, floor, covered = loss + sums[0], floor + sums[1], covered + sums[2]
+                self._store.poll()
+                self._collect()
+        check_finite(loss, f"block ({a}, {b}) of epoch {granted.epoch + 1}")
+        return loss, floor, covered
+
+    def _give(self, granted: m.Granted, local: dict[int, Rows], before: dict[int, Rows]) -> Reply[None]:
+        """Push trained rows, and hand copies to the task of ours that needs them next."""
+        for partition, old in before.items():
+            np.subtract(local[partition], old, out=old)
+        for task in (task for task in self._tasks if task.granted.round == granted.round + 1):
+            for partition, reply in task.rows.items():
+                if partition in local and not reply.done and reply.value is None:
+                    reply.value, reply.missing = local[partition].copy(), 0
+        changes = [(self._range(partition)[0], values) for partition, values in (before or local).items()]
+        return self._store.push_block("add" if before else "assign", granted, changes)
+
+
+class BatchTrainer:
+    """Draws minibatches, pulls their rows, pushes summed row gradients; the optimizer is the store's."""
+
+    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> None:
+        self._store, self._options = store, options
+        self._layout = RowLayout.of(options)
+        self._batches = RandomBatches(dataset, options.batch_size, options.seed, worker)
+        self._total = dataset.total_entries * options.epochs
+        self._done = 0
+
+    def run(self) -> str:
+        """Train until the store has counted enough entries; returns why it ended."""
+        tally = Tally()
+        reply: Reply[m.Noted] | None = None
+        pushes: list[Reply[None]] = []
+        try:
+            while True:
+                tally.add(*self._step(pushes))
+                while reply is not None and reply.done:
+                    noted, reply = reply.get(), None
+                    self._done = noted.entries if noted is not None else self._done
+                    if noted is not None and noted.stop:
+                        self._store.flush()
+                        return "complete"
+                if reply is None and tally.due:
+                    reply, tally = self._store.report(tally.message), Tally()
+        except Finishing as error:
+            return str(error)
+
+    def _step(self, pushes: list[Reply[None]]) -> tuple[int, float, float, float]:
+        batch, columns = self._batches.next(), self._layout.columns
+        pulled = self._store.pull_rows(batch.rows)
+        while not pulled.done:
+            self._store.wait()
+        rows = pulled.get()
+        assert rows is not None
+        gradients = np.zeros((len(rows), self._layout.parameters), np.float32)
+        loss, floor = kernels.batch_gradients(
+            rows, batch.at_i, batch.at_j, batch.counts, columns, self._options.dim, self._options.x_max,
+            self._options.alpha, gradients,
+        )  # fmt: skip
+        check_finite(loss, "a minibatch")
+        if self._options.mean_gradient:
+            gradients *= 2.0 / len(batch.counts)
+        rate = self._options.rate(self._done / self._total)
+        pushes.append(self._store.push_rows("gradient", batch.rows, gradients, rate))
+        pushes[:] = settled(pushes)
+        return len(batch.counts), loss, floor, kernels.mean_norm(rows, columns, self._options.dim)
+
+
+@dataclass
+class Tally:
+    """What minibatches brought since the last report."""
+
+    entries: int = 0
+    loss: float = 0.0
+    floor: float = 0.0
+    norm: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
+
+    def add(self, entries: int, loss: float, floor: float, norm: float) -> None:
+        """Count one batch."""
+        self.entries += entries
+        self.loss += loss
+        self.floor += floor
+        self.norm += norm * entries
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to report."""
+        return time.perf_counter() - self.began >= REPORT_EVERY_S
+
+    def message(self, sequence: int, sent: int) -> m.Report:
+        """The report."""
+        seconds, norm = time.perf_counter() - self.began, self.norm / max(self.entries, 1)
+        return m.Report(sequence, -1, self.entries, self.loss, self.floor, norm, seconds, sent)
+
+
+def check_finite(loss: float, where: str) -> None:
+    """Raise TrainingDiverged unless the loss is a number."""
+    if not math.isfinite(loss):
+        raise TrainingDiverged(f"the loss became {loss} in {where}: use a smaller learning rate")
+
+
+T = TypeVar("T")
+
+
+def settled(replies: list[Reply[T]]) -> list[Reply[T]]:
+    """The replies that are still to come; raises what went wrong with those that are here."""
+    for reply in replies:
+        if reply.done:
+            reply.get()
+    return [reply for reply in replies if not reply.done]
+
+
+def portions(order: Indices, starts: Indices) -> Iterator[Indices]:
+    """`order` (tiles of a block) in pieces of about PORTION_ENTRIES entries, so that messages are read in between."""
+    sizes = np.cumsum((starts[1:] - starts[:-1])[order])
+    cuts = np.searchsorted(sizes, np.arange(PORTION_ENTRIES, int(sizes[-1]) if len(sizes) else 0, PORTION_ENTRIES))
+    yield from np.split(order, np.unique(cuts))
