@@ -1,0 +1,15 @@
+"""A subscriber of one's own: print the loss of a running training. Start it before or after the server.
+
+python examples/subscriber.py tcp://127.0.0.1:5556
+"""
+
+import sys
+
+from common.messages import LossSample
+from monitor.feed import Feed
+
+with Feed(sys.argv[1:] or "tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60) as feed:
+    for received in feed:
+        sample = received.message
+        if isinstance(sample, LossSample) and sample.worker == "all":
+            print(f"{sample.t:8.1f} s  {sample.entries:>12,} entries  loss {sample.loss:.4f}")

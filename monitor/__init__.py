@@ -1,0 +1,1 @@
+"""Watches the loss stream: terminal, log, plot."""

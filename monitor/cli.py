@@ -1,0 +1,168 @@
+"""`glovewire monitor`: watch a run from anywhere, in as many ways at once as one likes.
+
+Options in, a loop around `Watch.step`, an exit status out. It must never disturb a run: it only listens, and
+interrupting it ends nothing but itself.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from common.settings import Command, require
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+STEP_S = 0.2
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("monitor", cls=Command)
+@click.argument("addresses", nargs=-1, metavar="tcp://HOST:PORT...")
+@click.option("--web", type=click.IntRange(0, 65535), metavar="PORT", help="Serve a live dashboard until Ctrl-C.")
+@click.option("--host", default="127.0.0.1", help="Where --web and --prometheus listen; 0.0.0.0 is everywhere.")
+@click.option("--tensorboard", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write scalars.")
+@click.option("--prometheus", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics to Prometheus.")
+@click.option("--log", type=FILE, metavar="FILE.jsonl", help="Append every sample, one JSON object a line.")
+@click.option("--plot", type=FILE, metavar="FILE.png", help="Draw the losses at the end (.png or .svg).")
+@click.option(
+    "--replay",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Show finished runs; may be repeated.",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=120.0, help="Seconds to the first sample."
+)
+def monitor(addresses: tuple[str, ...], replay: tuple[Path, ...], **options: Any) -> dict[str, Any]:
+    """Watch a run: curves, workers, shards and events.
+
+    Give the address that a server publishes at (its `ready` line says it), and those of further shards. The monitor
+    may be started before the server. It ends when the run has finished (0) or failed (1), or with Ctrl-C (0).
+    """
+    require(_problems(addresses, replay, options))
+    if replay:
+        return _replay(replay, options)
+    return _watch(addresses, options)
+
+
+def _problems(addresses: tuple[str, ...], replay: tuple[Path, ...], options: dict[str, Any]) -> list[str]:
+    if replay:
+        live = [f"--{name}" for name in ("tensorboard", "prometheus", "log") if options[name] is not None]
+        found = [f"{name} needs a running server, not --replay" for name in live]
+        return found + (["give either addresses or --replay"] if addresses else [])
+    return [] if addresses else ["give the address that a server publishes at, such as tcp://127.0.0.1:5556"]
+
+
+def _watch(addresses: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    from .feed import RunFailed
+    from .watch import Watch
+
+    with (
+        _stopping() as stopped,
+        Watch(
+            addresses,
+            log=options["log"],
+            picture=options["plot"],
+            stream=sys.stdout,
+            timeout_s=options["timeout"],
+        ) as watch,
+    ):
+        _attach(watch, options)
+        _loop(watch, stopped, options)
+    if watch.feed.failed is not None:
+        raise RunFailed(f"the run failed: {watch.history.failed}")
+    return _summary(watch)
+
+
+def _attach(watch: Watch, options: dict[str, Any]) -> None:
+    """Open the sinks that were asked for."""
+    if options["tensorboard"] is not None:
+        from .tensorboard import TensorBoard
+
+        watch.sinks.append(TensorBoard(options["tensorboard"]))
+    if options["prometheus"] is not None:
+        from .prometheus import Prometheus
+
+        metrics = Prometheus(watch.history, options["host"], options["prometheus"])
+        watch.sinks.append(metrics)
+        click.echo(f"metrics {metrics.url}", err=True)
+
+
+def _loop(watch: Watch, stopped: Callable[[], bool], options: dict[str, Any]) -> None:
+    if options["web"] is not None:
+        from .web import serve
+
+        serve(
+            [watch.history],
+            options["host"],
+            options["web"],
+            step=watch.step,
+            silent=lambda: watch.feed.silent,
+            stopped=stopped,
+        )
+        return
+    while not (watch.over or stopped()):
+        watch.step(STEP_S)
+
+
+def _replay(runs: tuple[Path, ...], options: dict[str, Any]) -> dict[str, Any]:
+    from .records import read_metrics
+
+    histories = [read_metrics(run) for run in runs]
+    if options["plot"] is not None:
+        from .plot import plot
+
+        plot(histories[0], options["plot"])
+    if options["web"] is not None:
+        from .web import serve
+
+        with _stopping() as stopped:
+            serve(histories, options["host"], options["web"], stopped=stopped)
+    else:
+        _print(histories)
+    return {"runs": [history.name for history in histories]}
+
+
+def _print(histories: list[Any]) -> None:
+    from rich.console import Console
+
+    from .screen import screen
+
+    console = Console(highlight=False)
+    for history in histories:
+        console.print(screen(history, history.t, console.width, 16))
+
+
+def _summary(watch: Watch) -> dict[str, Any]:
+    history, last = watch.history, watch.history.overall.last
+    told: dict[str, Any] = {"run": history.run, "finished": history.finished, "lost_samples": watch.feed.lost}
+    if last is not None:
+        mean = {"loss": history.mean.loss, "bias_only_loss": history.mean.bias_only_loss}
+        told |= {"t": last.t, "entries": last.position, **mean}
+    return told
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or a polite kill has asked for an end; the handlers of before come back afterwards."""
+    asked: list[int] = []
+
+    def ask(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,296 @@
+"""What the monitor knows of a run: curves, workers, shards, scores and events, within fixed bounds.
+
+Pure: no clock, no files, no sockets; `now` (seconds of any steady clock) is an argument. It must never grow without
+bound, whatever arrives: curves are thinned, and beyond a number of workers, shards or tests new names are not kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+
+from common.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
+
+from .series import Point, Rolling, Series, merge
+from .units import plain
+
+ALL = "all"
+OVERALL_POINTS = 4_000
+WORKER_POINTS = 400
+MAX_WORKERS = 256
+MAX_SHARDS = 256
+MAX_TESTS = 32
+MAX_EVENTS = 200
+JITTER_S = 1.0
+RATE_S = 3.0
+
+
+class Worker:
+    """One worker: its losses, its last state, and how fast it sends."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.series = Series(WORKER_POINTS)
+        self.trained = 0
+        self.sample: WorkerSample | None = None
+        self.heard: float | None = None
+        self.bytes_per_second = 0.0
+
+    @property
+    def state(self) -> str:
+        """`training`, `late`, `lost` or `left`, as the server last said."""
+        return plain(self.sample.state, 16) if self.sample else "training"
+
+    @property
+    def entries(self) -> int:
+        """Entries that it has trained."""
+        return self.sample.entries if self.sample else 0
+
+    @property
+    def entries_per_second(self) -> float:
+        """Its pace; nothing once it has gone."""
+        if self.state in ("lost", "left"):
+            return 0.0
+        if self.sample:
+            return self.sample.entries_per_second
+        return self.series.last.entries_per_second if self.series.last else 0.0
+
+    def age_s(self, now: float) -> float | None:
+        """Seconds since the server last heard of it; None before the server said so."""
+        if self.sample is None or self.heard is None:
+            return None
+        return self.sample.age_s + max(0.0, now - self.heard)
+
+
+@dataclass
+class Shard:
+    """One server shard: its last counters, and its traffic."""
+
+    sample: ServerSample
+    heard: float
+    bytes_per_second: float = 0.0
+    pulls_per_second: float = 0.0
+    pushes_per_second: float = 0.0
+
+
+class History:
+    """Takes samples in the order in which they arrive; everything else is for reading."""
+
+    def __init__(self, name: str = "", entries_per_epoch: float = math.inf) -> None:
+        self.name = name
+        self._entries_per_epoch = entries_per_epoch  # for records, which do not say how much there is to do
+        self._forget()
+
+    def _forget(self) -> None:
+        self.run = ""
+        self.overall = Series(OVERALL_POINTS)
+        self.workers: dict[str, Worker] = {}
+        self.shards: dict[int, Shard] = {}
+        self.quality: dict[str, deque[QualitySample]] = {}
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.noted = 0
+        self.loss: LossSample | None = None
+        self._begin_means()
+        self.origin: float | None = None
+        self.heard: float | None = None
+        self.lost = 0
+        self.finished = False
+        self.failed: str | None = None
+        self.t = 0.0
+        self._shift = 0.0
+
+    def add(self, message: Message, now: float) -> None:
+        """Take one sample of the stream."""
+        self.heard = now
+        match message:
+            case LossSample():
+                self._add_loss(message)
+            case WorkerSample():
+                self._add_worker(message, now)
+            case ServerSample():
+                self._add_shard(message, now)
+            case QualitySample():
+                self._add_quality(message)
+            case Event():
+                self._add_event(message)
+
+    def begin(self, run: str, *, anew: bool = False) -> None:
+        """A sample of `run` is to come; with `anew`, from a server that was restarted: another run starts afresh."""
+        shown = plain(run)
+        if anew and self.run and shown != self.run:
+            self._forget()
+        self.run = self.run or shown
+
+    def missed(self, samples: int) -> None:
+        """Note that `samples` of them never arrived."""
+        self.lost += samples
+
+    def note(self, kind: str, subject: str, text: str) -> None:
+        """Add an event that the monitor itself has seen, at the time of the last sample."""
+        self._keep(Event(self.t, kind, subject, text))
+
+    # ---- what views ask
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the training that is done, 0 to 1; None when the server did not say how much there is."""
+        if self.loss is None or self.loss.total <= 0:
+            return None
+        return min(1.0, self.loss.entries / self.loss.total)
+
+    @property
+    def per_epoch(self) -> float:
+        """Entries of one epoch; infinite when that is not known."""
+        if self.loss is None or self.loss.total <= 0 or self.loss.epochs <= 0:
+            return self._entries_per_epoch
+        return self.loss.total / self.loss.epochs
+
+    @property
+    def mean(self) -> Point | Rolling:
+        """`loss` and `bias_only_loss` over the last whole epoch; over what there is, in the first."""
+        return self._last_epoch or self._rolling
+
+    @property
+    def seconds(self) -> float:
+        """How long training has gone on."""
+        return self.since_start(self.t)
+
+    def since_start(self, t: float) -> float:
+        """Seconds of training at time `t` of the stream, which begins when the server does; 0 before training."""
+        return max(0.0, t - self.origin) if self.origin is not None else 0.0
+
+    @property
+    def entries_per_second(self) -> float:
+        """The pace of all workers together over the last seconds."""
+        recent = self.overall.recent(RATE_S)
+        return sum(point.entries_per_second for point in recent) / len(recent) if recent else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the end at this pace; None when unknown, 0 when it is over."""
+        if self.finished:
+            return 0.0
+        pace = self.entries_per_second
+        if self.loss is None or self.loss.total <= 0 or pace <= 0:
+            return None
+        return max(0, self.loss.total - self.loss.entries) / pace
+
+    @property
+    def active(self) -> int:
+        """Workers that are there."""
+        return sum(worker.state not in ("lost", "left") for worker in self.workers.values())
+
+    def silence_s(self, now: float) -> float | None:
+        """Seconds since anything was heard; None before the first sample."""
+        return None if self.heard is None else max(0.0, now - self.heard)
+
+    # ---- what samples do
+
+    def _add_loss(self, sample: LossSample) -> None:
+        when = self._when(sample.t)
+        if sample.worker == ALL:
+            self._add_overall(sample, when)
+            return
+        worker = self._worker(sample.worker)
+        if worker is not None:
+            position = self.loss.entries if self.loss else sample.entries
+            before = worker.trained
+            worker.trained = sample.entries
+            worker.series.add(_point(sample, when, position, sample.entries - before))
+
+    def _add_overall(self, sample: LossSample, when: float) -> None:
+        if self.loss is not None and sample.entries < self.loss.entries:
+            self.note("rewound", "server", f"training goes on from {sample.entries:,} entries")
+            for series in (self.overall, *(worker.series for worker in self.workers.values())):
+                series.rewind(sample.entries)
+            self._begin_means()
+        before = self.loss.entries if self.loss is not None else 0
+        self.loss = sample
+        self.origin = when if self.origin is None else self.origin
+        point = _point(sample, when, sample.entries, sample.entries - before)
+        self.overall.add(point)
+        self._add_means(point)
+
+    def _begin_means(self) -> None:
+        self._rolling = Rolling()
+        self._epoch: Point | None = None
+        self._last_epoch: Point | None = None
+
+    def _add_means(self, point: Point) -> None:
+        """Only whole epochs compare, as each holds every block once; the rolling mean stands in for the first."""
+        self._rolling.add(point, self.per_epoch)
+        self._epoch = point if self._epoch is None else merge(self._epoch, point)
+        if self._epoch.entries >= self.per_epoch * 0.999:
+            self._last_epoch, self._epoch = self._epoch, None
+
+    def _add_worker(self, sample: WorkerSample, now: float) -> None:
+        worker = self._worker(sample.worker)
+        if worker is None:
+            return
+        self._when(sample.t)
+        if worker.sample is not None:
+            worker.bytes_per_second = _rate(worker.sample.t, worker.sample.bytes_sent, sample.t, sample.bytes_sent)
+        worker.sample, worker.heard = sample, now
+
+    def _add_shard(self, sample: ServerSample, now: float) -> None:
+        before = self.shards.get(sample.shard)
+        if before is None and len(self.shards) >= MAX_SHARDS:
+            return
+        shard = Shard(sample, now)
+        if before is not None:
+            old = before.sample
+            traffic, earlier = sample.bytes_in + sample.bytes_out, old.bytes_in + old.bytes_out
+            shard.bytes_per_second = _rate(old.t, earlier, sample.t, traffic)
+            shard.pulls_per_second = _rate(old.t, old.pulls, sample.t, sample.pulls)
+            shard.pushes_per_second = _rate(old.t, old.pushes, sample.t, sample.pushes)
+        self.shards[sample.shard] = shard
+
+    def _add_quality(self, sample: QualitySample) -> None:
+        test = plain(sample.test)
+        if test in self.quality or len(self.quality) < MAX_TESTS:
+            self.quality.setdefault(test, deque(maxlen=MAX_EVENTS)).append(sample)
+
+    def _add_event(self, event: Event) -> None:
+        self._keep(replace(event, t=self._when(event.t)))
+        if event.kind == "finished":
+            self.finished = True
+        elif event.kind == "failed":
+            self.failed = plain(event.text, 200)
+
+    def _keep(self, event: Event) -> None:
+        self.events.append(Event(event.t, plain(event.kind, 24), plain(event.subject), plain(event.text, 200)))
+        self.noted += 1
+
+    def _worker(self, name: str) -> Worker | None:
+        shown = plain(name)
+        if shown not in self.workers and len(self.workers) < MAX_WORKERS:
+            self.workers[shown] = Worker(shown)
+        return self.workers.get(shown)
+
+    def _when(self, t: float) -> float:
+        """`t` on one line of time: a server that starts anew counts from 0, the curve goes on."""
+        when = t + self._shift
+        if when < self.t - JITTER_S:
+            self._shift += self.t - when
+            when = self.t
+        self.t = max(self.t, when)
+        return when
+
+
+def _point(sample: LossSample, when: float, position: int, entries: int) -> Point:
+    return Point(
+        when,
+        position,
+        sample.epoch,
+        sample.loss,
+        sample.bias_only_loss,
+        sample.norm,
+        sample.entries_per_second,
+        max(1, entries),
+    )
+
+
+def _rate(t0: float, count0: int, t1: float, count1: int) -> float:
+    """Units per second between two readings of a counter; 0 when it was set back."""
+    return max(0, count1 - count0) / (t1 - t0) if t1 > t0 else 0.0
