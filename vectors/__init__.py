@@ -1,0 +1,1 @@
+"""Uses trained vectors: neighbours, evaluation, export."""

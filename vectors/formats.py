@@ -1,0 +1,91 @@
+"""Vectors in the formats that other programs read. Each function writes one whole file or folder at a scratch path.
+
+Placing the result, and refusing what exists already, is `export`'s work. Texts are UTF-8 with numbers of nine digits,
+which give back the same float32. No format here holds a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from common.errors import MissingExtra, OutputError
+
+if TYPE_CHECKING:
+    from common.run import Vectors
+
+_ROWS_AT_ONCE = 1024
+
+
+def write_glove(path: Path, loaded: Vectors) -> None:
+    """Stanford's text: a word and its numbers a line, no header."""
+    _require_no_blanks(loaded.words, "glove")
+    with path.open("wb") as stream:
+        _write_lines(stream, loaded, " ")
+
+
+def write_word2vec(path: Path, loaded: Vectors) -> None:
+    """word2vec's text: a header `words dim`, then a word and its numbers a line."""
+    _require_no_blanks(loaded.words, "word2vec")
+    with path.open("wb") as stream:
+        stream.write(_header(loaded))
+        _write_lines(stream, loaded, " ")
+
+
+def write_word2vec_bin(path: Path, loaded: Vectors) -> None:
+    """word2vec's binary form: the header, then a word, a blank, little-endian float32 numbers and a newline."""
+    _require_no_blanks(loaded.words, "word2vec-bin")
+    with path.open("wb") as stream:
+        stream.write(_header(loaded))
+        for word, row in zip(loaded.words, loaded.vectors, strict=True):
+            stream.write(word.encode() + b" " + row.astype("<f4").tobytes() + b"\n")
+
+
+def write_npz(path: Path, loaded: Vectors) -> None:
+    """numpy's archive: `vectors` float32 (words, dim) and `vocabulary`, fixed-width text (words,)."""
+    with path.open("wb") as stream:
+        np.savez(stream, vectors=loaded.vectors, vocabulary=np.array(loaded.words))
+
+
+def write_safetensors(path: Path, loaded: Vectors) -> None:
+    """A tensor `vectors`; the metadata entry `vocabulary` is the JSON list of words. MissingExtra without the extra."""
+    try:
+        from safetensors.numpy import save
+    except ImportError as error:
+        raise MissingExtra("safetensors is not installed: pip install 'glovewire[export]'") from error
+    metadata = {"vocabulary": json.dumps(loaded.words, ensure_ascii=False)}
+    path.write_bytes(save({"vectors": np.ascontiguousarray(loaded.vectors)}, metadata=metadata))
+
+
+def write_projector(path: Path, loaded: Vectors) -> None:
+    """A folder for the TensorBoard projector: `vectors.tsv` of numbers, `metadata.tsv` with a word a line."""
+    _require_no_blanks(loaded.words, "projector")
+    path.mkdir()
+    with (path / "vectors.tsv").open("wb") as stream:
+        _write_lines(stream, loaded, "\t", with_words=False)
+    (path / "metadata.tsv").write_bytes("".join(f"{word}\n" for word in loaded.words).encode())
+
+
+def _header(loaded: Vectors) -> bytes:
+    return f"{len(loaded.words)} {loaded.dim}\n".encode()
+
+
+def _write_lines(stream: BinaryIO, loaded: Vectors, blank: str, *, with_words: bool = True) -> None:
+    form = blank.join(["%.9g"] * loaded.dim)
+    for start in range(0, len(loaded.words), _ROWS_AT_ONCE):
+        rows = loaded.vectors[start : start + _ROWS_AT_ONCE].tolist()
+        lines: Iterator[str] = (form % tuple(row) for row in rows)
+        if with_words:
+            names = loaded.words[start : start + _ROWS_AT_ONCE]
+            lines = (f"{word}{blank}{line}" for word, line in zip(names, lines, strict=True))
+        stream.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _require_no_blanks(words: Sequence[str], name: str) -> None:
+    for word in words:
+        if word.split() != [word]:
+            raise OutputError(f"the format {name} cannot hold the word {word!r}, which has a blank: use npz")

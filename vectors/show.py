@@ -1,0 +1,103 @@
+"""Results as text that a person likes to read: aligned, thousands parted, no colour where there is no terminal.
+
+Takes the plain values that the other modules return and gives lines; prints nothing and reads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_GAP = "   "
+
+Near = Sequence[tuple[str, float]]
+
+
+def quantity(value: object) -> str:
+    """A number with parted thousands or four digits; anything else as it is."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {quantity(item)}" for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(quantity(item) for item in value) or "-"
+    return str(value)
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that leaves one to three digits before the point."""
+    amount, unit = float(count), 0
+    while amount >= 1000 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1000, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{count} B"
+
+
+def columns(titled: Sequence[tuple[str, Near]], width: int) -> Iterator[str]:
+    """Lists of words with their cosines side by side under their titles, as many as fit into `width` characters."""
+    blocks = [_column(title, near) for title, near in titled]
+    while blocks:
+        fits, used = 1, len(blocks[0][0])
+        while fits < len(blocks) and used + len(_GAP) + len(blocks[fits][0]) <= width:
+            used += len(_GAP) + len(blocks[fits][0])
+            fits += 1
+        shown, blocks = blocks[:fits], blocks[fits:]
+        for row in range(max(len(block) for block in shown)):
+            cells = [block[row] if row < len(block) else " " * len(block[0]) for block in shown]
+            yield _GAP.join(cells).rstrip()
+        if blocks:
+            yield ""
+
+
+def _column(title: str, near: Near) -> list[str]:
+    words = max([len(word) for word, _ in near], default=0)
+    lines = [f"{word:<{words}}  {cosine:5.2f}" for word, cosine in near] or ["(no other word)"]
+    width = max(len(title), *(len(line) for line in lines))
+    return [f"{line:<{width}}" for line in (title, "-" * width, *lines)]
+
+
+def scores(result: Mapping[str, Any]) -> Iterator[str]:
+    """The outcome of `evaluate.score` as a table: figures in percent, and how much of each set was covered."""
+    rows = [
+        (Path(name).stem, each["spearman"], each["covered"], each["pairs"], "pairs")
+        for name, each in result.get("similarity", {}).items()
+    ]
+    if outcome := result.get("analogies"):
+        rows += [_analogy_row(kind, outcome) for kind in ("semantic", "syntactic", "total")]
+    width = max([len(name) for name, *_ in rows], default=0)
+    yield f"{'':<{width}}  percent  covered"
+    for name, figure, covered, asked, what in rows:
+        shown = "-  " if figure is None else f"{figure:.1f}"
+        yield f"{name:<{width}}  {shown:>7}  {covered:>6,} of {asked:,} {what}"
+
+
+def _analogy_row(kind: str, outcome: Mapping[str, Any]) -> tuple[str, float | None, int, int, str]:
+    sections = [each for each in outcome["sections"].values() if kind in ("total", each["kind"])]
+    covered, asked = (sum(each[field] for each in sections) for field in ("covered", "questions"))
+    return f"analogies, {kind}", outcome[kind], covered, asked, "questions"
+
+
+def facts(described: Mapping[str, Any]) -> Iterator[str]:
+    """The outcome of `info.describe` as aligned lines: its own facts first, then its maker's, then its files."""
+    rows = [(name, value) for name, value in described.items() if name not in ("facts", "files", "verified", "bytes")]
+    if "verified" in described:
+        rows.append(("checksums", "verified" if described["verified"] else "not compared"))
+    rows += sorted(described.get("facts", {}).items())
+    files = described.get("files", {})
+    labels = [*(_label(name) for name, _ in rows), *(f"  {name}" for name in files), "size"]
+    width = max(len(label) for label in labels)
+    for name, value in rows:
+        yield f"{_label(name):<{width}}  {quantity(value)}"
+    if files:
+        yield f"{'size':<{width}}  {size(described['bytes'])}"
+        for name, count in files.items():
+            yield f"{'  ' + name:<{width}}  {size(count)}"
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ")
