@@ -1,0 +1,1 @@
+"""Starts everything: the glovewire program and the processes of a run."""

@@ -1,0 +1,156 @@
+"""`glovewire stats`, `finish`, `checkpoint`: one question to each shard of a running server."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from common.errors import UsageError
+from common.settings import Command
+
+if TYPE_CHECKING:
+    from common.messages import Message
+    from worker.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def addressed(command: F) -> F:
+    """Add the arguments that every question has."""
+    command = click.option(
+        "--timeout",
+        default=10.0,
+        metavar="SECONDS",
+        callback=_positive,
+        help="Give up when there is no answer for so long; a server that is still to be started is waited for.",
+    )(command)
+    return click.argument("servers", nargs=-1, required=True, metavar="tcp://HOST:PORT...")(command)
+
+
+def _positive(_: click.Context, __: click.Parameter, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value} is not a positive number of seconds")
+    return value
+
+
+@click.command(cls=Command)
+@addressed
+def stats(servers: tuple[str, ...], timeout: float) -> dict[str, Any]:
+    """Ask each server what it is doing."""
+    with _client(servers) as client:
+        found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
+    for address, one in zip(servers, found, strict=True):
+        for line in _describe(address, one):
+            click.echo(line)
+    return {"shards": found}
+
+
+@click.command(cls=Command)
+@addressed
+def finish(servers: tuple[str, ...], timeout: float) -> dict[str, Any]:
+    """End training cleanly and keep the vectors. Give the address of every shard."""
+    from common.messages import Finish, Finishing
+
+    told = []
+    with _client(servers) as client:
+        _all_shards(client, servers, timeout)
+        for shard, address in enumerate(servers):
+            reply = client.ask(shard, Finish("asked"), timeout)
+            workers = reply.workers if isinstance(reply, Finishing) else 0
+            told.append({"address": address, "workers": workers})
+            click.echo(f"{address} is finishing; workers that were training: {workers}")
+    return {"finishing": told}
+
+
+@click.command(cls=Command)
+@addressed
+def checkpoint(servers: tuple[str, ...], timeout: float) -> dict[str, Any]:
+    """Cut a checkpoint of a running training, and wait until it is on disk.
+
+    Give the address of every shard, so that all cut at one point.
+    """
+    with _client(servers) as client:
+        names = _cut(client, servers, timeout)
+    for name in names:
+        click.echo(f"checkpoint {name} is written")
+    return {"checkpoints": names}
+
+
+def _cut(client: Client, servers: tuple[str, ...], timeout: float) -> list[str]:
+    """Labels of the checkpoint on each shard; a cut that training has overtaken meanwhile is moved further ahead."""
+    from common.errors import NotReady
+    from common.messages import Checkpoint, Checkpointed
+    from worker.client import raised
+
+    deadline, ahead = time.monotonic() + timeout, 2
+    while True:
+        reached = max(one["round"] for one in _all_shards(client, servers, timeout))
+        cut = Checkpoint(reached + ahead if reached >= 0 else -1)
+        replies: list[Message] = []
+        for shard in range(len(servers)):
+            client.send(shard, cut, replies.append)
+        _await(client, replies, len(servers), deadline, timeout)
+        try:
+            return [reply.name for reply in map(raised, replies) if isinstance(reply, Checkpointed)]
+        except NotReady:
+            ahead *= 2
+
+
+def _await(client: Client, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
+    from common.errors import DeadlineExceeded
+
+    while len(replies) < count:
+        client.poll(100, silence=False)
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: does anybody train?")
+
+
+def _all_shards(client: Client, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
+    """What every shard says of itself; UsageError unless these are all the shards of one training, in any order."""
+    found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
+    shards = found[0]["shards"]
+    if sorted(one["shard"] for one in found) != list(range(shards)) or len({one["shards"] for one in found}) > 1:
+        given = ", ".join(f"{a} is shard {one['shard']}/{one['shards']}" for a, one in zip(servers, found, strict=True))
+        raise UsageError(f"give the address of every shard once; {given}")
+    return found
+
+
+def _client(servers: tuple[str, ...]) -> Client:
+    from worker.client import Client
+
+    return Client(servers, "observer")
+
+
+def _statistics(client: Client, shard: int, timeout: float) -> dict[str, Any]:
+    from common.messages import Stats
+
+    reply = client.ask(shard, Stats(), timeout)
+    found: dict[str, Any] = json.loads(bytes(getattr(reply, "body", b"{}")))
+    return found
+
+
+def _describe(address: str, one: dict[str, Any]) -> list[str]:
+    rate = one["entries"] / one["seconds"] / 1e6 if one["seconds"] else 0.0
+    counters = ", ".join(f"{name} {count}" for name, count in sorted(one["counters"].items())) or "none yet"
+    lines = [
+        f"{address}  shard {one['shard']}/{one['shards']}  run {one['run']}  {one['state']}",
+        f"  rows      {one['rows'][0]} to {one['rows'][1]}",
+        f"  requests  {counters}; {one['parked']} waiting",
+    ]
+    if one["shard"] == 0:
+        lines[1:1] = [
+            f"  training  epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries, "
+            f"{rate:.2f} M entries/s",
+            f"  loss      {one['loss']:.5f}; with the vectors at zero {one['bias_only_loss']:.5f}; "
+            f"mean vector norm {one['norm']:.3f}",
+        ]
+    lines += [
+        f"  worker    {w['name']}: {w['state']}, {w['entries']:,} entries, heard {w['age_s']:.1f} s ago"
+        for w in one["workers"]
+    ]
+    return lines

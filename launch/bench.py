@@ -1,0 +1,72 @@
+"""`glovewire bench`: measure the wire, training and preprocessing. Imports what it measures only when it measures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from common.settings import Command
+from common.training_flags import training_flags
+from preprocess.bench import command as preprocess
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def bench() -> None:
+    """Measure this machine: each figure is a median of repeats that take turns, with its range."""
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
+
+
+@click.command("bench-wire", cls=Command)
+@click.option("--rows", default=32_768, help="Rows of the table.")
+@click.option("--dim", default=256, help="Numbers in a vector; a row also holds its bias and the optimizer's state.")
+@click.option("--size", "sizes", multiple=True, default=(1, 32, 256, 1024, 4096), help="Rows in a message.")
+@click.option("--window", "windows", multiple=True, default=(1, 8), help="Messages in flight.")
+@click.option("--repeats", default=5, help="How often everything is measured.")
+@click.option("--seconds", default=0.15, help="For one figure of one repeat.")
+@click.option("--seed", default=0, help="Of the rows that are drawn.")
+def wire(**options: Any) -> dict[str, Any]:
+    """Measure pulls and pushes between a server and a worker over loopback TCP: rows a second and latencies.
+
+    Random rows and contiguous ranges; what was pushed is compared with the table at the end.
+    """
+    from .bench_wire import WireConfig, bench, table
+
+    result = bench(WireConfig(**options), _tell)
+    click.echo(table(result))
+    return result
+
+
+@click.command("bench-train", cls=Command)
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option("--workers", default=2, help="Worker processes; threads of the peer.")
+@click.option("--servers", default=1, help="Server shards.")
+@click.option(
+    "--store", type=click.Choice(["server", "shared", "local"]), default="server", help="Where parameters live."
+)
+@click.option("--repeats", default=5, help="Trainings; ours and the peer's take turns.")
+@click.option("--peer", type=click.Path(path_type=Path), help="A built Stanford GloVe: its folder, or its build/.")
+@click.option("--peer-epochs", default=1, help="Epochs of each of the peer's trainings.")
+@training_flags
+def train(
+    dataset: Path, workers: int, servers: int, store: str, repeats: int, peer: Path | None, peer_epochs: int,
+    **training: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure training on DATASET: entries a second, processor time and memory of each role, bytes an entry."""
+    from common.options import TrainingOptions
+
+    from .bench_train import TrainBenchConfig, bench, table
+
+    options = TrainingOptions.from_flags(**training)
+    result = bench(TrainBenchConfig(dataset, options, store, workers, servers, repeats, peer, peer_epochs), _tell)
+    click.echo(table(result))
+    return result
+
+
+bench.add_command(wire, "wire")
+bench.add_command(train, "train")
+bench.add_command(preprocess, "preprocess")

@@ -1,0 +1,55 @@
+"""A server process with a table of any size for benchmarks, and a store that speaks to it as a worker's would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from common import dataset as datasets
+from common.artifacts import writing
+from common.options import TrainingOptions
+from common.rows import RowLayout
+from worker.client import Client
+from worker.stores import ServerStore
+
+from .local import training_arguments
+from .processes import READY_S, Children
+
+
+@contextmanager
+def served(folder: Path, rows: int, options: TrainingOptions) -> Iterator[tuple[ServerStore, int]]:
+    """A store on a server of its own, which ends with it, and that process's id."""
+    dataset = _words_alone(folder, rows)
+    children = Children(folder / "logs")
+    try:
+        server = children.start(
+            "server 0",
+            [
+                "server", str(dataset.path), "--out", str(folder / "run"), "--bind", "tcp://127.0.0.1:0", "--publish",
+                "tcp://127.0.0.1:0", "--no-verify", *training_arguments(options),
+            ],
+        )  # fmt: skip
+        address = server.ready_line(time.monotonic() + READY_S).split()[1]
+        with Client([address], "bench", dataset.checksum) as client:
+            client.connect()
+            yield ServerStore(client, options, rows, RowLayout.of(options).width), server.process.pid
+    finally:
+        children.patience_s = 0.0
+        children.end()
+
+
+def _words_alone(folder: Path, rows: int) -> datasets.Dataset:
+    """A dataset of so many words that met once: what a server needs to hold a table of so many rows."""
+    layout = datasets.Layout(rows, -(-rows // 4096), 256, symmetric=True)
+    facts = {"vocabulary": rows, "partitions": layout.partitions, "tile": layout.tile, "symmetric": True, "entries": 1}
+    with writing(folder / "data", datasets.KIND, datasets.SCHEMA, facts) as scratch:
+        (scratch / datasets.VOCABULARY).write_text("".join(f"w{n:07}\n" for n in range(rows)), encoding="utf-8")
+        np.save(scratch / datasets.COUNTS, np.ones(rows, np.int64))
+        np.save(scratch / datasets.PERMUTATION, np.arange(rows, dtype=np.int32))
+        np.save(scratch / datasets.ENTRIES, np.array([(0, 0, 1.0)], datasets.ENTRY))
+        np.save(scratch / datasets.TILES, np.minimum(np.arange(layout.first_tile[-1] + 1), 1))
+    return datasets.Dataset.open(folder / "data")

@@ -1,0 +1,217 @@
+"""`glovewire bench train`: how fast entries are trained, at what cost for each role, and beside Stanford's GloVe.
+
+Ours and the peer's trainings take turns in the same run, on the same matrix, with the same dimensions and threads, so
+that the ratio holds also on a machine whose speed changes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.dataset import Dataset
+from common.errors import ProcessDied, UsageError
+from common.measured import spread, surroundings
+from common.options import TrainingOptions
+from common.settings import require
+
+from .processes import Children
+from .trial import Outcome, Trial, carry_out
+
+ROLES = ("server", "worker")
+PEER_SILENCE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class TrainBenchConfig:
+    """Options of `glovewire bench train`; `peer` is the folder of a built Stanford GloVe."""
+
+    dataset: Path
+    options: TrainingOptions
+    store: str = "server"
+    workers: int = 2
+    servers: int = 1
+    repeats: int = 5
+    peer: Path | None = None
+    peer_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, all problems in one UsageError."""
+        problems = []
+        for name in ("workers", "servers", "repeats", "peer_epochs"):
+            if getattr(self, name) < 1:
+                problems.append(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        require(problems)
+
+
+def bench(config: TrainBenchConfig, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Train `repeats` times, in turn with the peer; `tell` hears a line for each repeat."""
+    dataset = Dataset.open(config.dataset)
+    before = surroundings()
+    with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
+        peer = None if config.peer is None else Peer(config, dataset, Path(folder))
+        children = Children(Path(folder) / "logs")
+        ours: list[dict[str, Any]] = []
+        theirs: list[float] = []
+        try:
+            for repeat in range(config.repeats):
+                out = Path(folder) / f"run-{repeat}"
+                trial = Trial(config.dataset, out, config.options, config.store, config.workers, config.servers)
+                ours.append(_figures(carry_out(trial, children, f"repeat {repeat}")))
+                shutil.rmtree(out)
+                if peer is not None:
+                    theirs.append(peer.train())
+                tell(_line(repeat, config.repeats, ours[-1], theirs))
+        finally:
+            children.end()
+    return {
+        "surroundings": before,
+        "dataset": {"name": config.dataset.name, "words": len(dataset.words), "entries": dataset.total_entries},
+        "options": config.options.as_message(),
+        "store": config.store,
+        "workers": config.workers,
+        "servers": config.servers if config.store == "server" else 0,
+        "repeats": config.repeats,
+        **_together(ours),
+        **_beside(config, ours, theirs),
+    }
+
+
+def _figures(outcome: Outcome) -> dict[str, Any]:
+    """The figures of one training, flat: `role.figure` where each role has its own."""
+    facts = outcome.facts or {}
+    millions = max(facts["entries"], 1) / 1e6
+    found: dict[str, Any] = {
+        "seconds": facts["seconds"],
+        "entries_per_second": facts["entries_per_second"],
+        "bytes_per_entry": facts["bytes_sent"] / max(facts["entries"], 1),
+        "loss": facts["loss"],
+        "bias_only_loss": facts["bias_only_loss"],
+    }
+    for role in ROLES:
+        if any(process.role == role for process in outcome.processes):
+            pss, private = outcome.peak_bytes(role)
+            found[f"{role}.cpu_s_per_million_entries"] = outcome.cpu_seconds(role) / millions
+            found[f"{role}.peak_pss_mb"], found[f"{role}.peak_private_mb"] = pss / 1e6, private / 1e6
+    return found
+
+
+def _together(ours: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians and ranges over the repeats; figures of a role under its name."""
+    result: dict[str, Any] = {}
+    for name in ours[0]:
+        role, dot, figure = name.partition(".")
+        place = result.setdefault(role, {}) if dot else result
+        place[figure if dot else name] = spread(one[name] for one in ours if name in one)
+    return result
+
+
+def _beside(config: TrainBenchConfig, ours: list[dict[str, Any]], theirs: list[float]) -> dict[str, Any]:
+    if not theirs:
+        return {}
+    ratios = [one["entries_per_second"] / peer for one, peer in zip(ours, theirs, strict=True)]
+    return {
+        "peer": {"threads": config.workers, "epochs": config.peer_epochs, "entries_per_second": spread(theirs)},
+        "times_as_fast_as_peer": spread(ratios),
+    }
+
+
+def _line(repeat: int, repeats: int, ours: dict[str, Any], theirs: list[float]) -> str:
+    beside = f", the peer {theirs[-1] / 1e6:.3f} M" if theirs else ""
+    return f"repeat {repeat + 1} of {repeats}: {ours['entries_per_second'] / 1e6:.2f} M entries/s{beside}"
+
+
+class Peer:
+    """Stanford's `glove` on the same matrix; exporting it is no part of what is timed."""
+
+    def __init__(self, config: TrainBenchConfig, dataset: Dataset, folder: Path) -> None:
+        from vectors.export import export
+
+        assert config.peer is not None
+        self._config, self._entries, self._out = config, dataset.total_entries, folder / "peer-vectors"
+        self._matrix = folder / "peer-matrix"
+        self._program = _program(config.peer)
+        export(config.dataset, "stanford", self._matrix)
+
+    def train(self) -> float:
+        """Entries a second of one training, from the end of its preparations to the end of its last epoch."""
+        options = self._config.options
+        words = {
+            "-input-file": self._matrix / "cooccurrence.bin", "-vocab-file": self._matrix / "vocab.txt",
+            "-save-file": self._out, "-vector-size": options.dim, "-threads": self._config.workers,
+            "-iter": self._config.peer_epochs, "-x-max": options.x_max, "-alpha": options.alpha, "-verbose": 2,
+        }  # fmt: skip
+        process = subprocess.Popen(
+            [str(self._program), *(str(word) for pair in words.items() for word in pair)],
+            cwd=self._matrix,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        try:
+            began, ended, told = _times(process)
+        finally:
+            process.kill()
+            process.communicate()
+        if ended <= began or began == 0:
+            raise ProcessDied(f"{self._program.name} ended with status {process.returncode}: {told[-200:].strip()}")
+        return self._entries * self._config.peer_epochs / (ended - began)
+
+
+def _times(process: subprocess.Popen[str]) -> tuple[float, float, str]:
+    """When its preparations and its last epoch were over, by what it prints, and all that it printed."""
+    assert process.stderr is not None
+    began = ended = 0.0
+    told = ""
+    for line in process.stderr:
+        told += line
+        if re.search(r"\biter: *\d+", line):
+            ended = time.perf_counter()
+        elif re.search(r"done\.", line) and not ended:
+            began = time.perf_counter()
+    process.wait(PEER_SILENCE_S)
+    return began, ended, told
+
+
+def _program(folder: Path) -> Path:
+    for place in (folder / "glove", folder / "build" / "glove"):
+        if place.is_file():
+            return place.resolve()
+    raise UsageError(f"{folder} has no program glove, nor build/glove: build Stanford's GloVe there first")
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text for people."""
+    lines = [
+        f"{_shown(result['entries_per_second'], 1e-6)} M entries/s, store {result['store']}, workers "
+        f"{result['workers']}, servers {result['servers']}, {result['options']['dim']} dimensions",
+        f"bytes pushed an entry {_shown(result['bytes_per_entry'])}; loss {_shown(result['loss'])} against "
+        f"{_shown(result['bias_only_loss'])} with the vectors at zero",
+    ]
+    for role in ROLES:
+        if role in result:
+            one = result[role]
+            lines.append(
+                f"{role:<7} {_shown(one['cpu_s_per_million_entries'])} CPU s a million entries, peak memory of one "
+                f"process {_shown(one['peak_pss_mb'])} MB (PSS), {_shown(one['peak_private_mb'])} MB private"
+            )
+    if "peer" in result:
+        peer = result["peer"]
+        lines.append(
+            f"peer    {_shown(peer['entries_per_second'], 1e-6)} M entries/s with {peer['threads']} threads: ours "
+            f"is {_shown(result['times_as_fast_as_peer'])} times as fast"
+        )
+    return "\n".join(lines)
+
+
+def _shown(figure: dict[str, float], scale: float = 1.0) -> str:
+    low, high = figure["min"] * scale, figure["max"] * scale
+    return f"{figure['median'] * scale:.4g} ({low:.4g} to {high:.4g})"

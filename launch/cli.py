@@ -1,0 +1,72 @@
+"""`glovewire train`: a whole training on this machine in one command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from common.settings import Command
+from common.training_flags import training_flags
+
+
+@click.command(cls=Command)
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Run folder; must not exist yet.")
+@click.option("--workers", default=None, type=int, show_default="one per processor core", help="Worker processes.")
+@click.option("--servers", default=1, help="Server shards.")
+@click.option(
+    "--store",
+    type=click.Choice(["server", "shared", "local"]),
+    default="server",
+    help="Where parameters live: server shards, memory that processes share (Hogwild), or one process's own.",
+)
+@click.option("--checkpoint-every", default=0, metavar="EPOCHS", help="Checkpoint after so many epochs; 0 is never.")
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run folder, with its options.")
+@click.option("--init", type=click.Path(path_type=Path), help="Run folder whose vectors words begin with.")
+@click.option(
+    "--watch",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Similarity set to score the vectors on after each epoch; repeat for more.",
+)
+@click.option("--progress/--quiet", default=True, help="Show progress on stderr.")
+@training_flags
+def train(
+    dataset: Path,
+    out: Path,
+    workers: int | None,
+    servers: int,
+    store: str,
+    checkpoint_every: int,
+    resume: bool,
+    init: Path | None,
+    watch: tuple[Path, ...],
+    progress: bool,
+    **training: Any,
+) -> dict[str, Any]:
+    """Train the word vectors of DATASET with server shards, workers and a monitor on this machine."""
+    from common.options import TrainingOptions
+
+    from . import local
+
+    options = TrainingOptions.from_flags(**training)
+    if resume:
+        from server.start import saved_options
+
+        options = saved_options(out)
+    if workers is None:
+        workers = 1 if store == "local" else len(os.sched_getaffinity(0))
+    config = local.LocalConfig(
+        dataset, out, options, workers, servers, store, checkpoint_every, progress, resume, init, watch
+    )
+    facts = local.train(config)
+    click.echo(
+        f"trained {facts['epochs']} epochs in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
+        f"entries/s\nloss {facts['loss']:.5f}; with the vectors at zero {facts['bias_only_loss']:.5f}; "
+        f"mean vector norm {facts['mean_vector_norm']:.3f}\nvectors, metrics and loss.png are in {out}"
+    )
+    return facts

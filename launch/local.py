@@ -1,0 +1,263 @@
+"""A whole training on this machine: server shards, workers and the monitor, from start to a tidy end.
+
+Every process is a child that ends with this one. Whatever goes wrong in any of them becomes one error here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from common import log
+from common import run as runs
+from common.artifacts import write_text_atomically
+from common.dataset import Dataset
+from common.errors import ArtifactError, GlovewireError, ProcessDied
+from common.options import TrainingOptions
+from common.settings import require, to_toml
+from monitor.watch import Watch
+
+from .processes import READY_S, Child, Children
+from .supervise import GOODBYE_S, Scored, ServerLost, await_end, until, until_over
+
+MAX_RESTARTS = 100
+
+
+class Interrupted(GlovewireError):
+    """Somebody pressed Ctrl-C or sent SIGTERM."""
+
+    code = "interrupted"
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """Options of `glovewire train`."""
+
+    dataset: Path
+    out: Path
+    options: TrainingOptions
+    workers: int
+    servers: int = 1
+    store: str = "server"
+    checkpoint_every: int = 0
+    progress: bool = True
+    resume: bool = False
+    init: Path | None = None
+    watch: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, all problems in one UsageError."""
+        problems = []
+        if not 1 <= self.workers <= 256:
+            problems.append(f"workers must be between 1 and 256, not {self.workers}")
+        if not 1 <= self.servers <= 256:
+            problems.append(f"servers must be between 1 and 256, not {self.servers}")
+        if self.store == "local" and self.workers != 1:
+            problems.append(
+                f"--store local is one process: use --workers 1 or --store shared, not {self.workers} workers"
+            )
+        if self.store != "server" and self.resume:
+            problems.append(f"--store {self.store} keeps no checkpoints to resume from")
+        if self.store != "server" and self.watch:
+            problems.append(f"--watch scores what a server holds, not --store {self.store}")
+        require(problems)
+
+
+def train(config: LocalConfig) -> dict[str, Any]:
+    """Train to the end; returns the facts of the run. The RUN folder holds everything, logs included."""
+    dataset = Dataset.open(config.dataset)
+    if config.watch:
+        from . import scores
+
+        scores.check(config.watch)
+    if not config.resume:
+        _begin(config)
+    try:
+        if config.store == "server":
+            return _run(config)
+        from . import hogwild  # compiles kernels, which this process needs for no other store
+
+        with _signals_raise():
+            return hogwild.train(config, dataset)
+    except (ProcessDied, Interrupted) as error:
+        kept = f"the vectors so far are in {config.out}" if (config.out / runs.VECTORS).exists() else "no vectors"
+        raise type(error)(f"{error}; {kept}") from error
+
+
+def _begin(config: LocalConfig) -> None:
+    """Make the run folder with its options, or nothing."""
+    runs.prepare(config.out)
+    try:
+        write_text_atomically(config.out / runs.CONFIG, _resolved(config))
+    except GlovewireError:
+        config.out.rmdir()
+        raise
+
+
+def _run(config: LocalConfig) -> dict[str, Any]:
+    """Train until it is done, from the newest checkpoint (or the beginning) again whenever a server was killed."""
+    with _signals_raise():
+        for attempt in range(MAX_RESTARTS):
+            try:
+                return _attempt(config, again=attempt > 0)
+            except ServerLost as error:
+                note = log.line("restart", why=error, attempt=attempt + 1)
+                print(note, file=sys.stderr)
+                lost = error
+        raise lost
+
+
+def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
+    with _children(config.out / "logs") as children:
+        servers, addresses, streams = _start_servers(config, children, again=again)
+        with Watch(
+            streams,
+            name=config.out.name,
+            picture=config.out / runs.PLOT,
+            stream=sys.stderr if config.progress else None,
+            timeout_s=READY_S,
+        ) as watch:
+            workers = [_start_worker(config, children, addresses, rank) for rank in range(config.workers)]
+            with _scores(config, addresses) as scored:
+                until_over(watch, servers, workers, children, scored)
+        await_end(servers, children)
+        until(lambda: not any(worker.running for worker in workers), GOODBYE_S)
+        return {**_facts(config, servers[0]), **_quality(config)}
+
+
+def _facts(config: LocalConfig, server: Child) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(server.printed().splitlines()[-1])
+    return {**facts, "workers": config.workers, "run": str(config.out)}
+
+
+def _has_checkpoint(run: Path) -> bool:
+    from server.checkpoint import newest
+
+    try:
+        newest(run)
+    except ArtifactError:
+        (run / runs.METRICS).unlink(missing_ok=True)  # the run begins anew, and so does its record
+        return False
+    return True
+
+
+def _quality(config: LocalConfig) -> dict[str, Any]:
+    if not config.watch:
+        return {}
+    from . import scores
+
+    return {"quality": scores.of_run(config.out, config.watch)}
+
+
+def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> tuple[list[Child], list[str], list[str]]:
+    run = secrets.token_hex(4)
+    every = str(config.checkpoint_every)
+    beginning = ["--again"] if again else []
+    if config.resume or (again and _has_checkpoint(config.out)):
+        beginning.append("--resume")
+    elif config.init is not None:
+        beginning += ["--init", str(config.init)]
+    servers = [
+        children.start(
+            f"server {shard}",
+            [
+                "server", str(config.dataset), "--out", str(config.out), "--bind", "tcp://127.0.0.1:0",
+                "--publish", "tcp://127.0.0.1:0", "--shard", f"{shard}/{config.servers}", "--run", run,
+                "--checkpoint-every", every, "--no-verify", "--join", "--json", *beginning,
+                *training_arguments(config.options),
+            ],
+        )
+        for shard in range(config.servers)
+    ]  # fmt: skip
+    try:
+        lines = [server.ready_line(time.monotonic() + READY_S).split() for server in servers]
+    except ProcessDied as error:
+        raise ServerLost(str(error)) if any(server.killed for server in servers) else error from error
+    return servers, [words[1] for words in lines], [words[3] for words in lines]
+
+
+def _start_worker(config: LocalConfig, children: Children, addresses: list[str], rank: int) -> Child:
+    where = [argument for address in addresses for argument in ("--server", address)]
+    name = f"w{rank}"
+    arguments = ["worker", str(config.dataset), "--name", name, "--no-verify", "--json", *where]
+    return children.start(f"worker {rank}", arguments)
+
+
+def training_arguments(options: TrainingOptions) -> list[str]:
+    """The flags that give these options to another glovewire process."""
+    arguments = []
+    for key, value in options.as_message().items():
+        flag = key.replace("_", "-")
+        if key == "mean_gradient":
+            arguments.append("--mean-gradient" if value else "--sum-gradient")
+        elif isinstance(value, bool):
+            arguments.append(f"--{flag}" if value else f"--un{flag}")
+        else:
+            arguments += [f"--{flag}", str(value)]
+    return arguments
+
+
+def _resolved(config: LocalConfig) -> str:
+    return (
+        to_toml("train", config.options)
+        + f'workers = {config.workers}\nservers = {config.servers}\nstore = "{config.store}"\n'
+        + f"checkpoint-every = {config.checkpoint_every}\n"
+    )
+
+
+@contextlib.contextmanager
+def _scores(config: LocalConfig, addresses: list[str]) -> Iterator[Scored]:
+    """What to call with each overall sample, so that `--watch` is scored."""
+    if not config.watch:
+        yield lambda _: None
+        return
+    from . import scores
+
+    scorer = scores.Scorer(addresses, Dataset.open(config.dataset, verify=False), config.options, config.watch)
+    try:
+        yield lambda sample: scorer.at(sample.epoch) if sample is not None else None
+    finally:
+        scorer.close()
+
+
+@contextlib.contextmanager
+def _children(logs: Path) -> Iterator[Children]:
+    children = Children(logs)
+    try:
+        yield children
+    finally:
+        children.end()
+        _sweep(logs.parent)
+
+
+def _sweep(run: Path) -> None:
+    """Remove what a process was writing when it was killed; nobody writes any more."""
+    for scratch in run.rglob(".*.partial"):
+        shutil.rmtree(scratch) if scratch.is_dir() else scratch.unlink()
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    def interrupt(number: int, _: FrameType | None) -> None:
+        for each in before:  # the way out is bounded in time; nothing may cut it short
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(f"interrupted by {signal.Signals(number).name}: every process of the run was ended")
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,108 @@
+"""The `glovewire` program: a group of commands that are imported only when they are used."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+from typing import Any
+
+import click
+
+from common.settings import one_line_refusals, suggest
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "preprocess": ("preprocess.cli:preprocess", "Turn a corpus into a dataset: vocabulary and co-occurrence matrix."),
+    "train": ("launch.cli:train", "Train word vectors on this machine: servers, workers and monitor in one."),
+    "server": ("server.cli:server", "Serve one shard of the parameters."),
+    "worker": ("worker.cli:worker", "Train as one worker of a running server."),
+    "monitor": ("monitor.cli:monitor", "Watch the loss stream of a running server."),
+    "stats": ("launch.ask:stats", "Ask a running server what it is doing."),
+    "finish": ("launch.ask:finish", "End training cleanly and keep the vectors."),
+    "checkpoint": ("launch.ask:checkpoint", "Cut a checkpoint of a running training now."),
+    "info": ("vectors.cli:info", "Say what a dataset, run or checkpoint is, and verify it."),
+    "evaluate": ("vectors.cli:evaluate", "Score vectors on similarity and analogy sets."),
+    "neighbours": ("vectors.cli:neighbours", "Show the nearest words, or solve an analogy."),
+    "export": ("vectors.cli:export", "Write vectors or a dataset in other programs' formats."),
+    "study": ("launch.study:study", "Compare ways to train: full trainings, one table, one picture."),
+    "bench": ("launch.bench:bench", "Measure the wire, training and preprocessing on this machine."),
+}
+
+
+class Program(click.Group):
+    """The group; `--help` needs no command's module."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of use."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; unknown names get a suggestion from click."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, function = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), function)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say which command was meant when there is none of that name."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"no command is called {args[0]!r}{suggest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the options before the command; wrong usage becomes one line."""
+        with one_line_refusals():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; wrong usage becomes one line."""
+        with one_line_refusals():
+            return super().invoke(ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"glovewire {importlib.metadata.version('glovewire')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    no_args_is_help=True,
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+def program() -> None:
+    """Train word vectors through a networked parameter server.
+
+    \b
+      glovewire preprocess pydoc --out data/pydoc
+      glovewire train data/pydoc --out runs/pydoc
+      glovewire neighbours runs/pydoc matrix probability
+    """
+
+
+def main(*args: Any) -> None:
+    """Entry point of the installed program."""
+    from .processes import die_with_parent
+
+    die_with_parent()
+    program.main(list(args) or sys.argv[1:], prog_name="glovewire")
+
+
+if __name__ == "__main__":
+    main()
