@@ -1,0 +1,110 @@
+"""The training options: all problems at once, numbers that are none, the rate's way down, what crosses the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+
+from common.errors import UsageError
+from common.options import CONSISTENCIES, OBJECTIVES, OPTIMIZERS, SCHEDULES, TrainingOptions
+
+
+def test_the_defaults_are_allowed() -> None:
+    assert TrainingOptions().schedule == "blocks"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", float("nan")),
+        ("learning_rate", float("inf")),
+        ("learning_rate", 0.0),
+        ("learning_rate", -0.1),
+        ("x_max", float("nan")),
+        ("x_max", 0.0),
+        ("alpha", float("nan")),
+        ("alpha", -1.0),
+        ("final_rate", float("nan")),
+        ("final_rate", -0.5),
+        ("init_scale", float("inf")),
+        ("initial_accumulator", float("nan")),
+        ("dim", 0),
+        ("dim", 1 << 20),
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("seed", -1),
+        ("seed", 1 << 63),
+        ("objective", "skip"),
+        ("schedule", "random"),
+        ("optimizer", "adam2"),
+        ("consistency", "eventual"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=name):
+        TrainingOptions(**{name: value})
+
+
+def test_every_problem_is_named_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        TrainingOptions(dim=0, epochs=-3, learning_rate=float("nan"), alpha=-1.0, optimizer="x", seed=-1)
+    for name in ("dim", "epochs", "learning_rate", "alpha", "optimizer", "seed"):
+        assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_consistency_belongs_to_its_schedule() -> None:
+    with pytest.raises(UsageError, match="consistency must be one of async for minibatch"):
+        TrainingOptions(schedule="minibatch", consistency="exclusive")
+    for schedule, modes in CONSISTENCIES.items():
+        for mode in modes:
+            TrainingOptions(schedule=schedule, consistency=mode)
+
+
+def test_a_schedule_without_a_consistency_gets_its_first() -> None:
+    assert TrainingOptions.from_flags(schedule="minibatch").consistency == "async"
+    assert TrainingOptions.from_flags().consistency == "exclusive"
+    assert TrainingOptions.from_flags("async", schedule="blocks").consistency == "async"
+
+
+def test_every_name_has_a_place() -> None:
+    assert set(CONSISTENCIES) == set(SCHEDULES)
+    defaults = TrainingOptions()
+    assert defaults.objective in OBJECTIVES
+    assert defaults.optimizer in OPTIMIZERS
+
+
+def test_the_rate_falls_in_a_line_and_stays_in_its_bounds() -> None:
+    options = TrainingOptions(learning_rate=0.2, final_rate=0.1)
+    assert options.rate(0.0) == pytest.approx(0.2)
+    assert options.rate(0.5) == pytest.approx(0.11)
+    assert options.rate(1.0) == pytest.approx(0.02)
+    assert options.rate(-1.0) == options.rate(0.0)
+    assert options.rate(7.0) == options.rate(1.0)
+    assert TrainingOptions(final_rate=1.0).rate(0.7) == TrainingOptions().learning_rate
+
+
+def test_a_welcome_carries_every_option_there_and_back() -> None:
+    options = TrainingOptions(dim=17, tied=False, optimizer="sgd", learning_rate=0.3, seed=(1 << 63) - 1)
+    sent = msgpack.unpackb(msgpack.packb(options.as_message()))
+    assert TrainingOptions.from_message(sent) == options
+    assert {type(value) for value in options.as_message().values()} <= {int, float, str, bool}
+
+
+def test_an_option_that_this_program_does_not_know_is_named() -> None:
+    with pytest.raises(UsageError, match="unknown here: momentum, warmup"):
+        TrainingOptions.from_message({**TrainingOptions().as_message(), "warmup": 3, "momentum": 0.9})
+
+
+@pytest.mark.parametrize(("name", "value"), [("dim", 0), ("learning_rate", -1.0), ("schedule", "x")])
+def test_a_servers_options_are_checked_as_any(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=name):
+        TrainingOptions.from_message({**TrainingOptions().as_message(), name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("dim", "16"), ("learning_rate", "fast"), ("tied", 3), ("epochs", 2.5)])
+def test_a_servers_option_of_another_type_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=name):
+        TrainingOptions.from_message({**TrainingOptions().as_message(), name: value})

@@ -1,0 +1,173 @@
+"""Sockets: addresses in words, free ports, ports in use, deadlines, limits, wake-ups."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+
+import pytest
+import zmq
+
+from common import sockets
+from common.errors import BindError, DeadlineExceeded, UsageError
+from common.sockets import Context, check_address, is_loopback
+
+LOCAL = "tcp://127.0.0.1:0"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://127.0.0.1:0", "tcp://localhost:65535", "tcp://*:5555", "tcp://[::1]:1", "tcp://a.b:7", "ipc:///x"],
+)
+def test_an_address_is_taken_as_it_is(address: str) -> None:
+    assert check_address(address) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "5555", "localhost:5555", "tcp://", "tcp://localhost", "tcp://:5555", "tcp://localhost:", "tcp://localhost:x",
+        "tcp://localhost:65536", "tcp://localhost:-1", "tcp://localhost:²", "tcp://localhost:٣", "udp://localhost:1",
+        "ipc://", "inproc://x",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_named(address: str) -> None:
+    with pytest.raises(UsageError, match="is not an address: write tcp://HOST:PORT"):
+        check_address(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://127.0.0.1:1", "tcp://127.8.9.1:1", "tcp://localhost:1", "tcp://[::1]:1", "ipc:///tmp/x", "inproc://x"],
+)
+def test_only_this_machine_reaches_a_loopback_address(address: str) -> None:
+    assert is_loopback(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tcp://*:1",
+        "tcp://0.0.0.0:1",
+        "tcp://10.0.0.1:1",
+        "tcp://[::]:1",
+        "tcp://127.example.org:1",
+        "tcp://localhost.org:1",
+    ],
+)
+def test_others_reach_every_other_address(address: str) -> None:
+    assert not is_loopback(address)
+
+
+def test_port_0_becomes_a_real_one() -> None:
+    with Context() as context:
+        _, address = context.router(LOCAL)
+        _, other = context.publisher(LOCAL)
+        assert re.fullmatch(r"tcp://127\.0\.0\.1:[1-9]\d*", address)
+        assert address != other
+
+
+def test_localhost_can_be_bound() -> None:
+    with Context() as context:
+        assert context.router("tcp://localhost:0")[1].startswith("tcp://127.0.0.1:")
+
+
+def test_a_port_in_use_is_said_to_be_in_use() -> None:
+    with Context() as context, Context() as other:
+        _, address = context.router(LOCAL)
+        for bind in (other.router, other.publisher):
+            with pytest.raises(BindError, match=re.escape(f"cannot listen on {address}: the port is in use")):
+                bind(address)
+
+
+def test_an_address_of_another_machine_cannot_be_bound() -> None:
+    with Context() as context, pytest.raises(BindError, match=r"cannot listen on tcp://203\.0\.113\.1:0"):
+        context.router("tcp://203.0.113.1:0")
+
+
+def test_a_context_closes_twice_and_drops_one_socket() -> None:
+    context = Context()
+    router, address = context.router(LOCAL)
+    context.dealer(address)
+    context.drop(router)
+    assert router.closed
+    context.close()
+    context.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, sockets.BIG_FRAME_BYTES, sockets.BIG_FRAME_BYTES + 1, 1 << 20])
+def test_frames_arrive_as_they_were_sent(size: int) -> None:
+    with Context() as context:
+        router, address = context.router(LOCAL)
+        dealer = context.dealer(address)
+        payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        sockets.send(dealer, [b"", memoryview(payload)])
+        deadline = time.monotonic() + 10
+        sockets.wait_readable(router, deadline, "nobody")
+        peer, *frames = sockets.receive(router)
+        assert [bytes(frame) for frame in frames] == [b"", payload]
+        sockets.send(router, [bytes(peer), b"", payload])
+        sockets.wait_readable(dealer, deadline, "nobody")
+        assert bytes(sockets.receive(dealer)[1]) == payload
+
+
+def test_nothing_to_receive_is_said_at_once() -> None:
+    with Context() as context:
+        router, _ = context.router(LOCAL)
+        with pytest.raises(zmq.Again):
+            sockets.receive(router)
+
+
+def test_a_peer_that_is_not_there_is_an_error_and_not_silence() -> None:
+    with Context() as context:
+        router, _ = context.router(LOCAL)
+        with pytest.raises(zmq.ZMQError) as caught:
+            sockets.send(router, [b"nobody", b"", b"x"])
+        assert caught.value.errno == zmq.EHOSTUNREACH
+
+
+def test_a_wait_ends_at_its_deadline_and_names_whom_it_waits_for() -> None:
+    with Context() as context:
+        router, _ = context.router(LOCAL)
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match="no answer from the moon in time"):
+            sockets.wait_readable(router, began + 0.05, "the moon")
+        assert 0.04 < time.monotonic() - began < 5
+
+
+def test_every_socket_has_its_limits() -> None:
+    with Context() as context:
+        router, address = context.router(LOCAL)
+        publisher, stream = context.publisher(LOCAL)
+        dealer, subscriber = context.dealer(address), context.subscriber(stream)
+        for one in (router, publisher, dealer, subscriber):
+            assert 0 < one.get(zmq.MAXMSGSIZE) <= 64 << 20
+            assert 0 < one.get(zmq.HANDSHAKE_IVL) <= 10_000
+            assert one.get(zmq.LINGER) == 0
+            assert one.get(zmq.ZAP_DOMAIN) == b"glovewire"
+        assert all(one.get(zmq.SNDHWM) > 0 for one in (router, publisher, dealer))
+        assert all(one.get(zmq.RCVHWM) > 0 for one in (router, dealer, subscriber))
+
+
+def test_a_wakeup_is_heard_once_however_often_it_is_set() -> None:
+    wakeup = sockets.Wakeup()
+    poller = zmq.Poller()
+    poller.register(wakeup.reader, zmq.POLLIN)
+    assert poller.poll(0) == []
+    for _ in range(10_000):
+        wakeup.set()
+    assert poller.poll(1000)
+    while poller.poll(0):
+        wakeup.clear()
+    wakeup.clear()
+    wakeup.close()
+    wakeup.set()
+    wakeup.close()
+
+
+def test_nobody_listening_is_no_error_yet() -> None:
+    with socket.socket() as taken, Context() as context:
+        taken.bind(("127.0.0.1", 0))
+        dealer = context.dealer(f"tcp://127.0.0.1:{taken.getsockname()[1]}")
+        sockets.send(dealer, [b"", b"hello"])

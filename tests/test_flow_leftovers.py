@@ -1,0 +1,114 @@
+"""However `glovewire train` ends, nobody is left: conftest fails a test that leaves a process, these name which."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from handmade import random_dataset
+from processes import Flow, Running, until
+
+EPOCHS = 400
+LONG = ["--epochs", 100_000, "--workers", 2]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The vectors that one worker brings undisturbed."""
+    folder = tmp_path_factory.mktemp("alone")
+    random_dataset(folder / "data", size=40)
+    with Flow(folder) as flow:
+        flow.train("run", "--workers", 1, "--epochs", EPOCHS).ends()
+        return flow.vectors("run")
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Iterator[Flow]:
+    random_dataset(tmp_path / "data", size=40)
+    with Flow(tmp_path) as flow:
+        yield flow
+
+
+def under_way(flow: Flow, train: Running, out: str = "run") -> dict[str, psutil.Process]:
+    """The processes of a training of two workers that has losses on record already."""
+    log, metrics = flow.path(out, "logs", "server-0.log"), flow.path(out, "metrics.jsonl")
+    until(
+        lambda: not train.running or (metrics.exists() and log.read_text().count("event=joined") == 2),
+        "both workers train",
+    )
+    assert train.running, train.story
+    return train.family()
+
+
+def gone(family: dict[str, psutil.Process]) -> None:
+    """Every process has ended, dead ones that nobody has asked about included."""
+    for role, process in family.items():
+        until(lambda p=process: not p.is_running() or p.status() == psutil.STATUS_ZOMBIE, f"{role} is gone", 20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_an_interruption_the_vectors_are_kept(flow: Flow, number: signal.Signals) -> None:
+    train = flow.train("run", *LONG, "--servers", 2)
+    family = under_way(flow, train)
+    assert family.keys() == {"server 0", "server 1", "worker 0", "worker 1"}
+    train.signal(number)
+    train.fails(f"interrupted by {number.name}", "the vectors so far are in run")
+    assert not any(process.is_running() for process in family.values())
+    flow.run("info", "run")
+
+
+def test_after_an_interruption_while_it_starts(flow: Flow) -> None:
+    train = flow.train("run", *LONG)
+    until(lambda: flow.path("run", "logs").exists(), "it starts its processes")
+    train.signal(signal.SIGINT)
+    train.fails("interrupted by SIGINT")
+
+
+@pytest.mark.parametrize("victim", ["worker 1", "server 0", "server 1"])
+def test_a_killed_process_is_replaced_and_nothing_is_lost(flow: Flow, alone: bytes, victim: str) -> None:
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--checkpoint-every", 50)
+    under_way(flow, train)[victim].kill()
+    train.ends(0)
+    assert not list(flow.path("run").rglob("*.partial"))
+    assert flow.vectors("run") == alone
+
+
+def test_after_every_worker_was_told_to_leave(flow: Flow) -> None:
+    train = flow.train("run", *LONG)
+    family = under_way(flow, train)
+    for role in ("worker 0", "worker 1"):
+        family[role].terminate()
+    train.fails("every worker has left, and training is not complete")
+
+
+def test_a_worker_that_leaves_does_not_end_the_run(flow: Flow, alone: bytes) -> None:
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2)
+    under_way(flow, train)["worker 0"].terminate()
+    train.ends(0)
+    assert flow.vectors("run") == alone
+
+
+def test_after_the_parent_was_killed(flow: Flow) -> None:
+    train = flow.train("run", *LONG, "--servers", 2)
+    family = under_way(flow, train)
+    train.process.kill()
+    train.ends(-signal.SIGKILL)
+    gone(family)
+
+
+@pytest.mark.parametrize("schedule", ["blocks", "minibatch"])
+def test_after_training_diverged(flow: Flow, schedule: str) -> None:
+    command = ["--optimizer", "sgd", "--lr", 1e6, "--schedule", schedule, "--workers", 2, "--servers", 2]
+    flow.train("run", *command).fails("the loss became", "use a smaller learning rate")
+    assert not flow.path("run", "vectors.npy").exists()
+
+
+def test_divergence_by_hand_is_told_everywhere(flow: Flow) -> None:
+    server = flow.server("run", "--optimizer", "sgd", "--lr", 1e6)
+    address, stream = server.ready()
+    monitor, worker = flow.start("monitor", stream), flow.worker(address)
+    for process in (server, worker, monitor):
+        process.fails("the loss became", "use a smaller learning rate")

@@ -1,0 +1,141 @@
+"""`glovewire bench`: tiny measurements give whole results; no figure is judged here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from handmade import random_dataset
+
+from common.measured import percentile, spread, surroundings
+from launch.bench import bench
+from launch.bench_tally import Measurement, Tally
+from launch.trial import Outcome, Usage
+
+SPREAD = {"median", "min", "max"}
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(bench, [str(word) for word in words])
+
+
+def result_of(*words: object) -> dict[str, object]:
+    done = run(*words, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_wire_is_measured_and_every_push_counted() -> None:
+    result = result_of(
+        "wire", "--rows", 256, "--dim", 8, "--size", 1, "--size", 64, "--window", 1, "--window", 4, "--repeats", 2,
+        "--seconds", 0.02,
+    )  # fmt: skip
+    assert result["surroundings"].keys() >= {"commit", "cores", "versions", "python"}  # type: ignore[attr-defined]
+    cases = {(one["operation"], one["place"], one["size"], one["window"]) for one in result["results"]}  # type: ignore[attr-defined]
+    assert cases == {
+        (o, p, s, w) for o in ("pull", "push") for p in ("random", "range") for s in (1, 64) for w in (1, 4)
+    }
+    for one in [*result["results"], result["null_step"], result["null_step_push_not_awaited"]]:  # type: ignore[misc]
+        assert one["rows_per_second"].keys() == one["p50_us"].keys() == one["p99_us"].keys() == SPREAD
+        assert 0 < one["rows_per_second"]["min"] <= one["rows_per_second"]["median"] <= one["rows_per_second"]["max"]
+        assert one["success"] == 1
+        assert one["messages"] > 0
+    assert (result["success"], result["rows_not_as_pushed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("store", ["server", "local"])
+def test_training_is_measured_for_each_role(tmp_path: Path, store: str) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    workers = 1 if store == "local" else 2
+    result = result_of(
+        "train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 3, "--store", store, "--workers", workers
+    )
+    roles = {"server", "worker"} if store == "server" else {"worker"}
+    assert {"server", "worker"} & result.keys() - {"options"} == roles
+    for role in roles:
+        assert result[role].keys() == {"cpu_s_per_million_entries", "peak_pss_mb", "peak_private_mb"}  # type: ignore[attr-defined]
+        assert result[role]["peak_pss_mb"]["min"] > 0  # type: ignore[index]
+    for name in ("seconds", "entries_per_second", "bytes_per_entry", "loss", "bias_only_loss"):
+        assert result[name].keys() == SPREAD  # type: ignore[attr-defined]
+    assert result["loss"]["max"] < result["bias_only_loss"]["min"]  # type: ignore[index]
+
+
+def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
+    """A script that prints what Stanford's program prints stands for it."""
+    random_dataset(tmp_path / "data", size=40)
+    peer = tmp_path / "peer" / "build"
+    peer.mkdir(parents=True)
+    (peer / "glove").write_text(
+        "#!/bin/sh\ntest -s cooccurrence.bin && test -s vocab.txt || exit 1\n"
+        'echo "$@" >> ../../arguments; echo "Initializing parameters...done." >&2; sleep 0.1; echo "x, iter: 001" >&2\n'
+    )
+    (peer / "glove").chmod(0o755)
+    arguments = ("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 1, "--peer", tmp_path / "peer")
+    result = result_of(*arguments)
+    assert result["times_as_fast_as_peer"].keys() == SPREAD  # type: ignore[attr-defined]
+    assert result["peer"]["threads"] == result["workers"] == 2  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("wire", "--repeats", 0), "repeats must be at least 1"),
+        (("wire", "--size", 99, "--rows", 64), "between 1 and the table's 64"),
+        (("wire", "--seconds", 0), "seconds must be between"),
+        (("train", "DATA", "--repeats", 0), "repeats must be at least 1"),
+        (("train", "DATA", "--peer", "nowhere"), "build Stanford's GloVe there first"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: tuple[object, ...], complaint: str) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    done = run(*(tmp_path / "data" if word == "DATA" else word for word in words))
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+
+
+def test_a_peer_that_fails_is_named(tmp_path: Path) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    (tmp_path / "glove").write_text("#!/bin/sh\necho no such option >&2; exit 3\n")
+    (tmp_path / "glove").chmod(0o755)
+    done = run("train", tmp_path / "data", "--repeats", 1, "--dim", 8, "--epochs", 1, "--peer", tmp_path)
+    assert done.exit_code == 1
+    assert "status 3: no such option" in done.stderr
+
+
+def test_the_groups_commands_have_variables_of_their_own() -> None:
+    context = click.Context(bench)
+    for name in bench.list_commands(context):
+        command = bench.get_command(context, name)
+        assert command is not None
+        variables = [p.envvar for p in command.params if isinstance(p, click.Option)]
+        assert all(str(v).startswith(f"GLOVEWIRE_BENCH_{name.upper()}_") for v in variables)
+
+
+def test_spreads_percentiles_and_surroundings() -> None:
+    assert spread([3.0, 1.0, 2.0]) == {"median": 2, "min": 1, "max": 3}
+    assert spread([123456.0])["median"] == 123500
+    assert [percentile([5, 1, 4, 2, 3], p) for p in (0, 50, 99, 100)] == [1, 3, 5, 5]
+    assert surroundings()["cores"] >= 1
+
+
+def test_a_tally_counts_failures_against_success() -> None:
+    tally = Tally()
+    tally.add(10, Measurement(2.0, [0.1, 0.2, 0.3], 1, 0.5, 0.25))
+    figures = tally.figures(row_bytes=4)
+    assert figures["rows_per_second"]["median"] == 15
+    assert figures["bytes_per_second"]["median"] == 60
+    assert (figures["messages"], figures["success"]) == (4, 0.75)
+    assert figures["p50_us"]["median"] == pytest.approx(200_000)
+
+
+def test_processor_time_is_that_of_the_training_alone() -> None:
+    usage = Usage("worker", times=[0.0, 1.0, 2.0, 3.0], cpu=[0.0, 0.8, 1.0, 1.5])
+    outcome = Outcome({"seconds": 1.5}, [usage, Usage("server", [0.0, 3.0], [0.0, 3.0])], ended=2.5)
+    assert outcome.cpu_seconds("worker") == pytest.approx(1.25 - 0.8)
+    assert outcome.cpu_seconds("server") == pytest.approx(1.5)
+    assert usage.between(-5.0, 99.0) == 1.5

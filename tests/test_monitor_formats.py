@@ -1,0 +1,122 @@
+"""Formats that people use already: TensorBoard's event files and Prometheus' text, each read back by a reader."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from monitor_fakes import loss, run_of, worker
+
+from common.errors import BindError, MissingExtra, OutputError
+from monitor.extras import require_extra
+from monitor.history import History
+from monitor.prometheus import Prometheus
+from monitor.tensorboard import TensorBoard
+
+
+def scalars(folder: Path) -> Iterator[tuple[str, int, float]]:
+    """Tag, step and value of every scalar in the event files of `folder`."""
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    for file in folder.iterdir():
+        data = file.read_bytes()
+        while data:
+            (length,) = struct.unpack_from("<Q", data)
+            event = event_pb2.Event.FromString(data[12 : 12 + length])
+            data = data[16 + length :]
+            yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
+
+
+def test_tensorboard_gets_scalars_over_entries(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    board = TensorBoard(tmp_path / "board")
+    for sample in run_of(["w0", "<b>w 1</b>"], seconds=4):
+        board.add(sample)
+    board.close()
+    board.close()
+    found = list(scalars(tmp_path / "board"))
+    overall = [(step, value) for tag, step, value in found if tag == "loss/all"]
+    assert len(overall) == 20
+    assert overall[-1] == (54_000_000, pytest.approx(0.0289, rel=0.01))
+    tags = {tag for tag, _, _ in found}
+    assert {"loss/vectors_at_zero", "vectors/norm", "loss/worker/w0", "quality/wordsim353"} <= tags
+
+
+def test_tensorboard_that_cannot_write_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot be written"):
+        TensorBoard(tmp_path / "file" / "board")
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[History, Prometheus]]:
+    pytest.importorskip("prometheus_client")
+    history = History()
+    metrics = Prometheus(history, "127.0.0.1", 0)
+    yield history, metrics
+    metrics.close()
+    metrics.close()
+
+
+def scrape(url: str) -> dict[tuple[str, str], float]:
+    """Every sample of the page, as a Prometheus server would read it: (name, value of the first label) -> value."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urlopen(url, timeout=10) as answer:
+        page = answer.read().decode()
+    families = text_string_to_metric_families(page)
+    return {(s.name, next(iter(s.labels.values()), "")): s.value for family in families for s in family.samples}
+
+
+def test_prometheus_reads_the_run(served: tuple[History, Prometheus]) -> None:
+    history, metrics = served
+    before = scrape(metrics.url)
+    assert before[("glovewire_run_info", "")] == 1
+    history.begin("run-1")
+    for sample in run_of(["w0", 'a "quoted"\\ name'], seconds=10):
+        history.add(sample, 0.0)
+    history.add(worker("w0", "lost"), 0.0)
+    found = scrape(metrics.url)
+    assert found[("glovewire_entries_total", "")] == 54_000_000
+    assert found[("glovewire_loss", "")] == pytest.approx(0.0289, rel=0.01)
+    assert found[("glovewire_workers", "lost")] == 1
+    assert found[("glovewire_workers", "training")] == 1
+    assert found[("glovewire_shard_received_bytes_total", "1")] == 160_000_000
+    assert found[("glovewire_worker_entries_total", 'a "quoted"\\ name')] == 27_000_000
+    assert found[("glovewire_run_info", "run-1")] == 1
+    assert all(name.startswith("glovewire_") for name, _ in found)
+
+
+def test_a_port_in_use_is_told(served: tuple[History, Prometheus]) -> None:
+    port = int(served[1].url.rsplit(":", 1)[1].split("/")[0])
+    with pytest.raises(BindError, match="the port is in use"):
+        Prometheus(History(), "127.0.0.1", port)
+
+
+def test_a_missing_extra_names_the_way_out() -> None:
+    with pytest.raises(MissingExtra, match=r"--web needs nowhere: pip install 'glovewire\[web\]'"):
+        require_extra("nowhere", "web", "--web")
+
+
+def test_a_failed_or_silent_run_still_scrapes(served: tuple[History, Prometheus]) -> None:
+    history, metrics = served
+    history.add(loss(worker="only a loss"), 0.0)
+    assert ("glovewire_worker_loss", "only a loss") in scrape(metrics.url)
+
+
+def test_the_grafana_dashboard_asks_for_metrics_that_exist(served: tuple[History, Prometheus]) -> None:
+    history, metrics = served
+    for sample in run_of(seconds=10):
+        history.add(sample, 0.0)
+    names = {name for name, _ in scrape(metrics.url)}
+    board = json.loads((Path(__file__).parents[1] / "examples" / "grafana.json").read_text())
+    asked = {
+        name for panel in board["panels"] for t in panel["targets"] for name in re.findall(r"glovewire_\w+", t["expr"])
+    }
+    assert asked
+    assert asked <= names

@@ -1,0 +1,143 @@
+"""Checkpoints on disk: parts of one shard and of three, put together as they were, and refused when they do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shards import in_memory, shard
+
+from common.artifacts import MANIFEST, seal
+from common.dataset import Dataset
+from common.errors import ArtifactError
+from common.options import TrainingOptions
+from common.rows import RowLayout
+from common.run import load_vectors
+from server import checkpoint
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return in_memory(tmp_path / "d")
+
+
+def write(dataset: Dataset, run: Path, shards: int, **options: Any) -> np.ndarray:
+    """The final checkpoint of a training that has not begun; its rows."""
+    parts = []
+    for number in range(shards):
+        core = shard(dataset, number=number, shards=shards, **options).core
+        parts.append(core.table.values)
+        folder = checkpoint.write(run, core.final())
+        assert folder == checkpoint.place(run, "final", number, shards)
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_rows_come_back_as_they_were(dataset: Dataset, tmp_path: Path, shards: int) -> None:
+    expected = write(dataset, tmp_path / "run", shards)
+    assert checkpoint.missing(tmp_path / "run", "final", shards) == []
+    rows, facts = checkpoint.read(tmp_path / "run", "final", shards)
+    np.testing.assert_array_equal(rows, expected)
+    assert facts["dataset"] == dataset.checksum
+    assert TrainingOptions.from_message(facts["options"]).dim == 4
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_vectors_are_the_same_bytes_for_any_number_of_shards(dataset: Dataset, tmp_path: Path, tied: bool) -> None:
+    options = TrainingOptions(dim=4, epochs=2, tied=tied)
+    found = []
+    for shards in (1, 3):
+        run = tmp_path / str(shards)
+        rows = write(dataset, run, shards, tied=tied)
+        checkpoint.assemble(run, dataset, options, shards, {"loss": 1.0})
+        found.append((run / "vectors.npy").read_bytes())
+        vectors = load_vectors(run)
+        assert vectors.words == dataset.words
+        by_row = RowLayout.of(options).vectors(rows)
+        np.testing.assert_array_equal(vectors.vectors[dataset.permutation], by_row)
+        assert vectors.facts["loss"] == 1.0
+    assert found[0] == found[1]
+
+
+def test_parts_that_are_missing_are_named(dataset: Dataset, tmp_path: Path) -> None:
+    write(dataset, tmp_path, 3)
+    part = checkpoint.place(tmp_path, "final", 1, 3)
+    part.rename(tmp_path / "elsewhere")
+    assert checkpoint.missing(tmp_path, "final", 3) == [1]
+    with pytest.raises(ArtifactError, match="shard-1-of-3 does not exist"):
+        checkpoint.read(tmp_path, "final", 3)
+
+
+def resealed(part: Path, **facts: Any) -> None:
+    old = json.loads((part / MANIFEST).read_text())
+    seal(part, old["kind"], old["schema"], {**old["facts"], **facts})
+
+
+def saved(part: Path, array: np.ndarray) -> None:
+    np.save(part / checkpoint.ROWS, array)
+    resealed(part)
+
+
+def without(part: Path, fact: str) -> None:
+    old = json.loads((part / MANIFEST).read_text())
+    del old["facts"][fact]
+    seal(part, old["kind"], old["schema"], old["facts"])
+
+
+def archive(part: Path) -> None:
+    np.savez(part / "a.npz", a=np.zeros(3))
+    (part / "a.npz").replace(part / checkpoint.ROWS)
+    resealed(part)
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "a byte changed": lambda p: (p / "rows.npy").write_bytes((p / "rows.npy").read_bytes()[:-1] + b"\x01"),
+    "cut": lambda p: (p / "rows.npy").write_bytes((p / "rows.npy").read_bytes()[:-1]),
+    "no manifest": lambda p: (p / MANIFEST).unlink(),
+    "another dataset": lambda p: resealed(p, dataset="0" * 64),
+    "other options": lambda p: resealed(p, options={"dim": 5}),
+    "another round": lambda p: resealed(p, round=99),
+    "another shard": lambda p: resealed(p, shard=2),
+    "another number of shards": lambda p: resealed(p, shards=4),
+    "other rows": lambda p: resealed(p, rows=[3, 9]),
+    "rows without numbers": lambda p: resealed(p, rows="8 to 16"),
+    "no dataset": lambda p: without(p, "dataset"),
+    "no options": lambda p: without(p, "options"),
+    "no shard": lambda p: without(p, "shard"),
+    "no rows": lambda p: without(p, "rows"),
+    "fewer rows": lambda p: saved(p, np.zeros((3, 16), np.float32)),
+    "narrower rows": lambda p: saved(p, np.zeros((8, 8), np.float32)),
+    "rows of doubles": lambda p: saved(p, np.zeros((8, 16))),
+    "flat rows": lambda p: saved(p, np.zeros(8, np.float32)),
+    "a pickle": lambda p: ((p / "rows.npy").write_bytes(b"\x80\x04N."), resealed(p)),
+    "an empty file": lambda p: ((p / "rows.npy").write_bytes(b""), resealed(p)),
+    "an archive": archive,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_part_that_does_not_fit_is_refused_in_one_line(
+    dataset: Dataset, tmp_path: Path, damage: Callable[[Path], Any], number: int
+) -> None:
+    write(dataset, tmp_path, 3)
+    damage(checkpoint.place(tmp_path, "final", number, 3))
+    with pytest.raises(ArtifactError) as caught:
+        checkpoint.read(tmp_path, "final", 3)
+    assert "\n" not in str(caught.value)
+
+
+def test_shards_that_stopped_rounds_apart_leave_vectors_but_nothing_to_resume(dataset: Dataset, tmp_path: Path) -> None:
+    write(dataset, tmp_path, 3)
+    checkpoint.assemble(tmp_path, dataset, TrainingOptions(dim=4, epochs=2), 3, {})
+    expected = (tmp_path / "vectors.npy").read_bytes()
+    assert checkpoint.newest(tmp_path) == ("final", 3)
+    resealed(checkpoint.place(tmp_path, "final", 2, 3), round=5)
+    checkpoint.assemble(tmp_path, dataset, TrainingOptions(dim=4, epochs=2), 3, {})
+    assert (tmp_path / "vectors.npy").read_bytes() == expected
+    with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
+        checkpoint.newest(tmp_path)

@@ -1,0 +1,193 @@
+"""Strangers at the port: each costs itself an error reply or its connection, never the service or its memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import zmq
+from shards import ASYNC, Shard, add, in_memory, pull, served, shard
+
+from common import messages as m
+from common import sockets, wire
+from server.daemon import Daemon
+from worker.client import Client
+
+LOCAL = "tcp://127.0.0.1:0"
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Shard:
+    (tmp_path / "run").mkdir()
+    return shard(in_memory(tmp_path / "d"), out=tmp_path / "run", now=time.monotonic(), **ASYNC)
+
+
+@pytest.fixture
+def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon whose service is checked before and after, to the last counter."""
+    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL)
+    with served(daemon), Client([daemon.address], "w0", one.dataset.checksum) as client:
+        client.connect()
+        assert client.ask(0, add(one, 1)) == m.Applied(1, 1, False)
+        yield daemon
+        assert client.ask(0, add(one, 2), timeout_s=20) == m.Applied(2, 2, False)
+        assert isinstance(client.ask(0, pull(0, 2)), m.Rows)
+        assert one.core.counters["applied"] == 2
+        client.ask(0, m.Bye(""))
+
+
+def connect(daemon: Daemon) -> socket.socket:
+    host, _, port = daemon.address.removeprefix("tcp://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def drained(stranger: socket.socket, seconds: float = 8.0) -> bool:
+    """Whether the other side has closed the connection in time, whatever it says meanwhile."""
+    deadline = time.monotonic() + seconds
+    with suppress(ConnectionError):
+        while (left := deadline - time.monotonic()) > 0:
+            stranger.settimeout(left)
+            try:
+                if not stranger.recv(65536):
+                    return True
+            except TimeoutError:
+                return False
+        return False
+    return True
+
+
+def exactly(stranger: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        more = stranger.recv(size - len(found))
+        assert more, "closed early"
+        found += more
+    return found
+
+
+def shake_hands(stranger: socket.socket) -> None:
+    """ZMTP 3 as a DEALER, by hand."""
+    stranger.sendall(GREETING)
+    exactly(stranger, 64)
+    stranger.sendall(bytes([4, len(READY)]) + READY)
+    size = exactly(stranger, 2)[1]
+    assert exactly(stranger, size).startswith(b"\x05READY")
+    stats = [bytes(part) for part in wire.encode(7, m.Stats())]
+    stranger.sendall(b"".join(frame(part, more=part is not stats[-1]) for part in (b"", *stats)))
+    assert b"Statistics" in stranger.recv(65536)
+
+
+def frame(payload: bytes, *, more: bool) -> bytes:
+    return struct.pack(">BQ", 2 | more, len(payload)) + payload
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+STRANGERS = {
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8\r\n\r\n",
+    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(range(200)),
+    "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "zmtp 1, which delivered junk as messages": b"\x01\x00" + b"\x05\x00junk",
+    "zmtp 2": b"\xff" + bytes(8) + b"\x7f\x01\x05\x00\x00",
+    "another mechanism": GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15)),
+    "zeros": bytes(500),
+}
+
+
+@pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS.keys())
+def test_a_stranger_that_speaks_another_protocol_loses_its_connection(daemon: Daemon, words: bytes) -> None:
+    with connect(daemon) as stranger:
+        stranger.sendall(words)
+        assert drained(stranger)
+
+
+def test_random_bytes_from_many_connections_are_nothing(daemon: Daemon) -> None:
+    draw = random.Random(5)
+    for _ in range(60):
+        with connect(daemon) as stranger, suppress(ConnectionError):
+            stranger.sendall(draw.randbytes(draw.randrange(1, 2000)))
+    strangers = [connect(daemon) for _ in range(20)]  # these say nothing at all
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_frame_of_2_gb_is_refused_by_its_header(daemon: Daemon) -> None:
+    """The connection ends before anything is stored: MAXMSGSIZE, which this test has been seen to need."""
+    with connect(daemon) as stranger:
+        shake_hands(stranger)
+        before = resident_bytes()
+        stranger.sendall(frame(b"", more=True) + struct.pack(">BQ", 2, 2 << 30))
+        with suppress(ConnectionError):
+            for _ in range(64):
+                stranger.sendall(bytes(1 << 20))
+        assert drained(stranger, 2.0)
+        assert resident_bytes() - before < 32 << 20
+
+
+@pytest.mark.parametrize("declared", [wire.MAX_FRAME_BYTES + 1, (1 << 63) - 1, (1 << 64) - 1])
+def test_any_frame_over_the_limit_is(daemon: Daemon, declared: int) -> None:
+    with connect(daemon) as stranger:
+        shake_hands(stranger)
+        stranger.sendall(struct.pack(">BQ", 2, declared))
+        assert drained(stranger, 2.0)
+
+
+@pytest.fixture
+def dealer(daemon: Daemon) -> Iterator[zmq.Socket[bytes]]:
+    with sockets.Context() as context:
+        yield context.dealer(daemon.address)
+
+
+def refused(dealer: zmq.Socket[bytes], frames: list[bytes]) -> str:
+    """The code of the refusal that answers these frames."""
+    dealer.send_multipart(frames)
+    sockets.wait_readable(dealer, time.monotonic() + 10, "the daemon")
+    empty, *reply = sockets.receive(dealer)
+    assert bytes(empty) == b""
+    answer = wire.decode(reply)
+    assert answer.number == 0
+    assert isinstance(answer.message, m.Refused)
+    return answer.message.code
+
+
+def test_what_is_no_message_is_answered_in_words(dealer: zmq.Socket[bytes]) -> None:
+    good = [bytes(frame) for frame in wire.encode(1, m.Beat())]
+    assert refused(dealer, [b"hello"]) == "protocol"
+    assert refused(dealer, [b""]) == "limit"
+    assert refused(dealer, [b"", b"junk", b"junk"]) == "protocol"
+    assert refused(dealer, [b"", wire.MAGIC + b"\x07", good[1]]) == "version-mismatch"
+    assert refused(dealer, [b"", *good, *[b""] * 20]) == "limit"
+    assert refused(dealer, [b"", good[0], bytes(5000)]) == "limit"
+    assert refused(dealer, [b"", good[0], b"\x91" * 4000]) == "protocol"
+    assert refused(dealer, [b"", good[0], good[1], b"an array too many"]) == "protocol"
+
+
+def test_ten_thousand_bad_messages_apply_nothing_and_are_counted(daemon: Daemon, one: Shard) -> None:
+    draw, sent = random.Random(3), 10_000
+    push = [bytes(frame) for frame in wire.encode(9, add(one, 2))]
+    before = resident_bytes()
+    with sockets.Context() as context:
+        dealer = context.dealer(daemon.address)
+        answers = 0
+        for n in range(sent):
+            frames = [bytearray(frame) for frame in push]
+            where = draw.randrange(2)
+            frames[where][draw.randrange(min(len(frames[where]), 12))] ^= 1 << draw.randrange(8)
+            dealer.send_multipart([b"", *map(bytes, frames)])
+            while n - answers > 300 or (n == sent - 1 and answers < sent):
+                sockets.wait_readable(dealer, time.monotonic() + 20, "the daemon")
+                answers += isinstance(wire.decode(sockets.receive(dealer)[1:]).message, m.Refused)
+    assert answers == sent
+    assert one.core.counters["refused"] == sent
+    assert resident_bytes() - before < 50 << 20

@@ -1,0 +1,102 @@
+"""Losses and samples: means over entries, rates over a moment, at most ten samples a second."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from common.messages import Report
+from server.losses import SAMPLE_EVERY_S, Losses
+
+
+def report(
+    entries: int = 10, loss: float = 20.0, floor: float = 30.0, norm: float = 2.0, seconds: float = 0.5
+) -> Report:
+    return Report(1, -1, entries, loss, floor, norm, seconds, 0)
+
+
+def samples(losses: Losses, now: float, **force: Any) -> dict[str, Any]:
+    return {sample.worker: sample for sample in losses.samples(now, **force)}
+
+
+def test_samples_carry_means_over_the_entries_since_the_last() -> None:
+    losses = Losses(total=100, epochs=2)
+    losses.add("a", 0, report(10, 20.0, 30.0, 2.0), 1.0)
+    losses.add("b", 0, report(30, 20.0, 60.0, 4.0), 1.0)
+    found = samples(losses, 1.0)
+    assert set(found) == {"a", "b", "all"}
+    assert (found["a"].loss, found["a"].bias_only_loss, found["a"].norm) == (2.0, 3.0, 2.0)
+    assert (found["all"].loss, found["all"].bias_only_loss) == (1.0, pytest.approx(90 / 40))
+    assert found["all"].norm == pytest.approx((2.0 * 10 + 4.0 * 30) / 40)
+    assert (found["a"].entries, found["b"].entries, found["all"].entries) == (10, 30, 40)
+    assert found["all"].total == 100
+    losses.add("a", 0, report(10, 50.0), 2.0)
+    found = samples(losses, 2.0)
+    assert set(found) == {"a", "all"}
+    assert found["a"].loss == 5.0
+    assert found["a"].entries == 20
+    assert found["all"].entries == 50
+
+
+def test_there_are_ten_samples_a_second_at_most() -> None:
+    losses = Losses(total=10**9, epochs=1)
+    times = []
+    for n in range(3000):  # three seconds of a report each millisecond
+        now = n / 1000
+        losses.add("a", 0, report(), now)
+        if losses.samples(now):
+            times.append(now)
+    assert 25 <= len(times) <= 31
+    assert min(b - a for a, b in itertools.pairwise(times)) >= SAMPLE_EVERY_S - 1e-9
+
+
+def test_nothing_new_is_nothing_to_say_and_the_end_is_said_at_once() -> None:
+    losses = Losses(total=100, epochs=1)
+    assert samples(losses, 5.0) == {}
+    losses.add("a", 0, report(), 5.0)
+    assert samples(losses, 5.0)
+    losses.add("a", 0, report(), 5.01)
+    assert samples(losses, 5.01) == {}
+    assert samples(losses, 5.02, force=True)["a"].entries == 20
+    assert samples(losses, 9.0, force=True) == {}
+
+
+def test_the_rate_is_that_of_the_last_moments_and_shared_by_entries() -> None:
+    losses = Losses(total=10**9, epochs=1)
+    for n in range(1, 101):  # ten seconds at 1,000 entries a second, then at 5,000
+        speed = 100 if n <= 50 else 500
+        losses.add("a", 0, report(speed // 5), n / 10)
+        losses.add("b", 0, report(4 * speed // 5), n / 10)
+        found = samples(losses, n / 10)
+    assert found["all"].entries_per_second == pytest.approx(5000, rel=0.01)
+    assert found["a"].entries_per_second == pytest.approx(1000, rel=0.01)
+    assert len(losses._marks) < 30
+
+
+def test_the_first_rate_counts_from_the_start_of_the_work() -> None:
+    losses = Losses(total=1000, epochs=1)
+    losses.add("a", 0, report(50, seconds=0.5), 7.0)
+    assert samples(losses, 7.0)["all"].entries_per_second == pytest.approx(100)
+    assert losses.seconds() == pytest.approx(0.5)
+
+
+def test_epochs_are_counted_by_entries_and_have_means_of_their_own() -> None:
+    losses = Losses(total=100, epochs=2)
+    assert losses.epoch == 0
+    losses.add("a", 0, report(50, 100.0), 1.0)
+    losses.add("a", 1, report(25, 25.0), 2.0)
+    assert losses.epoch == 1
+    assert losses.epoch_means(0)[0] == 2.0
+    assert losses.epoch_means(1)[0] == 1.0
+    assert losses.epoch_means(7) == (0.0, 0.0, 0.0)
+    assert losses.last_epoch() == 1
+    losses.add("a", 1, report(90), 3.0)
+    assert losses.epoch == 2
+
+
+def test_times_count_from_the_servers_start() -> None:
+    losses = Losses(total=100, epochs=1, started=100.0)
+    losses.add("a", 0, report(), 103.5)
+    assert samples(losses, 104.0)["all"].t == pytest.approx(4.0)

@@ -1,0 +1,113 @@
+"""`info` tells a dataset, a run and a checkpoint as they are, and names damage in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from handmade import random_dataset
+
+from common import run as runs
+from common.artifacts import writing
+from vectors import cli
+from vectors.show import quantity, size
+
+
+def ask(path: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    outcome = CliRunner().invoke(cli.info, [str(path), *options, "--json"])
+    assert outcome.exit_code == 0, outcome.output
+    text, _, last = outcome.stdout.rstrip("\n").rpartition("\n")
+    return text, json.loads(last)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_dataset(tmp_path: Path, symmetric: bool) -> None:
+    opened, dense = random_dataset(tmp_path / "data", symmetric=symmetric)
+    text, found = ask(opened.path)
+    assert found["kind"] == "dataset"
+    assert found["vocabulary"] == 25
+    assert found["entries"] == np.count_nonzero(dense)
+    assert found["density"] == pytest.approx(np.count_nonzero(dense) / 625)
+    assert found["sum"] == pytest.approx(dense.sum(dtype=np.float64), rel=1e-6)
+    assert found["tokens_in_vocabulary"] == opened.counts.sum()
+    sizes = [b - a for a, b in (opened.block_range(*block) for block in opened.layout.blocks)]
+    assert found["block_entries"] == {"min": min(sizes), "median": int(np.median(sizes)), "max": max(sizes)}
+    assert found["facts"] == {"tile": 4, "window": 5}
+    assert found["verified"] is True
+    assert found["checksum"] == opened.checksum
+    assert "checksums" in text
+    assert "entries.npy" in text
+    assert len({line.index("  ") <= 30 for line in text.splitlines()}) == 1
+
+
+def test_run_in_training_and_finished(tmp_path: Path) -> None:
+    run = runs.prepare(tmp_path / "run")
+    (run / runs.METRICS).write_text('{"loss": 2, "epoch": 1}\n{"loss": 1.5, "epoch": 2}\n{"loss": ')
+    (run / runs.CHECKPOINTS / "000002").mkdir(parents=True)
+    text, found = ask(run)
+    assert "in training" in text
+    assert found["last_sample"] == {"loss": 1.5, "epoch": 2}
+    assert found["checkpoints"] == ["000002"]
+    runs.write_vectors(run, ["a", "b"], np.array([[3, 4], [0, 5]]), {"seed": 1})
+    text, found = ask(run)
+    assert found["state"] == "finished"
+    assert (found["words"], found["dim"], found["mean_norm"]) == (2, 2, pytest.approx(5))
+    assert found["facts"] == {"seed": 1}
+    assert "verified" in text
+
+
+def test_anything_else_shows_its_facts_and_files(tmp_path: Path) -> None:
+    with writing(tmp_path / "c", "checkpoint", 3, {"epoch": 4, "rows": 20_000}) as scratch:
+        (scratch / "rows.npy").write_bytes(b"x" * 2500)
+    text, found = ask(tmp_path / "c")
+    assert (found["kind"], found["schema"], found["files"]) == ("checkpoint", 3, {"rows.npy": 2500})
+    assert "20,000" in text
+    assert "2.5 kB" in text
+
+
+def test_checksums_can_be_left_out(tmp_path: Path) -> None:
+    opened, _ = random_dataset(tmp_path / "data")
+    counts = opened.path / "counts.npy"
+    data = bytearray(counts.read_bytes())
+    data[-8] ^= 1
+    counts.write_bytes(data)
+    outcome = CliRunner().invoke(cli.info, [str(opened.path)])
+    assert outcome.exit_code == 1
+    assert "counts.npy does not match its checksum" in outcome.stderr
+    text, found = ask(opened.path, "--no-verify")
+    assert found["verified"] is False
+    assert "not compared" in text
+
+
+@pytest.mark.parametrize("name", ["missing", "file", "folder"])
+def test_what_is_no_artifact_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    outcome = CliRunner().invoke(cli.info, [str(tmp_path / name)])
+    assert outcome.exit_code == 1
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+def test_numbers_read_well() -> None:
+    shown = [quantity(v) for v in (54_100_000, 0.05283, 443_210_987.25, True, None, {"min": 1, "max": 2000}, [], "x")]
+    assert shown == ["54,100,000", "0.05283", "443,210,987.2", "yes", "-", "min 1, max 2,000", "-", "x"]
+    assert [size(n) for n in (0, 999, 1000, 398_000_000, 5 * 10**15)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "398.0 MB",
+        "5000.0 TB",
+    ]
+
+
+def test_importing_the_commands_is_light() -> None:
+    code = "import sys, vectors.cli; print([m for m in ('numpy', 'scipy', 'rich', 'zmq') if m in sys.modules])"
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.strip() == "[]"
