@@ -99,6 +99,17 @@ def test_after_the_parent_was_killed(flow: Flow) -> None:
     gone(family)
 
 
+def test_a_worker_that_is_told_to_stop_after_its_server_was_killed(flow: Flow) -> None:
+    server = flow.server("run", "--epochs", 100_000)
+    address, _ = server.ready()
+    worker = flow.worker(address)
+    worker.says("event=joined")
+    server.process.kill()
+    server.ends(-signal.SIGKILL)
+    worker.signal(signal.SIGTERM)
+    worker.ends(0, seconds=15)
+
+
 @pytest.mark.parametrize("schedule", ["blocks", "minibatch"])
 def test_after_training_diverged(flow: Flow, schedule: str) -> None:
     command = ["--optimizer", "sgd", "--lr", 1e6, "--schedule", schedule, "--workers", 2, "--servers", 2]

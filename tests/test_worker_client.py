@@ -179,6 +179,18 @@ def test_a_server_that_falls_silent_is_named() -> None:
             client.flush()
 
 
+def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "PARTING_S", 0.2)
+    with fake_server() as server, Client([server.address], "w", silence_s=30) as client:
+        client.connect()
+        server.script = lambda heard: None
+        client.send(0, one_row(), lambda reply: None)
+        began = time.monotonic()
+        client.part("left")
+        assert 0.15 < time.monotonic() - began < 5
+        assert server.messages(m.Bye)
+
+
 def test_an_answer_that_takes_too_long_is_given_up() -> None:
     with (
         fake_server() as server,

@@ -21,6 +21,7 @@ from common import messages as m
 BEAT_AFTER_S = 1.0
 RESEND_AFTER_S = 5.0
 SILENCE_S = 30.0
+PARTING_S = 3.0
 ANY_DELAY_MS = 100
 UNSENT = 0.0
 TEND_EVERY_S = 0.01
@@ -161,7 +162,8 @@ class Client:
     def part(self, reason: str) -> None:
         """Say goodbye to every shard that knows us, once what was pushed and reported is in.
 
-        What waits for other workers (pulls, leases) is not waited for: the server forgets it with the session.
+        What waits for other workers (pulls, leases) is not waited for: the server forgets it with the session. Servers
+        that are gone themselves are waited for no longer than PARTING_S: they lose nothing that others cannot do.
         """
         for shard, link in enumerate(self.links):
             for number, pending in list(link.pending.items()):
@@ -169,7 +171,9 @@ class Client:
                     del link.pending[number]
             if link.welcome is not None:
                 self.send(shard, m.Bye(reason), lambda _: None)
-        self.flush()
+        deadline = time.monotonic() + PARTING_S
+        while any(link.pending for link in self.links) and time.monotonic() < deadline:
+            self.poll(ANY_DELAY_MS)
 
     def close(self) -> None:
         """Close every socket, letting what was just sent go out; twice is fine."""

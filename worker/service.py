@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 from types import FrameType
@@ -75,9 +76,10 @@ def _join(client: Client, dataset: Dataset) -> str:
 
 
 def _part(client: Client) -> None:
-    """Leave before the end, so that nobody waits for us."""
+    """Leave before the end, so that nobody waits for us; whatever the servers say to that, we are gone."""
     client.failed = None
-    client.part("left")
+    with contextlib.suppress(GlovewireError):
+        client.part("left")
 
 
 def _stop_on_signals(client: Client) -> None:
