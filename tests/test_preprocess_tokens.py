@@ -1,7 +1,13 @@
-"""The tokeniser against NLTK itself: not one line may differ."""
+"""The tokeniser against NLTK itself: not one line may differ.
+
+`GLOVEWIRE_TEST_LINES=1000000 pytest tests/test_preprocess_tokens.py -k "many or real"` compares that many generated
+lines, and that many of every text in the shared data (an hour: NLTK is the slow one); the default is a sample.
+"""
 
 import itertools
 import lzma
+import os
+import random
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +18,9 @@ from hypothesis import strategies as st
 
 from preprocess.encoder import Encoder, NulByte
 from preprocess.tokens import NltkTokenizer, make_tokenizer
+
+LINES = int(os.environ.get("GLOVEWIRE_TEST_LINES", "6000"))
+AT_ONCE = 500
 
 MARKS = list("'\"`.,:;!?()[]{}<>-—–‘’“”«»„…@#$%&*/\\|=+_^~")
 PIECES = [
@@ -130,10 +139,29 @@ def test_counts_and_first_places() -> None:
     assert len(encoder.take_counts().numbers) == 0
 
 
-@pytest.mark.parametrize("name", ["wikitext2-valid.txt.xz", "wikitext2-test.txt.xz", "enwiki-small.txt.xz"])
+def drawn(draw: random.Random) -> str:
+    """A line made of words and pieces, marks among them, as hypothesis' are but a hundred times sooner."""
+    chunks = (
+        draw.choice(WORDS) if draw.random() < 0.4 else "".join(draw.choices(PIECES, k=draw.randrange(6)))
+        for _ in range(draw.randrange(12))
+    )
+    return draw.choice(["", "", " ", "\t"]) + " ".join(chunks) + draw.choice(["", "", " ", " \n", "\r", "  "])
+
+
+@pytest.mark.timeout(0 if LINES > 6000 else 120)
+def test_many_drawn_lines_are_tokenised_as_nltk_does() -> None:
+    draw, encoder = random.Random(LINES), Encoder(make_tokenizer("nltk"))
+    for _ in range(0, LINES, AT_ONCE):
+        assert_equal([drawn(draw) for _ in range(AT_ONCE)], encoder)
+
+
+@pytest.mark.timeout(0 if LINES > 6000 else 120)
+@pytest.mark.parametrize(
+    "name", ["wikitext2-valid.txt.xz", "wikitext2-test.txt.xz", "enwiki-small.txt.xz", "enwiki-large.txt.xz"]
+)
 def test_real_text_is_tokenised_as_nltk_does(shared_data: Path, name: str) -> None:
     encoder = Encoder(make_tokenizer("nltk"))
     with lzma.open(shared_data / "text" / name, "rt", encoding="utf-8", newline="\n") as stream:
-        texts = [line for _, line in zip(range(6000), stream, strict=False)]
-    for at in range(0, len(texts), 500):
-        assert_equal(texts[at : at + 500], encoder)
+        lines = itertools.islice(stream, LINES)
+        while texts := list(itertools.islice(lines, AT_ONCE)):
+            assert_equal(texts, encoder)
