@@ -52,6 +52,14 @@ class Reply(Generic[T]):
         return self.value
 
 
+def settled(replies: list[Reply[T]]) -> list[Reply[T]]:
+    """The replies that are still to come; raises what went wrong with those that are here."""
+    for reply in replies:
+        if reply.done:
+            reply.get()
+    return [reply for reply in replies if not reply.done]
+
+
 class Store(Protocol):
     """What a trainer asks of the place where parameters live; `in_place` when pulled ranges are the parameters."""
 

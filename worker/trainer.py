@@ -1,4 +1,4 @@
-"""The training loops: next -> pull -> compute -> push, until told to stop; the same for every store.
+"""The training loop over blocks: lease -> pull -> compute -> push, until told to stop; the same for every store.
 
 Blocks keep up to two leases: the rows of the next block are on their way while this one computes, and rows that both
 share never travel. Knows nothing of sockets, and of time only how long a step took.
@@ -6,11 +6,9 @@ share never travel. Knows nothing of sockets, and of time only how long a step t
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +21,14 @@ from common.options import TrainingOptions
 from common.rows import RowLayout
 
 from . import kernels
-from .batches import RandomBatches
-from .stores import Reply, Rows, Store
+from .minibatch import BatchTrainer
+from .stores import Reply, Rows, Store, settled
+from .tally import MakeReport, check_finite
 
 Indices = npt.NDArray[np.int64]
 
-REPORT_EVERY_S = 0.2
 PORTION_ENTRIES = 1 << 17
 TASKS = 3
-
-MakeReport = Callable[[int, int], m.Report]
 
 
 def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> str:
@@ -190,101 +186,6 @@ class BlockTrainer:
                     reply.value, reply.missing = local[partition].copy(), 0
         changes = [(self._range(partition)[0], values) for partition, values in (before or local).items()]
         return self._store.push_block("add" if before else "assign", granted, changes)
-
-
-class BatchTrainer:
-    """Draws minibatches, pulls their rows, pushes summed row gradients; the optimizer is the store's."""
-
-    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> None:
-        self._store, self._options = store, options
-        self._layout = RowLayout.of(options)
-        self._batches = RandomBatches(dataset, options.batch_size, options.seed, worker)
-        self._total = dataset.total_entries * options.epochs
-        self._done = 0
-
-    def run(self) -> str:
-        """Train until the store has counted enough entries; returns why it ended."""
-        tally = Tally()
-        reply: Reply[m.Noted] | None = None
-        pushes: list[Reply[None]] = []
-        try:
-            while True:
-                tally.add(*self._step(pushes))
-                while reply is not None and reply.done:
-                    noted, reply = reply.get(), None
-                    self._done = noted.entries if noted is not None else self._done
-                    if noted is not None and noted.stop:
-                        self._store.flush()
-                        return "complete"
-                if reply is None and tally.due:
-                    reply, tally = self._store.report(tally.message), Tally()
-        except Finishing as error:
-            return str(error)
-
-    def _step(self, pushes: list[Reply[None]]) -> tuple[int, float, float, float]:
-        batch, columns = self._batches.next(), self._layout.columns
-        pulled = self._store.pull_rows(batch.rows)
-        while not pulled.done:
-            self._store.wait()
-        rows = pulled.get()
-        assert rows is not None
-        gradients = np.zeros((len(rows), self._layout.parameters), np.float32)
-        loss, floor = kernels.batch_gradients(
-            rows, batch.at_i, batch.at_j, batch.counts, columns, self._options.dim, self._options.x_max,
-            self._options.alpha, gradients,
-        )  # fmt: skip
-        check_finite(loss, "a minibatch")
-        if self._options.mean_gradient:
-            gradients *= 2.0 / len(batch.counts)
-        rate = self._options.rate(self._done / self._total)
-        pushes.append(self._store.push_rows("gradient", batch.rows, gradients, rate))
-        pushes[:] = settled(pushes)
-        return len(batch.counts), loss, floor, kernels.mean_norm(rows, columns, self._options.dim)
-
-
-@dataclass
-class Tally:
-    """What minibatches brought since the last report."""
-
-    entries: int = 0
-    loss: float = 0.0
-    floor: float = 0.0
-    norm: float = 0.0
-    began: float = field(default_factory=time.perf_counter)
-
-    def add(self, entries: int, loss: float, floor: float, norm: float) -> None:
-        """Count one batch."""
-        self.entries += entries
-        self.loss += loss
-        self.floor += floor
-        self.norm += norm * entries
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time to report."""
-        return time.perf_counter() - self.began >= REPORT_EVERY_S
-
-    def message(self, sequence: int, sent: int) -> m.Report:
-        """The report."""
-        seconds, norm = time.perf_counter() - self.began, self.norm / max(self.entries, 1)
-        return m.Report(sequence, -1, self.entries, self.loss, self.floor, norm, seconds, sent)
-
-
-def check_finite(loss: float, where: str) -> None:
-    """Raise TrainingDiverged unless the loss is a number."""
-    if not math.isfinite(loss):
-        raise TrainingDiverged(f"the loss became {loss} in {where}: use a smaller learning rate")
-
-
-T = TypeVar("T")
-
-
-def settled(replies: list[Reply[T]]) -> list[Reply[T]]:
-    """The replies that are still to come; raises what went wrong with those that are here."""
-    for reply in replies:
-        if reply.done:
-            reply.get()
-    return [reply for reply in replies if not reply.done]
 
 
 def portions(order: Indices, starts: Indices) -> Iterator[Indices]:
