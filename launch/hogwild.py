@@ -155,14 +155,14 @@ def _work(folder: str, message: dict[str, Any], memory: str, position: Any, rank
     from pathlib import Path
 
     from server import optimizers
-    from worker import kernels, trainer
+    from worker import objectives, trainer
     from worker.memory import MemoryStore
 
     die_with_parent()
     options = TrainingOptions.from_message(message)
     layout = RowLayout.of(options)
     dataset = Dataset.open(Path(folder), verify=False)
-    kernels.warm(layout.columns, layout.width, options.dim)
+    objectives.OBJECTIVES[options.objective].warm()
     shared = SharedMemory(memory)
     try:
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=shared.buf)

@@ -15,7 +15,7 @@ from common.errors import Finishing, GlovewireError, LeaseLost, UnknownSession, 
 from common.options import TrainingOptions
 from common.rows import RowLayout
 
-from . import kernels
+from . import objectives
 from .client import Client
 from .config import WorkerConfig
 from .stores import ServerStore
@@ -38,7 +38,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         dataset = Dataset.open(config.dataset, verify=config.verify)
-        kernels.warm(RowLayout(16, True, "adagrad-row").columns, 32, 16)
+        objectives.warm()
     except KeyboardInterrupt:
         return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
     sent, reason = 0, ""

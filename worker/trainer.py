@@ -22,6 +22,7 @@ from common.rows import RowLayout
 
 from . import kernels
 from .minibatch import BatchTrainer
+from .objectives import OBJECTIVES, Tiles
 from .stores import Reply, Rows, Store, settled
 from .tally import MakeReport, check_finite
 
@@ -65,7 +66,7 @@ class BlockTrainer:
     def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> None:
         del worker
         self._store, self._dataset, self._options = store, dataset, options
-        self._layout = RowLayout.of(options)
+        self._layout, self._objective = RowLayout.of(options), OBJECTIVES[options.objective]
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
         self._tasks: list[Task] = []
@@ -157,7 +158,7 @@ class BlockTrainer:
         layout, options = self._dataset.layout, self._options
         a, b, total = granted.a, granted.b, layout.partitions * options.epochs
         pairs = [(a, b)] if layout.symmetric or a == b else [(a, b), (b, a)]
-        loss, floor, covered = 0.0, 0.0, 0
+        loss, floor, covered, rate = 0.0, 0.0, 0, options.rate(granted.round / total)
         for x, y in pairs:
             entries, starts = self._dataset.block(x, y)
             block = layout.block_index[x, y]
@@ -165,11 +166,8 @@ class BlockTrainer:
             order = draw.permutation(len(starts) - 1)
             seed, left, right = int(draw.integers(1 << 31)), *((rows_a, rows_b) if x == a else (rows_b, rows_a))
             for tiles in portions(order, starts):
-                sums = kernels.train_block(
-                    left, right, entries, starts, tiles, seed, self._layout.columns, options.dim,
-                    kernels.OPTIMIZERS[options.optimizer], options.tied, layout.symmetric, x == y, options.x_max,
-                    options.alpha, options.rate(granted.round / total),
-                )  # fmt: skip
+                piece = Tiles(entries, starts, tiles, seed, layout.symmetric, x == y)
+                sums = self._objective.train(left, right, piece, self._layout, options, rate)
                 loss, floor, covered = loss + sums[0], floor + sums[1], covered + sums[2]
                 self._store.poll()
                 self._collect()

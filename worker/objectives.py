@@ -1,0 +1,70 @@
+"""What is minimised, as the trainer sees it: one record an objective. A new objective is a new record and its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from common.options import TrainingOptions
+from common.rows import RowLayout
+
+from . import kernels
+
+Rows = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+Sums = tuple[float, float, int]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A piece of a block: the tiles `order` of its entries, of which tile t is entries[starts[t]:starts[t + 1]].
+
+    `seed` belongs to the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too;
+    in a `diagonal` block both partitions are the same.
+    """
+
+    entries: npt.NDArray[np.void]
+    starts: Indices
+    order: Indices
+    seed: int
+    symmetric: bool
+    diagonal: bool
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How one objective is trained.
+
+    `train` steps over the tiles on the rows of both partitions (float32, laid out by RowLayout, changed in place, the
+    same array for a diagonal block) at a rate; it returns the sums of the loss and of the loss with the vectors at
+    zero, and the entries of the full matrix covered. `warm` compiles (or loads from the cache) its loops.
+    """
+
+    train: Callable[[Rows, Rows, Tiles, RowLayout, TrainingOptions, float], Sums]
+    warm: Callable[[], None]
+
+
+def _train_glove(
+    rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
+) -> Sums:
+    return kernels.train_block(
+        rows_a, rows_b, tiles.entries, tiles.starts, tiles.order, tiles.seed, layout.columns, layout.dim,
+        kernels.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
+        options.alpha, rate,
+    )  # fmt: skip
+
+
+def _warm_glove() -> None:
+    kernels.warm(RowLayout(16, True, "adagrad-row").columns, 32, 16)
+
+
+OBJECTIVES = {"glove": Objective(_train_glove, _warm_glove)}
+
+
+def warm() -> None:
+    """Make the loops of every objective ready, before a server waits for this worker."""
+    for objective in OBJECTIVES.values():
+        objective.warm()
