@@ -1,6 +1,7 @@
 """Compiled loops over rows of the table: gather, scatter, finiteness, one optimizer step per row.
 
-Rows may repeat only where a docstring says so. Nothing here allocates more than its result or checks its input.
+Rows may repeat only where a docstring says so. `scales` multiplies each row's final step, after the preconditioner, so
+that accumulators see the gradient as it is. Nothing here allocates more than its result or checks its input.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from common.compiled import compiled_fast
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
+Scales = npt.NDArray[np.float32]
 TINY = np.float32(1e-12)
 """Added under roots: a gradient of zero on an accumulator of zero (padding, a role not touched) changes nothing."""
 
@@ -54,20 +56,20 @@ def add_rows(table: Rows, rows: Indices, values: Rows) -> None:
 
 
 @compiled_fast
-def step_sgd(table: Rows, rows: Indices, gradients: Rows, rate: float) -> None:
+def step_sgd(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
     """Plain gradient descent; `gradients` covers the leading parameter columns."""
-    eta = np.float32(rate)
     for n in range(rows.size):
+        eta = np.float32(rate) * scales[n]
         for k in range(gradients.shape[1]):
             table[rows[n], k] -= eta * gradients[n, k]
 
 
 @compiled_fast
-def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float) -> None:
+def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
     """AdaGrad per element (Duchi et al. 2011); the accumulators stand behind the parameters, in their order."""
-    eta, width = np.float32(rate), gradients.shape[1]
+    width = gradients.shape[1]
     for n in range(rows.size):
-        row = table[rows[n]]
+        row, eta = table[rows[n]], np.float32(rate) * scales[n]
         for k in range(width):
             g = gradients[n, k]
             row[width + k] += g * g
@@ -75,11 +77,12 @@ def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float) -> No
 
 
 @compiled_fast
-def step_adagrad_row(table: Rows, rows: Indices, gradients: Rows, rate: float, columns: Indices, dim: int) -> None:
+def step_adagrad_row(
+    table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales, columns: Indices, dim: int
+) -> None:
     """AdaGrad with one accumulator a vector (mean squared gradient) and one a bias; `columns` (roles, 4)."""
-    eta = np.float32(rate)
     for n in range(rows.size):
-        row = table[rows[n]]
+        row, eta = table[rows[n]], np.float32(rate) * scales[n]
         for role in range(columns.shape[0]):
             vector, bias, vector_state, bias_state = columns[role]
             squares = np.float32(0)

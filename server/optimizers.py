@@ -17,8 +17,12 @@ from . import kernels
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
-Step = Callable[[Rows, Indices, Rows, float], None]
-"""(table, distinct rows, gradients of shape (rows, parameters), rate): steps the rows in place."""
+Scales = npt.NDArray[np.float32]
+Step = Callable[[Rows, Indices, Rows, float, Scales], None]
+"""(table, distinct rows, gradients of shape (rows, parameters), rate, scales of shape (rows,)): steps in place.
+
+`scales` multiplies each row's final step, behind the preconditioner: accumulators see the gradients as they came.
+"""
 
 
 def warm(options: TrainingOptions) -> None:
@@ -27,7 +31,8 @@ def warm(options: TrainingOptions) -> None:
     for writable in (True, False):
         gradients = np.zeros((1, layout.parameters), np.float32)
         gradients.setflags(write=writable)
-        make(options)(np.ones((1, layout.width), np.float32), np.zeros(1, np.int64), gradients, 0.0)
+        one, scales = np.ones((1, layout.width), np.float32), np.ones(1, np.float32)
+        make(options)(one, np.zeros(1, np.int64), gradients, 0.0, scales)
 
 
 def make(options: TrainingOptions) -> Step:
@@ -39,7 +44,7 @@ def make(options: TrainingOptions) -> Step:
         return kernels.step_adagrad
     columns = layout.columns[: layout.roles]
 
-    def adagrad_row(table: Rows, rows: Indices, gradients: Rows, rate: float) -> None:
-        kernels.step_adagrad_row(table, rows, gradients, rate, columns, layout.dim)
+    def adagrad_row(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
+        kernels.step_adagrad_row(table, rows, gradients, rate, scales, columns, layout.dim)
 
     return adagrad_row

@@ -14,7 +14,7 @@ from common.messages import Pull, Push
 from common.wire import MAX_FRAME_BYTES
 
 from . import kernels
-from .optimizers import Step
+from .optimizers import Scales, Step
 
 MAX_RATE = 1e6
 
@@ -77,12 +77,13 @@ class Table:
         if not kernels.all_finite(np.require(push.values, requirements="A")):
             raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
 
-    def write(self, push: Push) -> None:
-        """Carry out a push that `check` has passed."""
+    def write(self, push: Push, scales: Scales | None = None) -> None:
+        """Carry out a push that `check` has passed; of a gradient `scales` (one a row, else 1) multiply the steps."""
         values = np.require(push.values, requirements="A")
         if push.operation == "gradient":
             rows = np.arange(push.first, push.last) if push.rows is None else push.rows
-            self._step(self.values, self._local(rows), values, push.rate)
+            scales = np.ones(len(rows), np.float32) if scales is None else scales
+            self._step(self.values, self._local(rows), values, push.rate, scales)
         elif push.rows is None:
             low, high = self._range(push.first, push.last)
             if push.operation == "assign":

@@ -213,6 +213,21 @@ def test_a_gradient_by_range_is_one_by_number(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_scale_shortens_the_step_and_leaves_the_accumulators_honest(optimizer: str) -> None:
+    """Three rows from the same start: the one with a scale of a half moves half as far, and remembers as much."""
+    options = TrainingOptions(dim=16, tied=True, optimizer=optimizer)
+    target = make(options=options)
+    before = target.values.copy()
+    gradient = np.random.default_rng(1).normal(size=(3, 17)).astype(np.float32)
+    whole = make(options=options)
+    apply(whole, push("gradient", gradient, 11, 14, rate=0.1))
+    target.write(push("gradient", gradient, 11, 14, rate=0.1), np.array([1, 0.5, 0], np.float32))
+    moved, whole_way = (after.values[1:4, :17] - before[1:4, :17] for after in (target, whole))
+    np.testing.assert_allclose(moved, whole_way * [[1], [0.5], [0]], rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(target.values[1:4, 17:], whole.values[1:4, 17:])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_gradient_of_zero_on_an_accumulator_of_zero_changes_nothing(optimizer: str, tied: bool) -> None:
     """Padding, and roles that a batch did not touch."""

@@ -19,7 +19,7 @@ from common.rounds import Pair, epoch_rounds
 from .stores import Reply, Rows
 
 Indices = npt.NDArray[np.int64]
-Step = Callable[[Rows, Indices, Rows, float], None]
+Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 
 
 class MemoryStore:
@@ -78,7 +78,7 @@ class MemoryStore:
         """A step of the optimizer on the given rows."""
         if operation != "gradient":
             raise BadRequest(f"rows in memory take gradients, not {operation!r}")
-        self._step(self._rows, rows, values, rate)
+        self._step(self._rows, rows, values, rate, np.ones(len(rows), np.float32))
         return Reply(None, 0)
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
