@@ -19,12 +19,12 @@ from common.options import TrainingOptions
 from .config import Identity
 from .consistency import Consistency
 from .cuts import Cuts, Snapshot
+from .exchange import Exchange
 from .parking import Outgoing, Parked, Parking
 from .progress import Progress
 from .sessions import Peer, Session, Sessions
 from .status import checkpoint_facts, statistics
 from .table import Table
-from .undo import Before, Undo
 
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 
@@ -40,7 +40,6 @@ class Core:
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.started = consistency, progress, started
         self.sessions = Sessions()
-        self.undo = Undo()
         self.counters: Counter[str] = Counter()
         self.ending: str | None = None
         self.finishing: str | None = None
@@ -49,6 +48,7 @@ class Core:
         self._news: list[m.Message] = []
         self._bytes_of_the_gone = 0
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
+        self.exchange = Exchange(table, consistency, self.cuts, self.counters)
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push,
             m.Report: self._report, m.Beat: self._beat, m.Stats: self._stats, m.Checkpoint: self._checkpoint,
@@ -154,8 +154,7 @@ class Core:
     def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self.sessions.of(peer, now)
         self._known(pull.table)
-        self.table.check_pull(pull)
-        self.undo.forget(pull.floor)
+        self.exchange.check_pull(pull)
         reply = self._answer_pull(pull)
         if reply is None:
             self.parking.add(Parked(peer, number, session, pull))
@@ -165,21 +164,12 @@ class Core:
         session = self.sessions.worker(peer, now)
         self._known(push.table)
         if push.sequence <= session.pushed:
-            self.counters["repeated"] += 1
-            return m.Applied(push.sequence, self.consistency.version(push.first), True)
+            return self.exchange.again(push)
         if push.sequence != session.pushed + 1:
             raise BadRequest(f"push {push.sequence} came before push {session.pushed + 1}")
-        self.table.check(push)
-        repeated = self.consistency.is_repeat(push)
-        if not repeated:
-            if self.cuts.in_order:
-                self.undo.keep(Before(push.lease, push.first, push.version, self.table.copy(push)))
-            self.table.write(push)
-            self.consistency.applied(push)
-            self.cuts.offer(push)
+        reply = self.exchange.take(push)
         session.pushed = push.sequence
-        self.counters["repeated" if repeated else "applied"] += 1
-        return m.Applied(push.sequence, self.consistency.version(push.first), repeated)
+        return reply
 
     def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
@@ -188,7 +178,7 @@ class Core:
         if report.sequence > session.reported:
             self._news.extend(self.progress.count(session, report, now, now - self.started))
             session.reported = report.sequence
-            self.undo.reported(report.lease)
+            self.exchange.undo.reported(report.lease)
             if self.progress.complete:
                 self.finishing = self.finishing or self.ending or "complete"
         return m.Noted(self.finishing is not None, self.progress.losses.epoch, self.progress.losses.entries)
@@ -240,13 +230,7 @@ class Core:
     def _answer_pull(self, pull: m.Pull) -> m.Message | None:
         if self.finishing is not None:
             raise Finishing(f"the run is over ({self.finishing})")
-        if not self.consistency.may_pull(pull):
-            return None
-        self.counters["pulls"] += 1
-        version = self.consistency.version(pull.first)
-        if self.cuts.in_order and pull.version not in (m.NO_VERSION, version):
-            return m.Rows(pull.version, self.undo.read(pull.first, pull.last, pull.version))
-        return m.Rows(version, self.table.read(pull))
+        return self.exchange.answer(pull)
 
     def _unpark(self) -> None:
         """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
