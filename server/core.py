@@ -6,16 +6,14 @@ the core decides and brings in what the world says.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
-
-import numpy as np
 
 from common import messages as m
 from common.errors import BadRequest, DatasetMismatch, Finishing, GlovewireError, ProtocolError
 from common.options import TrainingOptions
 
+from . import answers
 from .config import Identity
 from .consistency import Consistency
 from .cuts import Cuts, Snapshot
@@ -23,7 +21,7 @@ from .exchange import Exchange
 from .parking import Outgoing, Parked, Parking
 from .progress import Progress
 from .sessions import Peer, Session, Sessions
-from .status import checkpoint_facts, statistics
+from .status import checkpoint_facts
 from .table import Table
 
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
@@ -51,7 +49,7 @@ class Core:
         self.exchange = Exchange(table, consistency, self.cuts, self.counters)
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push,
-            m.Report: self._report, m.Beat: self._beat, m.Stats: self._stats, m.Checkpoint: self._checkpoint,
+            m.Report: self._report, m.Beat: self._beat, m.Stats: self._asked, m.Checkpoint: self._checkpoint,
             m.Finish: self._finish, m.Bye: self._bye, m.Score: self._score,
         }  # fmt: skip
 
@@ -187,8 +185,8 @@ class Core:
         self.sessions.of(peer, now)
         return m.Alive(self.finishing is not None)
 
-    def _stats(self, _: m.Stats, __: Peer, ___: int, now: float) -> m.Message:
-        return m.Statistics(np.frombuffer(json.dumps(statistics(self, now)).encode(), np.uint8))
+    def _asked(self, question: m.Message, _: Peer, __: int, now: float) -> m.Message:
+        return answers.answer(self, question, now)
 
     def _checkpoint(self, request: m.Checkpoint, peer: Peer, number: int, _: float) -> m.Message | None:
         if self.finishing is not None:

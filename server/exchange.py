@@ -11,16 +11,19 @@ from common import messages as m
 
 from .consistency import Consistency
 from .cuts import Cuts
+from .heat import Heat
+from .staleness import Histogram
 from .table import Table
 from .undo import Before, Undo
 
 
 class Exchange:
-    """The traffic of one table; `counters` gets pulls, applied and repeated."""
+    """The traffic of one table; `counters` gets pulls, applied and repeated; what was applied is watched."""
 
     def __init__(self, table: Table, consistency: Consistency, cuts: Cuts, counters: Counter[str]) -> None:
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
         self.undo = Undo()
+        self.staleness, self.heat = Histogram(), Heat(table.first, len(table.values))
 
     def check_pull(self, pull: m.Pull) -> None:
         """Raise unless the rows are here; learn from it which rounds are in every table whole."""
@@ -42,6 +45,7 @@ class Exchange:
         self._table.check(push)
         repeated = self._consistency.is_repeat(push)
         if not repeated:
+            self._watch(push)
             if self._cuts.in_order:
                 self.undo.keep(Before(push.lease, push.first, push.version, self._table.copy(push)))
             self._table.write(push)
@@ -54,3 +58,9 @@ class Exchange:
         """The answer to a push that this session has made before."""
         self._counters["repeated"] += 1
         return m.Applied(push.sequence, self._consistency.version(push.first), True)
+
+    def _watch(self, push: m.Push) -> None:
+        """Count a push that is about to be applied; without a version nobody can tell how stale it is."""
+        if push.version != m.NO_VERSION:
+            self.staleness.count(self._consistency.version(push.first) - push.version)
+        self.heat.count(push)

@@ -38,6 +38,8 @@ def statistics(core: Core, now: float) -> dict[str, Any]:
         "norm": norm,
         "parked": len(core.parking),
         "counters": dict(core.counters),
+        "staleness": core.exchange.staleness.as_fields(),
+        "hottest": core.exchange.heat.hottest(),
         "workers": [
             {"name": s.name, "state": s.state, "entries": s.entries, "pushed": s.pushed, "age_s": now - s.seen}
             for s in core.sessions.workers

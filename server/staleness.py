@@ -1,0 +1,39 @@
+"""How stale pushes are when they are applied: counts in bins 0, 1, 2-3, 4-7 and so on by powers of two. Pure.
+
+The staleness of a push is what the version of its rows has grown by since they were pulled: how many changes it knows
+nothing of. Exclusive order makes it 0; the asynchronous modes make it a distribution that one wants to see.
+"""
+
+from __future__ import annotations
+
+BINS = 14
+"""The last bin holds everything from 4,096 on."""
+
+
+class Histogram:
+    """Counts pushes by staleness; bounded, whatever comes."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * BINS
+
+    def count(self, tau: int) -> None:
+        """One push was applied that knew nothing of `tau` changes; less than none is none."""
+        self.counts[min(max(tau, 0).bit_length(), BINS - 1)] += 1
+
+    @property
+    def pushes(self) -> int:
+        """Pushes counted."""
+        return sum(self.counts)
+
+    def as_fields(self) -> dict[str, int]:
+        """Bin -> pushes, in order, up to the last bin that has any: `{"0": 12, "1": 3, "2-3": 1}`."""
+        used = max((bin for bin, count in enumerate(self.counts) if count), default=-1) + 1
+        return {label(bin): self.counts[bin] for bin in range(used)}
+
+
+def label(bin: int) -> str:
+    """What a bin is called: `0`, `1`, `2-3`, ..., `4096+`."""
+    if bin < 2:
+        return str(bin)
+    low = 1 << (bin - 1)
+    return f"{low}+" if bin == BINS - 1 else f"{low}-{2 * low - 1}"
