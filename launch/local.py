@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 import shutil
 import signal
 import sys
@@ -22,7 +21,7 @@ from common import log
 from common import run as runs
 from common.artifacts import write_text_atomically
 from common.dataset import Dataset
-from common.errors import ArtifactError, GlovewireError, ProcessDied
+from common.errors import GlovewireError, ProcessDied
 from common.options import TrainingOptions
 from common.settings import require, to_toml
 from monitor.watch import Watch
@@ -140,17 +139,6 @@ def _facts(config: LocalConfig, server: Child) -> dict[str, Any]:
     return {**facts, "workers": config.workers, "run": str(config.out)}
 
 
-def _has_checkpoint(run: Path) -> bool:
-    from server.checkpoint import newest
-
-    try:
-        newest(run)
-    except ArtifactError:
-        (run / runs.METRICS).unlink(missing_ok=True)  # the run begins anew, and so does its record
-        return False
-    return True
-
-
 def _quality(config: LocalConfig) -> dict[str, Any]:
     if not config.watch:
         return {}
@@ -160,19 +148,16 @@ def _quality(config: LocalConfig) -> dict[str, Any]:
 
 
 def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> tuple[list[Child], list[str], list[str]]:
-    run = secrets.token_hex(4)
     every = str(config.checkpoint_every)
-    beginning = ["--again"] if again else []
-    if config.resume or (again and _has_checkpoint(config.out)):
-        beginning.append("--resume")
-    elif config.init is not None:
+    beginning = ["--recover"] if again else ["--resume"] if config.resume else []
+    if config.init is not None:
         beginning += ["--init", str(config.init)]
     servers = [
         children.start(
             f"server {shard}",
             [
                 "server", str(config.dataset), "--out", str(config.out), "--bind", "tcp://127.0.0.1:0",
-                "--publish", "tcp://127.0.0.1:0", "--shard", f"{shard}/{config.servers}", "--run", run,
+                "--publish", "tcp://127.0.0.1:0", "--shard", f"{shard}/{config.servers}",
                 "--checkpoint-every", every, "--no-verify", "--join", "--json", *beginning,
                 *training_arguments(config.options),
             ],

@@ -31,10 +31,13 @@ from common.training_flags import training_flags
 )
 @click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run folder, with its options.")
+@click.option(
+    "--recover",
+    is_flag=True,
+    help="For a shard that is started again whenever it dies: take part in what RUN holds, from the newest checkpoint.",
+)
 @click.option("--init", type=click.Path(path_type=Path), help="Run folder whose vectors words begin with.")
 @click.option("--verify/--no-verify", default=True, help="Compare the dataset's checksums first.")
-@click.option("--run", default="", hidden=True, help="The run's id on the stream.")
-@click.option("--again", is_flag=True, hidden=True, help="This shard was killed: it may claim its run folder again.")
 @click.option("--join", is_flag=True, hidden=True, help="The run folder was prepared by whoever started this shard.")
 @click.option(
     "--log-level",
@@ -53,10 +56,9 @@ def server(
     lease_s: float,
     insecure: bool,
     resume: bool,
+    recover: bool,
     init: Path | None,
     verify: bool,
-    run: str,
-    again: bool,
     join: bool,
     log_level: str,
     **training: Any,
@@ -83,12 +85,11 @@ def server(
         checkpoint_every,
         lease_s,
         insecure,
-        run,
         join,
         verify,
         resume,
         init,
-        again,
+        recover,
     )
     log.configure(log_level, f"server {number}")
 

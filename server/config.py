@@ -26,12 +26,11 @@ class ServerConfig:
     checkpoint_every: int = 0
     lease_s: float = 30.0
     insecure: bool = False
-    run: str = ""
     join: bool = False
     verify: bool = True
     resume: bool = False
     init: Path | None = None
-    again: bool = False
+    recover: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, all problems in one UsageError."""
@@ -46,6 +45,8 @@ class ServerConfig:
             check_address(address)
             if not is_loopback(address) and not self.insecure:
                 problems.append(f"{address} can be reached from other machines: say --insecure if that is meant")
+        if self.resume and self.recover:
+            problems.append("--resume needs a checkpoint and --recover does without: give one of them")
         if self.resume and self.init is not None:
             problems.append("--resume goes on from a checkpoint: it cannot be given with --init")
         require(problems)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -30,6 +31,7 @@ CARE_MS = 5
 """While requests keep coming, everything else is done this often, not after each of them."""
 BATCH = 64
 SERVER_SAMPLE_EVERY_S = 0.5
+LOOK_EVERY_S = 0.5
 FAREWELL_S = 10.0
 FAREWELL_AFTER_SIGNAL_S = 3.0
 
@@ -62,13 +64,24 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
-    def serve(self) -> str:
-        """Answer requests until the run is over and workers have left; returns why it ended."""
+    def renew(self, core: Core) -> None:
+        """Serve another core from now on, on the same sockets: sessions, stream and record begin again."""
+        for future in self._writing.values():
+            future.exception()
+        self._record.close()
+        self._core, self._record = core, Record(self._run / METRICS)
+        self._writing, self._published, self._sampled = {}, 0, 0.0
+
+    def serve(self, look: Callable[[], object] = lambda: None) -> str:
+        """Answer requests until the run is over and workers have left; returns why it ended.
+
+        `look` is called twice a second; what it raises ends serving.
+        """
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wakeup.reader, zmq.POLLIN)
         ending: float | None = None
-        cared, owed = 0.0, False
+        cared, looked, owed = 0.0, 0.0, False
         while True:
             ready = dict(poller.poll(CARE_MS if owed else POLL_MS))
             if self._router in ready:
@@ -80,6 +93,9 @@ class Daemon:
                 continue
             cared = now
             self._between_requests(now)
+            if now - looked >= LOOK_EVERY_S:
+                looked = now
+                look()
             if self._core.ending is not None or self._core.finishing is not None:
                 ending = ending if ending is not None else now
                 late = now > ending + (FAREWELL_AFTER_SIGNAL_S if self._signalled else FAREWELL_S)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import secrets
+import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from common import log
 from common import run as runs
 from common.allocation import keep_buffers
-from common.artifacts import write_text_atomically
 from common.dataset import Dataset
 from common.errors import GlovewireError, OutputError, TrainingDiverged, UsageError
 from common.rows import RowLayout
-from common.settings import to_toml
 from common.sharding import Sharding
 from common.wire import MAX_FRAME_BYTES
 
-from . import checkpoint, consistency, kernels, optimizers, start
+from . import checkpoint, consistency, kernels, lives, optimizers, start
 from .config import Identity, ServerConfig
 from .core import Core
 from .daemon import Daemon
+from .lives import Life
 from .losses import Losses
 from .progress import Progress
 from .schedule import Schedule
@@ -33,9 +32,11 @@ TABLE = "rows"
 OTHER_SHARDS_S = 60.0
 FAILED = "failed: "
 
+logger = logging.getLogger(__name__)
 
-def build(config: ServerConfig, dataset: Dataset, now: float) -> Core:
-    """The core of a shard at the start of its training."""
+
+def build(config: ServerConfig, dataset: Dataset, life: Life, now: float) -> Core:
+    """The core of a shard at the start of its training, or of a new life of the run."""
     options, layout = config.options, dataset.layout
     rows = RowLayout.of(options)
     if config.shards > layout.rows:
@@ -47,8 +48,8 @@ def build(config: ServerConfig, dataset: Dataset, now: float) -> Core:
         )
     sharding = Sharding(layout.rows, config.shards)
     first, last = sharding.bound(config.shard), sharding.bound(config.shard + 1)
-    if config.resume:
-        begin = start.resumed(config.out, options, dataset, first, last)
+    if life.label:
+        begin = start.resumed(config.out, life.label, life.parts, options, dataset, first, last)
     else:
         begin = start.fresh(options, dataset, first, last, config.init)
     table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options))
@@ -58,43 +59,12 @@ def build(config: ServerConfig, dataset: Dataset, now: float) -> Core:
         reached = max(begin.round, begin.entries // max(dataset.total_entries, 1) * layout.partitions)
         schedule = Schedule(layout.partitions, options.epochs, options.seed, reached)
     every = config.checkpoint_every * layout.partitions
-    identity = Identity(
-        config.run or secrets.token_hex(4), config.shard, config.shards, dataset.checksum, config.lease_s, every
-    )
+    identity = Identity(life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every)
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
-    return Core(identity, options, table, mode, Progress(schedule, losses), now)
-
-
-def claim(config: ServerConfig) -> None:
-    """Make sure that RUN is ours to write: new, or begun by the other shards of the same training.
-
-    Raises OutputError when it holds a finished run, another run, or this very shard already.
-    """
-    mark = config.out / runs.CHECKPOINTS / f".shard-{config.shard}-of-{config.shards}"
-    if config.resume or config.again:
-        mark.unlink(missing_ok=True)
-    elif not config.join:
-        _require_new(config)
-    try:
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch(exist_ok=False)
-    except FileExistsError as error:
-        raise OutputError(f"run {config.out} has a shard {config.shard}/{config.shards} already") from error
-    except OSError as error:
-        raise OutputError(f"run {config.out} cannot be written: {error.strerror}") from error
-    if config.shard == 0 and not (config.out / runs.CONFIG).exists():
-        text = to_toml("server", config.options)
-        write_text_atomically(config.out / runs.CONFIG, text)
-
-
-def _require_new(config: ServerConfig) -> None:
-    out = config.out
-    if out.exists() and not out.is_dir():
-        raise OutputError(f"run {out} is a file: name another place or remove it")
-    if (out / runs.VECTORS).exists() or (config.shard == 0 and (out / runs.METRICS).exists()):
-        raise OutputError(f"run {out} exists already: name another place or remove it")
-    if out.exists() and not (out / runs.CHECKPOINTS).exists() and any(out.iterdir()):
-        raise OutputError(f"run {out} exists and is not a run: name another place or remove it")
+    core = Core(identity, options, table, mode, Progress(schedule, losses), now)
+    if core.progress.complete:  # nobody need come: it only has to be kept
+        core.finish("complete", at_once=True)
+    return core
 
 
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
@@ -104,47 +74,66 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
     kernels.warm()
     if config.options.schedule == "minibatch":
         optimizers.warm(config.options)
-    now = time.monotonic()
-    core = build(config, dataset, now)
+    if config.recover and lives.over(config):
+        logger.info(log.line("over", run=config.out))
+        return {"reason": "nothing left to do"}
+    life = lives.due(config)
+    core = build(config, dataset, life, time.monotonic())
     daemon = Daemon(core, config.out, config.bind, config.publish)
     try:
-        claim(config)
+        lives.claim(config)
         daemon.install_signals()
-        ready(daemon)
-        reason = daemon.serve()
-        facts = summary(core, reason)
-        try:
-            leave(config, dataset, core, daemon, reason, facts)
-        except GlovewireError as error:
-            daemon.announce("failed", str(error))
-            raise
-        daemon.announce("finished", reason)
-        return facts
+        while True:
+            if lives.enter(config, life):
+                ready(daemon)
+                try:
+                    return _live(config, dataset, core, daemon, life)
+                except lives.Overtaken as news:
+                    logger.warning(log.line("overtaken", why=news))
+            life = lives.due(config)
+            core = build(config, dataset, life, time.monotonic())
+            daemon.renew(core)
     finally:
         daemon.close()
 
 
+def _live(config: ServerConfig, dataset: Dataset, core: Core, daemon: Daemon, life: Life) -> dict[str, Any]:
+    """Serve until the run is over; Overtaken when it goes on in another life."""
+    reason = daemon.serve(lambda: lives.stay(config, life))
+    facts = summary(core, reason)
+    try:
+        leave(config, dataset, core, daemon, life, facts)
+    except GlovewireError as error:
+        daemon.announce("failed", str(error))
+        raise
+    daemon.announce("finished", reason)
+    return facts
+
+
 def leave(
-    config: ServerConfig, dataset: Dataset, core: Core, daemon: Daemon, reason: str, facts: dict[str, Any]
+    config: ServerConfig, dataset: Dataset, core: Core, daemon: Daemon, life: Life, facts: dict[str, Any]
 ) -> None:
     """Write the final checkpoint and, on shard 0, the vectors of all shards."""
+    reason = str(facts["reason"])
     if reason.startswith(FAILED):
         raise TrainingDiverged(reason.removeprefix(FAILED))
     daemon.write_now(core.final())
     if config.shard == 0:
-        await_shards(config.out, config.shards)
+        await_shards(config, life)
         checkpoint.assemble(config.out, dataset, config.options, config.shards, facts)
+    lives.leave(config, life, reason)
 
 
-def await_shards(run: Path, shards: int) -> None:
-    """Wait until every shard has left its final checkpoint in `run`; OutputError naming those that have not."""
+def await_shards(config: ServerConfig, life: Life) -> None:
+    """Wait until every other shard has left its final checkpoint; OutputError naming those that have not."""
     deadline = time.monotonic() + OTHER_SHARDS_S
-    while missing := checkpoint.missing(run, "final", shards):
+    while missing := lives.absent(config, life):
+        lives.stay(config, life)
         if time.monotonic() > deadline:
             names = ", ".join(map(str, missing))
             raise OutputError(
-                f"shards {names} left no final checkpoint in {run / runs.CHECKPOINTS} within {OTHER_SHARDS_S:.0f} s: "
-                "were they told to finish, and do they share this folder?"
+                f"shards {names} left no final checkpoint in {config.out / runs.CHECKPOINTS} within "
+                f"{OTHER_SHARDS_S:.0f} s: were they told to finish, and do they share this folder?"
             )
         time.sleep(0.05)
 

@@ -13,7 +13,7 @@ from common.errors import ArtifactError, UsageError
 from common.options import TrainingOptions
 from common.rounds import epoch_rounds
 from common.rows import RowLayout
-from common.run import load_vectors
+from common.run import CONFIG, load_vectors
 
 from . import checkpoint
 
@@ -54,10 +54,13 @@ def saved_options(run: Path) -> TrainingOptions:
     return TrainingOptions.from_message(facts["options"])
 
 
-def resumed(run: Path, options: TrainingOptions, dataset: Dataset, first: int, last: int) -> Start:
-    """Rows of the newest checkpoint in `run`, whatever its number of shards; ArtifactError when it does not fit."""
-    label, shards = checkpoint.newest(run)
+def resumed(
+    run: Path, label: str, shards: int, options: TrainingOptions, dataset: Dataset, first: int, last: int
+) -> Start:
+    """Rows [first, last) of a checkpoint in `run`, however many shards made it; ArtifactError when it does not fit."""
     rows, facts = checkpoint.read(run, label, shards)
+    if facts["options"] != options.as_message():
+        raise ArtifactError(f"the checkpoint {label} of {run} was trained with other options: see {run / CONFIG}")
     if facts["dataset"] != dataset.checksum:
         raise ArtifactError(f"the checkpoint {label} of {run} was trained on another dataset")
     if len(rows) != dataset.layout.rows:

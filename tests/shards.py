@@ -24,6 +24,7 @@ from common.options import TrainingOptions
 from server.config import ServerConfig
 from server.core import Core
 from server.daemon import Daemon
+from server.lives import Life
 from server.service import build
 
 T = TypeVar("T")
@@ -83,8 +84,8 @@ def shard(
     """A shard of a small model; `options` are training options, `lease_s` and `checkpoint_every` the server's."""
     own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every") if key in options}
     training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
-    config = ServerConfig(dataset.path, out, training, shard=number, shards=shards, run="run", **own)
-    return Shard(build(config, dataset, now), dataset, now)
+    config = ServerConfig(dataset.path, out, training, shard=number, shards=shards, **own)
+    return Shard(build(config, dataset, Life(run="run"), now), dataset, now)
 
 
 def in_memory(path: Path, **options: Any) -> Dataset:

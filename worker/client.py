@@ -25,6 +25,8 @@ PARTING_S = 3.0
 ANY_DELAY_MS = 100
 UNSENT = 0.0
 TEND_EVERY_S = 0.01
+HELLO_AGAIN_S = 0.5
+APART = "the shards did not come to be in one run: do they share the run folder?"
 
 OnReply = Callable[[m.Message], None]
 
@@ -93,6 +95,7 @@ class Client:
         self.name, self._dataset, self._silence_s = name, dataset, silence_s
         self._incarnation = secrets.randbits(62)
         self._tended = 0.0
+        self._joined = False
         self._context = sockets.Context()
         self.bytes_sent = 0
         self.failed: errors.GlovewireError | None = None
@@ -114,14 +117,17 @@ class Client:
         self._role = role
         for link in self.links:
             self._hello(link)
-        deadline = time.monotonic() + (timeout_s or self._silence_s)
-        while waiting := [link.address for link in self.links if link.welcome is None]:
+        deadline, asked = time.monotonic() + (timeout_s or self._silence_s), time.monotonic()
+        while (waiting := [link.address for link in self.links if link.welcome is None]) or self._apart():
             self.poll(ANY_DELAY_MS, silence=False)
-            if time.monotonic() > deadline:
-                raise errors.DeadlineExceeded(f"no server answers at {', '.join(waiting)}")
-        welcomes = [link.welcome for link in self.links if link.welcome is not None]
-        self._check_shards(welcomes)
-        return welcomes[0]
+            if (now := time.monotonic()) > deadline:
+                raise errors.DeadlineExceeded(f"no server answers at {', '.join(waiting)}" if waiting else APART)
+            if not waiting and now - asked > HELLO_AGAIN_S:
+                asked = now
+                for link in self.links:
+                    self._hello(link)
+        self._joined = True
+        return self._welcomes()[0]
 
     def send(self, shard: int, message: m.Message, on_reply: OnReply) -> None:
         """Start a request; `on_reply` is called with the reply inside a later `poll`."""
@@ -197,12 +203,23 @@ class Client:
             self.failed = self.failed or error
             return
         if isinstance(welcome, m.Welcome):
-            if welcome.sequence < link.applied:
-                self.failed = errors.UnknownSession(f"{link.address} took this worker for lost and forgot its session")
+            another = link.welcome is not None and link.welcome.run != welcome.run
+            if welcome.sequence < link.applied or (another and self._joined):
+                self.failed = errors.UnknownSession(
+                    f"{link.address} has forgotten this worker: it took it for lost, or began again"
+                )
                 return
             again, link.welcome = link.welcome is not None, welcome
             if again:
                 link.resend(older_than=float("inf"))
+
+    def _welcomes(self) -> list[m.Welcome]:
+        return [link.welcome for link in self.links if link.welcome is not None]
+
+    def _apart(self) -> bool:
+        """Whether the shards are in different lives of the run: the last to be started again is ahead of the others."""
+        self._check_shards(self._welcomes())
+        return len({welcome.run for welcome in self._welcomes()}) > 1
 
     def _check_shards(self, welcomes: list[m.Welcome]) -> None:
         found = [f"{link.address} is shard {w.shard}/{w.shards}" for link, w in zip(self.links, welcomes, strict=True)]
