@@ -6,6 +6,8 @@ A message is one line, says what is wrong and, where there is one, the way out. 
 
 from typing import ClassVar
 
+_OVER = "the run is over ("
+
 
 class GlovewireError(Exception):
     """Base of every expected fault; a command prints its message as one line and exits with `exit_status`."""
@@ -99,6 +101,12 @@ class UnknownSession(GlovewireError):
     code = "unknown-session"
 
 
+class OutOfOrder(GlovewireError):
+    """A push or report came before the one that must precede it, which was lost or is late: send both again."""
+
+    code = "out-of-order"
+
+
 class LeaseLost(GlovewireError):
     """The lease under which a push was made has gone to somebody else."""
 
@@ -115,6 +123,16 @@ class Finishing(GlovewireError):
     """The server is ending the run and takes no new work."""
 
     code = "finishing"
+
+    @classmethod
+    def because(cls, reason: str) -> "Finishing":
+        """The run is over, for a `reason` as in the message Finish."""
+        return cls(f"{_OVER}{reason})")
+
+    @property
+    def reason(self) -> str:
+        """Why the run is over: what `because` was told, also after crossing the wire."""
+        return str(self).removeprefix(_OVER).removesuffix(")") if str(self).startswith(_OVER) else str(self)
 
 
 class DeadlineExceeded(GlovewireError):

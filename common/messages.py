@@ -144,9 +144,10 @@ class Score(Message):
 
 @dataclass(frozen=True)
 class Bye(Message):
-    """The worker leaves; `reason` as in Finish."""
+    """The worker leaves; `reason` as in Finish. `pushes` is how many it has sent to this shard, repeats included."""
 
     reason: str
+    pushes: int = 0
 
 
 # ---- replies

@@ -27,7 +27,7 @@ class LossSample(Message):
 
 @dataclass(frozen=True)
 class WorkerSample(Message):
-    """One worker's state: `training`, `late`, `lost` or `left`."""
+    """One worker's state: `training` or `late`."""
 
     topic: ClassVar[str] = "worker"
     t: float
@@ -71,7 +71,7 @@ class QualitySample(Message):
 
 @dataclass(frozen=True)
 class Event(Message):
-    """Something happened: `joined`, `left`, `lost`, `epoch`, `checkpoint`, `finished`, `failed`."""
+    """Something happened: `joined`, `late`, `left`, `lost`, `epoch`, `checkpoint`, `finished`, `failed`."""
 
     topic: ClassVar[str] = "event"
     t: float

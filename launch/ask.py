@@ -137,9 +137,12 @@ def _statistics(client: Client, shard: int, timeout: float) -> dict[str, Any]:
 def _describe(address: str, one: dict[str, Any]) -> list[str]:
     rate = one["entries"] / one["seconds"] / 1e6 if one["seconds"] else 0.0
     counters = ", ".join(f"{name} {count}" for name, count in sorted(one["counters"].items())) or "none yet"
+    pushes = one["pushes"]
     lines = [
         f"{address}  shard {one['shard']}/{one['shards']}  run {one['run']}  {one['state']}",
         f"  rows      {one['rows'][0]} to {one['rows'][1]}",
+        f"  pushes    {pushes['sent']} sent, {pushes['heard']} heard = {pushes['applied']} applied + "
+        f"{pushes['repeated']} repeated + {pushes['refused']} refused",
         f"  requests  {counters}; {one['parked']} waiting",
     ]
     if one["shard"] == 0:

@@ -131,12 +131,14 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
                 until_over(watch, servers, workers, children, scored)
         await_end(servers, children)
         until(lambda: not any(worker.running for worker in workers), GOODBYE_S)
-        return {**_facts(config, servers[0]), **_quality(config)}
+        return {**_facts(config, servers), **_quality(config)}
 
 
-def _facts(config: LocalConfig, server: Child) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(server.printed().splitlines()[-1])
-    return {**facts, "workers": config.workers, "run": str(config.out)}
+def _facts(config: LocalConfig, servers: list[Child]) -> dict[str, Any]:
+    """What shard 0 says of the run, with the pushes to all shards."""
+    said: list[dict[str, Any]] = [json.loads(server.printed().splitlines()[-1]) for server in servers]
+    pushes = {key: sum(one["pushes"][key] for one in said) for key in said[0]["pushes"]}
+    return {**said[0], "pushes": pushes, "workers": config.workers, "run": str(config.out)}
 
 
 def _quality(config: LocalConfig) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from common import messages as m
-from common.errors import BadRequest, DatasetMismatch, Finishing, GlovewireError, ProtocolError
+from common.errors import BadRequest, DatasetMismatch, Finishing, GlovewireError, OutOfOrder, ProtocolError
 from common.options import TrainingOptions
 
 from . import answers
@@ -18,11 +18,13 @@ from .config import Identity
 from .consistency import Consistency
 from .cuts import Cuts, Snapshot
 from .exchange import Exchange
+from .news import News
 from .parking import Outgoing, Parked, Parking
 from .progress import Progress
 from .sessions import Peer, Session, Sessions
 from .status import checkpoint_facts
 from .table import Table
+from .tally import STRANGER, Tally
 
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 
@@ -36,14 +38,15 @@ class Core:
         started: float,
     ) -> None:  # fmt: skip
         self.identity, self.options, self.table = identity, options, table
-        self.consistency, self.progress, self.started = consistency, progress, started
+        self.consistency, self.progress = consistency, progress
         self.sessions = Sessions()
+        self.tally = Tally()
+        self.news = News(started, identity.shard)
         self.counters: Counter[str] = Counter()
         self.ending: str | None = None
         self.finishing: str | None = None
         self.parking = Parking()
         self._out: list[Outgoing] = []
-        self._news: list[m.Message] = []
         self._bytes_of_the_gone = 0
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
         self.exchange = Exchange(table, consistency, self.cuts, self.counters)
@@ -65,7 +68,7 @@ class Core:
         except GlovewireError as error:
             reply = self.refuse(error)
         if reply is not None:
-            self._out.append(Outgoing(peer, number, reply))
+            self._reply(peer, number, message, reply)
         self._unpark()
         return self._drain()
 
@@ -75,9 +78,12 @@ class Core:
         return m.Refused(error.code, str(error)[:500])
 
     def tick(self, now: float) -> list[Outgoing]:
-        """Time has passed: workers not heard for the lease time lose their leases."""
-        for session in self.sessions.silent(now - self.identity.lease_s):
-            self._leave(session, now, "lost", "not heard in time")
+        """Time has passed: workers not heard for a while are late, those not heard for the lease time are lost."""
+        late, lost = self.sessions.watch(now, self.identity.lease_s)
+        for session in late:
+            self.news.say_of_worker(now, "late", session.name, f"not heard for {now - session.seen:.1f} s")
+        for session in lost:
+            self._leave(session, now, "lost", f"not heard for {self.identity.lease_s:g} s")
         if self.ending is not None and not self.sessions.workers:
             self.finishing = self.finishing or self.ending
         self._unpark()
@@ -85,16 +91,14 @@ class Core:
 
     def samples(self, now: float) -> list[m.Message]:
         """What is due on the stream: events at once, losses at most ten times a second."""
-        found: list[m.Message] = [*self._news, *self.progress.losses.samples(now, force=self.finishing is not None)]
-        self._news.clear()
-        return found
+        return [*self.news.take(), *self.progress.losses.samples(now, force=self.finishing is not None)]
 
     def checkpointed(self, label: str, now: float, error: GlovewireError | None = None) -> list[Outgoing]:
         """A checkpoint is on disk, or could not be written: tell those who asked, and the stream."""
         reply = m.Checkpointed(label) if error is None else self.refuse(error)
         asked = self.cuts.written(label, on_disk=error is None)
         self._out.extend(Outgoing(peer, number, reply) for peer, number in asked)
-        self.say(now, "checkpoint", label, "" if error is None else f"not written: {error}")
+        self.news.say(now, "checkpoint", label, "" if error is None else f"not written: {error}")
         return self._drain()
 
     def finish(self, reason: str, *, at_once: bool = False) -> list[Outgoing]:
@@ -119,7 +123,7 @@ class Core:
 
     def _hello(self, hello: m.Hello, peer: Peer, _: int, now: float) -> m.Message:
         if self.finishing is not None:
-            raise Finishing(f"the run is over ({self.finishing})")
+            raise Finishing.because(self.finishing)
         if hello.role == "worker" and hello.dataset != self.identity.dataset:
             raise DatasetMismatch(
                 f"this worker's dataset ({hello.dataset[:12] or 'none'}) is not the server's "
@@ -132,7 +136,7 @@ class Core:
         if replaced is not None:
             self._release(replaced, now, "lost", "replaced by a new process of the same name")
         if session.role == "worker" and session is not before:
-            self._say_of_worker(now, "joined", session.name, "")
+            self.news.say_of_worker(now, "joined", session.name, "")
         who = self.identity
         return m.Welcome(
             who.run, who.shard, who.shards, session.index, session.pushed, who.lease_s, self.options.as_message()
@@ -164,7 +168,7 @@ class Core:
         if push.sequence <= session.pushed:
             return self.exchange.again(push)
         if push.sequence != session.pushed + 1:
-            raise BadRequest(f"push {push.sequence} came before push {session.pushed + 1}")
+            raise OutOfOrder(f"push {push.sequence} came before push {session.pushed + 1}")
         reply = self.exchange.take(push)
         session.pushed = push.sequence
         return reply
@@ -173,8 +177,10 @@ class Core:
         session = self.sessions.worker(peer, now)
         if self.identity.shard:
             raise BadRequest("only shard 0 counts reports")
+        if report.sequence > session.reported + 1:
+            raise OutOfOrder(f"report {report.sequence} came before report {session.reported + 1}")
         if report.sequence > session.reported:
-            self._news.extend(self.progress.count(session, report, now, now - self.started))
+            self.news.add(self.progress.count(session, report, now, now - self.news.started))
             session.reported = report.sequence
             self.exchange.undo.reported(report.lease)
             if self.progress.complete:
@@ -201,11 +207,12 @@ class Core:
     def _score(self, score: m.Score, peer: Peer, _: int, now: float) -> m.Message:
         self.sessions.of(peer, now)
         losses = self.progress.losses
-        self._news.append(m.QualitySample(now - self.started, losses.entries, score.test[:64], score.score))
+        self.news.add([m.QualitySample(now - self.news.started, losses.entries, score.test[:64], score.score)])
         return m.Noted(self.finishing is not None, losses.epoch, losses.entries)
 
     def _bye(self, bye: m.Bye, peer: Peer, _: int, now: float) -> m.Message:
-        self._leave(self.sessions.of(peer, now), now, "left", bye.reason[:200])
+        if self.sessions.name_at(peer) is not None:  # otherwise it has left already, and the answer was lost
+            self._leave(self.sessions.of(peer, now), now, "left", bye.reason[:200], bye.pushes)
         return m.Farewell()
 
     # ---- helpers of the handlers
@@ -227,7 +234,7 @@ class Core:
 
     def _answer_pull(self, pull: m.Pull) -> m.Message | None:
         if self.finishing is not None:
-            raise Finishing(f"the run is over ({self.finishing})")
+            raise Finishing.because(self.finishing)
         return self.exchange.answer(pull)
 
     def _unpark(self) -> None:
@@ -237,7 +244,12 @@ class Core:
                 self._out.append(Outgoing(peer, number, self.refuse(Finishing(LAST_CHECKPOINT))))
         for parked, reply in self.parking.retry(self._retry):
             if self.sessions.is_open(parked.session, parked.peer):
-                self._out.append(Outgoing(parked.peer, parked.number, reply))
+                self._reply(parked.peer, parked.number, parked.message, reply)
+
+    def _reply(self, peer: Peer, number: int, request: m.Message, reply: m.Message) -> None:
+        if isinstance(request, m.Push):
+            self.tally.answered(self.sessions.name_at(peer) or STRANGER, reply)
+        self._out.append(Outgoing(peer, number, reply))
 
     def _retry(self, parked: Parked) -> m.Message | None:
         if not self.sessions.is_open(parked.session, parked.peer):
@@ -249,29 +261,21 @@ class Core:
         except GlovewireError as error:
             return self.refuse(error)
 
-    def _leave(self, session: Session, now: float, kind: str, why: str) -> None:
+    def _leave(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
         self.sessions.close(session)
-        self._release(session, now, kind, why)
+        self._release(session, now, kind, why, pushes)
 
-    def _release(self, session: Session, now: float, kind: str, why: str) -> None:
+    def _release(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
         blocks = self.progress.release(session.name)
         if session.role == "worker":
+            self.tally.left(session.name, pushes)
             self._bytes_of_the_gone += session.bytes_sent
             text = f"{why}; {len(blocks)} blocks go to others" if blocks else why
-            self._say_of_worker(now, kind, session.name, text)
+            self.news.say_of_worker(now, kind, session.name, text)
 
     def _known(self, table: str) -> None:
         if table != self.table.name:
             raise BadRequest(f"no table is called {table[:40]!r}")
-
-    def _say_of_worker(self, now: float, kind: str, name: str, text: str) -> None:
-        """Workers come and go at every shard; one of them tells."""
-        if self.identity.shard == 0:
-            self.say(now, kind, name, text)
-
-    def say(self, now: float, kind: str, subject: str, text: str) -> None:
-        """Say something on the stream."""
-        self._news.append(m.Event(now - self.started, kind, subject, text[:500]))
 
     def _drain(self) -> list[Outgoing]:
         out, self._out = self._out, []

@@ -113,7 +113,7 @@ class Daemon:
 
     def announce(self, kind: str, text: str = "") -> None:
         """Publish an event about this shard and whatever else is due."""
-        self._core.say(time.monotonic(), kind, f"shard {self._core.identity.shard}", text)
+        self._core.news.say(time.monotonic(), kind, f"shard {self._core.identity.shard}", text)
         self._publish(time.monotonic())
 
     def close(self) -> None:

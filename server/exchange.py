@@ -18,7 +18,7 @@ from .undo import Before, Undo
 
 
 class Exchange:
-    """The traffic of one table; `counters` gets pulls, applied and repeated; what was applied is watched."""
+    """The traffic of one table; `counters` gets pulls; what was applied is watched."""
 
     def __init__(self, table: Table, consistency: Consistency, cuts: Cuts, counters: Counter[str]) -> None:
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
@@ -51,12 +51,10 @@ class Exchange:
             self._table.write(push)
             self._consistency.applied(push)
             self._cuts.offer(push)
-        self._counters["repeated" if repeated else "applied"] += 1
         return m.Applied(push.sequence, self._consistency.version(push.first), repeated)
 
     def again(self, push: m.Push) -> m.Applied:
         """The answer to a push that this session has made before."""
-        self._counters["repeated"] += 1
         return m.Applied(push.sequence, self._consistency.version(push.first), True)
 
     def _watch(self, push: m.Push) -> None:

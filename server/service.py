@@ -155,4 +155,5 @@ def summary(core: Core, reason: str) -> dict[str, Any]:
         "servers": core.identity.shards,
         "bytes_sent": core.bytes_from_workers,
         "counters": dict(core.counters),
+        "pushes": core.tally.summary(),
     }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from common.errors import BadRequest, LimitExceeded, UnknownSession
 from common.messages import Granted, Hello
 
 MAX_SESSIONS = 1024
+MAX_ENDED = 4096
+LATE_FRACTION = 0.25
+"""A worker that has been silent for this part of its lease is late; after all of it, lost."""
+STALL_S = 1.0
+"""When nobody looked for so long, the silence is ours and not the workers'."""
 ALL = "all"
 Peer = bytes
 
@@ -40,7 +45,8 @@ class Sessions:
     by_name: dict[str, Session] = field(default_factory=dict)
     _by_peer: dict[Peer, Session] = field(default_factory=dict)
     _joined: int = 0
-    _replaced: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=MAX_SESSIONS))
+    _ended: OrderedDict[tuple[str, int], bool] = field(default_factory=OrderedDict)
+    _watched: float | None = None
 
     def open(self, hello: Hello, peer: Peer, now: float) -> tuple[Session, Session | None]:
         """The session of a hello, and the one that it replaces (same name, other incarnation), if any."""
@@ -50,8 +56,7 @@ class Sessions:
             raise BadRequest("a worker's name must be 1 to 64 printable characters")
         if hello.name == ALL:
             raise BadRequest(f"a worker cannot be called {ALL!r}: the stream calls the sum of them so")
-        if (hello.name, hello.incarnation) in self._replaced:
-            raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
+        self._require_alive(hello)
         known = self.by_name.get(hello.name)
         if known is not None and (known.incarnation, known.role) == (hello.incarnation, hello.role):
             self._by_peer.pop(known.peer, None)
@@ -61,8 +66,7 @@ class Sessions:
         if known is None and len(self.by_name) >= MAX_SESSIONS:
             raise LimitExceeded(f"the server has {MAX_SESSIONS} sessions already")
         if known is not None:
-            self.close(known)
-            self._replaced.append((known.name, known.incarnation))
+            self.close(known, replaced=True)
         session = Session(hello.name, hello.incarnation, hello.role, self._joined, peer, now, now)
         self._joined += 1
         self.by_name[hello.name] = self._by_peer[peer] = session
@@ -88,8 +92,16 @@ class Sessions:
         session = self._by_peer.get(peer)
         return session if session is not None and session.name != name else None
 
-    def close(self, session: Session) -> None:
-        """Forget a session."""
+    def name_at(self, peer: Peer) -> str | None:
+        """The name of whoever speaks from `peer`, None without a session."""
+        session = self._by_peer.get(peer)
+        return None if session is None else session.name
+
+    def close(self, session: Session, *, replaced: bool = False) -> None:
+        """End a session. Its incarnation does not come back: what it had belongs to others now."""
+        self._ended[session.name, session.incarnation] = replaced
+        while len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
         if self.by_name.get(session.name) is session:
             del self.by_name[session.name]
         if self._by_peer.get(session.peer) is session:
@@ -104,6 +116,26 @@ class Sessions:
         """The sessions that train."""
         return [session for session in self.by_name.values() if session.role == "worker"]
 
-    def silent(self, since: float) -> list[Session]:
-        """Sessions not heard after `since`."""
-        return [session for session in self.by_name.values() if session.seen < since]
+    def watch(self, now: float, lease_s: float) -> tuple[list[Session], list[Session]]:
+        """Sessions that have become late since the last look, and those whose lease is over.
+
+        The time of a stall, in which this server did not look, is nobody's silence.
+        """
+        stall = now - self._watched if self._watched is not None else 0.0
+        self._watched = now
+        if stall > STALL_S:
+            for session in self.by_name.values():
+                session.seen = min(session.seen + stall, now)
+        lost = [session for session in self.by_name.values() if now - session.seen > lease_s]
+        quiet = (s for s in self.by_name.values() if now - s.seen > lease_s * LATE_FRACTION and s.state != "late")
+        late = [session for session in quiet if session not in lost]
+        for session in late:
+            session.state = "late"
+        return late, lost
+
+    def _require_alive(self, hello: Hello) -> None:
+        replaced = self._ended.get((hello.name, hello.incarnation))
+        if replaced:
+            raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
+        if replaced is not None:
+            raise UnknownSession(f"the session of {hello.name!r} is over: begin a new one")

@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from .core import Core
 
 
-LATE_FRACTION = 0.25
-"""A worker that has been silent for this part of its lease is late; after all of it, lost."""
-
-
 def statistics(core: Core, now: float) -> dict[str, Any]:
     """Counters and states as plain JSON values."""
     losses, schedule, table = core.progress.losses, core.progress.schedule, core.table
@@ -40,6 +36,8 @@ def statistics(core: Core, now: float) -> dict[str, Any]:
         "counters": dict(core.counters),
         "staleness": core.exchange.staleness.as_fields(),
         "hottest": core.exchange.heat.hottest(),
+        "pushes": core.tally.summary(),
+        "pushes_of": core.tally.workers(),
         "workers": [
             {"name": s.name, "state": s.state, "entries": s.entries, "pushed": s.pushed, "age_s": now - s.seen}
             for s in core.sessions.workers
@@ -61,16 +59,15 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
 
 def samples(core: Core, now: float, bytes_in: int, bytes_out: int) -> list[m.Message]:
     """This shard's counters and, from shard 0, the state of every worker."""
-    t, who, count = now - core.started, core.identity, core.counters
+    t, who, count, pushes = now - core.news.started, core.identity, core.counters, core.tally.total
     shard = m.ServerSample(
-        t, who.shard, who.shards, len(core.table.values), len(core.sessions.workers), count["pulls"], count["applied"],
-        count["repeated"], count["refused"], len(core.parking), bytes_in, bytes_out,
+        t, who.shard, who.shards, len(core.table.values), len(core.sessions.workers), count["pulls"], pushes["applied"],
+        pushes["repeated"], count["refused"], len(core.parking), bytes_in, bytes_out,
     )  # fmt: skip
     workers = core.sessions.workers if who.shard == 0 else []
-    return [shard, *(_worker(session, t, now, who.lease_s) for session in workers)]
+    return [shard, *(_worker(session, t, now) for session in workers)]
 
 
-def _worker(session: Session, t: float, now: float, lease_s: float) -> m.WorkerSample:
-    rate = session.entries / max(now - session.joined, 1e-9)
-    state = "late" if now - session.seen > lease_s * LATE_FRACTION else session.state
-    return m.WorkerSample(t, session.name, state, session.entries, rate, session.bytes_sent, now - session.seen)
+def _worker(session: Session, t: float, now: float) -> m.WorkerSample:
+    rate, age_s = session.entries / max(now - session.joined, 1e-9), now - session.seen
+    return m.WorkerSample(t, session.name, session.state, session.entries, rate, session.bytes_sent, age_s)

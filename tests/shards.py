@@ -26,6 +26,7 @@ from server.core import Core
 from server.daemon import Daemon
 from server.lives import Life
 from server.service import build
+from server.sessions import STALL_S
 
 T = TypeVar("T")
 MINIBATCH: dict[str, Any] = {"schedule": "minibatch", "consistency": "async"}
@@ -58,9 +59,11 @@ class Shard:
         return self.inbox.get((peer, number), [None])[-1]  # type: ignore[list-item]
 
     def tick(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
-        self._sort(self.core.tick(self.now))
+        """Let time pass, while the server looks now and then."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + STALL_S / 2, end)
+            self._sort(self.core.tick(self.now))
 
     def hello(
         self, name: str = "w0", *, peer: bytes = b"", incarnation: int = 1, role: str = "worker"

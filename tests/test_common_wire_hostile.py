@@ -15,7 +15,7 @@ from strategies import any_message, quick
 from common import messages as m
 from common import wire
 from common.errors import LimitExceeded, NotFinite, ProtocolError, VersionMismatch
-from common.fields import Message
+from common.fields import PROTOCOL_VERSION, Message
 
 BAD = (ProtocolError, NotFinite)
 """VersionMismatch and LimitExceeded are ProtocolErrors."""
@@ -146,9 +146,9 @@ def test_another_protocol_is_said_to_be_one(greeting: bytes) -> None:
     assert type(caught.value) is ProtocolError
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, PROTOCOL_VERSION + 1, 255])
 def test_another_version_is_said_to_be_one(version: int) -> None:
-    with pytest.raises(VersionMismatch, match=f"protocol version {version}, this program version 1"):
+    with pytest.raises(VersionMismatch, match=f"protocol version {version}, this program version {PROTOCOL_VERSION}"):
         wire.decode([wire.MAGIC + bytes([version]), b"whatever"])
 
 

@@ -46,7 +46,8 @@ class Model(RuleBasedStateMachine):
         self.held: dict[str, list[int]] = {name: [] for name in NAMES}
         self.heard: dict[str, float] = {}
         self.incarnation = dict.fromkeys(NAMES, 1)
-        self.connections = self.finished = self.applied = self.repeated = self.pulls = 0
+        self.ended = dict.fromkeys(NAMES, False)
+        self.connections = self.finished = self.applied = self.repeated = self.refused = self.pulls = 0
         self.over = False
 
     # ---- coming and going
@@ -56,7 +57,9 @@ class Model(RuleBasedStateMachine):
         """A first hello, one after a cut connection, or one of a new process."""
         self.connections += 1
         peer = b"%s-%d" % (name.encode(), self.connections)
-        if name in self.peer and restarted:
+        if (name in self.peer and restarted) or self.ended[name]:
+            if self.ended[name] and not self.over:
+                assert code(self.shard.hello(name, peer=peer, incarnation=self.incarnation[name])) == "unknown-session"
             self.incarnation[name] += 1
         reply = self.shard.hello(name, peer=peer, incarnation=self.incarnation[name])
         if self.over:
@@ -65,6 +68,7 @@ class Model(RuleBasedStateMachine):
         assert isinstance(reply, m.Welcome)
         if name not in self.peer or restarted:
             self.forget(name)
+        self.ended[name] = False
         assert reply.sequence == self.pushed[name]
         self.waiting.pop(name, None)  # what waited was asked from the old connection
         self.peer[name], self.heard[name] = peer, self.shard.now
@@ -75,6 +79,7 @@ class Model(RuleBasedStateMachine):
         name = self.somebody(data)
         assert self.shard.ask(self.peer[name], m.Bye("left")) == m.Farewell()
         self.forget(name)
+        self.ended[name] = True
         del self.peer[name]
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 11.0]))
@@ -83,6 +88,7 @@ class Model(RuleBasedStateMachine):
         for name in [name for name in self.peer if self.heard[name] < self.shard.now - LEASE_S]:
             peer = self.peer.pop(name)
             self.forget(name)
+            self.ended[name] = True
             assert code(self.shard.ask(peer, m.Beat())) == "unknown-session"
 
     # ---- pushing and pulling
@@ -99,7 +105,8 @@ class Model(RuleBasedStateMachine):
             return
         reply = self.shard.ask(self.peer[name], add(self.shard, sequence, 1.0, first, first + rows))
         if ahead > 1:
-            assert code(reply) == "bad-request"
+            assert code(reply) == "out-of-order"
+            self.refused += 1
             return
         assert isinstance(reply, m.Applied)
         assert (reply.sequence, reply.repeated) == (sequence, ahead < 1)
@@ -181,12 +188,10 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def counters_reconcile(self) -> None:
-        counters = self.shard.core.counters
-        assert (counters["applied"], counters["repeated"], counters["pulls"]) == (
-            self.applied,
-            self.repeated,
-            self.pulls,
-        )
+        total = self.shard.core.tally.total
+        assert (total["applied"], total["repeated"], total["refused"]) == (self.applied, self.repeated, self.refused)
+        assert total["heard"] == self.applied + self.repeated + self.refused
+        assert self.shard.core.counters["pulls"] == self.pulls
         assert self.shard.core.progress.losses.entries == self.finished
         assert sorted(session.name for session in self.shard.core.sessions.workers) == sorted(self.peer)
 

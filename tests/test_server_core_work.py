@@ -83,7 +83,8 @@ def test_a_worker_that_is_silent_is_lost_and_its_block_goes_to_who_waits(dataset
     assert again.lease != lost.lease
     assert one.events("lost") == ["a"]
     assert code(one.ask(b"a", m.Beat())) == "unknown-session"
-    one.hello("a")
+    assert code(one.hello("a")) == "unknown-session"
+    one.hello("a", incarnation=2)
     assert code(one.ask(b"a", report(1, lost.lease))) == "lease-lost"
 
 

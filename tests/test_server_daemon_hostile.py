@@ -41,7 +41,7 @@ def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
         yield daemon
         assert client.ask(0, add(one, 2), timeout_s=20) == m.Applied(2, 2, False)
         assert isinstance(client.ask(0, pull(0, 2)), m.Rows)
-        assert one.core.counters["applied"] == 2
+        assert one.core.tally.total["applied"] == 2
         client.ask(0, m.Bye(""))
 
 

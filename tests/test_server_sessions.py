@@ -100,13 +100,54 @@ def test_there_is_room_for_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) 
     all_.open(hello("w1", incarnation=9), b"4", 0.0)
 
 
-def test_the_silent_ones_are_those_not_heard_since() -> None:
+def watch(all_: Sessions, since: float, until: float, lease_s: float = 10.0) -> tuple[list[str], list[str]]:
+    """Look every half second; who became late, who was lost."""
+    late, lost = [], []
+    for step in range(int((until - since) * 2) + 1):
+        found = all_.watch(since + step / 2, lease_s)
+        late += [session.name for session in found[0]]
+        lost += [session.name for session in found[1] if session.name not in lost]
+    return late, lost
+
+
+def test_the_silent_are_late_first_and_lost_later() -> None:
     all_ = Sessions()
     for n in range(3):
         all_.open(hello(f"w{n}"), b"%d" % n, float(n))
-    assert [session.name for session in all_.silent(1.0)] == ["w0"]
-    all_.of(b"0", 9.0)
-    assert [session.name for session in all_.silent(1.5)] == ["w1"]
+    assert watch(all_, 0.0, 2.5) == ([], [])
+    assert watch(all_, 2.5, 4.5) == (["w0", "w1"], [])
+    all_.of(b"0", 4.5)
+    assert all_.by_name["w0"].state == "training"
+    assert watch(all_, 4.5, 11.5) == (["w2", "w0"], ["w1"])
+
+
+def test_a_server_that_did_not_look_blames_nobody() -> None:
+    """It was stopped, or busy, for 100 s; what the workers said meanwhile lies unread in its socket."""
+    all_ = Sessions()
+    all_.open(hello("w0"), b"0", 0.0)
+    assert watch(all_, 0.0, 1.0) == ([], [])
+    assert watch(all_, 101.0, 102.0) == ([], [])
+    assert watch(all_, 102.0, 109.0) == (["w0"], [])
+    assert watch(all_, 109.0, 111.0) == ([], ["w0"])
+
+
+def test_a_session_that_ended_does_not_come_back() -> None:
+    """What it had leased belongs to others: its process must begin a new one."""
+    all_ = Sessions()
+    session, _ = all_.open(hello("w0"), b"0", 0.0)
+    all_.close(session)
+    with pytest.raises(UnknownSession, match="is over"):
+        all_.open(hello("w0"), b"1", 1.0)
+    all_.open(hello("w0", incarnation=2), b"1", 1.0)
+    assert [one.incarnation for one in all_.workers] == [2]
+
+
+def test_ended_sessions_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_ENDED", 5)
+    all_ = Sessions()
+    for n in range(50):
+        all_.close(all_.open(hello("w0", incarnation=n), b"0", 0.0)[0])
+    assert len(all_._ended) == 5
 
 
 def parked(number: int = 1, session: Any = None, peer: bytes = b"p") -> Parked:

@@ -19,7 +19,9 @@ from common import errors, sockets, wire
 from common import messages as m
 
 BEAT_AFTER_S = 1.0
+RESEND_FIRST_S = 0.5
 RESEND_AFTER_S = 5.0
+STALL_S = 1.0
 SILENCE_S = 30.0
 PARTING_S = 3.0
 ANY_DELAY_MS = 100
@@ -33,12 +35,22 @@ OnReply = Callable[[m.Message], None]
 
 @dataclass
 class Pending:
-    """A request without an answer yet."""
+    """A request without an answer yet: when it was last sent, and how often."""
 
     message: m.Message
     frames: list[wire.Frame]
     on_reply: OnReply
-    sent: float
+    sent: float = UNSENT
+    times: int = 0
+
+    def due(self, now: float) -> bool:
+        """Whether it has to be sent (again): a small one soon and then less and less often, a big one after a while."""
+        if self.sent == UNSENT:
+            return True
+        big = wire.bytes_of(self.frames) > sockets.BIG_FRAME_BYTES
+        return now - self.sent > (
+            RESEND_AFTER_S if big else min(RESEND_FIRST_S * 2.0 ** (self.times - 1), RESEND_AFTER_S)
+        )
 
 
 class Link:
@@ -51,7 +63,7 @@ class Link:
         self.heard = time.monotonic()
         self.beaten = 0.0
         self.welcome: m.Welcome | None = None
-        self.applied = 0  # the last push that this shard has confirmed
+        self.pushes = 0  # how many were sent, repeats included
         self._number = 0
 
     def send(self, message: m.Message, on_reply: OnReply) -> int:
@@ -61,15 +73,23 @@ class Link:
         self._number += 1
         frames: list[wire.Frame] = [b"", *wire.encode(self._number, message)]
         behind = any(pending.sent == UNSENT for pending in self.pending.values())
-        self.pending[self._number] = Pending(message, frames, on_reply, UNSENT)
+        self.pending[self._number] = Pending(message, frames, on_reply)
         if not behind:  # nothing may overtake what waits for room in the queue
             self._transmit(self.pending[self._number])
         return wire.bytes_of(frames)
 
-    def resend(self, older_than: float) -> None:
-        """Repeat, in their order, what was sent before `older_than` and has no answer."""
+    def resend(self, now: float) -> None:
+        """Repeat, in their order, what has waited too long for an answer."""
         for pending in self.pending.values():
-            if pending.sent < older_than and not self._transmit(pending):
+            if pending.due(now) and not self._transmit(pending):
+                return
+
+    def again(self, last: Pending | None = None) -> None:
+        """Send once more what is pending: all of it, or what was sent up to the request `last`."""
+        for pending in self.pending.values():
+            if last is None or pending.sent <= last.sent:
+                pending.sent = UNSENT
+            if pending is last:
                 return
 
     def _transmit(self, pending: Pending) -> bool:
@@ -79,6 +99,8 @@ class Link:
             pending.sent = UNSENT
             return False
         pending.sent = time.monotonic()
+        pending.times += 1
+        self.pushes += isinstance(pending.message, m.Push)
         return True
 
 
@@ -96,6 +118,7 @@ class Client:
         self._incarnation = secrets.randbits(62)
         self._tended = 0.0
         self._joined = False
+        self._looked = time.monotonic()
         self._context = sockets.Context()
         self.bytes_sent = 0
         self.failed: errors.GlovewireError | None = None
@@ -155,6 +178,10 @@ class Client:
         if self.failed is not None:
             raise self.failed
         now = time.monotonic()
+        if (stall := now - self._looked) > STALL_S:  # we were busy or stopped: that silence is not the servers'
+            for link in self.links:
+                link.heard = min(link.heard + stall, now)
+        self._looked = now
         if now - self._tended >= TEND_EVERY_S:
             self._tended = now
             for link in self.links:
@@ -165,19 +192,25 @@ class Client:
         while any(link.pending for link in self.links):
             self.poll(ANY_DELAY_MS)
 
-    def part(self, reason: str) -> None:
+    def part(self, reason: str, within_s: float | None = None) -> None:
         """Say goodbye to every shard that knows us, once what was pushed and reported is in.
 
         What waits for other workers (pulls, leases) is not waited for: the server forgets it with the session. Servers
-        that are gone themselves are waited for no longer than PARTING_S: they lose nothing that others cannot do.
+        that are gone themselves are waited for no longer than `within_s` (PARTING_S): they lose nothing that others
+        cannot do.
         """
-        for shard, link in enumerate(self.links):
+        deadline = time.monotonic() + (within_s or PARTING_S)
+        for link in self.links:
             for number, pending in list(link.pending.items()):
                 if isinstance(pending.message, (m.Hello, m.Pull, m.Lease)):
                     del link.pending[number]
+        self._settle(deadline)
+        for shard, link in enumerate(self.links):
             if link.welcome is not None:
-                self.send(shard, m.Bye(reason), lambda _: None)
-        deadline = time.monotonic() + PARTING_S
+                self.send(shard, m.Bye(reason, link.pushes), lambda _: None)
+        self._settle(deadline)
+
+    def _settle(self, deadline: float) -> None:
         while any(link.pending for link in self.links) and time.monotonic() < deadline:
             self.poll(ANY_DELAY_MS)
 
@@ -203,15 +236,13 @@ class Client:
             self.failed = self.failed or error
             return
         if isinstance(welcome, m.Welcome):
-            another = link.welcome is not None and link.welcome.run != welcome.run
-            if welcome.sequence < link.applied or (another and self._joined):
+            before, link.welcome = link.welcome or welcome, welcome
+            if self._joined and (welcome.run, welcome.worker) != (before.run, before.worker):
                 self.failed = errors.UnknownSession(
                     f"{link.address} has forgotten this worker: it took it for lost, or began again"
                 )
-                return
-            again, link.welcome = link.welcome is not None, welcome
-            if again:
-                link.resend(older_than=float("inf"))
+            elif before is not welcome:
+                link.again()
 
     def _welcomes(self) -> list[m.Welcome]:
         return [link.welcome for link in self.links if link.welcome is not None]
@@ -253,9 +284,10 @@ class Client:
             if not any(isinstance(other.message, m.Hello) for other in link.pending.values()):
                 self._hello(link)
             return
+        if isinstance(reply.message, m.Refused) and reply.message.code == errors.OutOfOrder.code:
+            link.again(pending)
+            return
         del link.pending[reply.number]
-        if isinstance(reply.message, m.Applied):
-            link.applied = max(link.applied, reply.message.sequence)
         pending.on_reply(reply.message)
 
     def _keep_alive(self, link: Link, now: float, silence: bool) -> None:
@@ -267,7 +299,7 @@ class Client:
             link.beaten = now
             if not any(isinstance(pending.message, m.Beat) for pending in link.pending.values()):
                 link.send(m.Beat(), lambda _: None)
-        link.resend(older_than=now - RESEND_AFTER_S)
+        link.resend(now)
 
 
 def raised(reply: m.Message) -> m.Message:

@@ -46,7 +46,7 @@ class BatchTrainer:
                 if reply is None and tally.due:
                     reply, tally = self._store.report(tally.message), Tally()
         except Finishing as error:
-            return str(error)
+            return error.reason
 
     def _step(self, pushes: list[Reply[None]]) -> tuple[int, float, float, float]:
         batch, columns = self._batches.next(), self._layout.columns

@@ -48,7 +48,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
             try:
                 reason = _join(client, dataset)
             except Finishing as error:
-                reason = str(error)
+                reason = error.reason
             except Interrupted:
                 reason = INTERRUPTED
             except (LeaseLost, UnknownSession) as error:  # we were away for too long: others have our blocks

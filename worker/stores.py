@@ -22,6 +22,7 @@ from .client import ANY_DELAY_MS, Client, raised
 
 TABLE = "rows"
 CREDIT_BYTES = 64 << 20
+LEAVING_S = 10.0
 PULL_BYTES = 32 << 20
 LINE_FLOATS = 16
 NO_LEASE = m.Granted(-1, 0, m.NO_VERSION, 0, 0, 0)
@@ -196,12 +197,10 @@ class ServerStore:
         self.client.flush()
 
     def leave(self, reason: str) -> None:
-        """Tell every shard; the others hear from us what shard 0 knows: that the run is over."""
+        """Tell every shard; the others hear from us what one of them knows: that the run is over."""
         for shard in range(len(self.client.links)):
-            if (shard and reason != "left") or reason.startswith("failed"):
-                self.client.send(shard, m.Finish(reason), lambda _: None)
-            self.client.send(shard, m.Bye(reason), lambda _: None)
-        self.client.flush()
+            self.client.send(shard, m.Finish(reason), lambda _: None)
+        self.client.part(reason, LEAVING_S)
 
     def _next(self, shard: int) -> int:
         self._sequences[shard] += 1

@@ -89,7 +89,7 @@ class BlockTrainer:
                 self._store.wait()
                 self._collect()
         except Finishing as error:
-            return self._reason or str(error)
+            return self._reason or error.reason
         return self._reason
 
     def _collect(self) -> None:
