@@ -27,6 +27,7 @@ STREAM_QUEUE_MESSAGES = 10_000
 IDENTITY = bytes  # of a peer, as its ROUTER made it
 # As plain integers: looking up a member of an enumeration costs as much as the call that it is for.
 _EVENTS, _RCVMORE, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN), int(zmq.NOBLOCK)
+_POLLOUT = int(zmq.POLLOUT)
 _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
@@ -136,6 +137,11 @@ class Wakeup:
 def has_message(socket: zmq.Socket[bytes]) -> bool:
     """Whether a message is there; a third of what it costs to try and be refused."""
     return bool(socket.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator] # pyzmq types every option alike
+
+
+def has_room(socket: zmq.Socket[bytes]) -> bool:
+    """Whether one more message can be queued."""
+    return bool(socket.getsockopt(_EVENTS) & _POLLOUT)  # type: ignore[operator] # as above
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[Frame]:

@@ -25,13 +25,14 @@ from common.errors import (
     VersionMismatch,
 )
 from worker import client as clients
+from worker import link as links
 from worker.client import Client
 
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "RESEND_FIRST_S", 0.1)
-    monkeypatch.setattr(clients, "RESEND_AFTER_S", 0.1)
+    monkeypatch.setattr(links, "RESEND_FIRST_S", 0.1)
+    monkeypatch.setattr(links, "RESEND_AFTER_S", 0.1)
     monkeypatch.setattr(clients, "BEAT_AFTER_S", 0.05)
     monkeypatch.setattr(clients, "ANY_DELAY_MS", 10)
 

@@ -1,0 +1,89 @@
+"""A worker's connection to one shard: what was asked and not answered yet, and when it has to be asked again.
+
+Requests leave in their order, also the second time. Knows nothing of what they mean, but for counting pushes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common import messages as m
+from common import sockets, wire
+
+RESEND_FIRST_S = 0.5
+RESEND_AFTER_S = 5.0
+UNSENT = 0.0
+
+OnReply = Callable[[m.Message], None]
+
+
+@dataclass
+class Pending:
+    """A request without an answer yet: when it was last sent, and how often."""
+
+    message: m.Message
+    frames: list[wire.Frame]
+    on_reply: OnReply
+    sent: float = UNSENT
+    times: int = 0
+
+    def due(self, now: float) -> bool:
+        """Whether it has to be sent (again): a small one soon and then less and less often, a big one after a while."""
+        if self.sent == UNSENT:
+            return True
+        big = wire.bytes_of(self.frames) > sockets.BIG_FRAME_BYTES
+        return now - self.sent > (
+            RESEND_AFTER_S if big else min(RESEND_FIRST_S * 2.0 ** (self.times - 1), RESEND_AFTER_S)
+        )
+
+
+class Link:
+    """One shard: its socket, what is pending there, when it was heard."""
+
+    def __init__(self, context: sockets.Context, address: str) -> None:
+        self.address = address
+        self.socket = context.dealer(address)
+        self.pending: dict[int, Pending] = {}
+        self.heard = time.monotonic()
+        self.beaten = 0.0
+        self.welcome: m.Welcome | None = None
+        self.pushes = 0  # how many were sent, repeats included
+        self._number = 0
+
+    def send(self, message: m.Message, on_reply: OnReply) -> int:
+        """Send a request; returns its bytes."""
+        if not self.pending:
+            self.heard = time.monotonic()
+        self._number += 1
+        frames: list[wire.Frame] = [b"", *wire.encode(self._number, message)]
+        behind = any(pending.sent == UNSENT for pending in self.pending.values())
+        self.pending[self._number] = Pending(message, frames, on_reply)
+        if not behind:  # nothing may overtake what waits for room in the queue
+            self._transmit(self.pending[self._number])
+        return wire.bytes_of(frames)
+
+    def resend(self, now: float) -> None:
+        """Repeat, in their order, what has waited too long for an answer."""
+        for pending in self.pending.values():
+            if pending.due(now) and not self._transmit(pending):
+                return
+
+    def again(self, last: Pending | None = None) -> None:
+        """Send once more what is pending: all of it, or what was sent up to the request `last`."""
+        for pending in self.pending.values():
+            if last is None or pending.sent <= last.sent:
+                pending.sent = UNSENT
+            if pending is last:
+                return
+
+    def _transmit(self, pending: Pending) -> bool:
+        if not sockets.has_room(self.socket):  # nobody reads: `resend` tries again until the deadline
+            pending.sent = UNSENT
+            return False
+        sockets.send(self.socket, pending.frames)
+        pending.sent = time.monotonic()
+        pending.times += 1
+        self.pushes += isinstance(pending.message, m.Push)
+        return True
