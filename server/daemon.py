@@ -32,6 +32,7 @@ CARE_MS = 5
 BATCH = 64
 SERVER_SAMPLE_EVERY_S = 0.5
 LOOK_EVERY_S = 0.5
+ROLL_EVERY_S = 0.1
 FAREWELL_S = 10.0
 FAREWELL_AFTER_SIGNAL_S = 3.0
 
@@ -46,11 +47,11 @@ class Daemon:
         self._wakeup = sockets.Wakeup()
         self._context = sockets.Context()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: dict[str, Future[Path]] = {}
+        self._writing: dict[str, Future[float]] = {}
         self._record = Record(run / METRICS)
         self._signalled = 0
-        self._published = 0
-        self._sampled = 0.0
+        self._sampled = self._called = 0.0
+        self._roll = status.Roll()
         self._bytes_in = self._bytes_out = 0
         try:
             self._router, self.address = self._context.router(bind)
@@ -58,6 +59,7 @@ class Daemon:
         except GlovewireError:
             self.close()
             raise
+        self._port = sockets.port(self.address)
 
     def install_signals(self) -> None:
         """Let SIGTERM and SIGINT end the run cleanly; a second one ends the process at once."""
@@ -70,7 +72,7 @@ class Daemon:
             future.exception()
         self._record.close()
         self._core, self._record = core, Record(self._run / METRICS)
-        self._writing, self._published, self._sampled = {}, 0, 0.0
+        self._writing, self._roll, self._sampled, self._called = {}, status.Roll(), 0.0, 0.0
 
     def serve(self, look: Callable[[], object] = lambda: None) -> str:
         """Answer requests until the run is over and workers have left; returns why it ended.
@@ -112,9 +114,9 @@ class Daemon:
         checkpoint.write(self._run, snapshot)
 
     def announce(self, kind: str, text: str = "") -> None:
-        """Publish an event about this shard and whatever else is due."""
+        """Publish how this shard ended, after everything that is still to be said."""
         self._core.news.say(time.monotonic(), kind, f"shard {self._core.identity.shard}", text)
-        self._publish(time.monotonic())
+        self._publish(time.monotonic(), last=True)
 
     def close(self) -> None:
         """Release sockets, files and threads; twice is fine."""
@@ -167,29 +169,39 @@ class Daemon:
         self._collect_written(now)
         self._publish(now)
 
-    def _write(self, snapshot: Snapshot) -> Path:
+    def _write(self, snapshot: Snapshot) -> float:
+        """Write a checkpoint; seconds that it took."""
+        began = time.monotonic()
         try:
-            return checkpoint.write(self._run, snapshot)
+            checkpoint.write(self._run, snapshot)
+            return time.monotonic() - began
         finally:
             self._wakeup.set()
 
     def _collect_written(self, now: float) -> None:
         self._wakeup.clear()
         for label in [label for label, future in self._writing.items() if future.done()]:
-            error = self._writing.pop(label).exception()
+            writing = self._writing.pop(label)
+            error = writing.exception()
             if error is not None and not isinstance(error, GlovewireError):
                 raise error
-            self._send(self._core.checkpointed(label, now, error))
+            seconds = writing.result() if error is None else 0.0
+            self._send(self._core.checkpointed(label, now, error, seconds))
 
-    def _publish(self, now: float) -> None:
-        due = self._core.samples(now)
+    def _publish(self, now: float, *, last: bool = False) -> None:
+        core, stream = self._core, self._core.stream
+        due: list[messages.Message] = core.samples(now)
         if now - self._sampled >= SERVER_SAMPLE_EVERY_S:
             self._sampled = now
-            due.extend(status.samples(self._core, now, self._bytes_in, self._bytes_out))
+            due.append(status.shard_sample(core, now, self._port, self._bytes_in, self._bytes_out))
+        if now - self._called >= ROLL_EVERY_S:
+            self._called = now
+            due.extend(self._roll.call(core, now, stream.room("worker", now)))
         for sample in due:
-            self._published += 1
-            sockets.send(self._publisher, wire.encode_sample(self._core.identity.run, self._published, sample))
+            stream.say(sample)
             if isinstance(sample, messages.LossSample | messages.QualitySample):
                 self._record.add(sample)
             elif isinstance(sample, messages.Event):
                 logger.info(log.line(sample.kind, subject=sample.subject, text=sample.text))
+        for frames in stream.due(now, everything=last):
+            sockets.send(self._publisher, frames)

@@ -47,14 +47,15 @@ class Progress:
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
         """Count a report; the events that follow, at `t` seconds. LeaseLost when the lease is somebody else's."""
         self._check(report)
-        epoch = self.losses.epoch
+        epoch, part = self.losses.epoch, None
         if self.schedule is not None:
             if self.schedule.holder(report.lease) != session.name:
                 raise LeaseLost(f"lease {report.lease} is not yours (any more)")
-            epoch = self.schedule.epoch_of(self.schedule.finish(report.lease))
+            block = self.schedule.finish(report.lease)
+            epoch, part = self.schedule.epoch_of(block), (block.a, block.b)
         session.entries += report.entries
         session.bytes_sent = report.bytes_sent
-        self.losses.add(session.name, epoch, report, now)
+        self.losses.add(session.name, epoch, report, now, part)
         if self.losses.epoch <= self._epoch_said:
             return []
         self._epoch_said = self.losses.epoch

@@ -61,7 +61,8 @@ def build(config: ServerConfig, dataset: Dataset, life: Life, now: float) -> Cor
     every = config.checkpoint_every * layout.partitions
     identity = Identity(life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every)
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
-    core = Core(identity, options, table, mode, Progress(schedule, losses), now)
+    words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
+    core = Core(identity, options, table, mode, Progress(schedule, losses), now, words)
     if core.progress.complete:  # nobody need come: it only has to be kept
         core.finish("complete", at_once=True)
     return core
