@@ -22,6 +22,7 @@ from common.training_flags import training_flags
 )
 @click.option("--shard", default="0/1", metavar="K/S", help="This is shard K (from 0) of S.")
 @click.option("--checkpoint-every", default=0, metavar="EPOCHS", help="Checkpoint after so many epochs; 0 is never.")
+@click.option("--keep-checkpoints", default=3, metavar="N", help="Keep the last N automatic checkpoints; 0 keeps all.")
 @click.option(
     "--lease",
     "lease_s",
@@ -53,6 +54,7 @@ def server(
     publish: str,
     shard: str,
     checkpoint_every: int,
+    keep_checkpoints: int,
     lease_s: float,
     insecure: bool,
     resume: bool,
@@ -83,6 +85,7 @@ def server(
         number,
         shards,
         checkpoint_every,
+        keep_checkpoints,
         lease_s,
         insecure,
         join,

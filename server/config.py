@@ -11,10 +11,13 @@ from common.options import TrainingOptions
 from common.settings import require
 from common.sockets import check_address, is_loopback
 
+STOPPED = "stopped"
+"""How a shard leaves that was told to by a signal: whoever starts it again wants it to go on."""
+
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Options of `glovewire server`; `checkpoint_every` counts epochs, 0 is never."""
+    """Options of `glovewire server`; `checkpoint_every` counts epochs, 0 is never; `keep_checkpoints` 0 keeps all."""
 
     dataset: Path
     out: Path
@@ -24,6 +27,7 @@ class ServerConfig:
     shard: int = 0
     shards: int = 1
     checkpoint_every: int = 0
+    keep_checkpoints: int = 3
     lease_s: float = 30.0
     insecure: bool = False
     join: bool = False
@@ -41,6 +45,8 @@ class ServerConfig:
             problems.append(f"lease must be a positive number of seconds, not {self.lease_s}")
         if self.checkpoint_every < 0:
             problems.append("checkpoint-every must be at least 0 epochs")
+        if self.keep_checkpoints < 0:
+            problems.append("keep-checkpoints must be at least 1, or 0 to keep all")
         for address in (self.bind, self.publish):
             check_address(address)
             if not is_loopback(address) and not self.insecure:

@@ -21,6 +21,7 @@ from common.errors import GlovewireError, ProtocolError
 from common.run import METRICS
 
 from . import checkpoint, status
+from .config import STOPPED
 from .core import Core
 from .cuts import Snapshot
 from .parking import Outgoing
@@ -35,6 +36,7 @@ LOOK_EVERY_S = 0.5
 ROLL_EVERY_S = 0.1
 FAREWELL_S = 10.0
 FAREWELL_AFTER_SIGNAL_S = 3.0
+Look = Callable[[str], str]
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +44,8 @@ logger = logging.getLogger(__name__)
 class Daemon:
     """Serves one core on a ROUTER, publishes on a PUB; `serve` returns when the run is over."""
 
-    def __init__(self, core: Core, run: Path, bind: str, publish: str) -> None:
-        self._core, self._run = core, run
+    def __init__(self, core: Core, run: Path, bind: str, publish: str, keep: int = 0) -> None:
+        self._core, self._run, self._keep = core, run, keep
         self._wakeup = sockets.Wakeup()
         self._context = sockets.Context()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
@@ -74,16 +76,17 @@ class Daemon:
         self._core, self._record = core, Record(self._run / METRICS)
         self._writing, self._roll, self._sampled, self._called = {}, status.Roll(), 0.0, 0.0
 
-    def serve(self, look: Callable[[], object] = lambda: None) -> str:
+    def serve(self, look: Look = lambda _: "") -> str:
         """Answer requests until the run is over and workers have left; returns why it ended.
 
-        `look` is called twice a second; what it raises ends serving.
+        `look` is called twice a second, and at once when the run begins to end, with the reason ("" before). It returns
+        why others are ending the run, "" while they are not; what it raises ends serving.
         """
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wakeup.reader, zmq.POLLIN)
         ending: float | None = None
-        cared, looked, owed = 0.0, 0.0, False
+        cared, looked, owed, reason = 0.0, 0.0, False, ""
         while True:
             ready = dict(poller.poll(CARE_MS if owed else POLL_MS))
             if self._router in ready:
@@ -95,14 +98,15 @@ class Daemon:
                 continue
             cared = now
             self._between_requests(now)
-            if now - looked >= LOOK_EVERY_S:
-                looked = now
-                look()
+            if now - looked >= LOOK_EVERY_S or reason != (self._core.ending or self._core.finishing or ""):
+                looked, reason = now, self._core.ending or self._core.finishing or ""
+                if (told := look(reason)) and not reason:
+                    self._send(self._core.finish(told))
             if self._core.ending is not None or self._core.finishing is not None:
                 ending = ending if ending is not None else now
-                late = now > ending + (FAREWELL_AFTER_SIGNAL_S if self._signalled else FAREWELL_S)
+                late = now > ending + (FAREWELL_AFTER_SIGNAL_S if self._core.ending == STOPPED else FAREWELL_S)
                 if late:
-                    self._send(self._core.finish(self._core.ending or "stopped", at_once=True))
+                    self._send(self._core.finish(self._core.ending or STOPPED, at_once=True))
                 if self._core.finishing is not None and (not self._core.sessions.workers or late):
                     return self._core.finishing
 
@@ -112,6 +116,11 @@ class Daemon:
             future.exception()
         self._collect_written(time.monotonic())
         checkpoint.write(self._run, snapshot)
+
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal has come."""
+        return self._signalled > 0
 
     def announce(self, kind: str, text: str = "") -> None:
         """Publish how this shard ended, after everything that is still to be said."""
@@ -162,7 +171,7 @@ class Daemon:
 
     def _between_requests(self, now: float) -> None:
         if self._signalled:
-            self._send(self._core.finish("stopped"))
+            self._send(self._core.finish(STOPPED))
         self._send(self._core.tick(now))
         for snapshot in self._core.cuts.take():
             self._writing[snapshot.label] = self._writer.submit(self._write, snapshot)
@@ -174,7 +183,10 @@ class Daemon:
         began = time.monotonic()
         try:
             checkpoint.write(self._run, snapshot)
-            return time.monotonic() - began
+            taken_s = time.monotonic() - began
+            who = self._core.identity
+            checkpoint.prune(self._run, who.shard, who.shards, self._keep)
+            return taken_s
         finally:
             self._wakeup.set()
 
