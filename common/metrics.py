@@ -7,10 +7,7 @@ import json
 
 from .samples import LossSample, QualitySample
 
-FIELDS = (
-    "t", "entries", "loss", "epoch", "worker", "bias_only_loss", "norm", "entries_per_second", "mean_loss",
-    "mean_bias_only_loss",
-)  # fmt: skip
+FIELDS = ("t", "entries", "loss", "epoch", "worker", "bias_only_loss", "norm", "entries_per_second")
 
 
 def as_line(sample: LossSample | QualitySample) -> str:

@@ -31,7 +31,6 @@ class Session:
     joined: float
     state: str = "training"
     pushed: int = 0
-    staleness: int = 0
     reported: int = 0
     ticket: int = 0
     grant: Granted | None = None
