@@ -5,10 +5,11 @@
     worker (to shard 0)    Lease        Granted, or Done; parked while other workers hold what is left
     worker, observer       Pull         Rows; parked until the rows have the version asked for
     worker                 Push         Applied
-    worker, observer       Create       Created; parked while another worker brings the first values
     worker (to shard 0)    Report       Noted
     worker                 Beat         Alive
     anyone                 Stats        Statistics
+    anyone                 History      Past
+    anyone                 Vocabulary   Words
     anyone                 Checkpoint   Checkpointed, when it is on disk
     anyone                 Finish       Finishing
     observer               Score        Noted
@@ -91,13 +92,6 @@ class Push(Message):
 
 
 @dataclass(frozen=True)
-class Create(Message):
-    """Says which tensors a dense model has, or, without `spec`, asks; common.tensors says what `spec` holds."""
-
-    spec: Array | None = array("u1", rank=1, optional=True)
-
-
-@dataclass(frozen=True)
 class Report(Message):
     """Tells what training brought: under `lease`, which ends with it, or since the last report (-1: minibatches).
 
@@ -123,6 +117,21 @@ class Beat(Message):
 @dataclass(frozen=True)
 class Stats(Message):
     """Asks what the server is doing."""
+
+
+@dataclass(frozen=True)
+class History(Message):
+    """Asks for the samples of the stream with a number above `after`, as far as they fit in one answer."""
+
+    after: int
+
+
+@dataclass(frozen=True)
+class Vocabulary(Message):
+    """Asks what rows [first, last) stand for, numbered over all shards; at most 65,536 of them."""
+
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -214,14 +223,6 @@ class Applied(Message):
 
 
 @dataclass(frozen=True)
-class Created(Message):
-    """The server's tensors. `fill`: nobody has brought their values yet, assign all of them; else they are here."""
-
-    fill: bool
-    spec: Array = array("u1", rank=1)
-
-
-@dataclass(frozen=True)
 class Noted(Message):
     """The report is counted; `stop` tells a worker that the run is complete."""
 
@@ -242,6 +243,28 @@ class Statistics(Message):
     """The server's counters and states: a JSON object in UTF-8."""
 
     body: Array = array("u1", rank=1)
+
+
+@dataclass(frozen=True)
+class Past(Message):
+    """Samples of `run` above `after` up to number `last`; `newest` is the last one that was sent.
+
+    `samples` are their headers as they were on the stream, one after the other. `counts` says for how many samples
+    each stands: the old ones were merged, each into the next of its kind.
+    """
+
+    run: str
+    last: int
+    newest: int
+    counts: Array = array("<i8", rank=1)
+    samples: Array = array("u1", rank=1)
+
+
+@dataclass(frozen=True)
+class Words(Message):
+    """Words in the order of their rows, in UTF-8, a newline after each."""
+
+    words: Array = array("u1", rank=1)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,10 @@ import json
 
 from .samples import LossSample, QualitySample
 
-FIELDS = ("t", "entries", "loss", "epoch", "worker", "bias_only_loss", "norm", "entries_per_second")
+FIELDS = (
+    "t", "entries", "loss", "epoch", "worker", "bias_only_loss", "norm", "entries_per_second", "mean_loss",
+    "mean_bias_only_loss",
+)  # fmt: skip
 
 
 def as_line(sample: LossSample | QualitySample) -> str:

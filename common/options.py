@@ -11,24 +11,10 @@ from .errors import UsageError
 from .messages import Scalar
 from .settings import require
 
-OBJECTIVES = ("glove", "tensors")
+OBJECTIVES = ("glove",)
 SCHEDULES = ("blocks", "minibatch")
 CONSISTENCIES = {"blocks": ("exclusive", "async"), "minibatch": ("async",)}
-OPTIMIZERS = ("adagrad-row", "adagrad", "sgd", "momentum", "nesterov", "adam", "adamw")
-BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
-RATE_SHAPES = ("linear", "cosine", "constant")
-OBJECTIVE_DEFAULTS: dict[str, dict[str, Scalar]] = {
-    "tensors": {
-        "objective": "tensors",
-        "schedule": "minibatch",
-        "optimizer": "adam",
-        "learning_rate": 1e-3,
-        "rate_shape": "constant",
-        "final_rate": 0.0,
-        "initial_accumulator": 0.0,
-    },
-}
-"""What an option is unless it is given, where that depends on the objective."""
+OPTIMIZERS = ("adagrad-row", "adagrad", "sgd")
 PRESETS: dict[str, dict[str, Scalar]] = {
     "seeds": {
         "schedule": "minibatch",
@@ -47,11 +33,7 @@ PRESETS: dict[str, dict[str, Scalar]] = {
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left at the end.
-
-    `steps` are the updates of a training of tensors, 0 while nobody knows; `warmup` is the fraction of the training in
-    which the rate rises from zero; `clip_norm` 0 clips nothing.
-    """
+    """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left in the last epoch."""
 
     objective: str = "glove"
     schedule: str = "blocks"
@@ -68,15 +50,6 @@ class TrainingOptions:
     initial_accumulator: float = 3.0
     batch_size: int = 64
     mean_gradient: bool = False
-    rate_shape: str = "linear"
-    warmup: float = 0.0
-    momentum: float = 0.9
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
-    steps: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -88,11 +61,6 @@ class TrainingOptions:
         """The record for a command's flags; a schedule that was given no consistency gets its first."""
         default = CONSISTENCIES[flags.get("schedule", cls.schedule)][0]
         return cls(consistency=consistency or default, **flags)
-
-    @classmethod
-    def of_tensors(cls, **options: Any) -> Self:
-        """The record for a dense model, by the same names; what is not given has the default for tensors."""
-        return cls.from_flags(**{**OBJECTIVE_DEFAULTS["tensors"], **options})
 
     def as_message(self) -> dict[str, Scalar]:
         """Plain values for a Welcome."""
@@ -112,15 +80,8 @@ class TrainingOptions:
         return cls(**values)
 
     def rate(self, progress: float) -> float:
-        """Learning rate after `progress` (0 to 1) of the training: rises, then falls to `final_rate` of its height."""
-        done = min(max(progress, 0.0), 1.0)
-        fallen = {"linear": done, "cosine": (1.0 - math.cos(math.pi * done)) / 2.0, "constant": 0.0}[self.rate_shape]
-        risen = min(done / self.warmup, 1.0) if self.warmup else 1.0
-        return self.learning_rate * risen * (1.0 - (1.0 - self.final_rate) * fallen)
-
-    def rate_of_step(self, step: int) -> float:
-        """Learning rate of update `step` (from 0) of tensors."""
-        return self.rate((step + 1) / self.steps if self.steps else 0.0)
+        """Learning rate after `progress` (0 to 1) of the training: falls linearly to `final_rate` of its start."""
+        return self.learning_rate * (1.0 - (1.0 - self.final_rate) * min(max(progress, 0.0), 1.0))
 
     def _problems(self) -> list[str]:
         problems = []
@@ -129,7 +90,6 @@ class TrainingOptions:
             ("epochs", 1, 1_000_000),
             ("batch_size", 1, 1 << 20),
             ("seed", 0, (1 << 63) - 1),
-            ("steps", 0, (1 << 53)),
         ):
             if not least <= getattr(self, name) <= most:
                 problems.append(f"{name} must be between {least} and {most}, not {getattr(self, name)}")
@@ -137,48 +97,14 @@ class TrainingOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 problems.append(f"{name} must be a positive number, not {value}")
-        for name in (
-            "alpha",
-            "final_rate",
-            "init_scale",
-            "initial_accumulator",
-            "epsilon",
-            "weight_decay",
-            "clip_norm",
-        ):
+        for name in ("alpha", "final_rate", "init_scale", "initial_accumulator"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 problems.append(f"{name} must be a number of at least 0, not {value}")
-        for name in ("momentum", "beta1", "beta2", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                problems.append(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
-        for name, known in (
-            ("objective", OBJECTIVES),
-            ("schedule", SCHEDULES),
-            ("optimizer", OPTIMIZERS),
-            ("rate_shape", RATE_SHAPES),
-        ):
+        for name, known in (("objective", OBJECTIVES), ("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
             if getattr(self, name) not in known:
                 problems.append(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         allowed = CONSISTENCIES.get(self.schedule, ())
         if allowed and self.consistency not in allowed:
             problems.append(f"consistency must be one of {', '.join(allowed)} for {self.schedule}")
-        return problems + (self._of_tensors() if self.objective == "tensors" else self._of_words())
-
-    def _of_tensors(self) -> list[str]:
-        problems = []
-        if self.schedule != "minibatch":
-            problems.append(f"the objective tensors has no schedule {self.schedule!r}: leave it out")
-        if self.optimizer == "adagrad-row":
-            problems.append("adagrad-row keeps one number a word: use adagrad for tensors")
-        if not self.steps and (self.warmup or self.rate_shape != "constant"):
-            problems.append("a rate that changes needs to know the end: give steps, or rate-shape constant")
-        return problems
-
-    def _of_words(self) -> list[str]:
-        problems = []
-        if self.schedule == "blocks" and self.optimizer in OPTIMIZERS and self.optimizer not in BLOCK_OPTIMIZERS:
-            problems.append(f"blocks are trained with {', '.join(BLOCK_OPTIMIZERS)}: {self.optimizer} needs minibatch")
-        if self.clip_norm or self.steps:
-            problems.append("clip-norm and steps are for the objective tensors")
         return problems

@@ -20,15 +20,6 @@ PAD_FLOATS = 16
 _CHUNK_ROWS = 1024
 
 
-def state_columns(optimizer: str, parameters: int) -> int:
-    """Columns of state behind `parameters` of them, for an optimizer that treats all alike.
-
-    Adam keeps a mean, a mean square, and in the last column how often the row was stepped.
-    """
-    each = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2}[optimizer]
-    return each * parameters + (each == 2)
-
-
 @dataclass(frozen=True)
 class RowLayout:
     """Columns of a row. Word and context roles share their columns when the embeddings are tied."""
@@ -60,7 +51,8 @@ class RowLayout:
     @property
     def state(self) -> int:
         """Columns of optimizer state."""
-        return 2 * self.roles if self.optimizer == "adagrad-row" else state_columns(self.optimizer, self.parameters)
+        per_role = {"adagrad-row": 2, "adagrad": self.span + 1, "sgd": 0}[self.optimizer]
+        return self.roles * per_role
 
     @property
     def width(self) -> int:
@@ -95,8 +87,7 @@ class RowLayout:
             for role in range(self.roles):
                 into = slice(role * self.span, role * self.span + self.dim)
                 rows[low - first : high - first, into] = chunk[low - start : high - start, role]
-        if self.optimizer.startswith("adagrad"):
-            rows[:, self.parameters : self.parameters + self.state] = options.initial_accumulator
+        rows[:, self.parameters : self.parameters + self.state] = options.initial_accumulator
         return rows
 
     def vectors(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

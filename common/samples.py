@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .fields import Message
+from .fields import Message, Scalar
 
 
 @dataclass(frozen=True)
 class LossSample(Message):
-    """Progress of one worker, or of `all`: means over the entries since its last sample."""
+    """Progress of one worker, or of `all`: means over the entries since its last sample.
+
+    `mean_loss` and `mean_bias_only_loss` of `all` are over the last visit to every part of the matrix, so that they
+    do not jump from block to block; a worker's are its `loss` and `bias_only_loss`.
+    """
 
     topic: ClassVar[str] = "loss"
     t: float
@@ -23,11 +27,13 @@ class LossSample(Message):
     bias_only_loss: float
     norm: float
     entries_per_second: float
+    mean_loss: float
+    mean_bias_only_loss: float
 
 
 @dataclass(frozen=True)
 class WorkerSample(Message):
-    """One worker's state: `training` or `late`."""
+    """One worker's state: `training`, `late`, `lost` or `left`; `staleness` is that of its last push to this shard."""
 
     topic: ClassVar[str] = "worker"
     t: float
@@ -37,11 +43,16 @@ class WorkerSample(Message):
     entries_per_second: float
     bytes_sent: int
     age_s: float
+    staleness: int
 
 
 @dataclass(frozen=True)
 class ServerSample(Message):
-    """One shard's counters since its start."""
+    """One shard's counters since its start, and what it is.
+
+    `port` is that of its requests on the same machine, 0 where it has none. `staleness` maps bins (`0`, `1`, `2-3`)
+    to pushes, `hottest` rows (`17`, `0-4095`) to pushes. `checkpoint_s` is what the last checkpoint took, -1 for none.
+    """
 
     topic: ClassVar[str] = "server"
     t: float
@@ -56,6 +67,13 @@ class ServerSample(Message):
     parked: int
     bytes_in: int
     bytes_out: int
+    undelivered: int
+    table_bytes: int
+    checkpoints: int
+    checkpoint_s: float
+    port: int
+    staleness: dict[str, Scalar]
+    hottest: dict[str, Scalar]
 
 
 @dataclass(frozen=True)

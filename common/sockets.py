@@ -192,6 +192,11 @@ def check_address(address: str) -> str:
     return address
 
 
+def port(address: str) -> int:
+    """The port of a tcp:// address, 0 for any other kind."""
+    return int(address.rpartition(":")[2]) if address.startswith("tcp://") else 0
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach `address`; a name other than localhost may lead anywhere."""
     if address.startswith(("ipc://", "inproc://")):

@@ -7,16 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .options import (
-    CONSISTENCIES,
-    OBJECTIVE_DEFAULTS,
-    OBJECTIVES,
-    OPTIMIZERS,
-    PRESETS,
-    RATE_SHAPES,
-    SCHEDULES,
-    TrainingOptions,
-)  # fmt: skip
+from .options import CONSISTENCIES, OBJECTIVES, OPTIMIZERS, PRESETS, SCHEDULES, TrainingOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = TrainingOptions()
@@ -28,12 +19,6 @@ def _use_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> Non
         ctx.default_map = {**PRESETS[name], **(ctx.default_map or {})}
 
 
-def _use_objective(ctx: click.Context, _: click.Parameter, name: str) -> str:
-    """Let the defaults that go with an objective be the defaults."""
-    ctx.default_map = {**OBJECTIVE_DEFAULTS.get(name, {}), **(ctx.default_map or {})}
-    return name
-
-
 _FLAGS = (
     click.option(
         "--preset",
@@ -43,14 +28,7 @@ _FLAGS = (
         callback=_use_preset,
         help="Named defaults. seeds: random batches of 64, gradient of the mean loss, plain SGD at 0.01.",
     ),
-    click.option(
-        "--objective",
-        type=click.Choice(OBJECTIVES),
-        default=DEFAULT.objective,
-        is_eager=True,
-        callback=_use_objective,
-        help="What is minimised. tensors: what workers of your own compute; the server starts without a DATASET.",
-    ),
+    click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULT.objective, help="What is minimised."),
     click.option(
         "--schedule",
         type=click.Choice(SCHEDULES),
@@ -82,25 +60,6 @@ _FLAGS = (
         default=DEFAULT.mean_gradient,
         help="Minibatch: the gradient of the mean loss of a batch, or of its sum.",
     ),
-    click.option(
-        "--rate-shape",
-        type=click.Choice(RATE_SHAPES),
-        default=DEFAULT.rate_shape,
-        show_default="linear; constant for tensors",
-        help="How the rate falls.",
-    ),
-    click.option("--warmup", default=DEFAULT.warmup, help="Fraction of the training in which the rate rises."),
-    click.option("--momentum", default=DEFAULT.momentum, help="Of momentum and nesterov."),
-    click.option("--beta1", default=DEFAULT.beta1, help="Of adam and adamw: decay of the mean gradient."),
-    click.option("--beta2", default=DEFAULT.beta2, help="Of adam and adamw: decay of the mean squared gradient."),
-    click.option("--epsilon", default=DEFAULT.epsilon, help="Of adam and adamw: added to the root."),
-    click.option(
-        "--weight-decay",
-        default=DEFAULT.weight_decay,
-        help="This times a parameter is added to its gradient; for adamw, taken off the parameter.",
-    ),
-    click.option("--clip-norm", default=DEFAULT.clip_norm, help="Tensors: longest gradient that is pushed; 0 is any."),
-    click.option("--steps", default=DEFAULT.steps, help="Tensors: updates until training is complete; 0 is no end."),
     click.option("--seed", default=DEFAULT.seed, help="Fixes initial values and every order."),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -83,14 +83,44 @@ def decode_sample(frames: Sequence[Frame]) -> Numbered:
         raise ProtocolError(f"a sample has 3 frames, not {len(frames)}")
     _check_sizes(frames, header=2)
     _check_greeting(bytes(frames[1]))
-    name, number, fields, _ = _header(frames[2])
+    sample = decode_header(frames[2])
+    if sample.message.topic.encode() != bytes(frames[0]):
+        raise ProtocolError(f"no sample called {type(sample.message).__name__} under this topic")
+    return sample
+
+
+def decode_header(header: Frame) -> Numbered:
+    """The sample whose header this is; raises ProtocolError as `decode` does."""
+    name, number, fields, _ = _header(header)
     kind = MESSAGES.get(name)
-    if kind is None or not kind.topic or kind.topic.encode() != bytes(frames[0]):
-        raise ProtocolError(f"no sample called {name[:40]!r} under this topic")
+    if kind is None or not kind.topic:
+        raise ProtocolError(f"no sample is called {name[:40]!r}")
     run = fields.pop("run", None)
     if not isinstance(run, str):
         raise ProtocolError("a sample must name its run")
     return Numbered(number, kind(**_check_fields(kind, fields)), run)
+
+
+def split_headers(joined: Frame) -> Iterator[bytes]:
+    """Headers that were put one after the other, each of at most 4 KiB; ProtocolError when they are something else."""
+    data, start = bytes(joined), 0
+    unpacker = msgpack.Unpacker(max_ext_len=0, strict_map_key=True, max_buffer_size=max(len(data), 1))
+    unpacker.feed(data)
+    while start < len(data):
+        try:
+            unpacker.skip()
+        except Exception as error:  # msgpack raises many kinds for hostile bytes; each means the same here
+            raise ProtocolError(f"these are no headers one after the other ({type(error).__name__})") from error
+        end = unpacker.tell()
+        if end - start > MAX_HEADER_BYTES:
+            raise LimitExceeded(f"header of {end - start} bytes, at most {MAX_HEADER_BYTES}")
+        yield data[start:end]
+        start = end
+
+
+def message_of(kind: type[Message], fields: dict[str, Any]) -> Message:
+    """The message without arrays that has these fields, each checked; ProtocolError or NotFinite."""
+    return kind(**_check_fields(kind, fields))
 
 
 def bytes_of(frames: Sequence[Frame]) -> int:

@@ -24,6 +24,7 @@ from common.training_flags import training_flags
     help="Where parameters live: server shards, memory that processes share (Hogwild), or one process's own.",
 )
 @click.option("--checkpoint-every", default=0, metavar="EPOCHS", help="Checkpoint after so many epochs; 0 is never.")
+@click.option("--keep-checkpoints", default=3, metavar="N", help="Keep the last N automatic checkpoints; 0 keeps all.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run folder, with its options.")
 @click.option("--init", type=click.Path(path_type=Path), help="Run folder whose vectors words begin with.")
 @click.option(
@@ -42,6 +43,7 @@ def train(
     servers: int,
     store: str,
     checkpoint_every: int,
+    keep_checkpoints: int,
     resume: bool,
     init: Path | None,
     watch: tuple[Path, ...],
@@ -61,7 +63,18 @@ def train(
     if workers is None:
         workers = 1 if store == "local" else len(os.sched_getaffinity(0))
     config = local.LocalConfig(
-        dataset, out, options, workers, servers, store, checkpoint_every, progress, resume, init, watch
+        dataset,
+        out,
+        options,
+        workers,
+        servers,
+        store,
+        checkpoint_every,
+        keep_checkpoints,
+        progress,
+        resume,
+        init,
+        watch,
     )
     facts = local.train(config)
     click.echo(

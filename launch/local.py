@@ -49,6 +49,7 @@ class LocalConfig:
     servers: int = 1
     store: str = "server"
     checkpoint_every: int = 0
+    keep_checkpoints: int = 3
     progress: bool = True
     resume: bool = False
     init: Path | None = None
@@ -137,7 +138,7 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
 def _facts(config: LocalConfig, servers: list[Child]) -> dict[str, Any]:
     """What shard 0 says of the run, with the pushes to all shards."""
     said: list[dict[str, Any]] = [json.loads(server.printed().splitlines()[-1]) for server in servers]
-    pushes = {key: sum(one["pushes"][key] for one in said) for key in said[0]["pushes"]}
+    pushes = {key: sum(one["pushes"][key] for one in said if "pushes" in one) for key in said[0].get("pushes", ())}
     return {**said[0], "pushes": pushes, "workers": config.workers, "run": str(config.out)}
 
 
@@ -150,7 +151,7 @@ def _quality(config: LocalConfig) -> dict[str, Any]:
 
 
 def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> tuple[list[Child], list[str], list[str]]:
-    every = str(config.checkpoint_every)
+    every, keep = str(config.checkpoint_every), str(config.keep_checkpoints)
     beginning = ["--recover"] if again else ["--resume"] if config.resume else []
     if config.init is not None:
         beginning += ["--init", str(config.init)]
@@ -160,7 +161,7 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
             [
                 "server", str(config.dataset), "--out", str(config.out), "--bind", "tcp://127.0.0.1:0",
                 "--publish", "tcp://127.0.0.1:0", "--shard", f"{shard}/{config.servers}",
-                "--checkpoint-every", every, "--no-verify", "--join", "--json", *beginning,
+                "--checkpoint-every", every, "--keep-checkpoints", keep, "--no-verify", "--join", "--json", *beginning,
                 *training_arguments(config.options),
             ],
         )
@@ -198,7 +199,7 @@ def _resolved(config: LocalConfig) -> str:
     return (
         to_toml("train", config.options)
         + f'workers = {config.workers}\nservers = {config.servers}\nstore = "{config.store}"\n'
-        + f"checkpoint-every = {config.checkpoint_every}\n"
+        + f"checkpoint-every = {config.checkpoint_every}\nkeep-checkpoints = {config.keep_checkpoints}\n"
     )
 
 

@@ -14,15 +14,17 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Self, get_type_hints
+from typing import Any, BinaryIO, Self
 
-from common.errors import ArtifactError, OutputError
+from common.errors import ArtifactError, GlovewireError, OutputError
 from common.messages import STREAM, LossSample, Message
+from common.wire import message_of
 
 from .history import ALL, History
 
 _BY_TOPIC = {kind.topic: kind for kind in STREAM}
 _LEFT_OUT = {"epochs", "total"}
+_UNSAID = {"epochs": 0, "total": 0, "bias_only_loss": 0.0, "norm": 0.0, "entries_per_second": 0.0}
 _TAIL = 1 << 16
 
 
@@ -94,7 +96,7 @@ def _samples(file: Path, lines: list[bytes]) -> Iterator[Any]:
             continue
         try:
             yield from_record(json.loads(line))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (GlovewireError, ValueError, TypeError, KeyError, RecursionError) as error:
             if number == len(lines):  # no newline after it: torn by a crash
                 return
             raise ArtifactError(f"{file}, line {number} is not a sample: {error}") from error
@@ -107,27 +109,14 @@ def _entries_per_epoch(samples: list[Any]) -> float:
 
 
 def from_record(record: dict[str, Any]) -> Any:
-    """The sample that a line holds; ValueError, TypeError or KeyError for anything else."""
+    """The sample that a line holds; ValueError, TypeError, KeyError or a GlovewireError for anything else."""
     if not isinstance(record, dict):
         raise ValueError("not an object")
     kind = _BY_TOPIC[record.get("topic", LossSample.topic)]
-    defaults = {"epochs": 0, "total": 0, "bias_only_loss": 0.0, "norm": 0.0, "entries_per_second": 0.0}
-    given = {**defaults, **record}
-    hints = get_type_hints(kind)
-    return kind(
-        **{spec.name: _typed(spec.name, hints[spec.name], given[spec.name]) for spec in dataclasses.fields(kind)}
-    )
-
-
-def _typed(name: str, kind: type, value: Any) -> Any:
-    good = (int, float) if kind is float else kind
-    if (
-        not isinstance(value, good)
-        or isinstance(value, bool)
-        or (isinstance(value, float) and not math.isfinite(value))
-    ):
-        raise ValueError(f"{name} is {value!r:.40}")
-    return kind(value)
+    given = {**_UNSAID, **record}
+    if kind is LossSample:  # records of before there were means over the whole matrix
+        given = {"mean_loss": given["loss"], "mean_bias_only_loss": given["bias_only_loss"], **given}
+    return message_of(kind, {spec.name: given[spec.name] for spec in dataclasses.fields(kind)})
 
 
 def _rounded(value: Any) -> Any:

@@ -6,12 +6,15 @@ what to save and when is decided elsewhere.
 
 from __future__ import annotations
 
+import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from common import log
 from common.arrays import UNREADABLE, load_array
 from common.artifacts import Manifest, writing
 from common.dataset import Dataset
@@ -22,11 +25,14 @@ from common.run import CHECKPOINTS, write_vectors
 
 from .cuts import Snapshot
 
+logger = logging.getLogger(__name__)
+
 KIND = "checkpoint"
 SCHEMA = 1
 ROWS = "rows.npy"
+FINAL = "final"
 SHARED = ("dataset", "options", "round", "shards")
-"""Facts that every shard's part of a checkpoint has in common; `tensors`, too, where there are any."""
+"""Facts that every shard's part of a checkpoint has in common."""
 
 
 def place(run: Path, label: str, shard: int, shards: int) -> Path:
@@ -48,24 +54,65 @@ def newest(run: Path) -> tuple[str, int]:
 
     Raises ArtifactError when there is none.
     """
-    best: tuple[int, int, str, int] | None = None
-    for folder in (run / CHECKPOINTS).glob("*.shard-0-of-*"):
+    for _, _, label, shards in sorted(_complete(run), reverse=True):
+        try:
+            for shard in range(shards):
+                Manifest.load(place(run, label, shard, shards), KIND, SCHEMA)
+        except ArtifactError as error:
+            logger.warning(log.line("checkpoint_skipped", label=label, why=error))
+        else:
+            return label, shards
+    raise ArtifactError(f"{run} has no checkpoint to resume from")
+
+
+def prune(run: Path, shard: int, shards: int, keep: int) -> None:
+    """Remove this shard's part of automatic checkpoints that are older than the last `keep` (0: all) of every shard.
+
+    What is not there on every shard does not count: the newest that all have is never removed. Those that somebody has
+    asked for, and the final one, stay.
+    """
+    complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and found[2] != FINAL)
+    if not keep or len(complete) < keep:
+        return
+    for folder in (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}"):
+        try:
+            facts = Manifest.load(folder, KIND, SCHEMA, verify=False).facts
+            old = (int(facts["round"]), int(facts["entries"])) < complete[-keep]
+            if old and not facts.get("asked") and facts["label"] != FINAL:
+                shutil.rmtree(folder)
+        except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
+            logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+
+
+def _complete(run: Path) -> list[tuple[int, int, str, int]]:
+    """Round, entries, label and shards of every checkpoint whose parts are all here and belong together."""
+    found = []
+    for folder in (run / CHECKPOINTS).glob("[!.]*.shard-0-of-*"):
         label, _, tail = folder.name.partition(".shard-0-of-")
-        if label.strip(".") and not label.startswith(".") and tail.isdigit() and not missing(run, label, int(tail)):
-            facts = Manifest.load(folder, KIND, SCHEMA).facts
-            if _resumable(run, label, int(tail)):
-                rank = (int(facts["round"]), int(facts["entries"]), label, int(tail))
-                best = rank if best is None else max(best, rank)
-    if best is None:
-        raise ArtifactError(f"{run} has no checkpoint to resume from")
-    return best[2], best[3]
+        if tail.isdigit() and not missing(run, label, int(tail)):
+            try:
+                if rank := _rank(run, label, int(tail)):
+                    found.append((*rank, label, int(tail)))
+            except ArtifactError as error:
+                logger.warning(log.line("checkpoint_skipped", label=label, why=error))
+    return found
 
 
-def _resumable(run: Path, label: str, shards: int) -> bool:
-    """Whether every part was cut at one round, where rounds matter; shards that were killed one by one leave none."""
-    facts = [Manifest.load(place(run, label, shard, shards), KIND, SCHEMA).facts for shard in range(shards)]
-    rounds = {int(each["round"]) for each in facts}
-    return facts[0]["options"]["consistency"] != "exclusive" or (len(rounds) == 1 and min(rounds) >= 0)
+def _rank(run: Path, label: str, shards: int) -> tuple[int, int] | None:
+    """Round and entries of a checkpoint; None when its parts were cut at different rounds, where rounds matter.
+
+    Shards that were killed one by one leave such parts.
+    """
+    places = (place(run, label, shard, shards) for shard in range(shards))
+    facts = [Manifest.load(folder, KIND, SCHEMA, verify=False).facts for folder in places]
+    try:
+        rounds = {int(each["round"]) for each in facts}
+        apart = len(rounds) > 1 or min(rounds) < 0
+        if apart and facts[0]["options"]["consistency"] == "exclusive":
+            return None
+        return int(facts[0]["round"]), int(facts[0]["entries"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"checkpoint {label} of {run} lacks facts ({type(error).__name__}: {error})") from error
 
 
 def missing(run: Path, label: str, shards: int) -> list[int]:
@@ -73,13 +120,15 @@ def missing(run: Path, label: str, shards: int) -> list[int]:
     return [shard for shard in range(shards) if not place(run, label, shard, shards).exists()]
 
 
-def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+def read(
+    run: Path, label: str, shards: int, *, one_round: bool = True
+) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
     """All rows of a checkpoint, in row order, and the facts of shard 0.
 
     Raises ArtifactError when a part is missing, altered, not a part of that shard, or of another training; or, with
     `one_round`, was cut at another round.
     """
-    parts: list[npt.NDArray[Any]] = []
+    parts: list[npt.NDArray[np.float32]] = []
     facts: list[dict[str, Any]] = []
     for shard in range(shards):
         folder = place(run, label, shard, shards)
@@ -88,8 +137,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         facts.append(found)
         parts.append(rows)
         same = SHARED if one_round else [key for key in SHARED if key != "round"]
-        strange = found.get("tensors") != facts[0].get("tensors")
-        if strange or any(key not in found or found[key] != facts[0][key] for key in same):
+        if any(key not in found or found[key] != facts[0][key] for key in same):
             raise ArtifactError(f"{folder} belongs to another training than shard 0's part")
         first = sum(map(len, parts[:-1]))
         fits = rows.shape[1] == parts[0].shape[1] and found["shards"] == shards and found.get("shard") == shard
@@ -98,13 +146,13 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
     return np.concatenate(parts), facts[0]
 
 
-def _load_rows(folder: Path) -> npt.NDArray[Any]:
+def _load_rows(folder: Path) -> npt.NDArray[np.float32]:
     try:
         rows = load_array(folder / ROWS)
     except UNREADABLE as error:
         raise ArtifactError(f"{folder / ROWS} cannot be read ({type(error).__name__}: {error})") from error
-    if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2:
-        raise ArtifactError(f"{folder / ROWS} is not an array of rows")
+    if rows.dtype != np.float32 or rows.ndim != 2:
+        raise ArtifactError(f"{folder / ROWS} is not a float32 array of rows")
     return rows
 
 
@@ -113,7 +161,7 @@ def assemble(run: Path, dataset: Dataset, options: TrainingOptions, shards: int,
 
     Shards that are stopped at once, by signals, end some rounds apart: good vectors still.
     """
-    rows, _ = read(run, "final", shards, one_round=False)
+    rows, _ = read(run, FINAL, shards, one_round=False)
     by_row = RowLayout.of(options).vectors(rows)
     vectors = np.empty_like(by_row)
     vectors[dataset.permutation] = by_row

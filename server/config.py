@@ -11,12 +11,15 @@ from common.options import TrainingOptions
 from common.settings import require
 from common.sockets import check_address, is_loopback
 
+STOPPED = "stopped"
+"""How a shard leaves that was told to by a signal: whoever starts it again wants it to go on."""
+
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Options of `glovewire server`; `checkpoint_every` counts epochs, or updates of tensors; 0 is never."""
+    """Options of `glovewire server`; `checkpoint_every` counts epochs, 0 is never; `keep_checkpoints` 0 keeps all."""
 
-    dataset: Path | None
+    dataset: Path
     out: Path
     options: TrainingOptions
     bind: str = "tcp://127.0.0.1:5555"
@@ -24,6 +27,7 @@ class ServerConfig:
     shard: int = 0
     shards: int = 1
     checkpoint_every: int = 0
+    keep_checkpoints: int = 3
     lease_s: float = 30.0
     insecure: bool = False
     join: bool = False
@@ -41,6 +45,8 @@ class ServerConfig:
             problems.append(f"lease must be a positive number of seconds, not {self.lease_s}")
         if self.checkpoint_every < 0:
             problems.append("checkpoint-every must be at least 0 epochs")
+        if self.keep_checkpoints < 0:
+            problems.append("keep-checkpoints must be at least 1, or 0 to keep all")
         for address in (self.bind, self.publish):
             check_address(address)
             if not is_loopback(address) and not self.insecure:
@@ -49,13 +55,6 @@ class ServerConfig:
             problems.append("--resume needs a checkpoint and --recover does without: give one of them")
         if self.resume and self.init is not None:
             problems.append("--resume goes on from a checkpoint: it cannot be given with --init")
-        of_tensors = self.options.objective == "tensors"
-        if of_tensors and self.dataset is not None:
-            problems.append("the objective tensors takes no DATASET: workers bring the model")
-        if not of_tensors and self.dataset is None:
-            problems.append("a DATASET is needed, or --objective tensors")
-        if of_tensors and self.init is not None:
-            problems.append("--init is for word vectors: the first worker brings the values of tensors")
         require(problems)
 
 

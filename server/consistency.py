@@ -88,8 +88,8 @@ class ExclusiveBlocks:
 class Asynchronous:
     """Everything at once, in the order of arrival; the version counts pushes to this shard."""
 
-    def __init__(self, start: int = 0) -> None:
-        self.pushes = start
+    def __init__(self) -> None:
+        self.pushes = 0
 
     def may_pull(self, pull: Pull) -> bool:
         """Always."""
@@ -114,9 +114,9 @@ class Asynchronous:
 
 
 def make(options: TrainingOptions, bounds: npt.NDArray[np.int64], start: int) -> Consistency:
-    """The mode that the options ask for; `bounds` are the partitions' first rows, `start` the version to begin with."""
+    """The mode that the options ask for; `bounds` are the partitions' first rows, `start` the round to begin with."""
     if options.consistency == "exclusive":
         return ExclusiveBlocks(bounds, start)
     if options.consistency == "async":
-        return Asynchronous(start)
+        return Asynchronous()
     raise UsageError(f"no consistency is called {options.consistency!r}")

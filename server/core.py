@@ -7,7 +7,7 @@ the core decides and brings in what the world says.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from common import messages as m
 from common.errors import BadRequest, DatasetMismatch, Finishing, GlovewireError, OutOfOrder, ProtocolError
@@ -19,42 +19,48 @@ from .consistency import Consistency
 from .cuts import Cuts, Snapshot
 from .exchange import Exchange
 from .news import News
-from .parking import MayWait, Outgoing, Parked, Parking
+from .parking import Outgoing, Parked, Parking
 from .progress import Progress
 from .sessions import Peer, Session, Sessions
-from .status import checkpoint_facts
+from .status import checkpoint_facts, worker_sample
+from .stream import Stream
 from .table import Table
 from .tally import STRANGER, Tally
-from .tensors import Tensors
 
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 
 
 class Core:
-    """Decides everything about one shard; `started` is the time from which the stream's `t` counts, in seconds."""
+    """Decides everything about one shard.
+
+    `started` is the time from which the stream's `t` counts, in seconds; `words` are what the table's rows stand for.
+    """
 
     def __init__(
         self,
         identity: Identity, options: TrainingOptions, table: Table, consistency: Consistency, progress: Progress,
-        started: float, tensors: Tensors | None = None,
+        started: float, words: Sequence[str],
     ) -> None:  # fmt: skip
         self.identity, self.options, self.table = identity, options, table
-        self.consistency, self.progress, self.tensors = consistency, progress, tensors
+        self.consistency, self.progress, self.words = consistency, progress, words
         self.sessions = Sessions()
         self.tally = Tally()
         self.news = News(started, identity.shard)
+        self.stream = Stream(identity.run)
         self.counters: Counter[str] = Counter()
         self.ending: str | None = None
         self.finishing: str | None = None
         self.parking = Parking()
         self._out: list[Outgoing] = []
         self._bytes_of_the_gone = 0
+        self.checkpoint_s = -1.0
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
-        self.exchange = Exchange(table, consistency, self.cuts, self.counters, tensors)
+        self.exchange = Exchange(table, consistency, self.cuts, self.counters)
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push,
-            m.Report: self._report, m.Beat: self._beat, m.Stats: self._asked, m.Checkpoint: self._checkpoint,
-            m.Finish: self._finish, m.Bye: self._bye, m.Score: self._score, m.Create: self._create,
+            m.Report: self._report, m.Beat: self._beat, m.Stats: self._asked, m.History: self._asked,
+            m.Vocabulary: self._asked, m.Checkpoint: self._checkpoint,
+            m.Finish: self._finish, m.Bye: self._bye, m.Score: self._score,
         }  # fmt: skip
 
     # ---- what the daemon calls
@@ -91,15 +97,20 @@ class Core:
         return self._drain()
 
     def samples(self, now: float) -> list[m.Message]:
-        """What is due on the stream: events at once, losses at most ten times a second."""
+        """What is to be said on the stream: events at once, losses at most ten times a second."""
         return [*self.news.take(), *self.progress.losses.samples(now, force=self.finishing is not None)]
 
-    def checkpointed(self, label: str, now: float, error: GlovewireError | None = None) -> list[Outgoing]:
-        """A checkpoint is on disk, or could not be written: tell those who asked, and the stream."""
+    def checkpointed(
+        self, label: str, now: float, error: GlovewireError | None = None, seconds: float = 0.0
+    ) -> list[Outgoing]:
+        """A checkpoint is on disk, after `seconds`, or could not be written: tell those who asked, and the stream."""
         reply = m.Checkpointed(label) if error is None else self.refuse(error)
         asked = self.cuts.written(label, on_disk=error is None)
         self._out.extend(Outgoing(peer, number, reply) for peer, number in asked)
-        self.news.say(now, "checkpoint", label, "" if error is None else f"not written: {error}")
+        if error is None:
+            self.counters["checkpoints"] += 1
+            self.checkpoint_s = seconds
+        self.news.say(now, "checkpoint", label, f"in {seconds:.2f} s" if error is None else f"not written: {error}")
         return self._drain()
 
     def finish(self, reason: str, *, at_once: bool = False) -> list[Outgoing]:
@@ -149,16 +160,19 @@ class Core:
             return session.grant
         if lease.ticket <= session.ticket:
             raise BadRequest(f"ticket {lease.ticket} came after ticket {session.ticket}")
-        return self._answer_or_park(peer, number, session, lease)
-
-    def _create(self, create: m.Create, peer: Peer, number: int, now: float) -> m.Message | None:
-        return self._answer_or_park(peer, number, self.sessions.of(peer, now), create)
+        reply = self._answer_lease(session, lease)
+        if reply is None:
+            self.parking.add(Parked(peer, number, session, lease))
+        return reply
 
     def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self.sessions.of(peer, now)
         self._known(pull.table)
         self.exchange.check_pull(pull)
-        return self._answer_or_park(peer, number, session, pull)
+        reply = self._answer_pull(pull)
+        if reply is None:
+            self.parking.add(Parked(peer, number, session, pull))
+        return reply
 
     def _push(self, push: m.Push, peer: Peer, _: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
@@ -168,9 +182,7 @@ class Core:
         if push.sequence != session.pushed + 1:
             raise OutOfOrder(f"push {push.sequence} came before push {session.pushed + 1}")
         reply = self.exchange.take(push)
-        session.pushed = push.sequence
-        if 0 < self.options.steps <= reply.version:
-            self.finishing = self.finishing or self.ending or "complete"
+        session.pushed, session.staleness = push.sequence, self.exchange.staleness.last
         return reply
 
     def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:
@@ -227,21 +239,15 @@ class Core:
         if reason.startswith("failed") or not self.cuts.in_order or not self.sessions.workers or drained:
             self.finishing = reason
 
-    def _answer(self, session: Session, asked: MayWait) -> m.Message | None:
-        """The reply to a request that may have to wait, None while it has to."""
-        if isinstance(asked, m.Lease):
-            if self.finishing is not None:
-                return m.Done(self.finishing)
-            return self.progress.grant(session, asked.ticket, self.ending or "complete")
+    def _answer_lease(self, session: Session, lease: m.Lease) -> m.Message | None:
+        if self.finishing is not None:
+            return m.Done(self.finishing)
+        return self.progress.grant(session, lease.ticket, self.ending or "complete")
+
+    def _answer_pull(self, pull: m.Pull) -> m.Message | None:
         if self.finishing is not None:
             raise Finishing.because(self.finishing)
-        return self.exchange.create(session, asked) if isinstance(asked, m.Create) else self.exchange.answer(asked)
-
-    def _answer_or_park(self, peer: Peer, number: int, session: Session, asked: MayWait) -> m.Message | None:
-        reply = self._answer(session, asked)
-        if reply is None:
-            self.parking.add(Parked(peer, number, session, asked))
-        return reply
+        return self.exchange.answer(pull)
 
     def _unpark(self) -> None:
         """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
@@ -261,7 +267,9 @@ class Core:
         if not self.sessions.is_open(parked.session, parked.peer):
             return m.Farewell()  # nobody hears it: the request goes with its session
         try:
-            return self._answer(parked.session, parked.message)
+            if isinstance(parked.message, m.Lease):
+                return self._answer_lease(parked.session, parked.message)
+            return self._answer_pull(parked.message)
         except GlovewireError as error:
             return self.refuse(error)
 
@@ -271,13 +279,13 @@ class Core:
 
     def _release(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
         blocks = self.progress.release(session.name)
-        if self.tensors is not None:
-            self.tensors.left(session)
         if session.role == "worker":
             self.tally.left(session.name, pushes)
             self._bytes_of_the_gone += session.bytes_sent
             text = f"{why}; {len(blocks)} blocks go to others" if blocks else why
             self.news.say_of_worker(now, kind, session.name, text)
+            if self.identity.shard == 0:
+                self.news.add([worker_sample(session, now - self.news.started, now, kind)])
 
     def _known(self, table: str) -> None:
         if table != self.table.name:

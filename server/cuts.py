@@ -85,6 +85,7 @@ class Cuts:
         self._askers: list[tuple[str, Peer, int]] = []
         self._unwritten: set[str] = set()
         self._on_disk: set[str] = set()
+        self._asked: set[str] = set()
         self._count = 0
         self._planned = 0
         if every and self._order is not None:  # a resumed run is past some of its checkpoints
@@ -123,12 +124,14 @@ class Cuts:
             self._may_copy()
             self._count += 1
             label = f"asked-{self._count:06d}"
+            self._asked.add(label)
             self._add(self.snapshot(label, self._table.values.copy()))
         else:
             soon = int(self._order.rounds.max()) + 2
             label = self._label(round := min(round if round >= 0 else soon, self._rounds))
             if label in self._on_disk:
                 return label
+            self._asked.add(label)
             if label not in self._unwritten:
                 self._may_copy()
                 self._cut_at(round)
@@ -144,13 +147,6 @@ class Cuts:
             if self._order.rounds[partition] == self._planned:
                 self._plan()
             self._collect()
-
-    def after(self, updates: int) -> None:
-        """Without an order: so many updates are in; take the checkpoint that is due, if there is room."""
-        if self._order is None and self._every and updates % self._every == 0:
-            label = f"update-{updates:08d}"
-            if label not in self._unwritten and len(self._unwritten) < MAX_UNWRITTEN:
-                self._add(self.snapshot(label, self._table.values.copy()))
 
     def take(self) -> list[Snapshot]:
         """Checkpoints that are ready to be written."""
@@ -175,7 +171,8 @@ class Cuts:
 
     def snapshot(self, label: str, rows: Rows, round: int = -1) -> Snapshot:
         """`rows` with the facts that resume them."""
-        return Snapshot(label, self._table.first, rows, {**self._facts(), "label": label, "round": round})
+        facts = {**self._facts(), "label": label, "round": round, "asked": label in self._asked}
+        return Snapshot(label, self._table.first, rows, facts)
 
     def _plan(self) -> None:
         """Plan the next automatic checkpoint when the first partition has come to the one before.

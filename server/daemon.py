@@ -21,6 +21,7 @@ from common.errors import GlovewireError, ProtocolError
 from common.run import METRICS
 
 from . import checkpoint, status
+from .config import STOPPED
 from .core import Core
 from .cuts import Snapshot
 from .parking import Outgoing
@@ -32,8 +33,10 @@ CARE_MS = 5
 BATCH = 64
 SERVER_SAMPLE_EVERY_S = 0.5
 LOOK_EVERY_S = 0.5
+ROLL_EVERY_S = 0.1
 FAREWELL_S = 10.0
 FAREWELL_AFTER_SIGNAL_S = 3.0
+Look = Callable[[str], str]
 
 logger = logging.getLogger(__name__)
 
@@ -41,16 +44,16 @@ logger = logging.getLogger(__name__)
 class Daemon:
     """Serves one core on a ROUTER, publishes on a PUB; `serve` returns when the run is over."""
 
-    def __init__(self, core: Core, run: Path, bind: str, publish: str) -> None:
-        self._core, self._run = core, run
+    def __init__(self, core: Core, run: Path, bind: str, publish: str, keep: int = 0) -> None:
+        self._core, self._run, self._keep = core, run, keep
         self._wakeup = sockets.Wakeup()
         self._context = sockets.Context()
         self._writer = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: dict[str, Future[Path]] = {}
+        self._writing: dict[str, Future[float]] = {}
         self._record = Record(run / METRICS)
         self._signalled = 0
-        self._published = 0
-        self._sampled = 0.0
+        self._sampled = self._called = 0.0
+        self._roll = status.Roll()
         self._bytes_in = self._bytes_out = 0
         try:
             self._router, self.address = self._context.router(bind)
@@ -58,6 +61,7 @@ class Daemon:
         except GlovewireError:
             self.close()
             raise
+        self._port = sockets.port(self.address)
 
     def install_signals(self) -> None:
         """Let SIGTERM and SIGINT end the run cleanly; a second one ends the process at once."""
@@ -70,18 +74,19 @@ class Daemon:
             future.exception()
         self._record.close()
         self._core, self._record = core, Record(self._run / METRICS)
-        self._writing, self._published, self._sampled = {}, 0, 0.0
+        self._writing, self._roll, self._sampled, self._called = {}, status.Roll(), 0.0, 0.0
 
-    def serve(self, look: Callable[[], object] = lambda: None) -> str:
+    def serve(self, look: Look = lambda _: "") -> str:
         """Answer requests until the run is over and workers have left; returns why it ended.
 
-        `look` is called twice a second; what it raises ends serving.
+        `look` is called twice a second, and at once when the run begins to end, with the reason ("" before). It returns
+        why others are ending the run, "" while they are not; what it raises ends serving.
         """
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wakeup.reader, zmq.POLLIN)
         ending: float | None = None
-        cared, looked, owed = 0.0, 0.0, False
+        cared, looked, owed, reason = 0.0, 0.0, False, ""
         while True:
             ready = dict(poller.poll(CARE_MS if owed else POLL_MS))
             if self._router in ready:
@@ -93,14 +98,15 @@ class Daemon:
                 continue
             cared = now
             self._between_requests(now)
-            if now - looked >= LOOK_EVERY_S:
-                looked = now
-                look()
+            if now - looked >= LOOK_EVERY_S or reason != (self._core.ending or self._core.finishing or ""):
+                looked, reason = now, self._core.ending or self._core.finishing or ""
+                if (told := look(reason)) and not reason:
+                    self._send(self._core.finish(told))
             if self._core.ending is not None or self._core.finishing is not None:
                 ending = ending if ending is not None else now
-                late = now > ending + (FAREWELL_AFTER_SIGNAL_S if self._signalled else FAREWELL_S)
+                late = now > ending + (FAREWELL_AFTER_SIGNAL_S if self._core.ending == STOPPED else FAREWELL_S)
                 if late:
-                    self._send(self._core.finish(self._core.ending or "stopped", at_once=True))
+                    self._send(self._core.finish(self._core.ending or STOPPED, at_once=True))
                 if self._core.finishing is not None and (not self._core.sessions.workers or late):
                     return self._core.finishing
 
@@ -111,10 +117,15 @@ class Daemon:
         self._collect_written(time.monotonic())
         checkpoint.write(self._run, snapshot)
 
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal has come."""
+        return self._signalled > 0
+
     def announce(self, kind: str, text: str = "") -> None:
-        """Publish an event about this shard and whatever else is due."""
+        """Publish how this shard ended, after everything that is still to be said."""
         self._core.news.say(time.monotonic(), kind, f"shard {self._core.identity.shard}", text)
-        self._publish(time.monotonic())
+        self._publish(time.monotonic(), last=True)
 
     def close(self) -> None:
         """Release sockets, files and threads; twice is fine."""
@@ -160,36 +171,49 @@ class Daemon:
 
     def _between_requests(self, now: float) -> None:
         if self._signalled:
-            self._send(self._core.finish("stopped"))
+            self._send(self._core.finish(STOPPED))
         self._send(self._core.tick(now))
         for snapshot in self._core.cuts.take():
             self._writing[snapshot.label] = self._writer.submit(self._write, snapshot)
         self._collect_written(now)
         self._publish(now)
 
-    def _write(self, snapshot: Snapshot) -> Path:
+    def _write(self, snapshot: Snapshot) -> float:
+        """Write a checkpoint; seconds that it took."""
+        began = time.monotonic()
         try:
-            return checkpoint.write(self._run, snapshot)
+            checkpoint.write(self._run, snapshot)
+            taken_s = time.monotonic() - began
+            who = self._core.identity
+            checkpoint.prune(self._run, who.shard, who.shards, self._keep)
+            return taken_s
         finally:
             self._wakeup.set()
 
     def _collect_written(self, now: float) -> None:
         self._wakeup.clear()
         for label in [label for label, future in self._writing.items() if future.done()]:
-            error = self._writing.pop(label).exception()
+            writing = self._writing.pop(label)
+            error = writing.exception()
             if error is not None and not isinstance(error, GlovewireError):
                 raise error
-            self._send(self._core.checkpointed(label, now, error))
+            seconds = writing.result() if error is None else 0.0
+            self._send(self._core.checkpointed(label, now, error, seconds))
 
-    def _publish(self, now: float) -> None:
-        due = self._core.samples(now)
+    def _publish(self, now: float, *, last: bool = False) -> None:
+        core, stream = self._core, self._core.stream
+        due: list[messages.Message] = core.samples(now)
         if now - self._sampled >= SERVER_SAMPLE_EVERY_S:
             self._sampled = now
-            due.extend(status.samples(self._core, now, self._bytes_in, self._bytes_out))
+            due.append(status.shard_sample(core, now, self._port, self._bytes_in, self._bytes_out))
+        if now - self._called >= ROLL_EVERY_S:
+            self._called = now
+            due.extend(self._roll.call(core, now, stream.room("worker", now)))
         for sample in due:
-            self._published += 1
-            sockets.send(self._publisher, wire.encode_sample(self._core.identity.run, self._published, sample))
+            stream.say(sample)
             if isinstance(sample, messages.LossSample | messages.QualitySample):
                 self._record.add(sample)
             elif isinstance(sample, messages.Event):
                 logger.info(log.line(sample.kind, subject=sample.subject, text=sample.text))
+        for frames in stream.due(now, everything=last):
+            sockets.send(self._publisher, frames)

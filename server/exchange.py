@@ -8,50 +8,34 @@ from __future__ import annotations
 from collections import Counter
 
 from common import messages as m
-from common.errors import BadRequest
 
 from .consistency import Consistency
 from .cuts import Cuts
 from .heat import Heat
-from .sessions import Session
 from .staleness import Histogram
 from .table import Table
-from .tensors import Tensors
 from .undo import Before, Undo
 
 
 class Exchange:
     """The traffic of one table; `counters` gets pulls; what was applied is watched."""
 
-    def __init__(
-        self, table: Table, consistency: Consistency, cuts: Cuts, counters: Counter[str], tensors: Tensors | None = None
-    ) -> None:
-        self._tensors = tensors
+    def __init__(self, table: Table, consistency: Consistency, cuts: Cuts, counters: Counter[str]) -> None:
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
         self.undo = Undo()
         self.staleness, self.heat = Histogram(), Heat(table.first, len(table.values))
 
     def check_pull(self, pull: m.Pull) -> None:
         """Raise unless the rows are here; learn from it which rounds are in every table whole."""
-        if self._tensors is not None:
-            self._tensors.require_complete()
         self._table.check_pull(pull)
         self.undo.forget(pull.floor)
-
-    def create(self, session: Session, create: m.Create) -> m.Created | None:
-        """What to tell somebody who has a dense model, None while it has to wait."""
-        if self._tensors is None:
-            raise BadRequest("this server trains word vectors: start one with --objective tensors")
-        return self._tensors.join(session, create)
 
     def answer(self, pull: m.Pull) -> m.Rows | None:
         """The rows of a pull that `check_pull` has passed, None while it has to wait."""
         if not self._consistency.may_pull(pull):
             return None
-        version = self._consistency.version(pull.first)
-        if self._tensors is not None and version < pull.version:
-            return None
         self._counters["pulls"] += 1
+        version = self._consistency.version(pull.first)
         if self._cuts.in_order and pull.version not in (m.NO_VERSION, version):
             return m.Rows(pull.version, self.undo.read(pull.first, pull.last, pull.version))
         return m.Rows(version, self._table.read(pull))
@@ -59,21 +43,14 @@ class Exchange:
     def take(self, push: m.Push) -> m.Applied:
         """Carry out a push that was never seen before; raises when it may not be."""
         self._table.check(push)
-        if self._tensors is not None and not self._tensors.is_step(push):
-            self._table.write(push)
-            self._tensors.assigned(push)
-            return m.Applied(push.sequence, self._consistency.version(push.first), False)
         repeated = self._consistency.is_repeat(push)
         if not repeated:
             self._watch(push)
             if self._cuts.in_order:
                 self.undo.keep(Before(push.lease, push.first, push.version, self._table.copy(push)))
             self._table.write(push)
-            before = self._consistency.version(push.first)
             self._consistency.applied(push)
             self._cuts.offer(push)
-            if self._tensors is not None and (updates := self._consistency.version(push.first)) > before:
-                self._cuts.after(updates)
         return m.Applied(push.sequence, self._consistency.version(push.first), repeated)
 
     def again(self, push: m.Push) -> m.Applied:

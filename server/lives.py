@@ -22,10 +22,7 @@ from common.errors import ArtifactError, GlovewireError, OutputError
 from common.settings import to_toml
 
 from . import checkpoint
-from .config import ServerConfig
-
-STOPPED = "stopped"
-"""How a shard leaves that was told to by a signal: whoever starts it again wants it to go on."""
+from .config import STOPPED, ServerConfig
 
 
 class Overtaken(GlovewireError):
@@ -47,9 +44,10 @@ class Life:
 
 @dataclass(frozen=True)
 class Mark:
-    """The last life that a shard took part in (-1: none yet), and how it left it ("": it did not)."""
+    """The last life that a shard took part in (-1: none yet), why it ends it, and how it has left it ("": not yet)."""
 
     life: int = -1
+    ending: str = ""
     left: str = ""
 
 
@@ -95,12 +93,23 @@ def stay(config: ServerConfig, life: Life) -> None:
 
 def leave(config: ServerConfig, life: Life, reason: str) -> None:
     """Say that this shard has left everything that the run needs of it."""
+    _write(config, Mark(life.number, reason, reason))
+
+
+def tell(config: ServerConfig, life: Life, reason: str) -> None:
+    """Let the other shards know that this one is ending the run."""
     _write(config, Mark(life.number, reason))
+
+
+def told(config: ServerConfig, life: Life) -> str:
+    """Why another shard is ending the run, "" while none is."""
+    reasons = [mark.ending for mark in _others(config).values() if mark is not None and mark.life == life.number]
+    return next(filter(None, reasons), "")
 
 
 def absent(config: ServerConfig, life: Life) -> list[int]:
     """The other shards that have not left this life yet."""
-    marks = {shard: mark_of(config, shard) for shard in range(config.shards) if shard != config.shard}
+    marks = _others(config)
     return [shard for shard, mark in marks.items() if mark is None or mark.life != life.number or not mark.left]
 
 
@@ -142,6 +151,10 @@ def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
     return Mark(**_read(path)) if path.exists() else None
 
 
+def _others(config: ServerConfig) -> dict[int, Mark | None]:
+    return {shard: mark_of(config, shard) for shard in range(config.shards) if shard != config.shard}
+
+
 def _furthest(config: ServerConfig) -> tuple[str, int]:
     if not (config.resume or config.recover):
         return "", 0
@@ -157,7 +170,7 @@ def _require_new(config: ServerConfig) -> None:
     out = config.out
     if out.exists() and not out.is_dir():
         raise OutputError(f"run {out} is a file: name another place or remove it")
-    if (out / MANIFEST).exists() or (config.shard == 0 and (out / runs.METRICS).exists()):
+    if (out / runs.VECTORS).exists() or (config.shard == 0 and (out / runs.METRICS).exists()):
         raise OutputError(f"run {out} exists already: name another place or remove it")
     if out.exists() and not (out / runs.CHECKPOINTS).exists() and any(out.iterdir()):
         raise OutputError(f"run {out} exists and is not a run: name another place or remove it")

@@ -10,8 +10,6 @@ from .schedule import Block, Schedule
 from .sessions import Session
 
 LARGEST_FIGURE = 1e30
-MOST_EXAMPLES = 1 << 40
-"""In one report, where nobody knows how many there are."""
 
 
 class Progress:
@@ -24,9 +22,7 @@ class Progress:
     @property
     def complete(self) -> bool:
         """Whether everything has been trained."""
-        if self.schedule is not None:
-            return self.schedule.complete
-        return self.losses.bounded and self.losses.entries >= self.losses.total
+        return self.schedule.complete if self.schedule is not None else self.losses.entries >= self.losses.total
 
     def stop(self) -> None:
         """Hand out no more than what brings every partition to the same round."""
@@ -51,14 +47,15 @@ class Progress:
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
         """Count a report; the events that follow, at `t` seconds. LeaseLost when the lease is somebody else's."""
         self._check(report)
-        epoch = self.losses.epoch
+        epoch, part = self.losses.epoch, None
         if self.schedule is not None:
             if self.schedule.holder(report.lease) != session.name:
                 raise LeaseLost(f"lease {report.lease} is not yours (any more)")
-            epoch = self.schedule.epoch_of(self.schedule.finish(report.lease))
+            block = self.schedule.finish(report.lease)
+            epoch, part = self.schedule.epoch_of(block), (block.a, block.b)
         session.entries += report.entries
         session.bytes_sent = report.bytes_sent
-        self.losses.add(session.name, epoch, report, now)
+        self.losses.add(session.name, epoch, report, now, part)
         if self.losses.epoch <= self._epoch_said:
             return []
         self._epoch_said = self.losses.epoch
@@ -69,9 +66,8 @@ class Progress:
         """Refuse figures that nobody can have measured: one of them would end the run or spoil every mean."""
         if (report.lease >= 0) != (self.schedule is not None):
             raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
-        most = self.losses.total if self.losses.bounded else MOST_EXAMPLES
-        if not 0 <= report.entries <= most:
-            raise BadRequest(f"entries must be between 0 and {most}, not {report.entries}")
+        if not 0 <= report.entries <= self.losses.total:
+            raise BadRequest(f"entries must be between 0 and {self.losses.total}, not {report.entries}")
         figures = (report.loss, report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
         if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
             raise BadRequest("losses, norm, seconds and bytes must be reasonable numbers of at least 0")

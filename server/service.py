@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +19,10 @@ from common.rows import RowLayout
 from common.sharding import Sharding
 from common.wire import MAX_FRAME_BYTES
 
-from . import checkpoint, consistency, dense, kernels, lives, optimizers, start
-from .config import Identity, ServerConfig
+from . import checkpoint, consistency, kernels, lives, optimizers, start
+from .config import STOPPED, Identity, ServerConfig
 from .core import Core
-from .daemon import Daemon
+from .daemon import Daemon, Look
 from .lives import Life
 from .losses import Losses
 from .progress import Progress
@@ -30,15 +31,14 @@ from .table import Table
 
 TABLE = "rows"
 OTHER_SHARDS_S = 60.0
+OTHERS_AFTER_SIGNAL_S = 1.5
 FAILED = "failed: "
 
 logger = logging.getLogger(__name__)
 
 
-def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float) -> Core:
-    """The core of a shard at the start of its training, or of a new life of the run; without a dataset, of tensors."""
-    if dataset is None:
-        return dense.build(config, life, now)
+def build(config: ServerConfig, dataset: Dataset, life: Life, now: float) -> Core:
+    """The core of a shard at the start of its training, or of a new life of the run."""
     options, layout = config.options, dataset.layout
     rows = RowLayout.of(options)
     if config.shards > layout.rows:
@@ -63,7 +63,8 @@ def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float)
     every = config.checkpoint_every * layout.partitions
     identity = Identity(life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every)
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
-    core = Core(identity, options, table, mode, Progress(schedule, losses), now)
+    words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
+    core = Core(identity, options, table, mode, Progress(schedule, losses), now, words)
     if core.progress.complete:  # nobody need come: it only has to be kept
         core.finish("complete", at_once=True)
     return core
@@ -72,19 +73,23 @@ def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float)
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
     """Run a shard to its end; `ready` is called once it is bound. Returns facts of the training for `--json`."""
     keep_buffers()
-    dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
-    kernels.warm()
-    if config.options.schedule == "minibatch":
-        optimizers.warm(config.options)
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        dataset = Dataset.open(config.dataset, verify=config.verify)
+        kernels.warm()
+        if config.options.schedule == "minibatch":
+            optimizers.warm(config.options)
+    except KeyboardInterrupt:
+        return {"reason": STOPPED}
     if config.recover and lives.over(config):
         logger.info(log.line("over", run=config.out))
         return {"reason": "nothing left to do"}
     life = lives.due(config)
     core = build(config, dataset, life, time.monotonic())
-    daemon = Daemon(core, config.out, config.bind, config.publish)
+    daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints)
     try:
-        lives.claim(config)
         daemon.install_signals()
+        lives.claim(config)
         while True:
             if lives.enter(config, life):
                 ready(daemon)
@@ -99,9 +104,9 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         daemon.close()
 
 
-def _live(config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, life: Life) -> dict[str, Any]:
+def _live(config: ServerConfig, dataset: Dataset, core: Core, daemon: Daemon, life: Life) -> dict[str, Any]:
     """Serve until the run is over; Overtaken when it goes on in another life."""
-    reason = daemon.serve(lambda: lives.stay(config, life))
+    reason = daemon.serve(_look(config, life))
     facts = summary(core, reason)
     try:
         leave(config, dataset, core, daemon, life, facts)
@@ -112,33 +117,52 @@ def _live(config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Dae
     return facts
 
 
+def _look(config: ServerConfig, life: Life) -> Look:
+    """How a shard learns from the others, and they from it, that the run ends, or goes on in another life."""
+    said = False
+
+    def look(ending: str) -> str:
+        nonlocal said
+        lives.stay(config, life)
+        if ending and not said:
+            said = True
+            try:
+                lives.tell(config, life, ending)
+            except OutputError as error:  # the disk is full: workers tell the others, too
+                logger.warning(log.line("untold", why=error))
+        return lives.told(config, life)
+
+    return look
+
+
 def leave(
-    config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, life: Life, facts: dict[str, Any]
+    config: ServerConfig, dataset: Dataset, core: Core, daemon: Daemon, life: Life, facts: dict[str, Any]
 ) -> None:
-    """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards."""
+    """Write the final checkpoint and, on shard 0, the vectors of all shards."""
     reason = str(facts["reason"])
     if reason.startswith(FAILED):
         raise TrainingDiverged(reason.removeprefix(FAILED))
     daemon.write_now(core.final())
     if config.shard == 0:
-        await_shards(config, life)
-        if dataset is None:
-            dense.assemble(config.out, config.shards, facts)
-        else:
-            checkpoint.assemble(config.out, dataset, config.options, config.shards, facts)
+        await_shards(config, life, daemon)
+        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts)
     lives.leave(config, life, reason)
 
 
-def await_shards(config: ServerConfig, life: Life) -> None:
-    """Wait until every other shard has left its final checkpoint; OutputError naming those that have not."""
-    deadline = time.monotonic() + OTHER_SHARDS_S
+def await_shards(config: ServerConfig, life: Life, daemon: Daemon) -> None:
+    """Wait until every other shard has left its final checkpoint; OutputError naming those that have not.
+
+    After a signal it does not wait for long.
+    """
+    began = time.monotonic()
     while missing := lives.absent(config, life):
         lives.stay(config, life)
-        if time.monotonic() > deadline:
+        patience_s = OTHERS_AFTER_SIGNAL_S if daemon.signalled else OTHER_SHARDS_S
+        if time.monotonic() > began + patience_s:
             names = ", ".join(map(str, missing))
             raise OutputError(
                 f"shards {names} left no final checkpoint in {config.out / runs.CHECKPOINTS} within "
-                f"{OTHER_SHARDS_S:.0f} s: were they told to finish, and do they share this folder?"
+                f"{patience_s:g} s: were they told to finish, and do they share this folder?"
             )
         time.sleep(0.05)
 

@@ -31,6 +31,7 @@ class Session:
     joined: float
     state: str = "training"
     pushed: int = 0
+    staleness: int = 0
     reported: int = 0
     ticket: int = 0
     grant: Granted | None = None

@@ -15,10 +15,12 @@ class Histogram:
 
     def __init__(self) -> None:
         self.counts = [0] * BINS
+        self.last = 0
 
     def count(self, tau: int) -> None:
         """One push was applied that knew nothing of `tau` changes; less than none is none."""
-        self.counts[min(max(tau, 0).bit_length(), BINS - 1)] += 1
+        self.last = max(tau, 0)
+        self.counts[min(self.last.bit_length(), BINS - 1)] += 1
 
     @property
     def pushes(self) -> int:

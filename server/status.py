@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .core import Core
 
 
+WORKER_EVERY_S = 0.5
+NEVER = ("", -1e9)
+
+
 def statistics(core: Core, now: float) -> dict[str, Any]:
     """Counters and states as plain JSON values."""
     losses, schedule, table = core.progress.losses, core.progress.schedule, core.table
@@ -49,7 +53,6 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
     """What a checkpoint says of this shard, beside its rows."""
     return {
         "entries": core.progress.losses.entries,
-        **_tensor_facts(core),
         "dataset": core.identity.dataset,
         "options": core.options.as_message(),
         "rows": [core.table.first, core.table.last],
@@ -58,25 +61,44 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
     }
 
 
-def _tensor_facts(core: Core) -> dict[str, Any]:
-    """Of a dense model: which tensors, and after how many updates."""
-    if core.tensors is None:
-        return {}
-    spec = core.tensors.spec if core.tensors.complete else None
-    return {"tensors": spec and spec.text, "updates": core.consistency.version(core.table.first)}
-
-
-def samples(core: Core, now: float, bytes_in: int, bytes_out: int) -> list[m.Message]:
-    """This shard's counters and, from shard 0, the state of every worker."""
-    t, who, count, pushes = now - core.news.started, core.identity, core.counters, core.tally.total
-    shard = m.ServerSample(
-        t, who.shard, who.shards, len(core.table.values), len(core.sessions.workers), count["pulls"], pushes["applied"],
-        pushes["repeated"], count["refused"], len(core.parking), bytes_in, bytes_out,
+def shard_sample(core: Core, now: float, port: int, bytes_in: int, bytes_out: int) -> m.ServerSample:
+    """What this shard is and has counted."""
+    who, count, pushes, table = core.identity, core.counters, core.tally.total, core.table.values
+    return m.ServerSample(
+        now - core.news.started, who.shard, who.shards, len(table), len(core.sessions.workers), count["pulls"],
+        pushes["applied"], pushes["repeated"], count["refused"], len(core.parking), bytes_in, bytes_out,
+        count["undelivered"], table.nbytes, count["checkpoints"], core.checkpoint_s, port,
+        {**core.exchange.staleness.as_fields()}, {**core.exchange.heat.hottest()},
     )  # fmt: skip
-    workers = core.sessions.workers if who.shard == 0 else []
-    return [shard, *(_worker(session, t, now) for session in workers)]
 
 
-def _worker(session: Session, t: float, now: float) -> m.WorkerSample:
-    rate, age_s = session.entries / max(now - session.joined, 1e-9), now - session.seen
-    return m.WorkerSample(t, session.name, session.state, session.entries, rate, session.bytes_sent, age_s)
+def worker_sample(session: Session, t: float, now: float, state: str) -> m.WorkerSample:
+    """What one worker is doing, or how it went: `lost` or `left`."""
+    rate = session.entries / max(now - session.joined, 1e-9)
+    age_s = now - session.seen
+    return m.WorkerSample(
+        t, session.name, state, session.entries, rate, session.bytes_sent, age_s, session.staleness
+    )  # fmt: skip
+
+
+class Roll:
+    """Whose sample goes out next: every worker twice a second while there is room, news of its state before others."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[str, float]] = {}
+
+    def call(self, core: Core, now: float, room: int) -> list[m.WorkerSample]:
+        """Samples of at most `room` workers, those first that have waited longest; shard 0 alone has any."""
+        if core.identity.shard or not room:
+            return []
+        workers = core.sessions.workers
+        self._told = {s.name: self._told.get(s.name, NEVER) for s in workers}
+        waiting = sorted((self._said(session), session.index, session) for session in workers)
+        due = [session for said, _, session in waiting if said <= now - WORKER_EVERY_S][:room]
+        self._told |= {session.name: (session.state, now) for session in due}
+        return [worker_sample(session, now - core.news.started, now, session.state) for session in due]
+
+    def _said(self, session: Session) -> float:
+        """When its state was said; never, if it was another one."""
+        state, when = self._told[session.name]
+        return when if state == session.state else NEVER[1]

@@ -23,31 +23,19 @@ Indices = npt.NDArray[np.int64]
 
 
 class Table:
-    """Rows [first, last) of the table `name`; `values` is of shape (last - first, width), float32 for word vectors.
+    """Rows [first, last) of the table `name`; `values` is float32 of shape (last - first, width)."""
 
-    The first `parameters` columns are parameters, the rest is the optimizer's. Whole rows travel, or, with
-    `parameters_only`, those columns alone.
-    """
-
-    def __init__(
-        self, name: str, first: int, values: Rows, parameters: int, step: Step, *, parameters_only: bool = False
-    ) -> None:
+    def __init__(self, name: str, first: int, values: Rows, parameters: int, step: Step) -> None:
         self.name = name
         self.first = first
         self.values = values
         self._parameters = parameters
-        self._parameters_only = parameters_only
         self._step = step
 
     @property
     def last(self) -> int:
         """One past the last row."""
         return self.first + len(self.values)
-
-    @property
-    def _travelling(self) -> int:
-        """Leading columns that pulls bring and assignments set."""
-        return self._parameters if self._parameters_only else self.values.shape[1]
 
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless the rows are all ours, LimitExceeded when they do not fit in one message."""
@@ -62,9 +50,7 @@ class Table:
         """A copy of the rows asked for by a pull that `check_pull` has passed."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
-            return self.values[low:high, : self._travelling].copy()
-        if self._parameters_only:
-            return self.values[self._local(pull.rows), : self._parameters]
+            return self.values[low:high].copy()
         return kernels.gather(self.values, self._local(pull.rows))
 
     def copy(self, push: Push) -> Rows:
@@ -79,7 +65,7 @@ class Table:
         if not 0 <= push.rate <= MAX_RATE:
             raise BadRequest(f"rate must be between 0 and {MAX_RATE:g}, not {push.rate}")
         count = push.last - push.first if push.rows is None else push.rows.size
-        width = self._parameters if push.operation == "gradient" else self._travelling
+        width = self._parameters if push.operation == "gradient" else self.values.shape[1]
         if push.values.dtype != self.values.dtype or push.values.shape != (count, width):
             raise BadRequest(f"values must be {self.values.dtype} of shape ({count}, {width})")
         if push.rows is None:
@@ -101,11 +87,11 @@ class Table:
         elif push.rows is None:
             low, high = self._range(push.first, push.last)
             if push.operation == "assign":
-                self.values[low:high, : values.shape[1]] = values
+                self.values[low:high] = values
             else:
                 kernels.add_range(self.values, low, values)
         elif push.operation == "assign":
-            self.values[self._local(push.rows), : values.shape[1]] = values
+            self.values[self._local(push.rows)] = values
         else:
             kernels.add_rows(self.values, self._local(push.rows), values)
 
@@ -120,5 +106,5 @@ class Table:
         return np.ascontiguousarray(rows - self.first)
 
     def _fits(self, count: int) -> None:
-        if count * self._travelling * self.values.itemsize > MAX_FRAME_BYTES:
+        if count * self.values.shape[1] * self.values.itemsize > MAX_FRAME_BYTES:
             raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")

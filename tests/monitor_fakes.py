@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from common import sockets
 from common.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
@@ -50,18 +52,30 @@ def until(done: Callable[[], bool], what: str, again: Callable[[], object] = lam
 
 def loss(t: float = 1.0, worker: str = "all", entries: int = 100, value: float = 0.5, **changes: float) -> LossSample:
     fields = {"epoch": 0, "epochs": 2, "total": 1000, "bias_only_loss": 0.7, "norm": 1.0, "entries_per_second": 100.0}
-    fields.update(changes)  # type: ignore[arg-type]
+    fields |= {"mean_loss": value, "mean_bias_only_loss": changes.get("bias_only_loss", 0.7), **changes}
     return LossSample(t=t, worker=worker, entries=entries, loss=value, **fields)  # type: ignore[arg-type]
 
 
 def worker(
     name: str = "w0", state: str = "training", t: float = 1.0, sent: int = 0, age_s: float = 0.1
 ) -> WorkerSample:
-    return WorkerSample(t, name, state, 100, 50.0, sent, age_s)
+    return WorkerSample(t, name, state, 100, 50.0, sent, age_s, 0)
 
 
 def shard(number: int = 0, t: float = 1.0, pulls: int = 0, traffic: int = 0) -> ServerSample:
-    return ServerSample(t, number, 2, 5000, 3, pulls, pulls, 0, 0, 0, traffic, traffic)
+    return server_sample(t, number, 2, 5000, pulls, traffic)
+
+
+def server_sample(
+    t: float, number: int, shards: int, rows: int, pulls: int, traffic: int, port: int = 0, **changes: Any
+) -> ServerSample:
+    """A shard that has served `pulls` pulls and pushes, a third of which were stale by one."""
+    staleness = {"0": pulls - pulls // 3, "1": pulls // 3}
+    sample = ServerSample(
+        t, number, shards, rows, 3, pulls, pulls, 0, 0, 0, traffic, traffic, 0, rows * 1088, 0, -1.0, port, staleness,
+        {f"{number * rows}-{number * rows + rows // 2 - 1}": pulls},
+    )  # fmt: skip
+    return dataclasses.replace(sample, **changes)
 
 
 def run_of(
@@ -80,10 +94,10 @@ def run_of(
         for name in names:
             done = int(total * part / len(names))
             yield loss(t, name, done, value * (1 + random_of.gauss(0, 0.09)), **shape)
-            yield WorkerSample(t, name, "training", done, total / seconds / len(names), done * 20, 0.2)
+            yield WorkerSample(t, name, "training", done, total / seconds / len(names), done * 20, 0.2, 1)
         for number in range(shards):
             sent = int(step / hz * 8e6 * (1 + number))
-            yield ServerSample(t, number, shards, 20_000 // shards, 3, 3 * step, 3 * step, 0, 0, 0, sent, sent)
+            yield server_sample(t, number, shards, 20_000 // shards, 3 * step, sent)
         yield loss(t, "all", int(total * part), value, **shape)
         if int(part * epochs) > int((part - 1 / steps) * epochs):
             yield Event(t, "epoch", str(int(part * epochs)), f"loss {value:.4f}")

@@ -15,7 +15,18 @@ from monitor.history import History
 from monitor.plot import check_path, draw, plot
 from monitor.records import Recorder, read_metrics
 
-KEYS = {"t", "entries", "loss", "epoch", "worker", "bias_only_loss", "norm", "entries_per_second"}
+KEYS = {
+    "mean_loss",
+    "mean_bias_only_loss",
+    "t",
+    "entries",
+    "loss",
+    "epoch",
+    "worker",
+    "bias_only_loss",
+    "norm",
+    "entries_per_second",
+}
 
 
 @pytest.fixture(autouse=True)

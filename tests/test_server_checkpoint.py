@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -141,3 +142,60 @@ def test_shards_that_stopped_rounds_apart_leave_vectors_but_nothing_to_resume(da
     assert (tmp_path / "vectors.npy").read_bytes() == expected
     with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
         checkpoint.newest(tmp_path)
+
+
+# ---- which one to go on from, and which may go
+
+
+def cut(dataset: Dataset, run: Path, round: int, *, only: int | None = None, asked: bool = False) -> None:
+    """A checkpoint of `round` from both shards, or only from one."""
+    for number in range(2) if only is None else [only]:
+        cuts = shard(dataset, number=number, shards=2).core.cuts
+        snapshot = cuts.snapshot(f"round-{round:08d}", cuts._table.values, round)
+        checkpoint.write(run, dataclasses.replace(snapshot, facts={**snapshot.facts, "asked": asked}))
+
+
+def rounds(run: Path, number: int) -> list[int]:
+    return sorted(int(path.name[6:14]) for path in (run / "checkpoints").glob(f"round-*.shard-{number}-of-2"))
+
+
+def test_the_last_few_are_kept(dataset: Dataset, tmp_path: Path) -> None:
+    for round in (3, 6, 9, 12):
+        cut(dataset, tmp_path, round)
+    checkpoint.prune(tmp_path, 0, 2, 2)
+    assert rounds(tmp_path, 0) == [9, 12]
+    assert rounds(tmp_path, 1) == [3, 6, 9, 12]  # each shard removes its own
+    checkpoint.prune(tmp_path, 1, 2, 0)
+    assert rounds(tmp_path, 1) == [3, 6, 9, 12]
+    checkpoint.prune(tmp_path, 1, 2, 2)
+    assert rounds(tmp_path, 1) == [9, 12]
+
+
+def test_what_other_shards_have_not_written_yet_does_not_count(dataset: Dataset, tmp_path: Path) -> None:
+    cut(dataset, tmp_path, 3)
+    for round in (6, 9, 12, 15):
+        cut(dataset, tmp_path, round, only=0)
+    checkpoint.prune(tmp_path, 0, 2, 1)
+    assert rounds(tmp_path, 0) == [3, 6, 9, 12, 15]
+    assert checkpoint.newest(tmp_path) == ("round-00000003", 2)
+
+
+def test_what_somebody_has_asked_for_stays(dataset: Dataset, tmp_path: Path) -> None:
+    write(dataset, tmp_path, 2)
+    for round in (3, 6, 9):
+        cut(dataset, tmp_path, round, asked=round == 3)
+    checkpoint.prune(tmp_path, 0, 2, 1)
+    assert rounds(tmp_path, 0) == [3, 9]
+    assert checkpoint.missing(tmp_path, "final", 2) == []
+
+
+@pytest.mark.parametrize("damage", ["rows.npy", MANIFEST])
+def test_a_damaged_one_is_passed_over_for_the_one_before(
+    dataset: Dataset, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for round in (3, 6):
+        cut(dataset, tmp_path, round)
+    file = checkpoint.place(tmp_path, "round-00000006", 1, 2) / damage
+    file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
+    assert checkpoint.newest(tmp_path) == ("round-00000003", 2)
+    assert "event=checkpoint_skipped label=round-00000006" in caplog.text

@@ -134,3 +134,16 @@ def test_a_damaged_life_is_refused(tmp_path: Path, text: str) -> None:
     next((tmp_path / "run" / "checkpoints").glob(".life-*")).write_text(text)
     with pytest.raises(ArtifactError, match="life-000000"):
         lives.due(of)
+
+
+def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    life = started(first)
+    started(second)
+    assert lives.told(first, life) == ""
+    lives.tell(second, life, "stopped")
+    assert lives.told(first, life) == "stopped"
+    assert lives.told(second, life) == ""
+    assert lives.absent(first, life) == [1]  # it has only begun to leave
+    again = started(first)
+    assert lives.told(first, again) == ""  # that was in another life

@@ -39,7 +39,7 @@ def train(
     starts, order = np.array([0, len(entries)], np.int64), np.zeros(1, np.int64)
     given = {"symmetric": True, "diagonal": a is b, "seed": 3, "rate": RATE, "starts": starts, "order": order, **more}
     return kernels.train_block(
-        a, b, entries, given["starts"], given["order"], given["seed"], layout.columns, layout.dim,
+        a, b, *kernels.plain(entries), given["starts"], given["order"], given["seed"], layout.columns, layout.dim,
         kernels.OPTIMIZERS[layout.optimizer], layout.tied, given["symmetric"], given["diagonal"], X_MAX, ALPHA,
         given["rate"],
     )  # fmt: skip
@@ -229,3 +229,67 @@ def test_the_mean_norm_is_that_of_the_word_vectors() -> None:
     expected = np.linalg.norm(rows[:, :20].astype(np.float64), axis=1).mean()
     assert kernels.mean_norm(rows, layout.columns, 20) == pytest.approx(expected, rel=1e-5)
     assert kernels.mean_norm(rows[:0], layout.columns, 20) == 0.0
+
+
+# ---- groups of entries that share their row
+
+
+def in_a_group(layout: RowLayout, one: np.ndarray, others: np.ndarray, i: int, entries: np.ndarray) -> None:
+    """One step of row i against several rows by the formulas, all gradients from the values before (float64)."""
+    (pu, bu, su, tu), (pv, bv, sv, tv) = layout.columns.tolist()
+    dim, u, j = layout.dim, one[i].copy(), entries["j"]
+    v, x = others[j].copy(), entries["x"].astype(np.float64)
+    residual = u[bu] + v[:, bv] - np.log(x) + v[:, pv : pv + dim] @ u[pu : pu + dim]
+    g = glove.weights(x, X_MAX, ALPHA) * residual
+    to_u, to_v = g[:, None] * v[:, pv : pv + dim], g[:, None] * u[pu : pu + dim]
+    scale_u = scale_v = scale_bu = scale_bv = np.ones(1)
+    if layout.optimizer == "adagrad-row":
+        one[i, su] += (to_u**2).mean(1).sum()
+        one[i, tu] += (g**2).sum()
+        others[j, sv] += (to_v**2).mean(1)
+        others[j, tv] += g**2
+        scale_u, scale_bu = np.sqrt(one[i, [su]]), np.sqrt(one[i, [tu]])
+        scale_v, scale_bv = np.sqrt(others[j, sv]), np.sqrt(others[j, tv])
+    one[i, pu : pu + dim] -= RATE * to_u.sum(0) / scale_u
+    one[i, bu] -= RATE * g.sum() / scale_bu[0]
+    others[j, pv : pv + dim] -= RATE * to_v / scale_v[:, None]
+    others[j, bv] -= RATE * g / scale_bv
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad-row", "sgd"])
+@pytest.mark.parametrize("many", [2, 4, 8])
+@pytest.mark.parametrize("dim", [3, 40])
+def test_entries_of_a_group_step_together(optimizer: str, many: int, dim: int) -> None:
+    layout, a = start(optimizer, False, dim, rows=12)
+    _, b = start(optimizer, False, dim, rows=12, seed=2)
+    one, two = a.astype(np.float64), b.astype(np.float64)
+    entries = entries_of(*((5, 11 - n, 0.5 + 3.0 * n) for n in range(many)))
+    in_a_group(layout, one, two, 5, entries)
+    train(layout, a, b, entries, symmetric=False)
+    np.testing.assert_allclose(a, one, rtol=3e-5, atol=3e-6)
+    np.testing.assert_allclose(b, two, rtol=3e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_norms_that_steps_keep_are_those_of_the_rows(tied: bool) -> None:
+    """Accumulators come from the norms: with stale ones, a block in two pieces would differ from one in one piece."""
+    layout, rows = start("adagrad-row", tied, 16, rows=12)
+    pieces = rows.copy()
+    entries = entries_of(*((i, j, 1.0 + i + j) for i in range(12) for j in range(i, 12)))
+    starts = np.array([0, 30, len(entries)], np.int64)
+    train(layout, rows, rows, entries, starts=starts, order=np.array([0, 1]))
+    for tile in (0, 1):
+        train(layout, pieces, pieces, entries, starts=starts, order=np.array([tile]))
+    np.testing.assert_allclose(rows, pieces, rtol=1e-4, atol=1e-6)
+
+
+def test_groups_are_powers_of_two_of_one_row_and_words_with_themselves_stay_alone() -> None:
+    of_rows = [(0, j) for j in range(13)] + [(1, 1), (1, 2), (1, 3), (1, 4)]
+    pairs, _ = kernels.plain(entries_of(*((i, j, 1.0) for i, j in of_rows)))
+    groups = np.empty(len(of_rows) + 1, np.int64)
+    count = kernels.groups_of(pairs, 0, len(of_rows), kernels.GROUP, False, groups)
+    assert np.diff(groups[: count + 1]).tolist() == [8, 4, 1, 4]
+    count = kernels.groups_of(pairs, 0, len(of_rows), kernels.GROUP, True, groups)
+    assert np.diff(groups[: count + 1]).tolist() == [1, 8, 4, 1, 2, 1]
+    count = kernels.groups_of(pairs, 13, 4, 2, False, groups)
+    assert np.diff(groups[: count + 1]).tolist() == [2, 2]

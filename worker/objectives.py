@@ -50,8 +50,9 @@ class Objective:
 def _train_glove(
     rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
 ) -> Sums:
+    pairs, counts = kernels.plain(tiles.entries)
     return kernels.train_block(
-        rows_a, rows_b, tiles.entries, tiles.starts, tiles.order, tiles.seed, layout.columns, layout.dim,
+        rows_a, rows_b, pairs, counts, tiles.starts, tiles.order, tiles.seed, layout.columns, layout.dim,
         kernels.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
         options.alpha, rate,
     )  # fmt: skip

@@ -28,7 +28,7 @@ from .tally import MakeReport, check_finite
 
 Indices = npt.NDArray[np.int64]
 
-PORTION_ENTRIES = 1 << 17
+PORTION_ENTRIES = 1 << 18
 TASKS = 3
 
 
