@@ -147,6 +147,18 @@ class BindError(GlovewireError):
     code = "bind"
 
 
+class KeyFileError(GlovewireError):
+    """A file of keys is missing, damaged, or open to others."""
+
+    code = "key-file"
+
+
+class NotAdmitted(GlovewireError):
+    """The two ends of a connection do not agree on keys: one has none, or a key is not the one that is known."""
+
+    code = "not-admitted"
+
+
 class TrainingDiverged(GlovewireError):
     """The loss or a row became NaN or infinite."""
 

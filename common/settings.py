@@ -24,6 +24,15 @@ ENVIRONMENT_PREFIX = "GLOVEWIRE"
 PLAIN = (str, int, float, bool)
 
 
+keys_option = click.option(
+    "--keys",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keys made by `glovewire keys`: a folder, or one client's .key file in it. Encrypts, and proves who one is.",
+)
+"""`--keys`, the same for every command that connects or listens."""
+
+
 class WrongUsage(click.ClickException):
     """What click refused, in one line that names the help page."""
 

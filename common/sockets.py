@@ -16,6 +16,8 @@ from typing import Self
 import zmq
 
 from .errors import BindError, DeadlineExceeded, UsageError
+from .handshakes import Attempts, Door
+from .keys import ClientKeys, ServerKeys
 from .wire import MAX_FRAME_BYTES, Frame
 
 BIG_FRAME_BYTES = 64 << 10
@@ -32,11 +34,18 @@ _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 class Context:
-    """Owns a ZeroMQ context and every socket made from it; `close()` twice is fine."""
+    """Owns a ZeroMQ context and every socket made from it; `close()` twice is fine.
 
-    def __init__(self) -> None:
+    With `keys`, every connection is encrypted and both ends prove who they are (CURVE). A server must then poll
+    `door.socket` and let `door` answer, or nobody gets in.
+    """
+
+    def __init__(self, keys: ServerKeys | ClientKeys | None = None) -> None:
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
+        self._attempts: dict[zmq.Socket[bytes], Attempts] = {}
+        self._keys = keys
+        self.door = Door(self._own(zmq.REP), keys.allowed) if isinstance(keys, ServerKeys) else None
 
     def router(self, address: str) -> tuple[zmq.Socket[bytes], str]:
         """A bound ROUTER and the address it got (port 0 becomes a real one); BindError if it cannot be had."""
@@ -53,7 +62,7 @@ class Context:
         dealer.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         dealer.set(zmq.SNDHWM, QUEUE_MESSAGES)
         dealer.set(zmq.RCVHWM, QUEUE_MESSAGES)
-        _connect(dealer, address)
+        self._connect(dealer, address)
         return dealer
 
     def publisher(self, address: str) -> tuple[zmq.Socket[bytes], str]:
@@ -70,17 +79,23 @@ class Context:
         subscriber.set(zmq.MAXMSGSIZE, BIG_FRAME_BYTES)
         for topic in topics:
             subscriber.subscribe(topic)
-        _connect(subscriber, address)
+        self._connect(subscriber, address)
         return subscriber
+
+    def attempts(self, socket: zmq.Socket[bytes]) -> Attempts:
+        """How the handshakes of a connecting socket end."""
+        return self._attempts[socket]
 
     def drop(self, socket: zmq.Socket[bytes]) -> None:
         """Close one socket before the rest."""
+        self._end_attempts(socket)
         socket.close(0)
         self._sockets.remove(socket)
 
     def close(self, last_words_ms: int = 0) -> None:
         """Close every socket, giving what is queued `last_words_ms` milliseconds to leave."""
-        for socket in self._sockets:
+        for socket in reversed(self._sockets):  # the door last
+            self._end_attempts(socket)
             socket.close(last_words_ms)
         self._sockets.clear()
         self._zmq.term()
@@ -91,10 +106,14 @@ class Context:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def _make(self, kind: int) -> zmq.Socket[bytes]:
+    def _own(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._zmq.socket(kind)
         self._sockets.append(socket)
         socket.set(zmq.LINGER, 0)
+        return socket
+
+    def _make(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._own(kind)
         socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         # Without a ZAP domain libzmq falls back to a handshake of 2010 and delivers a stranger's bytes as messages.
         socket.setsockopt_string(zmq.ZAP_DOMAIN, "glovewire")
@@ -103,7 +122,33 @@ class Context:
             socket.set(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT_MS)
         socket.set(zmq.RECONNECT_IVL, 50)
         socket.set(zmq.RECONNECT_IVL_MAX, 1_000)
+        self._lock(socket)
         return socket
+
+    def _lock(self, socket: zmq.Socket[bytes]) -> None:
+        if self._keys is None:
+            return
+        if isinstance(self._keys, ServerKeys):
+            socket.set(zmq.CURVE_SERVER, 1)
+        else:
+            socket.set(zmq.CURVE_SERVERKEY, self._keys.server)
+        socket.set(zmq.CURVE_PUBLICKEY, self._keys.pair.public)
+        socket.set(zmq.CURVE_SECRETKEY, self._keys.pair.secret)
+
+    def _connect(self, socket: zmq.Socket[bytes], address: str) -> None:
+        check_address(address)
+        socket.set(zmq.IPV6, "[" in address)
+        keys = self._keys if isinstance(self._keys, ClientKeys) else None
+        self._attempts[socket] = Attempts(socket, address, keys)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise UsageError(f"cannot connect to {address}: {zmq.strerror(error.errno or 0).lower()}") from error
+
+    def _end_attempts(self, socket: zmq.Socket[bytes]) -> None:
+        if (attempts := self._attempts.pop(socket, None)) is not None:
+            socket.disable_monitor()
+            attempts.close()
 
 
 class Wakeup:
@@ -219,12 +264,3 @@ def _bind(socket: zmq.Socket[bytes], address: str) -> str:
         why = "the port is in use" if error.errno == zmq.EADDRINUSE else zmq.strerror(error.errno or 0).lower()
         raise BindError(f"cannot listen on {address}: {why}") from error
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
-
-
-def _connect(socket: zmq.Socket[bytes], address: str) -> None:
-    check_address(address)
-    socket.set(zmq.IPV6, "[" in address)
-    try:
-        socket.connect(address)
-    except zmq.ZMQError as error:
-        raise UsageError(f"cannot connect to {address}: {zmq.strerror(error.errno or 0).lower()}") from error

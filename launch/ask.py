@@ -6,12 +6,13 @@ import json
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from common.errors import UsageError
-from common.settings import Command
+from common.settings import Command, keys_option
 
 if TYPE_CHECKING:
     from common.messages import Message
@@ -29,6 +30,7 @@ def addressed(command: F) -> F:
         callback=_positive,
         help="Give up when there is no answer for so long; a server that is still to be started is waited for.",
     )(command)
+    command = keys_option(command)
     return click.argument("servers", nargs=-1, required=True, metavar="tcp://HOST:PORT...")(command)
 
 
@@ -40,9 +42,9 @@ def _positive(_: click.Context, __: click.Parameter, value: float) -> float:
 
 @click.command(cls=Command)
 @addressed
-def stats(servers: tuple[str, ...], timeout: float) -> dict[str, Any]:
+def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
     """Ask each server what it is doing."""
-    with _client(servers) as client:
+    with _client(servers, keys) as client:
         found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
     for address, one in zip(servers, found, strict=True):
         for line in _describe(address, one):
@@ -52,12 +54,12 @@ def stats(servers: tuple[str, ...], timeout: float) -> dict[str, Any]:
 
 @click.command(cls=Command)
 @addressed
-def finish(servers: tuple[str, ...], timeout: float) -> dict[str, Any]:
+def finish(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
     """End training cleanly and keep the vectors. Give the address of every shard."""
     from common.messages import Finish, Finishing
 
     told = []
-    with _client(servers) as client:
+    with _client(servers, keys) as client:
         _all_shards(client, servers, timeout)
         for shard, address in enumerate(servers):
             reply = client.ask(shard, Finish("asked"), timeout)
@@ -69,12 +71,12 @@ def finish(servers: tuple[str, ...], timeout: float) -> dict[str, Any]:
 
 @click.command(cls=Command)
 @addressed
-def checkpoint(servers: tuple[str, ...], timeout: float) -> dict[str, Any]:
+def checkpoint(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
     """Cut a checkpoint of a running training, and wait until it is on disk.
 
     Give the address of every shard, so that all cut at one point.
     """
-    with _client(servers) as client:
+    with _client(servers, keys) as client:
         names = _cut(client, servers, timeout)
     for name in names:
         click.echo(f"checkpoint {name} is written")
@@ -120,10 +122,11 @@ def _all_shards(client: Client, servers: tuple[str, ...], timeout: float) -> lis
     return found
 
 
-def _client(servers: tuple[str, ...]) -> Client:
+def _client(servers: tuple[str, ...], keys: Path | None) -> Client:
+    from common.keys import of_client
     from worker.client import Client
 
-    return Client(servers, "observer")
+    return Client(servers, "observer", keys=None if keys is None else of_client(keys))
 
 
 def _statistics(client: Client, shard: int, timeout: float) -> dict[str, Any]:

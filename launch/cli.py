@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from common.settings import Command
+from common.settings import Command, keys_option
 from common.training_flags import training_flags
 
 
@@ -34,6 +34,7 @@ from common.training_flags import training_flags
     metavar="FILE",
     help="Similarity set to score the vectors on after each epoch; repeat for more.",
 )
+@keys_option
 @click.option("--progress/--quiet", default=True, help="Show progress on stderr.")
 @training_flags
 def train(
@@ -47,6 +48,7 @@ def train(
     resume: bool,
     init: Path | None,
     watch: tuple[Path, ...],
+    keys: Path | None,
     progress: bool,
     **training: Any,
 ) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def train(
         resume,
         init,
         watch,
+        keys,
     )
     facts = local.train(config)
     click.echo(

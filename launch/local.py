@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from common import log
+from common import keys, log
 from common import run as runs
 from common.artifacts import write_text_atomically
 from common.dataset import Dataset
@@ -54,6 +54,7 @@ class LocalConfig:
     resume: bool = False
     init: Path | None = None
     watch: tuple[Path, ...] = ()
+    keys: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, all problems in one UsageError."""
@@ -68,6 +69,8 @@ class LocalConfig:
             )
         if self.store != "server" and self.resume:
             problems.append(f"--store {self.store} keeps no checkpoints to resume from")
+        if self.store != "server" and self.keys is not None:
+            problems.append(f"--keys protects connections, and --store {self.store} has none")
         if self.store != "server" and self.watch:
             problems.append(f"--watch scores what a server holds, not --store {self.store}")
         require(problems)
@@ -80,6 +83,9 @@ def train(config: LocalConfig) -> dict[str, Any]:
         from . import scores
 
         scores.check(config.watch)
+    if config.keys is not None:
+        keys.of_server(config.keys)
+        keys.of_client(config.keys)
     if not config.resume:
         _begin(config)
     try:
@@ -126,6 +132,7 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
             picture=config.out / runs.PLOT,
             stream=sys.stderr if config.progress else None,
             timeout_s=READY_S,
+            keys=config.keys,
         ) as watch:
             workers = [_start_worker(config, children, addresses, rank) for rank in range(config.workers)]
             with _scores(config, addresses) as scored:
@@ -162,6 +169,7 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
                 "server", str(config.dataset), "--out", str(config.out), "--bind", "tcp://127.0.0.1:0",
                 "--publish", "tcp://127.0.0.1:0", "--shard", f"{shard}/{config.servers}",
                 "--checkpoint-every", every, "--keep-checkpoints", keep, "--no-verify", "--join", "--json", *beginning,
+                *_keys(config),
                 *training_arguments(config.options),
             ],
         )
@@ -177,8 +185,12 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
 def _start_worker(config: LocalConfig, children: Children, addresses: list[str], rank: int) -> Child:
     where = [argument for address in addresses for argument in ("--server", address)]
     name = f"w{rank}"
-    arguments = ["worker", str(config.dataset), "--name", name, "--no-verify", "--json", *where]
+    arguments = ["worker", str(config.dataset), "--name", name, "--no-verify", "--json", *where, *_keys(config)]
     return children.start(f"worker {rank}", arguments)
+
+
+def _keys(config: LocalConfig) -> list[str]:
+    return [] if config.keys is None else ["--keys", str(config.keys)]
 
 
 def training_arguments(options: TrainingOptions) -> list[str]:
@@ -211,7 +223,9 @@ def _scores(config: LocalConfig, addresses: list[str]) -> Iterator[Scored]:
         return
     from . import scores
 
-    scorer = scores.Scorer(addresses, Dataset.open(config.dataset, verify=False), config.options, config.watch)
+    scorer = scores.Scorer(
+        addresses, Dataset.open(config.dataset, verify=False), config.options, config.watch, config.keys
+    )
     try:
         yield lambda sample: scorer.at(sample.epoch) if sample is not None else None
     finally:

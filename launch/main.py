@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stats": ("launch.ask:stats", "Ask a running server what it is doing."),
     "finish": ("launch.ask:finish", "End training cleanly and keep the vectors."),
     "checkpoint": ("launch.ask:checkpoint", "Cut a checkpoint of a running training now."),
+    "keys": ("launch.keys:keys", "Make keys, so that only those who have one can connect."),
     "info": ("vectors.cli:info", "Say what a dataset, run or checkpoint is, and verify it."),
     "evaluate": ("vectors.cli:evaluate", "Score vectors on similarity and analogy sets."),
     "neighbours": ("vectors.cli:neighbours", "Show the nearest words, or solve an analogy."),

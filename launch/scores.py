@@ -12,6 +12,7 @@ import numpy as np
 
 from common.dataset import Dataset
 from common.errors import DeadlineExceeded, Finishing, UnknownSession
+from common.keys import of_client
 from common.messages import NO_VERSION, Score
 from common.options import TrainingOptions
 from common.rows import RowLayout
@@ -38,9 +39,12 @@ def of_run(run: Path, files: Sequence[Path]) -> dict[str, float]:
 class Scorer:
     """Scores the vectors of a running training after each epoch but the last; `files` are similarity sets."""
 
-    def __init__(self, addresses: Sequence[str], dataset: Dataset, options: TrainingOptions, files: Sequence[Path]):
+    def __init__(
+        self, addresses: Sequence[str], dataset: Dataset, options: TrainingOptions, files: Sequence[Path],
+        keys: Path | None = None,
+    ) -> None:  # fmt: skip
         self._dataset, self._options, self._files = dataset, options, files
-        self._client = Client(addresses, "scorer", silence_s=SILENCE_S)
+        self._client = Client(addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else of_client(keys))
         self._store: ServerStore | None = None
         self._epoch = 0
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from common.settings import Command, require
+from common.settings import Command, keys_option, require
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -40,6 +40,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="RUN",
     help="Show finished runs; may be repeated.",
 )
+@keys_option
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=120.0, help="Seconds to the first sample."
 )
@@ -75,6 +76,7 @@ def _watch(addresses: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any
             picture=options["plot"],
             stream=sys.stdout,
             timeout_s=options["timeout"],
+            keys=options["keys"],
         ) as watch,
     ):
         _attach(watch, options)

@@ -13,11 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Self
 
 import zmq
 
 from common.errors import DeadlineExceeded, GlovewireError, LimitExceeded, NotFinite, ProtocolError, VersionMismatch
+from common.handshakes import Attempts
+from common.keys import of_client
 from common.messages import TOPICS, Event, Message
 from common.settings import require
 from common.sockets import Context, check_address, receive
@@ -51,12 +54,15 @@ class Feed:
 
     `topics` (of common.messages.TOPICS) choose what is handed over. Iteration ends when every address has said
     `finished`, or one has said `failed`. With `timeout_s`, every address must say something within that many seconds
-    from now, or DeadlineExceeded names those that did not; None waits for ever.
+    from now, or DeadlineExceeded names those that did not; None waits for ever. `keys` is as in `--keys`; a server
+    that does not accept them raises NotAdmitted.
     """
 
     def __init__(
-        self, addresses: str | Sequence[str], topics: Sequence[str] = TOPICS, *, timeout_s: float | None = None
-    ) -> None:
+        self,
+        addresses: str | Sequence[str], topics: Sequence[str] = TOPICS, *,
+        timeout_s: float | None = None, keys: Path | None = None,
+    ) -> None:  # fmt: skip
         self.addresses = tuple(dict.fromkeys([addresses] if isinstance(addresses, str) else addresses))
         require(_problems(self.addresses, topics))
         for address in self.addresses:
@@ -64,13 +70,13 @@ class Feed:
         self._topics = frozenset(topics)
         self._timeout_s = timeout_s
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._context = Context()
+        self._context = Context(None if keys is None else of_client(keys))
         self._poller = zmq.Poller()
         self._sources: dict[zmq.Socket[bytes], _Source] = {}
         for address in self.addresses:  # every topic: numbers count samples of all of them
             socket = self._context.subscriber(address)
             self._poller.register(socket, zmq.POLLIN)
-            self._sources[socket] = _Source(address)
+            self._sources[socket] = _Source(address, self._context.attempts(socket))
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -99,8 +105,10 @@ class Feed:
         return self.failed is not None or all(source.finished for source in self._sources.values())
 
     def poll(self, wait_s: float = 0.0) -> list[Received]:
-        """What has arrived, waiting at most `wait_s` seconds for something; DeadlineExceeded as promised above."""
+        """What has arrived, waiting at most `wait_s` seconds for something; raises as promised above."""
         ready = dict(self._poller.poll(max(0, int(wait_s * 1e3))))
+        for source in self._sources.values():
+            source.attempts.check()
         found = [
             received
             for socket, source in self._sources.items()
@@ -131,7 +139,8 @@ class Feed:
         if self._deadline is None or time.monotonic() < self._deadline:
             return
         self._deadline = None
-        if silent := self.silent:
+        if self.silent:
+            silent = [s.address + s.attempts.doubt for s in self._sources.values() if s.number is None]
             raise DeadlineExceeded(
                 f"no sample from {', '.join(silent)} within {self._timeout_s:g} s: is this the publish address of a "
                 "server that runs?"
@@ -141,8 +150,8 @@ class Feed:
 class _Source:
     """What is known of one address: its run, its last number, what it lost and how it ended."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, attempts: Attempts) -> None:
+        self.address, self.attempts = address, attempts
         self.run = ""
         self.number: int | None = None
         self.lost = 0

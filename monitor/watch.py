@@ -34,7 +34,8 @@ class Watch:
     """Follows the servers that publish at `addresses`; call `step` until `over`, then `close`.
 
     `records` gets the losses (`metrics.jsonl`), `log` every sample, `picture` a plot of the losses when it closes,
-    `stream` the live view or plain lines. `timeout_s` is the deadline for the first sample of each address.
+    `stream` the live view or plain lines. `timeout_s` is the deadline for the first sample of each address,
+    `keys` what `--keys` says.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Watch:
         picture: Path | None = None,
         stream: TextIO | None = None,
         timeout_s: float | None = None,
+        keys: Path | None = None,
     ) -> None:
         if picture is not None:
             check_path(picture)
@@ -55,7 +57,7 @@ class Watch:
         self._picture = picture
         self._closed = False
         self._view: View | None = None
-        self.feed = Feed(addresses, timeout_s=timeout_s)
+        self.feed = Feed(addresses, timeout_s=timeout_s, keys=keys)
         try:
             if records is not None:
                 self.sinks.append(Recorder(records))

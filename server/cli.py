@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from common.settings import Command
+from common.settings import Command, keys_option
 from common.training_flags import training_flags
 
 
@@ -30,7 +30,10 @@ from common.training_flags import training_flags
     metavar="SECONDS",
     help="A worker that is silent for so long is lost; its blocks go to others.",
 )
-@click.option("--insecure", is_flag=True, help="Allow addresses that other machines can reach.")
+@keys_option
+@click.option(
+    "--insecure", is_flag=True, help="Without --keys, allow addresses that other machines can reach: everybody may in."
+)
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run folder, with its options.")
 @click.option(
     "--recover",
@@ -56,6 +59,7 @@ def server(
     checkpoint_every: int,
     keep_checkpoints: int,
     lease_s: float,
+    keys: Path | None,
     insecure: bool,
     resume: bool,
     recover: bool,
@@ -93,6 +97,7 @@ def server(
         resume,
         init,
         recover,
+        keys,
     )
     log.configure(log_level, f"server {number}")
 

@@ -35,6 +35,12 @@ class ServerConfig:
     resume: bool = False
     init: Path | None = None
     recover: bool = False
+    keys: Path | None = None
+
+    @property
+    def open_to_all(self) -> list[str]:
+        """Addresses where anybody on other machines may connect."""
+        return [] if self.keys else [at for at in (self.bind, self.publish) if not is_loopback(at)]
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, all problems in one UsageError."""
@@ -49,8 +55,10 @@ class ServerConfig:
             problems.append("keep-checkpoints must be at least 1, or 0 to keep all")
         for address in (self.bind, self.publish):
             check_address(address)
-            if not is_loopback(address) and not self.insecure:
-                problems.append(f"{address} can be reached from other machines: say --insecure if that is meant")
+            if not is_loopback(address) and not self.insecure and self.keys is None:
+                problems.append(
+                    f"{address} can be reached from other machines: give --keys, or say --insecure to let everybody in"
+                )
         if self.resume and self.recover:
             problems.append("--resume needs a checkpoint and --recover does without: give one of them")
         if self.resume and self.init is not None:

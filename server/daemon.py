@@ -18,6 +18,7 @@ import zmq
 
 from common import log, messages, sockets, wire
 from common.errors import GlovewireError, ProtocolError
+from common.keys import ServerKeys
 from common.run import METRICS
 
 from . import checkpoint, status
@@ -44,10 +45,12 @@ logger = logging.getLogger(__name__)
 class Daemon:
     """Serves one core on a ROUTER, publishes on a PUB; `serve` returns when the run is over."""
 
-    def __init__(self, core: Core, run: Path, bind: str, publish: str, keep: int = 0) -> None:
+    def __init__(
+        self, core: Core, run: Path, bind: str, publish: str, keep: int = 0, keys: ServerKeys | None = None
+    ) -> None:
         self._core, self._run, self._keep = core, run, keep
         self._wakeup = sockets.Wakeup()
-        self._context = sockets.Context()
+        self._context = sockets.Context(keys)
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: dict[str, Future[float]] = {}
         self._record = Record(run / METRICS)
@@ -85,12 +88,17 @@ class Daemon:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wakeup.reader, zmq.POLLIN)
+        door = self._context.door
+        if door is not None:
+            poller.register(door.socket, zmq.POLLIN)
         ending: float | None = None
         cared, looked, owed, reason = 0.0, 0.0, False, ""
         while True:
             ready = dict(poller.poll(CARE_MS if owed else POLL_MS))
             if self._router in ready:
                 self._answer_waiting()
+            if door is not None and door.socket in ready:
+                self._core.counters["turned_away"] += door.answer()
             now = time.monotonic()
             ends = self._core.ending is not None or self._core.finishing is not None
             owed = len(ready) == 1 and self._router in ready and now - cared < CARE_MS / 1e3 and not ends

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from common import log
+from common import keys, log
 from common import run as runs
 from common.allocation import keep_buffers
 from common.dataset import Dataset
@@ -73,6 +73,7 @@ def build(config: ServerConfig, dataset: Dataset, life: Life, now: float) -> Cor
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
     """Run a shard to its end; `ready` is called once it is bound. Returns facts of the training for `--json`."""
     keep_buffers()
+    mine = None if config.keys is None else keys.of_server(config.keys)
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         dataset = Dataset.open(config.dataset, verify=config.verify)
@@ -86,10 +87,12 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         return {"reason": "nothing left to do"}
     life = lives.due(config)
     core = build(config, dataset, life, time.monotonic())
-    daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints)
+    daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine)
     try:
         daemon.install_signals()
         lives.claim(config)
+        if addresses := config.open_to_all:
+            logger.warning(log.line("insecure", open_to_everybody=" ".join(addresses)))
         while True:
             if lives.enter(config, life):
                 ready(daemon)

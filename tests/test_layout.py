@@ -30,7 +30,14 @@ MAY_IMPORT = {
 }
 
 CONFINED = {
-    "zmq": {"common/sockets.py", "common/keys.py", "server/daemon.py", "worker/client.py", "monitor/feed.py"},
+    "zmq": {
+        "common/sockets.py",
+        "common/keys.py",
+        "common/handshakes.py",
+        "server/daemon.py",
+        "worker/client.py",
+        "monitor/feed.py",
+    },
     "nltk": {"preprocess/corpus.py", "preprocess/tokens.py"},
     "datasets": {"preprocess/corpus.py", "preprocess/tokens.py"},
 }

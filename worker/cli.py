@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from common.settings import Command
+from common.settings import Command, keys_option
 
 
 @click.command(cls=Command)
@@ -28,6 +28,7 @@ from common.settings import Command
     metavar="SECONDS",
     help="Give up on a server that is silent for so long; one that is still to be started is waited for.",
 )
+@keys_option
 @click.option("--verify/--no-verify", default=True, help="Compare the dataset's checksums first.")
 @click.option(
     "--log-level",
@@ -36,14 +37,15 @@ from common.settings import Command
     help="What is logged on stderr.",
 )
 def worker(
-    dataset: Path, servers: tuple[str, ...], name: str, timeout_s: float, verify: bool, log_level: str
-) -> dict[str, Any]:
+    dataset: Path, servers: tuple[str, ...], name: str, timeout_s: float, keys: Path | None, verify: bool,
+    log_level: str,
+) -> dict[str, Any]:  # fmt: skip
     """Train the vectors of DATASET with the parameter server at --server, until the run is over."""
     from common import log
 
     from .config import WorkerConfig
     from .service import work
 
-    config = WorkerConfig(dataset, servers, name, timeout_s, verify)
+    config = WorkerConfig(dataset, servers, name, timeout_s, verify, keys)
     log.configure(log_level, f"worker {config.full_name}")
     return work(config)

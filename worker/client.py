@@ -16,6 +16,7 @@ import zmq
 
 from common import errors, sockets, wire
 from common import messages as m
+from common.keys import ClientKeys
 
 from .link import Link, OnReply
 
@@ -33,10 +34,14 @@ class Client:
     """Talks to all shards as one worker (or observer) called `name`; use it as a context manager.
 
     `dataset` is the dataset's checksum, "" for observers. Every wait ends at a deadline with DeadlineExceeded naming
-    the shard that is silent; refusals arrive as the GlovewireError that they name.
+    the shard that is silent; refusals arrive as the GlovewireError that they name. Servers that have `keys` want ours.
     """
 
-    def __init__(self, addresses: Sequence[str], name: str, dataset: str = "", silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str], name: str, dataset: str = "", silence_s: float = SILENCE_S,
+        keys: ClientKeys | None = None,
+    ) -> None:  # fmt: skip
         if not addresses:
             raise errors.UsageError("no server address was given")
         self.name, self._dataset, self._silence_s = name, dataset, silence_s
@@ -44,7 +49,7 @@ class Client:
         self._tended = 0.0
         self._joined = False
         self._looked = time.monotonic()
-        self._context = sockets.Context()
+        self._context = sockets.Context(keys)
         self.bytes_sent = 0
         self.failed: errors.GlovewireError | None = None
         try:
@@ -66,7 +71,7 @@ class Client:
         for link in self.links:
             self._hello(link)
         deadline, asked = time.monotonic() + (timeout_s or self._silence_s), time.monotonic()
-        while (waiting := [link.address for link in self.links if link.welcome is None]) or self._apart():
+        while (waiting := [link.where for link in self.links if link.welcome is None]) or self._apart():
             self.poll(ANY_DELAY_MS, silence=False)
             if (now := time.monotonic()) > deadline:
                 raise errors.DeadlineExceeded(f"no server answers at {', '.join(waiting)}" if waiting else APART)
@@ -89,13 +94,14 @@ class Client:
         while not replies:
             self.poll(ANY_DELAY_MS, silence=timeout_s is None)
             if time.monotonic() > deadline:
-                raise errors.DeadlineExceeded(f"no answer from {self.links[shard].address} in time")
+                raise errors.DeadlineExceeded(f"no answer from {self.links[shard].where} in time")
         return raised(replies[0])
 
     def poll(self, timeout_ms: int, *, silence: bool = True) -> None:
         """Handle the replies that are there, waiting up to `timeout_ms` for the first; keep the sessions alive.
 
-        Raises DeadlineExceeded when a shard that owes an answer has been silent for too long.
+        Raises DeadlineExceeded when a shard that owes an answer has been silent for too long, NotAdmitted when one
+        does not let us in.
         """
         if timeout_ms:
             self._poller.poll(timeout_ms)  # returns at once when something is there
@@ -216,6 +222,7 @@ class Client:
         pending.on_reply(reply.message)
 
     def _keep_alive(self, link: Link, now: float, silence: bool) -> None:
+        link.attempts.check()
         if not link.pending:
             return
         if now - link.heard > self._silence_s and silence:

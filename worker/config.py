@@ -21,6 +21,7 @@ class WorkerConfig:
     name: str = ""
     timeout_s: float = 30.0
     verify: bool = True
+    keys: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, all problems in one UsageError."""

@@ -45,12 +45,18 @@ class Link:
     def __init__(self, context: sockets.Context, address: str) -> None:
         self.address = address
         self.socket = context.dealer(address)
+        self.attempts = context.attempts(self.socket)
         self.pending: dict[int, Pending] = {}
         self.heard = time.monotonic()
         self.beaten = 0.0
         self.welcome: m.Welcome | None = None
         self.pushes = 0  # how many were sent, repeats included
         self._number = 0
+
+    @property
+    def where(self) -> str:
+        """The address, and what may be wrong there."""
+        return self.address + self.attempts.doubt
 
     def send(self, message: m.Message, on_reply: OnReply) -> int:
         """Send a request; returns its bytes."""

@@ -8,7 +8,7 @@ import signal
 from types import FrameType
 from typing import Any
 
-from common import log
+from common import keys, log
 from common.allocation import keep_buffers
 from common.dataset import Dataset
 from common.errors import Finishing, GlovewireError, LeaseLost, UnknownSession, UsageError
@@ -35,6 +35,7 @@ class Interrupted(GlovewireError):
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they say that it is over; returns facts for `--json`."""
     keep_buffers()
+    mine = None if config.keys is None else keys.of_client(config.keys)
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         dataset = Dataset.open(config.dataset, verify=config.verify)
@@ -43,7 +44,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
         return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
     sent, reason = 0, ""
     while not reason:
-        with Client(config.servers, config.full_name, dataset.checksum, config.timeout_s) as client:
+        with Client(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
             _stop_on_signals(client)
             try:
                 reason = _join(client, dataset)
