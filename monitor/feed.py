@@ -4,15 +4,15 @@
         for received in feed:
             print(received.message)
 
-It counts what was missed, notices a server that starts anew, and believes nothing that it hears. No threads: a Feed
-belongs to the thread that made it. It must never slow or stop a server: it only listens.
+It begins with the run's past, fills the holes that a slow or cut connection leaves and counts what is missing all the
+same, notices a server that starts anew, and believes nothing that it hears. No threads: a Feed belongs to the thread
+that made it. It must never slow or stop a server: it listens, and asks only for what it lacks.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -21,10 +21,15 @@ import zmq
 from common.errors import DeadlineExceeded, GlovewireError, LimitExceeded, NotFinite, ProtocolError, VersionMismatch
 from common.handshakes import Attempts
 from common.keys import of_client
-from common.messages import TOPICS, Event, Message
+from common.messages import TOPICS, History, Past
 from common.settings import require
 from common.sockets import Context, check_address, receive
-from common.wire import Numbered, decode_sample
+from common.wire import decode_sample
+
+from .asking import Line, beside, expect
+from .source import Received, Source
+
+__all__ = ["Feed", "Received", "RunFailed"]
 
 TICK_S = 0.25
 AT_ONCE = 2_000
@@ -37,22 +42,11 @@ class RunFailed(GlovewireError):
     code: ClassVar[str] = "run-failed"
 
 
-@dataclass(frozen=True)
-class Received:
-    """A sample, whence it came, how many before it were lost, and whether its publisher has started anew."""
-
-    address: str
-    run: str
-    number: int
-    message: Message
-    lost: int = 0
-    restarted: bool = False
-
-
 class Feed:
     """Subscribes to the publish addresses of one or more servers; iterate, or `poll` from a loop of your own.
 
-    `topics` (of common.messages.TOPICS) choose what is handed over. Iteration ends when every address has said
+    `topics` (of common.messages.TOPICS) choose what is handed over. With `history`, samples that were sent before it
+    came, or while it was cut off, come first, in order, each once. Iteration ends when every address has said
     `finished`, or one has said `failed`. With `timeout_s`, every address must say something within that many seconds
     from now, or DeadlineExceeded names those that did not; None waits for ever. `keys` is as in `--keys`; a server
     that does not accept them raises NotAdmitted.
@@ -60,9 +54,13 @@ class Feed:
 
     def __init__(
         self,
-        addresses: str | Sequence[str], topics: Sequence[str] = TOPICS, *,
-        timeout_s: float | None = None, keys: Path | None = None,
-    ) -> None:  # fmt: skip
+        addresses: str | Sequence[str],
+        topics: Sequence[str] = TOPICS,
+        *,
+        timeout_s: float | None = None,
+        history: bool = True,
+        keys: Path | None = None,
+    ) -> None:
         self.addresses = tuple(dict.fromkeys([addresses] if isinstance(addresses, str) else addresses))
         require(_problems(self.addresses, topics))
         for address in self.addresses:
@@ -70,23 +68,37 @@ class Feed:
         self._topics = frozenset(topics)
         self._timeout_s = timeout_s
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._context = Context(None if keys is None else of_client(keys))
+        self.keys = None if keys is None else of_client(keys)
+        self._context = Context(self.keys)
         self._poller = zmq.Poller()
-        self._sources: dict[zmq.Socket[bytes], _Source] = {}
+        self._lines: dict[Source, Line] = {}
+        self._attempts: dict[zmq.Socket[bytes], Attempts] = {}
+        self._sources: dict[zmq.Socket[bytes], Source] = {}
         for address in self.addresses:  # every topic: numbers count samples of all of them
             socket = self._context.subscriber(address)
             self._poller.register(socket, zmq.POLLIN)
-            self._sources[socket] = _Source(address, self._context.attempts(socket))
+            self._sources[socket] = Source(address, history=history)
+            self._attempts[socket] = self._context.attempts(socket)
 
     @property
     def silent(self) -> tuple[str, ...]:
         """Addresses that have not said anything yet."""
-        return tuple(source.address for source in self._sources.values() if source.number is None)
+        return tuple(source.address for source in self._sources.values() if source.heard is None)
 
     @property
     def lost(self) -> int:
-        """Samples known to be lost, from all addresses."""
+        """Samples that are known to be missing now, from all addresses; less again when a hole was filled."""
         return sum(source.lost for source in self._sources.values())
+
+    @property
+    def filled(self) -> int:
+        """Samples that were missed and then found in the servers' past."""
+        return sum(source.filled for source in self._sources.values())
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """Where the shards that have said so answer requests."""
+        return tuple(beside(source.address, source.port) for source in self._sources.values() if source.port)
 
     @property
     def refused(self) -> int:
@@ -107,14 +119,16 @@ class Feed:
     def poll(self, wait_s: float = 0.0) -> list[Received]:
         """What has arrived, waiting at most `wait_s` seconds for something; raises as promised above."""
         ready = dict(self._poller.poll(max(0, int(wait_s * 1e3))))
-        for source in self._sources.values():
-            source.attempts.check()
+        for attempts in self._attempts.values():
+            attempts.check()
         found = [
             received
             for socket, source in self._sources.items()
             if socket in ready
             for received in _drain(socket, source)
         ]
+        for source in self._sources.values():
+            found += self._fill(source)
         self._check_deadline()
         return [received for received in found if received.message.topic in self._topics]
 
@@ -123,6 +137,9 @@ class Feed:
         for socket in self._sources:
             if not socket.closed:
                 self._poller.unregister(socket)
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
         self._context.close()
 
     def __iter__(self) -> Iterator[Received]:
@@ -135,50 +152,45 @@ class Feed:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _fill(self, source: Source) -> list[Received]:
+        """Ask for what is missing, take in what was answered, and go on without it when nobody does."""
+        found: list[Received] = []
+        line = self._lines.get(source)
+        try:
+            if line is not None and (answer := line.answer()) is not None:
+                found += source.fill(expect(answer, Past), time.monotonic())
+        except (ProtocolError, LimitExceeded, NotFinite, VersionMismatch):
+            source.refused += 1
+            found += source.give_up(time.monotonic(), at_once=True)
+        found += source.give_up(time.monotonic())
+        self._ask(source, line)
+        return found
+
+    def _ask(self, source: Source, line: Line | None) -> None:
+        wanted = source.wanted
+        if wanted is None or source.port is None:
+            if line is not None:
+                self._lines.pop(source).close()
+            return
+        if line is None:
+            line = self._lines[source] = Line(beside(source.address, source.port), self.keys)
+        if line.asked is None:
+            line.ask(History(wanted))
+
     def _check_deadline(self) -> None:
         if self._deadline is None or time.monotonic() < self._deadline:
             return
         self._deadline = None
         if self.silent:
-            silent = [s.address + s.attempts.doubt for s in self._sources.values() if s.number is None]
+            sources = self._sources.items()
+            silent = [each.address + self._attempts[at].doubt for at, each in sources if each.heard is None]
             raise DeadlineExceeded(
                 f"no sample from {', '.join(silent)} within {self._timeout_s:g} s: is this the publish address of a "
                 "server that runs?"
             )
 
 
-class _Source:
-    """What is known of one address: its run, its last number, what it lost and how it ended."""
-
-    def __init__(self, address: str, attempts: Attempts) -> None:
-        self.address, self.attempts = address, attempts
-        self.run = ""
-        self.number: int | None = None
-        self.lost = 0
-        self.refused = 0
-        self.finished = False
-        self.failed: str | None = None
-
-    def take(self, sample: Numbered) -> Received:
-        """Count `sample`, compare it with the one before, and note an ending."""
-        last, self.number = self.number, sample.number
-        restarted = last is not None and (sample.run != self.run or sample.number <= last)
-        lost = 0 if last is None or restarted else sample.number - last - 1
-        self.run = sample.run
-        self.lost += lost
-        if restarted:
-            self.finished, self.failed = False, None
-        self._note_ending(sample.message)
-        return Received(self.address, sample.run, sample.number, sample.message, lost, restarted)
-
-    def _note_ending(self, message: Message) -> None:
-        if isinstance(message, Event) and message.kind == "finished":
-            self.finished = True
-        elif isinstance(message, Event) and message.kind == "failed":
-            self.failed = message.text or message.subject or "no reason given"
-
-
-def _drain(socket: zmq.Socket[bytes], source: _Source) -> Iterator[Received]:
+def _drain(socket: zmq.Socket[bytes], source: Source) -> Iterator[Received]:
     for _ in range(AT_ONCE):
         try:
             frames = receive(socket)
@@ -191,7 +203,7 @@ def _drain(socket: zmq.Socket[bytes], source: _Source) -> Iterator[Received]:
         except (ProtocolError, LimitExceeded, NotFinite):
             source.refused += 1
             continue
-        yield source.take(sample)
+        yield from source.take(sample, time.monotonic())
 
 
 def _problems(addresses: Sequence[str], topics: Sequence[str]) -> list[str]:

@@ -122,10 +122,6 @@ class History:
             self._forget()
         self.run = self.run or shown
 
-    def missed(self, samples: int) -> None:
-        """Note that `samples` of them never arrived."""
-        self.lost += samples
-
     def note(self, kind: str, subject: str, text: str) -> None:
         """Add an event that the monitor itself has seen, at the time of the last sample."""
         self._keep(Event(self.t, kind, subject, text))
@@ -188,6 +184,7 @@ class History:
     # ---- what samples do
 
     def _add_loss(self, sample: LossSample) -> None:
+        self._restart_time(sample.t)
         when = self._when(sample.t)
         if sample.worker == ALL:
             self._add_overall(sample, when)
@@ -268,14 +265,15 @@ class History:
             self.workers[shown] = Worker(shown)
         return self.workers.get(shown)
 
+    def _restart_time(self, t: float) -> None:
+        """A server that starts anew counts from 0: the curve goes on where it was."""
+        if t + self._shift < self.t - JITTER_S:
+            self._shift = self.t - t
+
     def _when(self, t: float) -> float:
-        """`t` on one line of time: a server that starts anew counts from 0, the curve goes on."""
-        when = t + self._shift
-        if when < self.t - JITTER_S:
-            self._shift += self.t - when
-            when = self.t
-        self.t = max(self.t, when)
-        return when
+        """`t` on one line of time, of which shard 0's losses are the measure: other shards began a little off."""
+        self.t = max(self.t, t + self._shift)
+        return t + self._shift
 
 
 def _point(sample: LossSample, when: float, position: int, entries: int) -> Point:

@@ -78,6 +78,7 @@ class Watch:
         """Take in what has arrived, waiting at most `wait_s` seconds for it, and bring the views up to date."""
         for received in self.feed.poll(wait_s):
             self._take(received)
+        self.history.lost = self.feed.lost
         if self._view is not None:
             self._view.show(self.history, time.monotonic(), self.feed.silent)
 
@@ -104,8 +105,6 @@ class Watch:
         self.history.begin(received.run, anew=received.restarted)
         if received.restarted:
             self.history.note("restarted", received.address, "the server has started anew")
-        if received.lost:
-            self.history.missed(received.lost)
         self.history.add(received.message, time.monotonic())
         for sink in self.sinks:
             sink.add(received.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import pytest
@@ -11,6 +12,9 @@ from common.errors import DeadlineExceeded, UsageError, VersionMismatch
 from common.messages import MAGIC, Event, LossSample
 from common.wire import encode_sample
 from monitor.feed import Feed, Received
+
+heard = functools.partial(Feed, history=False)
+"""A feed that takes what it hears: the publisher here has no past to ask for."""
 
 
 def connect(publisher: Publisher, feed: Feed) -> None:
@@ -34,7 +38,7 @@ def take(feed: Feed, count: int) -> list[Received]:
 
 
 def test_samples_arrive_as_they_were_sent() -> None:
-    with Publisher() as publisher, Feed(publisher.address, timeout_s=10) as feed:
+    with Publisher() as publisher, heard(publisher.address, timeout_s=10) as feed:
         connect(publisher, feed)
         publisher.publish(loss(entries=7))
         (received,) = take(feed, 1)
@@ -43,7 +47,7 @@ def test_samples_arrive_as_they_were_sent() -> None:
 
 
 def test_a_gap_is_counted_by_number() -> None:
-    with Publisher() as publisher, Feed(publisher.address) as feed:
+    with Publisher() as publisher, heard(publisher.address) as feed:
         connect(publisher, feed)
         publisher.number += 5
         publisher.publish(loss())
@@ -53,7 +57,7 @@ def test_a_gap_is_counted_by_number() -> None:
 
 
 def test_topics_that_are_left_out_are_not_gaps() -> None:
-    with Publisher() as publisher, Feed(publisher.address, topics=["loss"]) as feed:
+    with Publisher() as publisher, heard(publisher.address, topics=["loss"]) as feed:
         connect(publisher, feed)
         publisher.publish(worker())
         publisher.publish(loss())
@@ -65,7 +69,7 @@ def test_topics_that_are_left_out_are_not_gaps() -> None:
 
 @pytest.mark.parametrize("run", ["run-1", "run-2"])
 def test_a_restarted_server_is_noticed_and_followed(run: str) -> None:
-    with Publisher() as first, Feed(first.address) as feed:
+    with Publisher() as first, heard(first.address) as feed:
         first.number = 100_000
         connect(first, feed)
         first.publish(Event(1.0, "finished", "shard 0", ""))
@@ -87,7 +91,7 @@ def test_a_restarted_server_is_noticed_and_followed(run: str) -> None:
 
 
 def test_iteration_ends_when_every_shard_has_finished() -> None:
-    with Publisher() as first, Publisher() as second, Feed([first.address, second.address]) as feed:
+    with Publisher() as first, Publisher() as second, heard([first.address, second.address]) as feed:
         connect(first, feed)
         connect(second, feed)
         first.publish(Event(1.0, "finished", "shard 0", ""))
@@ -100,7 +104,7 @@ def test_iteration_ends_when_every_shard_has_finished() -> None:
 
 
 def test_one_failed_shard_ends_it() -> None:
-    with Publisher() as first, Publisher() as second, Feed([first.address, second.address]) as feed:
+    with Publisher() as first, Publisher() as second, heard([first.address, second.address]) as feed:
         connect(first, feed)
         connect(second, feed)
         first.publish(Event(1.0, "failed", "shard 0", "disk full"))
@@ -110,7 +114,7 @@ def test_one_failed_shard_ends_it() -> None:
 
 def test_the_deadline_names_who_is_silent() -> None:
     with Publisher() as talking, Publisher() as quiet:
-        with Feed([talking.address, quiet.address], timeout_s=1.0) as feed:
+        with heard([talking.address, quiet.address], timeout_s=1.0) as feed:
             connect(talking, feed)
             with pytest.raises(DeadlineExceeded, match=r"within 1 s") as error:
                 for _ in feed:
@@ -120,7 +124,7 @@ def test_the_deadline_names_who_is_silent() -> None:
 
 
 def test_junk_is_refused_and_the_stream_goes_on() -> None:
-    with Publisher() as publisher, Feed(publisher.address) as feed:
+    with Publisher() as publisher, heard(publisher.address) as feed:
         connect(publisher, feed)
         good = encode_sample("run-1", 9, loss())
         for frames in ([b"loss"], [b"loss", good[1], b"\xff" * 40], [b"event", *good[1:]], [b"x", b"HTTP/1.1", b""]):
@@ -131,7 +135,7 @@ def test_junk_is_refused_and_the_stream_goes_on() -> None:
 
 
 def test_another_version_is_said_in_words() -> None:
-    with Publisher() as publisher, Feed(publisher.address) as feed:
+    with Publisher() as publisher, heard(publisher.address) as feed:
         connect(publisher, feed)
         publisher.send([b"loss", MAGIC + b"\x63", encode_sample("r", 1, loss())[2]])
         with pytest.raises(VersionMismatch, match="version 99") as error:
@@ -142,14 +146,14 @@ def test_another_version_is_said_in_words() -> None:
 def test_a_feed_may_be_there_before_the_server() -> None:
     with Publisher() as publisher:
         address = publisher.address
-    with Feed(address, timeout_s=10) as feed:
+    with heard(address, timeout_s=10) as feed:
         assert feed.poll(0.01) == []
         with Publisher(address=address) as publisher:
             connect(publisher, feed)
 
 
 def test_a_flood_does_not_hold_a_poll_for_ever() -> None:
-    with Publisher() as publisher, Feed(publisher.address) as feed:
+    with Publisher() as publisher, heard(publisher.address) as feed:
         connect(publisher, feed)
         for entries in range(5_000):
             publisher.publish(loss(entries=entries))
@@ -164,7 +168,7 @@ def test_a_flood_does_not_hold_a_poll_for_ever() -> None:
 )
 def test_wrong_use_is_told_before_anything_is_opened(addresses: list[str], topics: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        Feed(addresses, topics)
+        heard(addresses, topics)
 
 
 def test_closing_twice_is_fine() -> None:
