@@ -11,10 +11,15 @@ from .errors import UsageError
 from .messages import Scalar
 from .settings import require
 
-OBJECTIVES = ("glove",)
+OBJECTIVES = ("glove", "sgns")
 SCHEDULES = ("blocks", "minibatch")
 CONSISTENCIES = {"blocks": ("exclusive", "async"), "minibatch": ("async",)}
 OPTIMIZERS = ("adagrad-row", "adagrad", "sgd")
+DEFAULTS: dict[str, dict[str, Scalar]] = {
+    "glove": {},
+    "sgns": {"epochs": 10, "learning_rate": 0.3, "x_max": 10.0, "alpha": 0.75, "initial_accumulator": 0.1},
+}
+"""Where an objective's defaults differ from those of TrainingOptions, which are GloVe's."""
 PRESETS: dict[str, dict[str, Scalar]] = {
     "seeds": {
         "schedule": "minibatch",
@@ -33,7 +38,10 @@ PRESETS: dict[str, dict[str, Scalar]] = {
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left in the last epoch."""
+    """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left in the last epoch.
+
+    The defaults are GloVe's; `from_flags` knows those of every objective. `negatives` is for skip-gram alone.
+    """
 
     objective: str = "glove"
     schedule: str = "blocks"
@@ -46,6 +54,7 @@ class TrainingOptions:
     final_rate: float = 0.1
     x_max: float = 8.0
     alpha: float = 0.6
+    negatives: float = 5.0
     init_scale: float = 0.5
     initial_accumulator: float = 3.0
     batch_size: int = 64
@@ -58,9 +67,11 @@ class TrainingOptions:
 
     @classmethod
     def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
-        """The record for a command's flags; a schedule that was given no consistency gets its first."""
-        default = CONSISTENCIES[flags.get("schedule", cls.schedule)][0]
-        return cls(consistency=consistency or default, **flags)
+        """The record for a command's flags; what is None or absent gets the default of its objective and schedule."""
+        given = {name: value for name, value in flags.items() if value is not None}
+        default = CONSISTENCIES[given.get("schedule", cls.schedule)][0]
+        objective = DEFAULTS[given.get("objective", cls.objective)]
+        return cls(consistency=consistency or default, **{**objective, **given})
 
     def as_message(self) -> dict[str, Scalar]:
         """Plain values for a Welcome."""
@@ -93,7 +104,7 @@ class TrainingOptions:
         ):
             if not least <= getattr(self, name) <= most:
                 problems.append(f"{name} must be between {least} and {most}, not {getattr(self, name)}")
-        for name in ("learning_rate", "x_max"):
+        for name in ("learning_rate", "x_max", "negatives"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 problems.append(f"{name} must be a positive number, not {value}")
@@ -107,4 +118,13 @@ class TrainingOptions:
         allowed = CONSISTENCIES.get(self.schedule, ())
         if allowed and self.consistency not in allowed:
             problems.append(f"consistency must be one of {', '.join(allowed)} for {self.schedule}")
-        return problems
+        return problems + self._problems_of_sgns() if self.objective == "sgns" else problems
+
+    def _problems_of_sgns(self) -> list[str]:
+        """Skip-gram is trained by one kernel, which knows one way."""
+        only = {"schedule": "blocks", "optimizer": "adagrad-row", "tied": False}
+        return [
+            f"{name} must be {value} for the objective sgns, not {getattr(self, name)}"
+            for name, value in only.items()
+            if getattr(self, name) != value
+        ]

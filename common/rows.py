@@ -27,11 +27,12 @@ class RowLayout:
     dim: int
     tied: bool
     optimizer: str
+    biases: bool = True
 
     @staticmethod
     def of(options: TrainingOptions) -> RowLayout:
         """The layout that these options ask for."""
-        return RowLayout(options.dim, options.tied, options.optimizer)
+        return RowLayout(options.dim, options.tied, options.optimizer, biases=options.objective != "sgns")
 
     @property
     def span(self) -> int:
@@ -46,12 +47,12 @@ class RowLayout:
     @property
     def parameters(self) -> int:
         """Leading columns that are parameters: vectors, then biases; the optimizer's state follows."""
-        return self.roles * (self.span + 1)
+        return self.roles * (self.span + self.biases)
 
     @property
     def state(self) -> int:
         """Columns of optimizer state."""
-        per_role = {"adagrad-row": 2, "adagrad": self.span + 1, "sgd": 0}[self.optimizer]
+        per_role = {"adagrad-row": 1 + self.biases, "adagrad": self.span + self.biases, "sgd": 0}[self.optimizer]
         return self.roles * per_role
 
     @property
@@ -61,7 +62,10 @@ class RowLayout:
 
     @cached_property
     def columns(self) -> npt.NDArray[np.int64]:
-        """First column of (vector, bias, vector state, bias state) for the word and the context role; shape (2, 4)."""
+        """First column of (vector, bias, vector state, bias state) for the word and the context role; shape (2, 4).
+
+        -1 for the bias and its state where there are no biases.
+        """
         table = []
         for role in range(2):
             role = 0 if self.tied else role
@@ -70,7 +74,7 @@ class RowLayout:
                 states = (self.parameters + vector, self.parameters + bias)
             else:
                 states = (self.parameters + role, self.parameters + self.roles + role)
-            table.append((vector, bias, *states))
+            table.append((vector, bias, *states) if self.biases else (vector, -1, states[0], -1))
         return np.array(table, np.int64)
 
     def initial(self, first: int, last: int, options: TrainingOptions) -> npt.NDArray[np.float32]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .options import CONSISTENCIES, OBJECTIVES, OPTIMIZERS, PRESETS, SCHEDULES, TrainingOptions
+from .options import CONSISTENCIES, DEFAULTS, OBJECTIVES, OPTIMIZERS, PRESETS, SCHEDULES, TrainingOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = TrainingOptions()
@@ -19,6 +19,15 @@ def _use_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> Non
         ctx.default_map = {**PRESETS[name], **(ctx.default_map or {})}
 
 
+def _option(*names: str, help: str) -> Callable[[F], F]:
+    """An option whose default depends on the objective: none until the objective is known, all of them in the help."""
+    name = names[-1].lstrip("-").replace("-", "_")
+    usual = getattr(DEFAULT, name)
+    others = [f"{which} {values[name]}" for which, values in DEFAULTS.items() if name in values]
+    shown = ", ".join([f"{DEFAULT.objective} {usual}", *others])
+    return click.option(*names, default=None, type=type(usual), show_default=shown, help=help)
+
+
 _FLAGS = (
     click.option(
         "--preset",
@@ -28,7 +37,13 @@ _FLAGS = (
         callback=_use_preset,
         help="Named defaults. seeds: random batches of 64, gradient of the mean loss, plain SGD at 0.01.",
     ),
-    click.option("--objective", type=click.Choice(OBJECTIVES), default=DEFAULT.objective, help="What is minimised."),
+    click.option(
+        "--objective",
+        type=click.Choice(OBJECTIVES),
+        default=None,
+        show_default=DEFAULT.objective,
+        help="What is minimised: GloVe's squared error of log counts, or skip-gram with negative sampling.",
+    ),
     click.option(
         "--schedule",
         type=click.Choice(SCHEDULES),
@@ -47,13 +62,14 @@ _FLAGS = (
         "--tied/--untied", default=DEFAULT.tied, help="One vector a word, or word and context vectors, summed."
     ),
     click.option("--optimizer", type=click.Choice(OPTIMIZERS), default=DEFAULT.optimizer, help="How steps are scaled."),
-    click.option("--epochs", default=DEFAULT.epochs, help="Passes over the whole matrix."),
-    click.option("--learning-rate", "--lr", "learning_rate", default=DEFAULT.learning_rate, help="At the start."),
+    _option("--epochs", help="Passes over the whole matrix."),
+    _option("--learning-rate", "--lr", "learning_rate", help="At the start."),
     click.option("--final-rate", default=DEFAULT.final_rate, help="Fraction of the rate that is left at the end."),
-    click.option("--x-max", default=DEFAULT.x_max, help="Count from which the weight is 1."),
-    click.option("--alpha", default=DEFAULT.alpha, help="Exponent of the weight."),
+    _option("--x-max", help="Count from which the weight is 1."),
+    _option("--alpha", help="Exponent of the weight."),
+    click.option("--negatives", default=DEFAULT.negatives, help="Skip-gram: negatives for each entry."),
     click.option("--init-scale", default=DEFAULT.init_scale, help="Vectors start uniform in +-this / sqrt(dim)."),
-    click.option("--initial-accumulator", default=DEFAULT.initial_accumulator, help="AdaGrad's state at the start."),
+    _option("--initial-accumulator", help="AdaGrad's state at the start."),
     click.option("--batch-size", default=DEFAULT.batch_size, help="Entries in a minibatch."),
     click.option(
         "--mean-gradient/--sum-gradient",

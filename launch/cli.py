@@ -61,7 +61,7 @@ def train(
     if resume:
         from server.start import saved_options
 
-        options = saved_options(out)
+        options = saved_options(out, training["objective"])
     if workers is None:
         workers = 1 if store == "local" else len(os.sched_getaffinity(0))
     config = local.LocalConfig(

@@ -79,7 +79,7 @@ def server(
     from .start import saved_options
 
     number, shards = parse_shard(shard)
-    options = saved_options(out) if resume else TrainingOptions.from_flags(**training)
+    options = saved_options(out, training["objective"]) if resume else TrainingOptions.from_flags(**training)
     config = ServerConfig(
         dataset,
         out,

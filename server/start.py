@@ -47,11 +47,17 @@ def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, ini
     return Start(rows)
 
 
-def saved_options(run: Path) -> TrainingOptions:
-    """The training options of the checkpoint that a resumed run goes on from."""
+def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:
+    """The training options of the checkpoint that a resumed run goes on from.
+
+    Raises UsageError when it has another objective than the one asked for: its rows mean something else.
+    """
     label, shards = checkpoint.newest(run)
     _, facts = checkpoint.read(run, label, shards)
-    return TrainingOptions.from_message(facts["options"])
+    options = TrainingOptions.from_message(facts["options"])
+    if objective not in (None, options.objective):
+        raise UsageError(f"{run} was begun with the objective {options.objective} and cannot go on with {objective}")
+    return options
 
 
 def resumed(

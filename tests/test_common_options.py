@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from common.errors import UsageError
-from common.options import CONSISTENCIES, OBJECTIVES, OPTIMIZERS, SCHEDULES, TrainingOptions
+from common.options import CONSISTENCIES, DEFAULTS, OBJECTIVES, OPTIMIZERS, SCHEDULES, TrainingOptions
 
 
 def test_the_defaults_are_allowed() -> None:
@@ -69,7 +69,22 @@ def test_a_schedule_without_a_consistency_gets_its_first() -> None:
     assert TrainingOptions.from_flags("async", schedule="blocks").consistency == "async"
 
 
+def test_an_objective_brings_its_defaults_and_gives_way_to_what_is_given() -> None:
+    assert TrainingOptions.from_flags(objective="glove", epochs=None) == TrainingOptions()
+    for objective in OBJECTIVES:
+        options = TrainingOptions.from_flags(objective=objective, epochs=77, x_max=None)
+        assert (options.objective, options.epochs) == (objective, 77)
+        assert options.x_max == DEFAULTS[objective].get("x_max", TrainingOptions.x_max)
+
+
+@pytest.mark.parametrize("flags", [{"schedule": "minibatch"}, {"optimizer": "sgd"}, {"tied": True}, {"negatives": 0.0}])
+def test_skip_gram_is_refused_what_it_does_not_have(flags: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(flags))):
+        TrainingOptions.from_flags(objective="sgns", **flags)
+
+
 def test_every_name_has_a_place() -> None:
+    assert set(DEFAULTS) == set(OBJECTIVES)
     assert set(CONSISTENCIES) == set(SCHEDULES)
     defaults = TrainingOptions()
     assert defaults.objective in OBJECTIVES

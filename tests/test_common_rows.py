@@ -61,6 +61,14 @@ def test_tied_roles_share_their_columns() -> None:
     assert not (untied.columns[0] == untied.columns[1]).any()
 
 
+def test_skip_gram_has_two_vectors_their_states_and_nothing_else() -> None:
+    options = TrainingOptions.from_flags(objective="sgns", dim=20, initial_accumulator=0.25)
+    layout = RowLayout.of(options)
+    assert layout.columns.tolist() == [[0, -1, 64, -1], [32, -1, 65, -1]]
+    assert (layout.parameters, layout.state, layout.width) == (64, 2, 80)
+    assert (layout.initial(0, 5, options)[:, 64:66] == 0.25).all()
+
+
 @quick(40)
 @given(st.integers(0, 3000), st.integers(0, 1200), st.integers(0, 1200), st.booleans(), st.integers(0, (1 << 63) - 1))
 def test_initial_rows_do_not_depend_on_the_range_asked_for(

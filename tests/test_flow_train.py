@@ -58,6 +58,17 @@ def test_the_bytes_are_the_same_however_training_is_spread(flow: Flow, workers: 
     assert flow.vectors(out) == flow.vectors("one")
 
 
+def test_skip_gram_is_trained_to_the_same_bytes_too(flow: Flow) -> None:
+    how = ["--objective", "sgns", "--epochs", 5, "--json"]
+    facts = flow.train("skip-1", *how, "--workers", 1).ends().json
+    assert 0 < facts["loss"] < facts["bias_only_loss"]
+    for workers, servers in ((2, 1), (4, 2)):
+        flow.train(f"skip-{workers}", *how, "--workers", workers, "--servers", servers).ends()
+        assert flow.vectors(f"skip-{workers}") == flow.vectors("skip-1") != flow.vectors("one")
+    again = flow.start("train", "data", "--out", "skip-1", "--resume", "--objective", "glove")
+    again.fails("skip-1 was begun with the objective sgns and cannot go on with glove", status=2)
+
+
 def test_the_config_of_a_run_starts_it_again(flow: Flow) -> None:
     flow.train("first", "--workers", 2, "--servers", 2, "--checkpoint-every", 2, "--epochs", 5, "--seed", 3).ends()
     again = flow.start("train", "data", "--config", flow.path("first", "config.toml"), "--out", "again", "--json")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from common.options import TrainingOptions
 from common.rows import RowLayout
 
-from . import kernels
+from . import kernels, sgns_kernels
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -62,7 +62,21 @@ def _warm_glove() -> None:
     kernels.warm(RowLayout(16, True, "adagrad-row").columns, 32, 16)
 
 
-OBJECTIVES = {"glove": Objective(_train_glove, _warm_glove)}
+def _train_sgns(
+    rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
+) -> Sums:
+    return sgns_kernels.train_block(
+        rows_a, rows_b, tiles.entries, tiles.starts, tiles.order, tiles.seed, layout.columns, layout.dim,
+        tiles.symmetric, tiles.diagonal, options.x_max, options.alpha, options.negatives, rate,
+    )  # fmt: skip
+
+
+def _warm_sgns() -> None:
+    layout = RowLayout(16, False, "adagrad-row", biases=False)
+    sgns_kernels.warm(layout.columns, layout.width, layout.dim)
+
+
+OBJECTIVES = {"glove": Objective(_train_glove, _warm_glove), "sgns": Objective(_train_sgns, _warm_sgns)}
 
 
 def warm() -> None:
