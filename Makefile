@@ -6,7 +6,8 @@
 
 PYTHON ?= python3
 EXTRAS ?=
-PYTEST_ARGS ?=
+# Two processes: most tests wait for others. A file's tests stay together, for what they share.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 PREPROCESS_ARGS ?=
 TRAIN_ARGS ?= --workers 2
 BENCH_ARGS ?=
