@@ -39,12 +39,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """Opens a session. The same name and incarnation resume it; `dataset` is a checksum, "" for observers."""
+    """Opens a session. The same name and incarnation resume it; `dataset` is a checksum, "" for observers.
+
+    `worker` is -1 for shard 0, which gives every worker its number; the others are told that number.
+    """
 
     role: str
     name: str
     incarnation: int
     dataset: str
+    worker: int = -1
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,8 @@ class Push(Message):
     """Changes rows [first, last), or `rows` where given. `sequence` numbers a worker's pushes to one shard from 1.
 
     `operation`: `assign` (the rows become `values`), `add` (differences) or `gradient` (the server's optimizer
-    steps with `rate`). `version` is that of the rows it was computed from; `lease` the lease it was computed under,
-    or -1.
+    steps with `rate`). `version` is that of the rows it was computed from, `versions` that of each row; `lease` the
+    lease it was computed under, or -1.
     """
 
     table: str
@@ -89,6 +93,7 @@ class Push(Message):
     rate: float
     values: Array = array("<f4", "<f8", rank=2)
     rows: Array | None = array("<i8", rank=1, optional=True)
+    versions: Array | None = array("<i8", rank=1, optional=True)
 
 
 @dataclass(frozen=True)
@@ -207,19 +212,25 @@ class Done(Message):
 
 @dataclass(frozen=True)
 class Rows(Message):
-    """Rows of a table in the order asked for, and the version they had."""
+    """Rows of a table in the order asked for, the version they had, and in minibatch training the gradients in it.
+
+    `versions` are those of each row, where ages go by row.
+    """
 
     version: int
     values: Array = array("<f4", "<f8", rank=2)
+    gradients: int = 0
+    versions: Array | None = array("<i8", rank=1, optional=True)
 
 
 @dataclass(frozen=True)
 class Applied(Message):
-    """The push is in the table; `repeated` when it was there before."""
+    """The push is in the table, or will be with others; `repeated` when it was before, `late` when it was dropped."""
 
     sequence: int
     version: int
     repeated: bool
+    late: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from typing import Any, Self
 
 from .errors import UsageError
 from .messages import Scalar
+from .modes import BATCH_MODES, BLOCK_MODES, CLOCKS, POLICIES, Mode
 from .settings import require
 
 OBJECTIVES = ("glove", "sgns")
 SCHEDULES = ("blocks", "minibatch")
-CONSISTENCIES = {"blocks": ("exclusive", "async"), "minibatch": ("async",)}
+CONSISTENCIES = {"blocks": BLOCK_MODES, "minibatch": BATCH_MODES}
 OPTIMIZERS = ("adagrad-row", "adagrad", "sgd")
 DEFAULTS: dict[str, dict[str, Scalar]] = {
     "glove": {},
@@ -59,6 +60,9 @@ class TrainingOptions:
     initial_accumulator: float = 3.0
     batch_size: int = 64
     mean_gradient: bool = False
+    backup: int = 0
+    staleness: str = "none"
+    clock: str = "row"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -69,7 +73,7 @@ class TrainingOptions:
     def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
         """The record for a command's flags; what is None or absent gets the default of its objective and schedule."""
         given = {name: value for name, value in flags.items() if value is not None}
-        default = CONSISTENCIES[given.get("schedule", cls.schedule)][0]
+        default = next(iter(CONSISTENCIES[given.get("schedule", cls.schedule)]))
         objective = DEFAULTS[given.get("objective", cls.objective)]
         return cls(consistency=consistency or default, **{**objective, **given})
 
@@ -100,6 +104,7 @@ class TrainingOptions:
             ("dim", 1, 4096),
             ("epochs", 1, 1_000_000),
             ("batch_size", 1, 1 << 20),
+            ("backup", 0, 1023),
             ("seed", 0, (1 << 63) - 1),
         ):
             if not least <= getattr(self, name) <= most:
@@ -112,12 +117,24 @@ class TrainingOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 problems.append(f"{name} must be a number of at least 0, not {value}")
-        for name, known in (("objective", OBJECTIVES), ("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
+        for name, known in (
+            ("objective", OBJECTIVES),
+            ("schedule", SCHEDULES),
+            ("optimizer", OPTIMIZERS),
+            ("clock", CLOCKS),
+        ):
             if getattr(self, name) not in known:
                 problems.append(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        allowed = CONSISTENCIES.get(self.schedule, ())
-        if allowed and self.consistency not in allowed:
-            problems.append(f"consistency must be one of {', '.join(allowed)} for {self.schedule}")
+        modes = {"consistency": CONSISTENCIES.get(self.schedule, BATCH_MODES), "staleness": POLICIES}
+        for name, ways in modes.items():
+            try:
+                Mode.parse(getattr(self, name), ways)
+            except UsageError as error:
+                problems.append(f"{name} {error}" + f" for {self.schedule}" * (name == "consistency"))
+        if self.backup and self.consistency != "sync":
+            problems.append("backup drops the slowest gradients of a step: it needs --consistency sync")
+        if self.staleness != "none" and self.schedule != "minibatch":
+            problems.append("staleness is of gradients: it needs --schedule minibatch")
         return problems + self._problems_of_sgns() if self.objective == "sgns" else problems
 
     def _problems_of_sgns(self) -> list[str]:

@@ -34,6 +34,6 @@ class Sharding:
         return [Part(s, low, high) for s, low, high in spans if low < high]
 
     def split_rows(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, slice]]:
-        """For ascending `rows`: each shard that owns some, and the slice of `rows` that it owns."""
+        """For ascending `rows`: each shard, and the slice of `rows` that it owns, which may be empty."""
         cuts = np.searchsorted(rows, [self.bound(s) for s in range(self.shards + 1)])
-        return [(s, slice(int(cuts[s]), int(cuts[s + 1]))) for s in range(self.shards) if cuts[s] < cuts[s + 1]]
+        return [(s, slice(int(cuts[s]), int(cuts[s + 1]))) for s in range(self.shards)]

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from .options import CONSISTENCIES, DEFAULTS, OBJECTIVES, OPTIMIZERS, PRESETS, SCHEDULES, TrainingOptions
+from .modes import CLOCKS
+from .options import DEFAULTS, OBJECTIVES, OPTIMIZERS, PRESETS, SCHEDULES, TrainingOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = TrainingOptions()
@@ -52,10 +53,11 @@ _FLAGS = (
     ),
     click.option(
         "--consistency",
-        type=click.Choice(sorted({mode for modes in CONSISTENCIES.values() for mode in modes})),
         default=None,
+        metavar="MODE",
         show_default="exclusive for blocks, async for minibatch",
-        help="Exclusive: the same bytes for any number of workers. Async: no waiting.",
+        help="Blocks: exclusive (the same bytes for any number of workers) or async (no waiting). Minibatch: async, "
+        "sync (one step of all workers), ssp:S (nobody more than S steps ahead), softsync:N (N steps a round).",
     ),
     click.option("--dim", default=DEFAULT.dim, help="Numbers in a vector."),
     click.option(
@@ -75,6 +77,19 @@ _FLAGS = (
         "--mean-gradient/--sum-gradient",
         default=DEFAULT.mean_gradient,
         help="Minibatch: the gradient of the mean loss of a batch, or of its sum.",
+    ),
+    click.option(
+        "--backup", default=DEFAULT.backup, metavar="K", help="Sync: a step goes without its K slowest gradients."
+    ),
+    click.option(
+        "--staleness",
+        default=DEFAULT.staleness,
+        metavar="POLICY",
+        help="Minibatch, what a gradient of old rows counts: none, inverse (1/age), hyperbolic:B (half at age B), gap "
+        "(by how far the rows moved), dc:L (corrected by L times that).",
+    ),
+    click.option(
+        "--clock", type=click.Choice(CLOCKS), default=DEFAULT.clock, help="Age counts changes of the row, or all."
     ),
     click.option("--seed", default=DEFAULT.seed, help="Fixes initial values and every order."),
 )

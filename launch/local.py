@@ -71,6 +71,9 @@ class LocalConfig:
             problems.append(f"--store {self.store} keeps no checkpoints to resume from")
         if self.store != "server" and self.keys is not None:
             problems.append(f"--keys protects connections, and --store {self.store} has none")
+        in_step = self.options.schedule == "minibatch" and self.options.consistency != "async"
+        if self.store != "server" and (in_step or self.options.staleness != "none"):
+            problems.append(f"--store {self.store} goes without waiting: --consistency and --staleness need a server")
         if self.store != "server" and self.watch:
             problems.append(f"--watch scores what a server holds, not --store {self.store}")
         require(problems)
@@ -168,8 +171,8 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
             [
                 "server", str(config.dataset), "--out", str(config.out), "--bind", "tcp://127.0.0.1:0",
                 "--publish", "tcp://127.0.0.1:0", "--shard", f"{shard}/{config.servers}",
-                "--checkpoint-every", every, "--keep-checkpoints", keep, "--no-verify", "--join", "--json", *beginning,
-                *_keys(config),
+                "--checkpoint-every", every, "--keep-checkpoints", keep, "--workers", str(config.workers),
+                "--no-verify", "--join", "--json", *beginning, *_keys(config),
                 *training_arguments(config.options),
             ],
         )

@@ -1,6 +1,6 @@
 """Checkpoints on disk: one artifact a shard and label, and the vectors that a complete set of them gives.
 
-`RUN/checkpoints/LABEL.shard-K-of-S/` holds `rows.npy` and facts. Files only:
+`RUN/checkpoints/LABEL.shard-K-of-S/` holds `rows.npy`, facts and, in minibatch training, `versions.npy`. Files only:
 what to save and when is decided elsewhere.
 """
 
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 KIND = "checkpoint"
 SCHEMA = 1
 ROWS = "rows.npy"
+VERSIONS = "versions.npy"
+"""How often each row was changed; only where that is counted."""
 FINAL = "final"
 SHARED = ("dataset", "options", "round", "shards")
 """Facts that every shard's part of a checkpoint has in common."""
@@ -46,6 +48,8 @@ def write(run: Path, snapshot: Snapshot) -> Path:
     folder = place(run, snapshot.label, int(facts["shard"]), int(facts["shards"]))
     with writing(folder, KIND, SCHEMA, facts, replace=True) as scratch:
         np.save(scratch / ROWS, snapshot.rows, allow_pickle=False)
+        if snapshot.versions is not None:
+            np.save(scratch / VERSIONS, snapshot.versions, allow_pickle=False)
     return folder
 
 
@@ -144,6 +148,17 @@ def read(
         if not fits or found.get("rows") != [first, first + len(rows)]:
             raise ArtifactError(f"{folder} does not hold the rows of shard {shard} of {shards}")
     return np.concatenate(parts), facts[0]
+
+
+def read_versions(run: Path, label: str, shards: int) -> npt.NDArray[np.int64] | None:
+    """How often each row of a checkpoint that `read` has passed was changed, in row order; None if nobody counted."""
+    folders = [place(run, label, shard, shards) for shard in range(shards)]
+    if not all((folder / VERSIONS).exists() for folder in folders):
+        return None
+    try:
+        return np.concatenate([load_array(folder / VERSIONS) for folder in folders]).astype(np.int64, copy=False)
+    except UNREADABLE as error:
+        raise ArtifactError(f"the versions of {folders[0]} cannot be read ({error})") from error
 
 
 def _load_rows(folder: Path) -> npt.NDArray[np.float32]:

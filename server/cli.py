@@ -30,6 +30,9 @@ from common.training_flags import training_flags
     metavar="SECONDS",
     help="A worker that is silent for so long is lost; its blocks go to others.",
 )
+@click.option(
+    "--workers", default=1, help="Minibatches in step (sync, ssp, softsync) begin when so many workers have joined."
+)
 @keys_option
 @click.option(
     "--insecure", is_flag=True, help="Without --keys, allow addresses that other machines can reach: everybody may in."
@@ -60,6 +63,7 @@ def server(
     keep_checkpoints: int,
     lease_s: float,
     keys: Path | None,
+    workers: int,
     insecure: bool,
     resume: bool,
     recover: bool,
@@ -98,6 +102,7 @@ def server(
         init,
         recover,
         keys,
+        workers,
     )
     log.configure(log_level, f"server {number}")
 

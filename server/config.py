@@ -17,7 +17,10 @@ STOPPED = "stopped"
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Options of `glovewire server`; `checkpoint_every` counts epochs, 0 is never; `keep_checkpoints` 0 keeps all."""
+    """Options of `glovewire server`; `checkpoint_every` counts epochs, 0 is never; `keep_checkpoints` 0 keeps all.
+
+    Minibatch modes that go in step begin when so many `workers` have joined.
+    """
 
     dataset: Path
     out: Path
@@ -36,6 +39,7 @@ class ServerConfig:
     init: Path | None = None
     recover: bool = False
     keys: Path | None = None
+    workers: int = 1
 
     @property
     def open_to_all(self) -> list[str]:
@@ -49,6 +53,8 @@ class ServerConfig:
             problems.append(f"shard must be K/S with 0 <= K < S <= 256, not {self.shard}/{self.shards}")
         if not (math.isfinite(self.lease_s) and self.lease_s > 0):
             problems.append(f"lease must be a positive number of seconds, not {self.lease_s}")
+        if not 1 <= self.workers <= 1024:
+            problems.append(f"workers must be between 1 and 1024, not {self.workers}")
         if self.checkpoint_every < 0:
             problems.append("checkpoint-every must be at least 0 epochs")
         if self.keep_checkpoints < 0:

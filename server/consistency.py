@@ -1,31 +1,56 @@
-"""May this pull be answered now, may this push be applied? One small class a mode; decides only, no clock, no I/O.
+"""May this pull be answered now, when is this push carried out? One small class a mode; decides only, no clock, no I/O.
 
-Pulls that may not be answered are parked by the core and asked about again after every push.
+Pulls that may not be answered are parked by the core and asked about again after every push. Blocks in exclusive order
+are here; the modes of minibatches in `modes`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from common.errors import BadRequest, LeaseLost, UsageError
+from common.errors import BadRequest, LeaseLost
 from common.messages import NO_VERSION, Pull, Push
-from common.options import TrainingOptions
+from common.modes import Mode
+from common.options import CONSISTENCIES, TrainingOptions
+
+from .modes import Arrived, Asynchronous, Fate, SoftSynchronous, StaleSynchronous, Synchronous
+
+OBSERVER = -1
+"""The number of whoever only looks, where a worker's number is asked for."""
 
 
 class Consistency(Protocol):
-    """What the core asks a mode."""
+    """What the core asks a mode. Workers go by the numbers that shard 0 gave them."""
 
-    def may_pull(self, pull: Pull) -> bool:
+    @property
+    def missing(self) -> int:
+        """Workers that are still to join before any may begin."""
+
+    @property
+    def gradients(self) -> int:
+        """Gradients in the table."""
+
+    def begin(self) -> None:
+        """Wait for no worker that has not joined."""
+
+    def joined(self, worker: int) -> None:
+        """A worker takes part from now on."""
+
+    def left(self, worker: int, *, lost: bool) -> None:
+        """A worker is gone, having said so or not."""
+
+    def may_pull(self, pull: Pull, worker: int) -> bool:
         """Whether to answer now."""
 
-    def is_repeat(self, push: Push) -> bool:
-        """Whether this change is in the table already; raises if it may not be applied at all."""
+    def admit(self, push: Push, worker: int) -> Fate:
+        """Take a push, for when it is due; raises if it may not be carried out at all."""
 
-    def applied(self, push: Push) -> None:
-        """The push is in the table now."""
+    def due(self) -> list[Arrived]:
+        """Pushes to carry out now as one change, in this order; those of a mode are all of one operation."""
 
     def version(self, first: int) -> int:
         """Version to report with rows that begin at `first`."""
@@ -43,6 +68,8 @@ class ExclusiveBlocks:
 
     def __init__(self, bounds: npt.NDArray[np.int64], start: int) -> None:
         self.bounds = bounds
+        self.missing = self.gradients = 0
+        self._admitted: list[Arrived] = []
         self.rounds = np.full(len(bounds) - 1, start, np.int64)
 
     def partition(self, first: int, last: int) -> int:
@@ -54,15 +81,25 @@ class ExclusiveBlocks:
             raise BadRequest("in exclusive order a push or pull stays inside one partition")
         return partition
 
-    def may_pull(self, pull: Pull) -> bool:
+    def begin(self) -> None:
+        """Nobody is waited for."""
+
+    def joined(self, worker: int) -> None:
+        """Order is that of the blocks, whoever trains them."""
+
+    def left(self, worker: int, *, lost: bool) -> None:
+        """The schedule gives its blocks to others."""
+
+    def may_pull(self, pull: Pull, worker: int) -> bool:
         """Yes once the partition has reached the version; without a version at once."""
+        del worker
         if pull.version == NO_VERSION:
             return True
         if pull.rows is not None:
             raise BadRequest("in exclusive order rows by number have no version")
         return bool(self.rounds[self.partition(pull.first, pull.last)] >= pull.version)
 
-    def is_repeat(self, push: Push) -> bool:
+    def admit(self, push: Push, worker: int) -> Fate:
         """Assignments of a whole partition only, and only from the round that it is in."""
         if push.operation != "assign" or push.rows is not None:
             raise BadRequest("in exclusive order a push assigns the rows of one partition")
@@ -72,11 +109,18 @@ class ExclusiveBlocks:
         current = self.rounds[partition]
         if push.version > current:
             raise LeaseLost(f"the rows are at version {current}, the push comes from version {push.version}")
-        return bool(push.version < current)
+        if push.version < current:
+            return Fate.REPEATED
+        self._admitted.append(Arrived(worker, push))
+        return Fate.NEW
 
-    def applied(self, push: Push) -> None:
-        """The partition enters its next round."""
-        self.rounds[self.partition(push.first, push.last)] += 1
+    def due(self) -> list[Arrived]:
+        """What was admitted, at once; its partition enters the next round."""
+        if not self._admitted:
+            return []
+        arrived = self._admitted.pop(0)
+        self.rounds[self.partition(arrived.push.first, arrived.push.last)] += 1
+        return [arrived]
 
     def version(self, first: int) -> int:
         """Rounds that the partition has been through; NO_VERSION for rows that are not here."""
@@ -85,38 +129,33 @@ class ExclusiveBlocks:
         return int(self.rounds[self.partition(first, first + 1)])
 
 
-class Asynchronous:
-    """Everything at once, in the order of arrival; the version counts pushes to this shard."""
+@dataclass(frozen=True)
+class Reached:
+    """How far a training is when its server starts: rounds of blocks, or changes and the gradients in them."""
 
-    def __init__(self) -> None:
-        self.pushes = 0
-
-    def may_pull(self, pull: Pull) -> bool:
-        """Always."""
-        del pull
-        return True
-
-    def is_repeat(self, push: Push) -> bool:
-        """Never: sequences have told repeats apart before."""
-        if push.operation not in ("add", "gradient"):
-            raise BadRequest("in asynchronous mode a push adds differences or gradients")
-        return False
-
-    def applied(self, push: Push) -> None:
-        """One more."""
-        del push
-        self.pushes += 1
-
-    def version(self, first: int) -> int:
-        """Pushes so far."""
-        del first
-        return self.pushes
+    round: int = 0
+    updates: int = 0
+    gradients: int = 0
 
 
-def make(options: TrainingOptions, bounds: npt.NDArray[np.int64], start: int) -> Consistency:
-    """The mode that the options ask for; `bounds` are the partitions' first rows, `start` the round to begin with."""
-    if options.consistency == "exclusive":
-        return ExclusiveBlocks(bounds, start)
-    if options.consistency == "async":
-        return Asynchronous()
-    raise UsageError(f"no consistency is called {options.consistency!r}")
+BEGINNING = Reached()
+
+
+def make(options: TrainingOptions, bounds: npt.NDArray[np.int64], reached: Reached, workers: int = 1) -> Consistency:
+    """The mode that the options ask for; `bounds` are the partitions' first rows.
+
+    Modes that go in step begin when so many `workers` have joined.
+    """
+    mode = Mode.parse(options.consistency, CONSISTENCIES[options.schedule])
+    so_far = (reached.updates, reached.gradients)
+    match mode.kind:
+        case "exclusive":
+            return ExclusiveBlocks(bounds, reached.round)
+        case "sync":
+            return Synchronous(options.backup, workers, *so_far)
+        case "ssp":
+            return StaleSynchronous(int(mode.number), workers, *so_far)
+        case "softsync":
+            return SoftSynchronous(int(mode.number), workers, *so_far)
+        case _:
+            return Asynchronous(0, *so_far)

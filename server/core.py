@@ -55,7 +55,7 @@ class Core:
         self._bytes_of_the_gone = 0
         self.checkpoint_s = -1.0
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
-        self.exchange = Exchange(table, consistency, self.cuts, self.counters)
+        self.exchange = Exchange(table, consistency, options, self.cuts, self.counters)
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push,
             m.Report: self._report, m.Beat: self._beat, m.Stats: self._asked, m.History: self._asked,
@@ -91,6 +91,8 @@ class Core:
             self.news.say_of_worker(now, "late", session.name, f"not heard for {now - session.seen:.1f} s")
         for session in lost:
             self._leave(session, now, "lost", f"not heard for {self.identity.lease_s:g} s")
+        if missing := self.exchange.begin_late(self.sessions.workers, now - self.identity.lease_s):
+            self.news.say(now, "begun", f"shard {self.identity.shard}", f"{missing} of the workers have not come")
         if self.ending is not None and not self.sessions.workers:
             self.finishing = self.finishing or self.ending
         self._unpark()
@@ -148,6 +150,7 @@ class Core:
         if replaced is not None:
             self._release(replaced, now, "lost", "replaced by a new process of the same name")
         if session.role == "worker" and session is not before:
+            self.exchange.joined(session.index)
             self.news.say_of_worker(now, "joined", session.name, "")
         who = self.identity
         return m.Welcome(
@@ -167,22 +170,21 @@ class Core:
 
     def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self.sessions.of(peer, now)
-        self._known(pull.table)
         self.exchange.check_pull(pull)
-        reply = self._answer_pull(pull)
+        reply = self._answer_pull(session, pull)
         if reply is None:
             self.parking.add(Parked(peer, number, session, pull))
         return reply
 
     def _push(self, push: m.Push, peer: Peer, _: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
-        self._known(push.table)
         if push.sequence <= session.pushed:
             return self.exchange.again(push)
         if push.sequence != session.pushed + 1:
             raise OutOfOrder(f"push {push.sequence} came before push {session.pushed + 1}")
-        reply = self.exchange.take(push)
+        reply = self.exchange.take(push, session.index)
         session.pushed, session.staleness = push.sequence, self.exchange.staleness.last
+        self._end_when_complete()
         return reply
 
     def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:
@@ -195,8 +197,7 @@ class Core:
             self.news.add(self.progress.count(session, report, now, now - self.news.started))
             session.reported = report.sequence
             self.exchange.undo.reported(report.lease)
-            if self.progress.complete:
-                self.finishing = self.finishing or self.ending or "complete"
+            self._end_when_complete()
         return m.Noted(self.finishing is not None, self.progress.losses.epoch, self.progress.losses.entries)
 
     def _beat(self, _: m.Beat, peer: Peer, __: int, now: float) -> m.Message:
@@ -239,15 +240,19 @@ class Core:
         if reason.startswith("failed") or not self.cuts.in_order or not self.sessions.workers or drained:
             self.finishing = reason
 
+    def _end_when_complete(self) -> None:
+        if self.identity.shard == 0 and self.progress.complete:
+            self.finishing = self.finishing or self.ending or "complete"
+
     def _answer_lease(self, session: Session, lease: m.Lease) -> m.Message | None:
         if self.finishing is not None:
             return m.Done(self.finishing)
         return self.progress.grant(session, lease.ticket, self.ending or "complete")
 
-    def _answer_pull(self, pull: m.Pull) -> m.Message | None:
+    def _answer_pull(self, session: Session, pull: m.Pull) -> m.Message | None:
         if self.finishing is not None:
             raise Finishing.because(self.finishing)
-        return self.exchange.answer(pull)
+        return self.exchange.answer(pull, session.index)
 
     def _unpark(self) -> None:
         """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
@@ -269,7 +274,7 @@ class Core:
         try:
             if isinstance(parked.message, m.Lease):
                 return self._answer_lease(parked.session, parked.message)
-            return self._answer_pull(parked.message)
+            return self._answer_pull(parked.session, parked.message)
         except GlovewireError as error:
             return self.refuse(error)
 
@@ -280,16 +285,13 @@ class Core:
     def _release(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
         blocks = self.progress.release(session.name)
         if session.role == "worker":
+            self.exchange.left(session.index, lost=kind == "lost")
             self.tally.left(session.name, pushes)
             self._bytes_of_the_gone += session.bytes_sent
             text = f"{why}; {len(blocks)} blocks go to others" if blocks else why
             self.news.say_of_worker(now, kind, session.name, text)
             if self.identity.shard == 0:
                 self.news.add([worker_sample(session, now - self.news.started, now, kind)])
-
-    def _known(self, table: str) -> None:
-        if table != self.table.name:
-            raise BadRequest(f"no table is called {table[:40]!r}")
 
     def _drain(self) -> list[Outgoing]:
         out, self._out = self._out, []

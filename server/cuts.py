@@ -33,6 +33,7 @@ class Snapshot:
     first: int
     rows: Rows
     facts: dict[str, Any]
+    versions: npt.NDArray[np.int64] | None = None
 
 
 class Cut:
@@ -172,7 +173,8 @@ class Cuts:
     def snapshot(self, label: str, rows: Rows, round: int = -1) -> Snapshot:
         """`rows` with the facts that resume them."""
         facts = {**self._facts(), "label": label, "round": round, "asked": label in self._asked}
-        return Snapshot(label, self._table.first, rows, facts)
+        versions = None if self._table.versions is None else self._table.versions.copy()
+        return Snapshot(label, self._table.first, rows, facts, versions)
 
     def _plan(self) -> None:
         """Plan the next automatic checkpoint when the first partition has come to the one before.

@@ -6,59 +6,129 @@ The core knows who asks and whether they may; here is what it does to the table,
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from common import messages as m
+from common.errors import BadRequest
+from common.modes import POLICIES, Mode
+from common.options import TrainingOptions
 
 from .consistency import Consistency
 from .cuts import Cuts
 from .heat import Heat
+from .modes import Arrived, Fate
+from .policies import Policy, combined
+from .sessions import Session
 from .staleness import Histogram
 from .table import Table
 from .undo import Before, Undo
 
 
 class Exchange:
-    """The traffic of one table; `counters` gets pulls; what was applied is watched."""
+    """The traffic of one table; `counters` gets pulls and late; what was applied is watched.
 
-    def __init__(self, table: Table, consistency: Consistency, cuts: Cuts, counters: Counter[str]) -> None:
+    Of `options` only those count that say what becomes of gradients.
+    """
+
+    def __init__(
+        self, table: Table, consistency: Consistency, options: TrainingOptions, cuts: Cuts, counters: Counter[str]
+    ) -> None:
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
+        self._policy = Policy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
+        self._mean = options.mean_gradient
         self.undo = Undo()
         self.staleness, self.heat = Histogram(), Heat(table.first, len(table.values))
 
+    @property
+    def ages(self) -> Histogram:
+        """By how many changes the rows of gradients were behind."""
+        return self._policy.ages
+
+    def joined(self, worker: int) -> None:
+        """A worker takes part from now on."""
+        self._consistency.joined(worker)
+
+    def left(self, worker: int, *, lost: bool) -> None:
+        """A worker is gone: others may have waited for nobody else."""
+        self._consistency.left(worker, lost=lost)
+        self._policy.forget(worker, lost=lost)
+        self._carry_out()
+
+    def begin_late(self, workers: Sequence[Session], since: float) -> int:
+        """If the first of the workers came before `since`, begin without those still missing; how many they are."""
+        missing = self._consistency.missing
+        if not missing or not workers or min(each.joined for each in workers) >= since:
+            return 0
+        self._consistency.begin()
+        self._carry_out()
+        return missing
+
     def check_pull(self, pull: m.Pull) -> None:
         """Raise unless the rows are here; learn from it which rounds are in every table whole."""
+        self._known(pull.table)
         self._table.check_pull(pull)
         self.undo.forget(pull.floor)
 
-    def answer(self, pull: m.Pull) -> m.Rows | None:
+    def answer(self, pull: m.Pull, worker: int) -> m.Rows | None:
         """The rows of a pull that `check_pull` has passed, None while it has to wait."""
-        if not self._consistency.may_pull(pull):
+        if not self._consistency.may_pull(pull, worker):
             return None
         self._counters["pulls"] += 1
         version = self._consistency.version(pull.first)
         if self._cuts.in_order and pull.version not in (m.NO_VERSION, version):
             return m.Rows(pull.version, self.undo.read(pull.first, pull.last, pull.version))
-        return m.Rows(version, self._table.read(pull))
+        values = self._table.read(pull)
+        if self._table.versions is None:
+            return m.Rows(version, values)
+        rows = self._table.local(pull)
+        self._policy.pulled(worker, rows, version, values)
+        return m.Rows(version, values, self._consistency.gradients, self._table.versions[rows])
 
-    def take(self, push: m.Push) -> m.Applied:
-        """Carry out a push that was never seen before; raises when it may not be."""
+    def take(self, push: m.Push, worker: int) -> m.Applied:
+        """Take a push that was never seen before, and carry out what is due; raises when it may not be taken."""
+        self._known(push.table)
         self._table.check(push)
-        repeated = self._consistency.is_repeat(push)
-        if not repeated:
-            self._watch(push)
-            if self._cuts.in_order:
-                self.undo.keep(Before(push.lease, push.first, push.version, self._table.copy(push)))
-            self._table.write(push)
-            self._consistency.applied(push)
-            self._cuts.offer(push)
-        return m.Applied(push.sequence, self._consistency.version(push.first), repeated)
+        if push.operation == "gradient":
+            self._policy.check(push, self._consistency.version(push.first))
+        fate = self._consistency.admit(push, worker)
+        if fate is Fate.NEW and push.operation == "gradient":
+            self._policy.admitted(worker, push)
+        self._counters["late"] += fate is Fate.LATE
+        self._carry_out()
+        version = self._consistency.version(push.first)
+        return m.Applied(push.sequence, version, fate is Fate.REPEATED, fate is Fate.LATE)
 
     def again(self, push: m.Push) -> m.Applied:
         """The answer to a push that this session has made before."""
         return m.Applied(push.sequence, self._consistency.version(push.first), True)
 
+    def _known(self, table: str) -> None:
+        if table != self._table.name:
+            raise BadRequest(f"no table is called {table[:40]!r}")
+
+    def _carry_out(self) -> None:
+        while group := self._consistency.due():
+            for arrived in group:
+                self._watch(arrived.push)
+            if group[0].push.operation == "gradient":
+                self._step(group)
+            else:
+                self._change(group[0].push)
+
+    def _step(self, group: Sequence[Arrived]) -> None:
+        """One step of the optimizer for all gradients of a group, at the rate of the newest."""
+        version = self._consistency.version(0) - 1
+        parts = [self._policy.weigh(arrived, version) for arrived in group]
+        self._policy.step(combined(parts, mean=self._mean), min(arrived.push.rate for arrived in group))
+
+    def _change(self, push: m.Push) -> None:
+        if self._cuts.in_order:
+            self.undo.keep(Before(push.lease, push.first, push.version, self._table.copy(push)))
+        self._table.write(push)
+        self._cuts.offer(push)
+
     def _watch(self, push: m.Push) -> None:
         """Count a push that is about to be applied; without a version nobody can tell how stale it is."""
         if push.version != m.NO_VERSION:
-            self.staleness.count(self._consistency.version(push.first) - push.version)
+            self.staleness.count(self._consistency.version(push.first) - 1 - push.version)
         self.heat.count(push)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from common.errors import BadRequest, LeaseLost
 from common.messages import Done, Event, Granted, Message, Report
 
@@ -13,16 +15,22 @@ LARGEST_FIGURE = 1e30
 
 
 class Progress:
-    """Hands out the blocks of `schedule` (None for minibatches, and on other shards) and counts what comes back."""
+    """Hands out the blocks of `schedule` (None for minibatches, and on other shards) and counts what comes back.
 
-    def __init__(self, schedule: Schedule | None, losses: Losses) -> None:
+    A training by minibatches is complete when `gradients()` of them, each of `batch` entries, cover its epochs.
+    """
+
+    def __init__(self, schedule: Schedule | None, losses: Losses, gradients: Callable[[], int], batch: int) -> None:
         self.schedule, self.losses = schedule, losses
+        self._gradients, self._batch = gradients, batch
         self._epoch_said = losses.epoch
 
     @property
     def complete(self) -> bool:
         """Whether everything has been trained."""
-        return self.schedule.complete if self.schedule is not None else self.losses.entries >= self.losses.total
+        if self.schedule is not None:
+            return self.schedule.complete
+        return self._gradients() * self._batch >= self.losses.total
 
     def stop(self) -> None:
         """Hand out no more than what brings every partition to the same round."""
@@ -66,8 +74,9 @@ class Progress:
         """Refuse figures that nobody can have measured: one of them would end the run or spoil every mean."""
         if (report.lease >= 0) != (self.schedule is not None):
             raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
-        if not 0 <= report.entries <= self.losses.total:
-            raise BadRequest(f"entries must be between 0 and {self.losses.total}, not {report.entries}")
+        most = self.losses.total + self._batch  # the last batch may go beyond the end
+        if not 0 <= report.entries <= most:
+            raise BadRequest(f"entries must be between 0 and {most}, not {report.entries}")
         figures = (report.loss, report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
         if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
             raise BadRequest("losses, norm, seconds and bytes must be reasonable numbers of at least 0")

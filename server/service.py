@@ -54,17 +54,21 @@ def build(config: ServerConfig, dataset: Dataset, life: Life, now: float) -> Cor
         begin = start.resumed(config.out, life.label, life.parts, options, dataset, first, last)
     else:
         begin = start.fresh(options, dataset, first, last, config.init)
-    table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options))
-    mode = consistency.make(options, np.clip(layout.bounds, first, last), begin.round)
+    versions = begin.versions
+    if versions is None and options.schedule == "minibatch":
+        versions = np.zeros(last - first, np.int64)
+    table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions)
+    mode = consistency.make(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
-        reached = max(begin.round, begin.entries // max(dataset.total_entries, 1) * layout.partitions)
+        reached = max(begin.reached.round, begin.entries // max(dataset.total_entries, 1) * layout.partitions)
         schedule = Schedule(layout.partitions, options.epochs, options.seed, reached)
     every = config.checkpoint_every * layout.partitions
     identity = Identity(life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every)
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
-    core = Core(identity, options, table, mode, Progress(schedule, losses), now, words)
+    progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size)
+    core = Core(identity, options, table, mode, progress, now, words)
     if core.progress.complete:  # nobody need come: it only has to be kept
         core.finish("complete", at_once=True)
     return core
@@ -188,4 +192,6 @@ def summary(core: Core, reason: str) -> dict[str, Any]:
         "bytes_sent": core.bytes_from_workers,
         "counters": dict(core.counters),
         "pushes": core.tally.summary(),
+        "staleness": core.exchange.staleness.as_fields(),
+        "row_ages": core.exchange.ages.as_fields(),
     }

@@ -68,10 +68,16 @@ class Sessions:
             raise LimitExceeded(f"the server has {MAX_SESSIONS} sessions already")
         if known is not None:
             self.close(known, replaced=True)
-        session = Session(hello.name, hello.incarnation, hello.role, self._joined, peer, now, now)
-        self._joined += 1
+        session = Session(hello.name, hello.incarnation, hello.role, self._number(hello), peer, now, now)
         self.by_name[hello.name] = self._by_peer[peer] = session
         return session, known
+
+    def _number(self, hello: Hello) -> int:
+        """The number that shard 0 gave a worker; the next one if that is what this shard is. Observers have none."""
+        if hello.role != "worker" or hello.worker >= 0:
+            return hello.worker
+        self._joined += 1
+        return self._joined - 1
 
     def of(self, peer: Peer, now: float) -> Session:
         """The session that speaks from `peer`, marked as heard; UnknownSession if there is none."""

@@ -6,8 +6,13 @@ nothing of. Exclusive order makes it 0; the asynchronous modes make it a distrib
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 BINS = 14
 """The last bin holds everything from 4,096 on."""
+_LOWEST = 1 << np.arange(BINS - 1)
+"""The least staleness of each bin but the first."""
 
 
 class Histogram:
@@ -21,6 +26,11 @@ class Histogram:
         """One push was applied that knew nothing of `tau` changes; less than none is none."""
         self.last = max(tau, 0)
         self.counts[min(self.last.bit_length(), BINS - 1)] += 1
+
+    def count_all(self, ages: npt.NDArray[np.int64]) -> None:
+        """Count each of many, none below 0."""
+        bins = np.bincount(np.searchsorted(_LOWEST, ages, "right"), minlength=BINS)
+        self.counts = [count + int(more) for count, more in zip(self.counts, bins, strict=True)]
 
     @property
     def pushes(self) -> int:

@@ -16,17 +16,23 @@ from common.rows import RowLayout
 from common.run import CONFIG, load_vectors
 
 from . import checkpoint
+from .consistency import BEGINNING, Reached
 
 Rows = npt.NDArray[np.float32]
+Versions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Start:
-    """Rows [first, ...) of the table, the round that they have reached, and the entries trained to get there."""
+    """Rows [first, ...) of the table, how far they are, and the entries trained to get there.
+
+    `versions` counts the changes of each row, where it is known.
+    """
 
     rows: Rows
-    round: int = 0
+    reached: Reached = BEGINNING
     entries: int = 0
+    versions: Versions | None = None
 
 
 def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, init: Path | None) -> Start:
@@ -65,6 +71,7 @@ def resumed(
 ) -> Start:
     """Rows [first, last) of a checkpoint in `run`, however many shards made it; ArtifactError when it does not fit."""
     rows, facts = checkpoint.read(run, label, shards)
+    versions = checkpoint.read_versions(run, label, shards)
     if facts["options"] != options.as_message():
         raise ArtifactError(f"the checkpoint {label} of {run} was trained with other options: see {run / CONFIG}")
     if facts["dataset"] != dataset.checksum:
@@ -74,8 +81,10 @@ def resumed(
     mine = np.ascontiguousarray(rows[first:last])
     round = int(facts["round"])
     if round < 0:
-        return Start(mine, 0, int(facts["entries"]))
-    return Start(mine, round, entries_before(dataset, options, round))
+        counted = None if versions is None else versions[first:last].copy()
+        reached = Reached(0, int(facts.get("updates", 0)), int(facts.get("gradients", 0)))
+        return Start(mine, reached, int(facts["entries"]), counted)
+    return Start(mine, Reached(round), entries_before(dataset, options, round))
 
 
 def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> int:

@@ -39,6 +39,8 @@ def statistics(core: Core, now: float) -> dict[str, Any]:
         "parked": len(core.parking),
         "counters": dict(core.counters),
         "staleness": core.exchange.staleness.as_fields(),
+        "row_ages": core.exchange.ages.as_fields(),
+        "missing": core.consistency.missing,
         "hottest": core.exchange.heat.hottest(),
         "pushes": core.tally.summary(),
         "pushes_of": core.tally.workers(),
@@ -53,6 +55,8 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
     """What a checkpoint says of this shard, beside its rows."""
     return {
         "entries": core.progress.losses.entries,
+        "updates": core.consistency.version(core.table.first) if core.table.versions is not None else 0,
+        "gradients": core.consistency.gradients,
         "dataset": core.identity.dataset,
         "options": core.options.as_message(),
         "rows": [core.table.first, core.table.last],

@@ -1,7 +1,7 @@
 """The rows of one shard: a plain array in this process's memory, read and changed by ranges or by row numbers.
 
 Row numbers are those of the whole table. Checks what the network may not be trusted with (range, shape, finiteness);
-knows nothing of sessions, versions or time.
+knows nothing of sessions or time. `versions`, where it is kept, counts the changes of each row.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ Indices = npt.NDArray[np.int64]
 
 
 class Table:
-    """Rows [first, last) of the table `name`; `values` is float32 of shape (last - first, width)."""
+    """Rows [first, last) of the table `name`; `values` is float32 of shape (last - first, width).
 
-    def __init__(self, name: str, first: int, values: Rows, parameters: int, step: Step) -> None:
+    The leading `parameters` columns are the model's. `versions` (last - first,) counts changes of each row, or is None.
+    """
+
+    def __init__(
+        self, name: str, first: int, values: Rows, parameters: int, step: Step, versions: Indices | None = None
+    ) -> None:
         self.name = name
         self.first = first
         self.values = values
-        self._parameters = parameters
+        self.versions = versions
+        self.parameters = parameters
         self._step = step
 
     @property
@@ -65,7 +71,7 @@ class Table:
         if not 0 <= push.rate <= MAX_RATE:
             raise BadRequest(f"rate must be between 0 and {MAX_RATE:g}, not {push.rate}")
         count = push.last - push.first if push.rows is None else push.rows.size
-        width = self._parameters if push.operation == "gradient" else self.values.shape[1]
+        width = self.parameters if push.operation == "gradient" else self.values.shape[1]
         if push.values.dtype != self.values.dtype or push.values.shape != (count, width):
             raise BadRequest(f"values must be {self.values.dtype} of shape ({count}, {width})")
         if push.rows is None:
@@ -77,13 +83,12 @@ class Table:
         if not kernels.all_finite(np.require(push.values, requirements="A")):
             raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
 
-    def write(self, push: Push, scales: Scales | None = None) -> None:
-        """Carry out a push that `check` has passed; of a gradient `scales` (one a row, else 1) multiply the steps."""
+    def write(self, push: Push) -> None:
+        """Carry out a push that `check` has passed."""
         values = np.require(push.values, requirements="A")
         if push.operation == "gradient":
-            rows = np.arange(push.first, push.last) if push.rows is None else push.rows
-            scales = np.ones(len(rows), np.float32) if scales is None else scales
-            self._step(self.values, self._local(rows), values, push.rate, scales)
+            rows = self.local(push)
+            self.step(rows, values, push.rate, np.ones(len(rows), np.float32))
         elif push.rows is None:
             low, high = self._range(push.first, push.last)
             if push.operation == "assign":
@@ -94,6 +99,22 @@ class Table:
             self.values[self._local(push.rows)] = values
         else:
             kernels.add_rows(self.values, self._local(push.rows), values)
+
+    def step(self, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
+        """Let the optimizer step distinct local rows; `gradients` (rows, parameters), `scales` (rows,)."""
+        self._step(self.values, rows, gradients, rate, scales)
+        if self.versions is not None:
+            self.versions[rows] += 1
+
+    def local(self, request: Pull | Push) -> Indices:
+        """The rows of a request that was checked, counted from this table's first."""
+        if request.rows is None:
+            return np.arange(*self._range(request.first, request.last))
+        return self._local(request.rows)
+
+    def parameters_of(self, rows: Indices) -> Rows:
+        """A copy of the parameters of local rows."""
+        return np.ascontiguousarray(self.values[rows, : self.parameters])
 
     def _range(self, first: int, last: int) -> tuple[int, int]:
         if not self.first <= first <= last <= self.last:

@@ -1,6 +1,7 @@
 """What became of every push: heard = applied + repeated + refused, for each worker and in all. Bounded; no I/O.
 
 A repeat was in the table before: a message that was sent twice, or a block that somebody else has trained meanwhile.
+A gradient that came too late for its step is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Tally:
 
     def answered(self, name: str, reply: Message) -> None:
         """A push of worker `name` (STRANGER without a session) was heard and got this reply."""
-        outcome = ("repeated" if reply.repeated else "applied") if isinstance(reply, Applied) else "refused"
+        outcome = "refused"
+        if isinstance(reply, Applied) and not reply.late:
+            outcome = "repeated" if reply.repeated else "applied"
         for counts in (self.total, self._counts(name)):
             counts["heard"] += 1
             counts[outcome] += 1

@@ -84,8 +84,8 @@ class Shard:
 def shard(
     dataset: Dataset, *, number: int = 0, shards: int = 1, out: Path = Path("run"), now: float = 0.0, **options: Any
 ) -> Shard:
-    """A shard of a small model; `options` are training options, `lease_s` and `checkpoint_every` the server's."""
-    own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every") if key in options}
+    """A shard of a small model; `options` are of the training, but for `lease_s`, `checkpoint_every`, `workers`."""
+    own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every", "workers") if key in options}
     training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
     config = ServerConfig(dataset.path, out, training, shard=number, shards=shards, **own)
     return Shard(build(config, dataset, Life(run="run"), now), dataset, now)

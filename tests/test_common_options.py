@@ -56,11 +56,13 @@ def test_every_problem_is_named_at_once() -> None:
 
 
 def test_a_consistency_belongs_to_its_schedule() -> None:
-    with pytest.raises(UsageError, match="consistency must be one of async for minibatch"):
+    with pytest.raises(
+        UsageError, match=r"consistency must be one of async, .*softsync:N, not 'exclusive' for minibatch"
+    ):
         TrainingOptions(schedule="minibatch", consistency="exclusive")
     for schedule, modes in CONSISTENCIES.items():
-        for mode in modes:
-            TrainingOptions(schedule=schedule, consistency=mode)
+        for mode, number in modes.items():
+            TrainingOptions(schedule=schedule, consistency=mode + ":3" * bool(number))
 
 
 def test_a_schedule_without_a_consistency_gets_its_first() -> None:

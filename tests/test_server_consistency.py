@@ -11,7 +11,8 @@ from common import messages as m
 from common.errors import BadRequest, LeaseLost
 from common.options import TrainingOptions
 from server import consistency
-from server.consistency import Asynchronous, ExclusiveBlocks
+from server.consistency import BEGINNING, Consistency, ExclusiveBlocks, Reached
+from server.modes import Asynchronous, Fate, SoftSynchronous, StaleSynchronous, Synchronous
 
 BOUNDS = np.array([0, 8, 16, 25])
 FAR = np.iinfo(np.int64).max
@@ -21,27 +22,37 @@ def push(first: int, last: int, version: int, operation: str = "assign", rows: n
     return shards.push(operation, np.zeros((last - first, 1)), first, last, version=version, rows=rows)
 
 
+def may_pull(mode: Consistency, request: m.Pull) -> bool:
+    return mode.may_pull(request, 0)
+
+
+def carried_out(mode: Consistency, request: m.Push) -> bool:
+    """Whether a push is new; it is carried out."""
+    fate = mode.admit(request, 0)
+    assert [arrived.push for arrived in mode.due()] == [request] * (fate is Fate.NEW)
+    return fate is Fate.NEW
+
+
 def test_a_pull_waits_for_its_round() -> None:
     order = ExclusiveBlocks(BOUNDS, 0)
-    assert order.may_pull(pull(8, 16, 0))
-    assert not order.may_pull(pull(8, 16, 1))
-    order.applied(push(8, 16, 0))
-    assert order.may_pull(pull(8, 16, 1))
-    assert order.may_pull(pull(9, 12, 1))
-    assert not order.may_pull(pull(0, 8, 1))
-    assert order.may_pull(pull(0, 25, m.NO_VERSION))
+    assert may_pull(order, pull(8, 16, 0))
+    assert not may_pull(order, pull(8, 16, 1))
+    assert carried_out(order, push(8, 16, 0))
+    assert may_pull(order, pull(8, 16, 1))
+    assert may_pull(order, pull(9, 12, 1))
+    assert not may_pull(order, pull(0, 8, 1))
+    assert may_pull(order, pull(0, 25, m.NO_VERSION))
     assert order.version(8) == 1
     assert order.version(0) == 0
 
 
 def test_a_push_is_new_once_and_a_repeat_for_ever() -> None:
     order = ExclusiveBlocks(BOUNDS, 4)
-    assert not order.is_repeat(push(0, 8, 4))
-    order.applied(push(0, 8, 4))
-    assert order.is_repeat(push(0, 8, 4))
-    assert order.is_repeat(push(0, 8, 1))
+    assert carried_out(order, push(0, 8, 4))
+    assert not carried_out(order, push(0, 8, 4))
+    assert not carried_out(order, push(0, 8, 1))
     with pytest.raises(LeaseLost, match="at version 5"):
-        order.is_repeat(push(0, 8, 6))
+        order.admit(push(0, 8, 6), 0)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +62,10 @@ def test_rows_of_several_partitions_of_none_or_not_here_are_refused(first: int, 
     """Some of these ended the server with an IndexError."""
     order = ExclusiveBlocks(BOUNDS, 0)
     with pytest.raises(BadRequest):
-        order.may_pull(pull(first, last, 0))
+        may_pull(order, pull(first, last, 0))
     if first <= last < FAR:
         with pytest.raises(BadRequest):
-            order.is_repeat(push(first, min(last, first + 30), 0))
+            order.admit(push(first, min(last, first + 30), 0), 0)
 
 
 @pytest.mark.parametrize("first", [-1, 25, FAR, -FAR])
@@ -65,17 +76,16 @@ def test_rows_that_are_not_here_have_no_version(first: int) -> None:
 @pytest.mark.parametrize(("first", "last"), [(8, 9), (8, 15), (9, 16)])
 def test_a_part_of_a_partition_does_not_end_its_round(first: int, last: int) -> None:
     with pytest.raises(BadRequest, match="every row of a partition"):
-        ExclusiveBlocks(BOUNDS, 0).is_repeat(push(first, last, 0))
+        ExclusiveBlocks(BOUNDS, 0).admit(push(first, last, 0), 0)
 
 
 def test_a_shard_asks_only_for_its_own_part_of_a_partition() -> None:
     order = ExclusiveBlocks(np.clip(BOUNDS, 5, 12), 0)
     for first, last in ((5, 8), (8, 12)):
-        assert not order.is_repeat(push(first, last, 0))
-        order.applied(push(first, last, 0))
+        assert carried_out(order, push(first, last, 0))
     assert order.rounds.tolist() == [1, 1, 0]
     with pytest.raises(BadRequest, match="not on this shard"):
-        order.is_repeat(push(12, 16, 0))
+        order.admit(push(12, 16, 0), 0)
 
 
 def test_empty_partitions_are_stepped_over() -> None:
@@ -87,22 +97,27 @@ def test_exclusive_order_takes_assignments_of_ranges_only() -> None:
     order = ExclusiveBlocks(BOUNDS, 0)
     for request in (push(0, 8, 0, "add"), push(0, 8, 0, "gradient"), push(0, 8, 0, rows=np.arange(8))):
         with pytest.raises(BadRequest, match="assigns the rows of one partition"):
-            order.is_repeat(request)
+            order.admit(request, 0)
     with pytest.raises(BadRequest, match="by number have no version"):
-        order.may_pull(pull(0, 0, 0, rows=np.arange(3)))
-    assert order.may_pull(pull(0, 0, m.NO_VERSION, rows=np.arange(3)))
+        may_pull(order, pull(0, 0, 0, rows=np.arange(3)))
+    assert may_pull(order, pull(0, 0, m.NO_VERSION, rows=np.arange(3)))
 
 
 def test_without_an_order_everything_goes_and_versions_count_pushes() -> None:
     mode = Asynchronous()
-    assert mode.may_pull(pull(0, 25, 99))
-    assert not mode.is_repeat(push(0, 25, 0, "add"))
-    mode.applied(push(0, 25, 0, "add"))
+    assert may_pull(mode, pull(0, 25, 99))
+    assert carried_out(mode, push(0, 25, 0, "add"))
     assert mode.version(3) == 1
-    with pytest.raises(BadRequest, match="differences or gradients"):
-        mode.is_repeat(push(0, 8, 0, "assign"))
+    with pytest.raises(BadRequest, match="one of add, gradient"):
+        mode.admit(push(0, 8, 0, "assign"), 0)
 
 
 def test_the_options_choose_the_mode() -> None:
-    assert isinstance(consistency.make(TrainingOptions(), BOUNDS, 0), ExclusiveBlocks)
-    assert isinstance(consistency.make(TrainingOptions(consistency="async"), BOUNDS, 0), Asynchronous)
+    assert isinstance(consistency.make(TrainingOptions(), BOUNDS, BEGINNING), ExclusiveBlocks)
+    assert type(consistency.make(TrainingOptions(consistency="async"), BOUNDS, BEGINNING)) is Asynchronous
+    kinds = {"async": Asynchronous, "sync": Synchronous, "ssp:2": StaleSynchronous, "softsync:3": SoftSynchronous}
+    for text, kind in kinds.items():
+        options = TrainingOptions(schedule="minibatch", consistency=text)
+        mode = consistency.make(options, BOUNDS, Reached(updates=5, gradients=9), workers=4)
+        assert (type(mode), mode.version(0), mode.gradients) == (kind, 5, 9)
+        assert mode.missing == (0 if text == "async" else 4)

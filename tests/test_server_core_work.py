@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from shards import ASYNC, MINIBATCH, add, code, in_memory, pull, report, shard, statistics
+from shards import ASYNC, MINIBATCH, add, code, in_memory, pull, push, report, shard, statistics
 
 from common import messages as m
 from common.dataset import Dataset
@@ -156,9 +157,15 @@ def test_a_failure_ends_the_run_at_once_and_frees_who_waits(dataset: Dataset) ->
     assert one.core.finishing == "failed: the loss became nan"
 
 
-def test_minibatches_are_complete_when_enough_entries_are_counted(dataset: Dataset) -> None:
-    one = shard(dataset, epochs=1, **MINIBATCH)
+def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset: Dataset) -> None:
+    """What is reported comes after that, and is still counted: every entry in the table, and no other."""
+    size = -(-dataset.total_entries // 3)
+    one = shard(dataset, epochs=1, batch_size=size, **MINIBATCH)
     one.hello()
-    assert one.ask(b"w0", report(1, -1, dataset.total_entries - 1)) == m.Noted(False, 0, dataset.total_entries - 1)
-    assert one.ask(b"w0", report(2, -1, 1)) == m.Noted(True, 1, dataset.total_entries)
+    for sequence in (1, 2, 3):
+        assert one.core.finishing is None
+        request = push("gradient", np.zeros((1, one.core.table.parameters)), rows=[3], sequence=sequence)
+        assert one.ask(b"w0", request) == m.Applied(sequence, sequence, False)
     assert one.core.finishing == "complete"
+    assert code(one.ask(b"w0", pull(rows=[3]))) == "finishing"
+    assert one.ask(b"w0", report(1, -1, 3 * size)) == m.Noted(True, 1, 3 * size)

@@ -221,7 +221,7 @@ def test_a_scale_shortens_the_step_and_leaves_the_accumulators_honest(optimizer:
     gradient = np.random.default_rng(1).normal(size=(3, 17)).astype(np.float32)
     whole = make(options=options)
     apply(whole, push("gradient", gradient, 11, 14, rate=0.1))
-    target.write(push("gradient", gradient, 11, 14, rate=0.1), np.array([1, 0.5, 0], np.float32))
+    target.step(np.array([1, 2, 3]), gradient, 0.1, np.array([1, 0.5, 0], np.float32))
     moved, whole_way = (after.values[1:4, :17] - before[1:4, :17] for after in (target, whole))
     np.testing.assert_allclose(moved, whole_way * [[1], [0.5], [0]], rtol=1e-4, atol=1e-7)
     np.testing.assert_array_equal(target.values[1:4, 17:], whole.values[1:4, 17:])

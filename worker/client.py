@@ -68,13 +68,17 @@ class Client:
         VersionMismatch, DeadlineExceeded.
         """
         self._role = role
-        for link in self.links:
-            self._hello(link)
+        self._hello(self.links[0])  # it gives a worker the number that the others are told
+        unknown = self.links[1:]
         deadline, asked = time.monotonic() + (timeout_s or self._silence_s), time.monotonic()
         while (waiting := [link.where for link in self.links if link.welcome is None]) or self._apart():
             self.poll(ANY_DELAY_MS, silence=False)
             if (now := time.monotonic()) > deadline:
                 raise errors.DeadlineExceeded(f"no server answers at {', '.join(waiting)}" if waiting else APART)
+            if unknown and self.links[0].welcome is not None:
+                for link in unknown:
+                    self._hello(link)
+                unknown = []
             if not waiting and now - asked > HELLO_AGAIN_S:
                 asked = now
                 for link in self.links:
@@ -156,9 +160,10 @@ class Client:
         self.close()
 
     def _hello(self, link: Link) -> None:
-        link.send(
-            m.Hello(self._role, self.name, self._incarnation, self._dataset), lambda reply: self._met(link, reply)
-        )
+        first = self.links[0].welcome
+        number = -1 if link is self.links[0] or first is None else first.worker
+        hello = m.Hello(self._role, self.name, self._incarnation, self._dataset, number)
+        link.send(hello, lambda reply: self._met(link, reply))
 
     def _met(self, link: Link, reply: m.Message) -> None:
         try:

@@ -16,7 +16,7 @@ from common.errors import BadRequest
 from common.options import TrainingOptions
 from common.rounds import Pair, epoch_rounds
 
-from .stores import Reply, Rows
+from .stores import Pulled, Reply, Rows
 
 Indices = npt.NDArray[np.int64]
 Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
@@ -45,7 +45,7 @@ class MemoryStore:
         self._epoch = -1
         self._visits: list[tuple[int, Pair]] = []
         self._reports = 0
-        self._entries = 0
+        self._entries = self._gradients = 0
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         """The next block of the order that the server would follow, too."""
@@ -65,21 +65,25 @@ class MemoryStore:
         del version
         return Reply(self._rows[first:last], 0)
 
-    def pull_rows(self, rows: Indices) -> Reply[Rows]:
+    def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """A copy of the given rows."""
-        return Reply(self._rows[rows], 0)
+        return Reply(Pulled(self._rows[rows], gradients=self._gradients), 0)
 
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
         """Nothing to do: the rows were changed where they lie."""
         del operation, lease, changes
         return Reply(None, 0)
 
-    def push_rows(self, operation: str, rows: Indices, values: Rows, rate: float) -> Reply[None]:
-        """A step of the optimizer on the given rows."""
+    def push_rows(
+        self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled | None = None
+    ) -> Reply[bool]:
+        """A step of the optimizer on the given rows, at once."""
+        del pulled
         if operation != "gradient":
             raise BadRequest(f"rows in memory take gradients, not {operation!r}")
         self._step(self._rows, rows, values, rate, np.ones(len(rows), np.float32))
-        return Reply(None, 0)
+        self._gradients += 1
+        return Reply(True, 0)
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
         """Pass a report on; there is no wire, so no bytes."""

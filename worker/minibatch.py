@@ -15,8 +15,8 @@ from common.rows import RowLayout
 
 from . import kernels
 from .batches import RandomBatches
-from .stores import Reply, Store, settled
-from .tally import Tally, check_finite
+from .stores import Reply, Store
+from .tally import Brought, Tally, check_finite
 
 
 class BatchTrainer:
@@ -27,43 +27,63 @@ class BatchTrainer:
         self._layout = RowLayout.of(options)
         self._batches = RandomBatches(dataset, options.batch_size, options.seed, worker)
         self._total = dataset.total_entries * options.epochs
-        self._done = 0
+        self._in_step = options.consistency != "async"
+        self._tally = Tally()
+        self._pushed: list[tuple[Reply[bool], Brought]] = []
+        self._noted: Reply[m.Noted] | None = None
 
     def run(self) -> str:
-        """Train until the store has counted enough entries; returns why it ended."""
-        tally = Tally()
-        reply: Reply[m.Noted] | None = None
-        pushes: list[Reply[None]] = []
+        """Train until the store says that it has enough; returns why it ended."""
         try:
             while True:
-                tally.add(*self._step(pushes))
-                while reply is not None and reply.done:
-                    noted, reply = reply.get(), None
-                    self._done = noted.entries if noted is not None else self._done
+                self._step()
+                self._count()
+                if self._noted is not None and self._noted.done:
+                    noted, self._noted = self._noted.get(), None
                     if noted is not None and noted.stop:
-                        self._store.flush()
-                        return "complete"
-                if reply is None and tally.due:
-                    reply, tally = self._store.report(tally.message), Tally()
+                        return self._leave("complete")
+                if self._noted is None and self._tally.due:
+                    self._report()
         except Finishing as error:
-            return error.reason
+            return self._leave(error.reason)
 
-    def _step(self, pushes: list[Reply[None]]) -> tuple[int, float, float, float]:
+    def _step(self) -> None:
+        while self._in_step and not all(push.done for push, _ in self._pushed):
+            self._store.wait()  # a pull that overtook its worker's gradient would be one for the step before
         batch, columns = self._batches.next(), self._layout.columns
-        pulled = self._store.pull_rows(batch.rows)
-        while not pulled.done:
+        reply = self._store.pull_rows(batch.rows)
+        while not reply.done:
             self._store.wait()
-        rows = pulled.get()
-        assert rows is not None
-        gradients = np.zeros((len(rows), self._layout.parameters), np.float32)
+        pulled = reply.get()
+        assert pulled is not None
+        gradients = np.zeros((len(batch.rows), self._layout.parameters), np.float32)
         loss, floor = kernels.batch_gradients(
-            rows, batch.at_i, batch.at_j, batch.counts, columns, self._options.dim, self._options.x_max,
+            pulled.values, batch.at_i, batch.at_j, batch.counts, columns, self._options.dim, self._options.x_max,
             self._options.alpha, gradients,
         )  # fmt: skip
         check_finite(loss, "a minibatch")
         if self._options.mean_gradient:
             gradients *= 2.0 / len(batch.counts)
-        rate = self._options.rate(self._done / self._total)
-        pushes.append(self._store.push_rows("gradient", batch.rows, gradients, rate))
-        pushes[:] = settled(pushes)
-        return len(batch.counts), loss, floor, kernels.mean_norm(rows, columns, self._options.dim)
+        rate = self._options.rate(pulled.gradients * self._options.batch_size / self._total)
+        norm = kernels.mean_norm(pulled.values, columns, self._options.dim)
+        push = self._store.push_rows("gradient", batch.rows, gradients, rate, pulled)
+        self._pushed.append((push, Brought(len(batch.counts), loss, floor, norm)))
+
+    def _count(self) -> None:
+        """Add up what has been taken; a gradient that came too late for its step brought nothing."""
+        for reply, brought in self._pushed:
+            if reply.done and reply.get():
+                self._tally.add(brought)
+        self._pushed = [each for each in self._pushed if not each[0].done]
+
+    def _report(self) -> None:
+        self._noted, self._tally = self._store.report(self._tally.message), Tally()
+
+    def _leave(self, reason: str) -> str:
+        """Report what was not, so that every entry in the table is counted."""
+        self._store.flush()
+        self._count()
+        if self._tally.entries:
+            self._report()
+            self._store.flush()
+        return reason

@@ -6,9 +6,12 @@ nothing here computes anything of the objective.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +64,19 @@ def settled(replies: list[Reply[T]]) -> list[Reply[T]]:
     return [reply for reply in replies if not reply.done]
 
 
+@dataclass
+class Pulled:
+    """Rows by number, and how they stood: the version of each shard, of each row where rows have one.
+
+    `gradients` counts those in the table by then, of all workers.
+    """
+
+    values: Rows
+    clocks: dict[int, int] = field(default_factory=dict)
+    versions: Indices | None = None
+    gradients: int = 0
+
+
 class Store(Protocol):
     """What a trainer asks of the place where parameters live; `in_place` when pulled ranges are the parameters."""
 
@@ -72,14 +88,19 @@ class Store(Protocol):
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
         """Rows [first, last) as the caller's own array, once they have reached `version`."""
 
-    def pull_rows(self, rows: Indices) -> Reply[Rows]:
-        """The given rows (ascending, distinct) as the caller's own array."""
+    def pull_rows(self, rows: Indices) -> Reply[Pulled]:
+        """The given rows (ascending, distinct) as the caller's own array; where workers go in step, when it is time."""
 
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
         """Change the rows of a block, (first row, values) each; values must stay as they are until it is done."""
 
-    def push_rows(self, operation: str, rows: Indices, values: Rows, rate: float) -> Reply[None]:
-        """Change the given rows (ascending, distinct); `values` must stay as they are until the reply is done."""
+    def push_rows(
+        self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled | None = None
+    ) -> Reply[bool]:
+        """Change the given rows (ascending, distinct); `values` must stay as they are until the reply is done.
+
+        A gradient says by `pulled` how the rows stood. The reply tells whether it counts: it may be late for its step.
+        """
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
         """Tell what training brought: `report(sequence, bytes_sent)` is the message."""
@@ -99,13 +120,17 @@ class Store(Protocol):
 
 @dataclass
 class ServerStore:
-    """Rows on the shards of a parameter server, through a connected client."""
+    """Rows on the shards of a parameter server, through a connected client.
+
+    `latency()` is how many seconds the next push takes on its way, beside what the network takes.
+    """
 
     client: Client
     options: TrainingOptions
     rows: int
     width: int
     in_place: bool = False
+    latency: Callable[[], float] = float
     _sequences: list[int] = field(default_factory=list)
     _tickets: int = 0
     _reports: int = 0
@@ -141,12 +166,14 @@ class ServerStore:
                 self._pull(part.shard, m.Pull(TABLE, low, high, version, self._floor), reply, out, into)
         return reply
 
-    def pull_rows(self, rows: Indices) -> Reply[Rows]:
-        """See Store."""
-        out = np.empty((len(rows), self.width), np.float32)
-        reply: Reply[Rows] = Reply(out, 0)
+    def pull_rows(self, rows: Indices) -> Reply[Pulled]:
+        """See Store. Every shard is asked, be it for no rows: each counts the steps."""
+        pulled = Pulled(np.empty((len(rows), self.width), np.float32), versions=np.empty(len(rows), np.int64))
+        reply: Reply[Pulled] = Reply(pulled, 0)
         for shard, span in self._sharding.split_rows(rows):
-            self._pull(shard, m.Pull(TABLE, 0, 0, m.NO_VERSION, self._floor, rows[span]), reply, out, span)
+            request = m.Pull(TABLE, 0, 0, m.NO_VERSION, self._floor, rows[span])
+            reply.missing += 1
+            self._send(shard, request, reply, partial(_put, pulled, shard, span))
         return reply
 
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
@@ -157,6 +184,7 @@ class ServerStore:
             for first, values in changes
             for part in self._sharding.split(first, first + len(values))
         ]
+        self._pause()
         for part, piece in pieces:
             push = m.Push(
                 TABLE, self._next(part.shard), operation, part.first, part.last, lease.round, lease.lease, 0.0, piece,
@@ -164,12 +192,18 @@ class ServerStore:
             self._push(part.shard, push, reply)
         return reply
 
-    def push_rows(self, operation: str, rows: Indices, values: Rows, rate: float) -> Reply[None]:
-        """See Store."""
-        reply: Reply[None] = Reply(None, 0)
+    def push_rows(
+        self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled | None = None
+    ) -> Reply[bool]:
+        """See Store. Whether a gradient counts is as shard 0 says."""
+        reply: Reply[bool] = Reply(True, 0)
+        known = pulled or Pulled(values)
+        self._pause()
         for shard, span in self._sharding.split_rows(rows):
-            sequence = self._next(shard)
-            push = m.Push(TABLE, sequence, operation, 0, 0, m.NO_VERSION, -1, rate, values[span], rows[span])
+            push = m.Push(
+                TABLE, self._next(shard), operation, 0, 0, known.clocks.get(shard, m.NO_VERSION), -1, rate,
+                values[span], rows[span], None if known.versions is None else known.versions[span],
+            )  # fmt: skip
             self._push(shard, push, reply)
         return reply
 
@@ -202,6 +236,12 @@ class ServerStore:
             self.client.send(shard, m.Finish(reason), lambda _: None)
         self.client.part(reason, LEAVING_S)
 
+    def _pause(self) -> None:
+        """Let the simulated latency pass before a push."""
+        until = time.monotonic() + self.latency()
+        while (rest := until - time.monotonic()) > 0:
+            self.client.poll(min(math.ceil(rest * 1e3), ANY_DELAY_MS))
+
     def _next(self, shard: int) -> int:
         self._sequences[shard] += 1
         return self._sequences[shard]
@@ -214,9 +254,11 @@ class ServerStore:
         reply.missing += 1
         self._send(shard, pull, reply, arrived)
 
-    def _push(self, shard: int, push: m.Push, reply: Reply[None]) -> None:
-        def arrived(_: m.Message) -> None:
+    def _push(self, shard: int, push: m.Push, reply: Reply[Any]) -> None:
+        def arrived(message: m.Message) -> None:
             self._in_flight -= push.values.nbytes
+            if shard == 0 and isinstance(message, m.Applied) and message.late:
+                reply.value = False
 
         reply.missing += 1
         self._in_flight += push.values.nbytes
@@ -233,6 +275,18 @@ class ServerStore:
                 reply.error = error
 
         self.client.send(shard, request, settle)
+
+
+def _put(pulled: Pulled, shard: int, span: slice, message: m.Message) -> None:
+    """Take in one shard's part of a pull."""
+    if isinstance(message, m.Rows):
+        pulled.values[span] = message.values
+        pulled.clocks[shard] = message.version
+        pulled.gradients = message.gradients if shard == 0 else pulled.gradients
+        if message.versions is None:
+            pulled.versions = None
+        elif pulled.versions is not None:
+            pulled.versions[span] = message.versions
 
 
 def aligned(rows: int, width: int) -> Rows:

@@ -16,6 +16,16 @@ MakeReport = Callable[[int, int], m.Report]
 """(sequence, bytes sent so far): the report."""
 
 
+@dataclass(frozen=True)
+class Brought:
+    """What one batch brought: entries, the sums of their losses, the mean norm of its vectors."""
+
+    entries: int
+    loss: float
+    floor: float
+    norm: float
+
+
 @dataclass
 class Tally:
     """What minibatches brought since the last report."""
@@ -26,12 +36,12 @@ class Tally:
     norm: float = 0.0
     began: float = field(default_factory=time.perf_counter)
 
-    def add(self, entries: int, loss: float, floor: float, norm: float) -> None:
+    def add(self, brought: Brought) -> None:
         """Count one batch."""
-        self.entries += entries
-        self.loss += loss
-        self.floor += floor
-        self.norm += norm * entries
+        self.entries += brought.entries
+        self.loss += brought.loss
+        self.floor += brought.floor
+        self.norm += brought.norm * brought.entries
 
     @property
     def due(self) -> bool:
