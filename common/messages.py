@@ -1,5 +1,7 @@
 """Every message, as a frozen dataclass. One message lives here, in one row of the table and in docs/protocol.md.
 
+What anybody may ask, and the answers, are in `questions`; the samples of the stream in `samples`.
+
     who sends              message      what answers it
     worker, observer       Hello        Welcome
     worker (to shard 0)    Lease        Granted, or Done; parked while other workers hold what is left
@@ -26,11 +28,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .fields import MAGIC, NO_VERSION, PROTOCOL_VERSION, Array, Message, Scalar, array
+from .questions import History, Past, Statistics, Stats, Vocabulary, Words
 from .samples import Event, LossSample, QualitySample, ServerSample, WorkerSample
 
 __all__ = [
-    "MAGIC", "MESSAGES", "NO_VERSION", "PROTOCOL_VERSION", "STREAM", "TOPICS", "Event", "LossSample", "Message",
-    "QualitySample", "Scalar", "ServerSample", "WorkerSample",
+    "MAGIC", "MESSAGES", "NO_VERSION", "PROTOCOL_VERSION", "STREAM", "TOPICS", "Event", "History", "LossSample",
+    "Message", "Past", "QualitySample", "Scalar", "ServerSample", "Statistics", "Stats", "Vocabulary", "Words",
+    "WorkerSample",
 ]  # fmt: skip
 
 
@@ -117,26 +121,6 @@ class Report(Message):
 @dataclass(frozen=True)
 class Beat(Message):
     """A sign of life from a worker that has nothing else to say."""
-
-
-@dataclass(frozen=True)
-class Stats(Message):
-    """Asks what the server is doing."""
-
-
-@dataclass(frozen=True)
-class History(Message):
-    """Asks for the samples of the stream with a number above `after`, as far as they fit in one answer."""
-
-    after: int
-
-
-@dataclass(frozen=True)
-class Vocabulary(Message):
-    """Asks what rows [first, last) stand for, numbered over all shards; at most 65,536 of them."""
-
-    first: int
-    last: int
 
 
 @dataclass(frozen=True)
@@ -247,35 +231,6 @@ class Alive(Message):
     """The session stands; `stop` as in Noted."""
 
     stop: bool
-
-
-@dataclass(frozen=True)
-class Statistics(Message):
-    """The server's counters and states: a JSON object in UTF-8."""
-
-    body: Array = array("u1", rank=1)
-
-
-@dataclass(frozen=True)
-class Past(Message):
-    """Samples of `run` above `after` up to number `last`; `newest` is the last one that was sent.
-
-    `samples` are their headers as they were on the stream, one after the other. `counts` says for how many samples
-    each stands: the old ones were merged, each into the next of its kind.
-    """
-
-    run: str
-    last: int
-    newest: int
-    counts: Array = array("<i8", rank=1)
-    samples: Array = array("u1", rank=1)
-
-
-@dataclass(frozen=True)
-class Words(Message):
-    """Words in the order of their rows, in UTF-8, a newline after each."""
-
-    words: Array = array("u1", rank=1)
 
 
 @dataclass(frozen=True)
