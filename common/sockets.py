@@ -6,6 +6,7 @@ queue has a bound and every socket is closed without lingering unless its owner 
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket as plain
 import time
@@ -18,10 +19,11 @@ import zmq
 from .errors import BindError, DeadlineExceeded, UsageError
 from .handshakes import Attempts, Door
 from .keys import ClientKeys, ServerKeys
-from .wire import MAX_FRAME_BYTES, Frame
+from .wire import MAX_FRAME_BYTES, MAX_FRAMES, Frame
 
 BIG_FRAME_BYTES = 64 << 10
 COPIED_FRAMES = 3
+KEPT_FRAMES = MAX_FRAMES + 2
 HANDSHAKE_MS = 5_000
 HEARTBEAT_MS = 2_000
 QUEUE_MESSAGES = 1_000
@@ -192,7 +194,8 @@ def has_room(socket: zmq.Socket[bytes]) -> bool:
 def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
     """One message that is there already; big frames are views of ZeroMQ's own memory. Raises zmq.Again if none.
 
-    What comes first in a message is small and copied at once, which costs less than a handle on it.
+    What comes first in a message is small and copied at once, which costs less than a handle on it. Frames beyond those
+    that any message may have are not kept, but for one that shows that they were there.
     """
     frames: list[Frame] = [socket.recv(_NOBLOCK)]
     while len(frames) < COPIED_FRAMES and socket.getsockopt(_RCVMORE):
@@ -201,9 +204,30 @@ def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
         more = True
         while more:
             frame = socket.recv(_NOBLOCK, copy=False)
-            frames.append(frame.buffer if len(frame) > BIG_FRAME_BYTES else frame.bytes)
+            if len(frames) < KEPT_FRAMES:
+                frames.append(frame.buffer if len(frame) > BIG_FRAME_BYTES else frame.bytes)
             more = frame.more
     return frames
+
+
+def skip(socket: zmq.Socket[bytes], *, hang_up: bool = False) -> str:
+    """Throw away the rest of a message; the address that it came from.
+
+    With `hang_up` the connection that brought it ends. libzmq has no call for that, but names the descriptor. Should
+    that connection be gone and its descriptor another's by now, that other peer has to connect again.
+    """
+    frame = socket.recv(_NOBLOCK, copy=False)
+    if hang_up:
+        _shut_down(int(frame.get(zmq.SRCFD)))
+    where = str(frame.get("Peer-Address"))
+    while frame.more:
+        frame = socket.recv(_NOBLOCK, copy=False)
+    return where
+
+
+def _shut_down(descriptor: int) -> None:
+    with contextlib.suppress(OSError), plain.fromfd(descriptor, plain.AF_INET, plain.SOCK_STREAM) as connection:
+        connection.shutdown(plain.SHUT_RDWR)
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:

@@ -141,7 +141,7 @@ def _scalars(message: Message) -> dict[str, Any]:
 
 def _check_sizes(frames: Sequence[Frame], header: int) -> None:
     if not 2 <= len(frames) <= MAX_FRAMES:
-        raise LimitExceeded(f"{len(frames)} frames; a message has 2 to {MAX_FRAMES}")
+        raise LimitExceeded(f"too {'few' if len(frames) < 2 else 'many'} frames: a message has 2 to {MAX_FRAMES}")
     sizes = list(map(len, frames))
     if sizes[header] > MAX_HEADER_BYTES:
         raise LimitExceeded(f"header of {sizes[header]} bytes, at most {MAX_HEADER_BYTES}")

@@ -25,8 +25,10 @@ from . import checkpoint, status
 from .config import STOPPED
 from .core import Core
 from .cuts import Snapshot
+from .offenders import Offenders
 from .parking import Outgoing
 from .record import Record
+from .sessions import Peer
 
 POLL_MS = 50
 CARE_MS = 5
@@ -54,6 +56,7 @@ class Daemon:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: dict[str, Future[float]] = {}
         self._record = Record(run / METRICS)
+        self._offenders = Offenders()
         self._signalled = 0
         self._sampled = self._called = 0.0
         self._roll = status.Roll()
@@ -153,19 +156,34 @@ class Daemon:
         for _ in range(BATCH):
             if not sockets.has_message(self._router):
                 return
+            peer = self._router.recv(zmq.NOBLOCK)
+            if peer in self._offenders:
+                self._ignore(peer)
+                continue
             frames = sockets.receive(self._router)
             self._bytes_in += wire.bytes_of(frames)
-            self._send(self._answer(frames))
+            self._send(self._answer(peer, frames))
 
-    def _answer(self, frames: list[wire.Frame]) -> list[Outgoing]:
-        peer, now = bytes(frames[0]), time.monotonic()
+    def _answer(self, peer: Peer, frames: list[wire.Frame]) -> list[Outgoing]:
         try:
-            if len(frames) < 2 or len(frames[1]):
+            if len(frames[0]):
                 raise ProtocolError("a request is [empty, greeting, header, arrays...]")
-            request = wire.decode(frames[2:])
+            request = wire.decode(frames[1:])
         except GlovewireError as error:
+            self._offenders.note(peer)
             return [Outgoing(peer, 0, self._core.refuse(error))]
-        return self._core.handle(peer, request.number, request.message, now)
+        return self._core.handle(peer, request.number, request.message, time.monotonic())
+
+    def _ignore(self, peer: Peer) -> None:
+        """Drop a message of a peer that has sent too much nonsense; the first one ends its connection."""
+        leaves = self._offenders.leaves(peer)
+        where = sockets.skip(self._router, hang_up=leaves)
+        self._core.counters["ignored"] += 1
+        if leaves:
+            self._core.counters["cut_off"] += 1
+            so_far = self._core.counters["cut_off"]
+            if so_far & (so_far - 1) == 0:  # the first, the second, the fourth, ...: no log is filled that way
+                logger.warning(log.line("cut_off", where=where, so_far=so_far, why="too many unreadable messages"))
 
     def _send(self, outgoing: list[Outgoing]) -> None:
         for reply in outgoing:

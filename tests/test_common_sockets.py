@@ -8,10 +8,12 @@ import time
 
 import pytest
 import zmq
+from processes import until
 
 from common import sockets
 from common.errors import BindError, DeadlineExceeded, UsageError
 from common.sockets import Context, check_address, is_loopback
+from common.wire import MAX_FRAMES
 
 LOCAL = "tcp://127.0.0.1:0"
 
@@ -171,3 +173,44 @@ def test_nobody_listening_is_no_error_yet() -> None:
         taken.bind(("127.0.0.1", 0))
         dealer = context.dealer(f"tcp://127.0.0.1:{taken.getsockname()[1]}")
         sockets.send(dealer, [b"", b"hello"])
+
+
+def test_frames_beyond_those_of_any_message_are_thrown_away() -> None:
+    with Context() as context:
+        router, address = context.router(LOCAL)
+        dealer = context.dealer(address)
+        dealer.send_multipart([b"x"] * 5000)
+        dealer.send_multipart([b"", b"next"])
+        sockets.wait_readable(router, time.monotonic() + 10, "the dealer")
+        router.recv()
+        assert len(sockets.receive(router)) == sockets.KEPT_FRAMES > MAX_FRAMES + 1
+        sockets.wait_readable(router, time.monotonic() + 10, "the dealer")
+        router.recv()
+        assert sockets.receive(router) == [b"", b"next"]
+
+
+def test_hanging_up_ends_one_connection_alone() -> None:
+    with Context() as context:
+        router, address = context.router(LOCAL)
+        dealers = [context.dealer(address) for _ in range(2)]
+        for dealer in dealers:
+            dealer.send_multipart([b"", b"hello", b"x"])
+        peers = []
+        for number in range(2):
+            sockets.wait_readable(router, time.monotonic() + 10, "a dealer")
+            peers.append(router.recv())
+            assert sockets.skip(router, hang_up=number == 0) == "127.0.0.1"
+
+        def unknown() -> list[bytes]:
+            return [peer for peer in peers if not _takes(router, peer)]
+
+        until(unknown, "the ROUTER forgets the peer")
+        assert unknown() == peers[:1]
+
+
+def _takes(router: zmq.Socket[bytes], peer: bytes) -> bool:
+    try:
+        sockets.send(router, [peer, b"you there?"])
+    except zmq.ZMQError:
+        return False
+    return True
