@@ -51,19 +51,32 @@ def wire(**options: Any) -> dict[str, Any]:
 @click.option("--repeats", default=5, help="Trainings; ours and the peer's take turns.")
 @click.option("--peer", type=click.Path(path_type=Path), help="A built Stanford GloVe: its folder, or its build/.")
 @click.option("--peer-epochs", default=1, help="Epochs of each of the peer's trainings.")
+@click.option(
+    "--peer-gensim",
+    "text",
+    type=click.Path(path_type=Path),
+    metavar="CORPUS",
+    help="Instead: train once beside gensim's skip-gram on the text that DATASET was made from; time and scores.",
+)
+@click.option("--similarity", multiple=True, type=click.Path(path_type=Path), help="Word pairs to score both on.")
+@click.option("--analogies", type=click.Path(path_type=Path), help="Analogy questions to score both on.")
 @training_flags
 def train(
     dataset: Path, workers: int, servers: int, store: str, repeats: int, peer: Path | None, peer_epochs: int,
-    **training: Any,
+    text: Path | None, similarity: tuple[Path, ...], analogies: Path | None, **training: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure training on DATASET: entries a second, processor time and memory of each role, bytes an entry."""
     from common.options import TrainingOptions
 
-    from .bench_train import TrainBenchConfig, bench, table
+    from . import bench_gensim, bench_train
 
     options = TrainingOptions.from_flags(**training)
-    result = bench(TrainBenchConfig(dataset, options, store, workers, servers, repeats, peer, peer_epochs), _tell)
-    click.echo(table(result))
+    config = bench_train.TrainBenchConfig(dataset, options, store, workers, servers, repeats, peer, peer_epochs)
+    if text is not None:
+        judges = bench_gensim.Judges(similarity, analogies)
+        return bench_gensim.bench(config, text, judges, _tell)
+    result = bench_train.bench(config, _tell)
+    click.echo(bench_train.table(result))
     return result
 
 

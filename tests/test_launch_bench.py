@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -10,10 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 from handmade import random_dataset
 
+from common.dataset import Dataset
 from common.measured import percentile, spread, surroundings
 from launch.bench import bench
+from launch.bench_gensim import write_tokens
 from launch.bench_tally import Measurement, Tally
 from launch.trial import Outcome, Usage
+from preprocess.config import PreprocessConfig
+from preprocess.run import run as preprocess
 
 SPREAD = {"median", "min", "max"}
 
@@ -79,6 +84,28 @@ def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
     result = result_of(*arguments)
     assert result["times_as_fast_as_peer"].keys() == SPREAD  # type: ignore[attr-defined]
     assert result["peer"]["threads"] == result["workers"] == 2  # type: ignore[index]
+
+
+def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
+    lines = ["Kings rule; queens rule too.", "Dogs bark -- the king's dogs bark!", "x\xe9 queens bark"] * 40
+    text, other = tmp_path / "text.txt", tmp_path / "other.txt"
+    text.write_text("\n".join(lines), encoding="utf-8")
+    other.write_text("Dogs bark.\n", encoding="utf-8")
+    (tmp_path / "pairs.txt").write_text("kings queens 9\ndogs bark 5\nrule bark 1\n")
+    preprocess(PreprocessConfig((str(text),), tmp_path / "data", vocab_size=9))
+    dataset = Dataset.open(tmp_path / "data")
+    assert write_tokens(dataset, text, tmp_path / "tokens") == dataset.counts.sum()
+    written = (tmp_path / "tokens").read_text(encoding="utf-8").split()
+    assert Counter(written) == dict(zip(dataset.words, dataset.counts.tolist(), strict=True))
+    how = ("--objective", "sgns", "--dim", 8, "--epochs", 2, "--workers", 1, "--similarity", tmp_path / "pairs.txt")
+    result = result_of("train", tmp_path / "data", "--peer-gensim", text, *how)
+    assert result["times_as_fast_as_peer"] > 0  # type: ignore[operator]
+    for side in ("ours", "gensim"):
+        assert result[side].keys() >= {"seconds", "scores"}  # type: ignore[attr-defined]
+        assert result[side]["scores"].keys() == {"pairs"}  # type: ignore[index]
+    refused = run("train", tmp_path / "data", "--peer-gensim", other, *how)
+    assert refused.exit_code == 2
+    assert "is not the text that" in refused.stderr
 
 
 @pytest.mark.parametrize(
