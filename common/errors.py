@@ -65,6 +65,12 @@ class DatasetMismatch(GlovewireError):
     code = "dataset-mismatch"
 
 
+class ModelMismatch(GlovewireError):
+    """A worker's tensors are not the server's: another architecture."""
+
+    code = "model-mismatch"
+
+
 class ProtocolError(GlovewireError):
     """Frames that are not a message of this protocol and version."""
 

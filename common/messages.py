@@ -7,6 +7,7 @@ What anybody may ask, and the answers, are in `questions`; the samples of the st
     worker (to shard 0)    Lease        Granted, or Done; parked while other workers hold what is left
     worker, observer       Pull         Rows; parked until the rows have the version asked for
     worker                 Push         Applied
+    worker, observer       Create       Created; parked while another worker brings the first values
     worker (to shard 0)    Report       Noted
     worker                 Beat         Alive
     anyone                 Stats        Statistics
@@ -27,14 +28,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .block_messages import Done, Granted, Lease
 from .fields import MAGIC, NO_VERSION, PROTOCOL_VERSION, Array, Message, Scalar, array
+from .model_messages import Create, Created
 from .questions import History, Past, Statistics, Stats, Vocabulary, Words
 from .samples import Event, LossSample, QualitySample, ServerSample, WorkerSample
 
 __all__ = [
-    "MAGIC", "MESSAGES", "NO_VERSION", "PROTOCOL_VERSION", "STREAM", "TOPICS", "Event", "History", "LossSample",
-    "Message", "Past", "QualitySample", "Scalar", "ServerSample", "Statistics", "Stats", "Vocabulary", "Words",
-    "WorkerSample",
+    "MAGIC", "MESSAGES", "NO_VERSION", "PROTOCOL_VERSION", "STREAM", "TOPICS", "Create", "Created", "Done", "Event",
+    "Granted", "History", "Lease", "LossSample", "Message", "Past", "QualitySample", "Scalar", "ServerSample",
+    "Statistics", "Stats", "Vocabulary", "Words", "WorkerSample",
 ]  # fmt: skip
 
 
@@ -53,13 +56,6 @@ class Hello(Message):
     incarnation: int
     dataset: str
     worker: int = -1
-
-
-@dataclass(frozen=True)
-class Lease(Message):
-    """Asks for the next block to train. `ticket` numbers a worker's requests from 1, so that a repeat is recognised."""
-
-    ticket: int
 
 
 @dataclass(frozen=True)
@@ -170,28 +166,6 @@ class Welcome(Message):
     sequence: int
     lease_s: float
     options: dict[str, Scalar]
-
-
-@dataclass(frozen=True)
-class Granted(Message):
-    """A block to train: partitions a and b, which both must be at version `round` when they are pulled.
-
-    Every block of the rounds before `floor` has been trained and reported.
-    """
-
-    lease: int
-    epoch: int
-    round: int
-    a: int
-    b: int
-    floor: int
-
-
-@dataclass(frozen=True)
-class Done(Message):
-    """There is nothing left to train."""
-
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,25 @@ from .messages import Scalar
 from .modes import BATCH_MODES, BLOCK_MODES, CLOCKS, POLICIES, Mode
 from .settings import require
 
-OBJECTIVES = ("glove", "sgns")
+OBJECTIVES = ("glove", "sgns", "tensors")
 SCHEDULES = ("blocks", "minibatch")
 CONSISTENCIES = {"blocks": BLOCK_MODES, "minibatch": BATCH_MODES}
-OPTIMIZERS = ("adagrad-row", "adagrad", "sgd")
+OPTIMIZERS = ("adagrad-row", "adagrad", "sgd", "momentum", "nesterov", "adam", "adamw")
+BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
+RATE_SHAPES = ("linear", "cosine", "constant")
 DEFAULTS: dict[str, dict[str, Scalar]] = {
     "glove": {},
     "sgns": {"epochs": 10, "learning_rate": 0.3, "x_max": 10.0, "alpha": 0.75, "initial_accumulator": 0.1},
+    "tensors": {
+        "schedule": "minibatch",
+        "optimizer": "adam",
+        "learning_rate": 1e-3,
+        "rate_shape": "constant",
+        "final_rate": 0.0,
+        "initial_accumulator": 0.0,
+        "mean_gradient": True,
+        "clock": "table",
+    },
 }
 """Where an objective's defaults differ from those of TrainingOptions, which are GloVe's."""
 PRESETS: dict[str, dict[str, Scalar]] = {
@@ -39,9 +51,11 @@ PRESETS: dict[str, dict[str, Scalar]] = {
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left in the last epoch.
+    """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left at the end.
 
-    The defaults are GloVe's; `from_flags` knows those of every objective. `negatives` is for skip-gram alone.
+    The defaults are GloVe's; `from_flags` knows those of every objective. `warmup` is the fraction of the training in
+    which the rate rises from zero. `negatives` is for skip-gram alone; `clip_norm` and `steps` are for tensors: the
+    longest gradient, the updates until the end, 0 for none.
     """
 
     objective: str = "glove"
@@ -63,6 +77,15 @@ class TrainingOptions:
     backup: int = 0
     staleness: str = "none"
     clock: str = "row"
+    rate_shape: str = "linear"
+    warmup: float = 0.0
+    momentum: float = 0.9
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    steps: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -73,9 +96,14 @@ class TrainingOptions:
     def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
         """The record for a command's flags; what is None or absent gets the default of its objective and schedule."""
         given = {name: value for name, value in flags.items() if value is not None}
-        default = next(iter(CONSISTENCIES[given.get("schedule", cls.schedule)]))
-        objective = DEFAULTS[given.get("objective", cls.objective)]
-        return cls(consistency=consistency or default, **{**objective, **given})
+        whole = {**DEFAULTS[given.get("objective", cls.objective)], **given}
+        default = next(iter(CONSISTENCIES[whole.get("schedule", cls.schedule)]))
+        return cls(consistency=consistency or default, **whole)
+
+    @classmethod
+    def of_tensors(cls, **options: Any) -> Self:
+        """The record for a dense model, by the same names; what is not given has the default for tensors."""
+        return cls.from_flags(objective="tensors", **options)
 
     def as_message(self) -> dict[str, Scalar]:
         """Plain values for a Welcome."""
@@ -95,8 +123,15 @@ class TrainingOptions:
         return cls(**values)
 
     def rate(self, progress: float) -> float:
-        """Learning rate after `progress` (0 to 1) of the training: falls linearly to `final_rate` of its start."""
-        return self.learning_rate * (1.0 - (1.0 - self.final_rate) * min(max(progress, 0.0), 1.0))
+        """Learning rate after `progress` (0 to 1) of the training: rises, then falls to `final_rate` of its height."""
+        done = min(max(progress, 0.0), 1.0)
+        fallen = {"linear": done, "cosine": (1.0 - math.cos(math.pi * done)) / 2.0, "constant": 0.0}[self.rate_shape]
+        risen = min(done / self.warmup, 1.0) if self.warmup else 1.0
+        return self.learning_rate * risen * (1.0 - (1.0 - self.final_rate) * fallen)
+
+    def rate_of_step(self, step: int) -> float:
+        """Learning rate of update `step` (from 0) of tensors."""
+        return self.rate((step + 1) / self.steps if self.steps else 0.0)
 
     def _problems(self) -> list[str]:
         problems = []
@@ -106,6 +141,7 @@ class TrainingOptions:
             ("batch_size", 1, 1 << 20),
             ("backup", 0, 1023),
             ("seed", 0, (1 << 63) - 1),
+            ("steps", 0, (1 << 53)),
         ):
             if not least <= getattr(self, name) <= most:
                 problems.append(f"{name} must be between {least} and {most}, not {getattr(self, name)}")
@@ -113,15 +149,27 @@ class TrainingOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 problems.append(f"{name} must be a positive number, not {value}")
-        for name in ("alpha", "final_rate", "init_scale", "initial_accumulator"):
+        for name in (
+            "alpha",
+            "final_rate",
+            "init_scale",
+            "initial_accumulator",
+            "epsilon",
+            "weight_decay",
+            "clip_norm",
+        ):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 problems.append(f"{name} must be a number of at least 0, not {value}")
+        for name in ("momentum", "beta1", "beta2", "warmup"):
+            if not 0 <= getattr(self, name) < 1:
+                problems.append(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
         for name, known in (
             ("objective", OBJECTIVES),
             ("schedule", SCHEDULES),
             ("optimizer", OPTIMIZERS),
             ("clock", CLOCKS),
+            ("rate_shape", RATE_SHAPES),
         ):
             if getattr(self, name) not in known:
                 problems.append(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
@@ -135,7 +183,29 @@ class TrainingOptions:
             problems.append("backup drops the slowest gradients of a step: it needs --consistency sync")
         if self.staleness != "none" and self.schedule != "minibatch":
             problems.append("staleness is of gradients: it needs --schedule minibatch")
-        return problems + self._problems_of_sgns() if self.objective == "sgns" else problems
+        problems_of = {"sgns": self._problems_of_sgns, "tensors": self._problems_of_tensors}
+        return problems + self._problems_together() + problems_of.get(self.objective, list)()
+
+    def _problems_together(self) -> list[str]:
+        """What only one schedule or objective knows."""
+        problems = []
+        if self.schedule == "blocks" and self.optimizer in OPTIMIZERS and self.optimizer not in BLOCK_OPTIMIZERS:
+            problems.append(f"blocks are trained with {', '.join(BLOCK_OPTIMIZERS)}: {self.optimizer} needs minibatch")
+        if self.objective != "tensors" and (self.clip_norm or self.steps):
+            problems.append("clip-norm and steps are for the objective tensors")
+        return problems
+
+    def _problems_of_tensors(self) -> list[str]:
+        problems = []
+        if self.schedule != "minibatch":
+            problems.append(f"the objective tensors has no schedule {self.schedule!r}: leave it out")
+        if self.optimizer == "adagrad-row":
+            problems.append("adagrad-row keeps one number a word: use adagrad for tensors")
+        if self.clock == "row":
+            problems.append("all rows of tensors change together: use the clock table")
+        if not self.steps and (self.warmup or self.rate_shape != "constant"):
+            problems.append("a rate that changes needs to know the end: give steps, or rate-shape constant")
+        return problems
 
     def _problems_of_sgns(self) -> list[str]:
         """Skip-gram is trained by one kernel, which knows one way."""

@@ -20,6 +20,15 @@ PAD_FLOATS = 16
 _CHUNK_ROWS = 1024
 
 
+def state_columns(optimizer: str, parameters: int) -> int:
+    """Columns of state behind `parameters` of them, for an optimizer that treats all alike.
+
+    Adam keeps a mean, a mean square, and in the last column how often the row was stepped.
+    """
+    each = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2}[optimizer]
+    return each * parameters + (each == 2)
+
+
 @dataclass(frozen=True)
 class RowLayout:
     """Columns of a row. Word and context roles share their columns when the embeddings are tied."""
@@ -52,8 +61,9 @@ class RowLayout:
     @property
     def state(self) -> int:
         """Columns of optimizer state."""
-        per_role = {"adagrad-row": 1 + self.biases, "adagrad": self.span + self.biases, "sgd": 0}[self.optimizer]
-        return self.roles * per_role
+        if self.optimizer == "adagrad-row":
+            return self.roles * (1 + self.biases)
+        return state_columns(self.optimizer, self.parameters)
 
     @property
     def width(self) -> int:
@@ -91,7 +101,8 @@ class RowLayout:
             for role in range(self.roles):
                 into = slice(role * self.span, role * self.span + self.dim)
                 rows[low - first : high - first, into] = chunk[low - start : high - start, role]
-        rows[:, self.parameters : self.parameters + self.state] = options.initial_accumulator
+        if self.optimizer.startswith("adagrad"):
+            rows[:, self.parameters : self.parameters + self.state] = options.initial_accumulator
         return rows
 
     def vectors(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from .modes import CLOCKS
-from .options import DEFAULTS, OBJECTIVES, OPTIMIZERS, PRESETS, SCHEDULES, TrainingOptions
+from .options import DEFAULTS, OBJECTIVES, OPTIMIZERS, PRESETS, RATE_SHAPES, SCHEDULES, TrainingOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = TrainingOptions()
@@ -20,13 +20,13 @@ def _use_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> Non
         ctx.default_map = {**PRESETS[name], **(ctx.default_map or {})}
 
 
-def _option(*names: str, help: str) -> Callable[[F], F]:
+def _option(*names: str, help: str, type: click.Choice[str] | None = None) -> Callable[[F], F]:
     """An option whose default depends on the objective: none until the objective is known, all of them in the help."""
     name = names[-1].lstrip("-").replace("-", "_")
     usual = getattr(DEFAULT, name)
     others = [f"{which} {values[name]}" for which, values in DEFAULTS.items() if name in values]
     shown = ", ".join([f"{DEFAULT.objective} {usual}", *others])
-    return click.option(*names, default=None, type=type(usual), show_default=shown, help=help)
+    return click.option(*names, default=None, type=type or usual.__class__, show_default=shown, help=help)
 
 
 _FLAGS = (
@@ -43,12 +43,12 @@ _FLAGS = (
         type=click.Choice(OBJECTIVES),
         default=None,
         show_default=DEFAULT.objective,
-        help="What is minimised: GloVe's squared error of log counts, or skip-gram with negative sampling.",
+        help="What is minimised: GloVe's squared error of log counts, skip-gram with negative sampling, or tensors: "
+        "what workers of your own compute (without a DATASET).",
     ),
-    click.option(
+    _option(
         "--schedule",
         type=click.Choice(SCHEDULES),
-        default=DEFAULT.schedule,
         help="Blocks of the matrix on copies of their rows, or random minibatches with the optimizer on the server.",
     ),
     click.option(
@@ -63,10 +63,10 @@ _FLAGS = (
     click.option(
         "--tied/--untied", default=DEFAULT.tied, help="One vector a word, or word and context vectors, summed."
     ),
-    click.option("--optimizer", type=click.Choice(OPTIMIZERS), default=DEFAULT.optimizer, help="How steps are scaled."),
+    _option("--optimizer", type=click.Choice(OPTIMIZERS), help="How steps are scaled."),
     _option("--epochs", help="Passes over the whole matrix."),
     _option("--learning-rate", "--lr", "learning_rate", help="At the start."),
-    click.option("--final-rate", default=DEFAULT.final_rate, help="Fraction of the rate that is left at the end."),
+    _option("--final-rate", help="Fraction of the rate that is left at the end."),
     _option("--x-max", help="Count from which the weight is 1."),
     _option("--alpha", help="Exponent of the weight."),
     click.option("--negatives", default=DEFAULT.negatives, help="Skip-gram: negatives for each entry."),
@@ -88,9 +88,20 @@ _FLAGS = (
         help="Minibatch, what a gradient of old rows counts: none, inverse (1/age), hyperbolic:B (half at age B), gap "
         "(by how far the rows moved), dc:L (corrected by L times that).",
     ),
+    _option("--clock", type=click.Choice(CLOCKS), help="Age counts changes of the row, or all."),
+    _option("--rate-shape", type=click.Choice(RATE_SHAPES), help="How the rate falls."),
+    click.option("--warmup", default=DEFAULT.warmup, help="Fraction of the training in which the rate rises."),
+    click.option("--momentum", default=DEFAULT.momentum, help="Of momentum and nesterov."),
+    click.option("--beta1", default=DEFAULT.beta1, help="Of adam and adamw: decay of the mean gradient."),
+    click.option("--beta2", default=DEFAULT.beta2, help="Of adam and adamw: decay of the mean squared gradient."),
+    click.option("--epsilon", default=DEFAULT.epsilon, help="Of adam and adamw: added to the root."),
     click.option(
-        "--clock", type=click.Choice(CLOCKS), default=DEFAULT.clock, help="Age counts changes of the row, or all."
+        "--weight-decay",
+        default=DEFAULT.weight_decay,
+        help="This times a parameter is added to its gradient; for adamw, taken off the parameter.",
     ),
+    click.option("--clip-norm", default=DEFAULT.clip_norm, help="Tensors: longest gradient that is pushed; 0 is any."),
+    click.option("--steps", default=DEFAULT.steps, help="Tensors: updates until training is complete; 0 is no end."),
     click.option("--seed", default=DEFAULT.seed, help="Fixes initial values and every order."),
 )
 

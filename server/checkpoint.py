@@ -34,7 +34,7 @@ VERSIONS = "versions.npy"
 """How often each row was changed; only where that is counted."""
 FINAL = "final"
 SHARED = ("dataset", "options", "round", "shards")
-"""Facts that every shard's part of a checkpoint has in common."""
+"""Facts that every shard's part of a checkpoint has in common; `tensors`, too, where there are any."""
 
 
 def place(run: Path, label: str, shard: int, shards: int) -> Path:
@@ -124,15 +124,13 @@ def missing(run: Path, label: str, shards: int) -> list[int]:
     return [shard for shard in range(shards) if not place(run, label, shard, shards).exists()]
 
 
-def read(
-    run: Path, label: str, shards: int, *, one_round: bool = True
-) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple[npt.NDArray[Any], dict[str, Any]]:
     """All rows of a checkpoint, in row order, and the facts of shard 0.
 
     Raises ArtifactError when a part is missing, altered, not a part of that shard, or of another training; or, with
     `one_round`, was cut at another round.
     """
-    parts: list[npt.NDArray[np.float32]] = []
+    parts: list[npt.NDArray[Any]] = []
     facts: list[dict[str, Any]] = []
     for shard in range(shards):
         folder = place(run, label, shard, shards)
@@ -141,7 +139,8 @@ def read(
         facts.append(found)
         parts.append(rows)
         same = SHARED if one_round else [key for key in SHARED if key != "round"]
-        if any(key not in found or found[key] != facts[0][key] for key in same):
+        strange = found.get("tensors") != facts[0].get("tensors")
+        if strange or any(key not in found or found[key] != facts[0][key] for key in same):
             raise ArtifactError(f"{folder} belongs to another training than shard 0's part")
         first = sum(map(len, parts[:-1]))
         fits = rows.shape[1] == parts[0].shape[1] and found["shards"] == shards and found.get("shard") == shard
@@ -161,13 +160,13 @@ def read_versions(run: Path, label: str, shards: int) -> npt.NDArray[np.int64] |
         raise ArtifactError(f"the versions of {folders[0]} cannot be read ({error})") from error
 
 
-def _load_rows(folder: Path) -> npt.NDArray[np.float32]:
+def _load_rows(folder: Path) -> npt.NDArray[Any]:
     try:
         rows = load_array(folder / ROWS)
     except UNREADABLE as error:
         raise ArtifactError(f"{folder / ROWS} cannot be read ({type(error).__name__}: {error})") from error
-    if rows.dtype != np.float32 or rows.ndim != 2:
-        raise ArtifactError(f"{folder / ROWS} is not a float32 array of rows")
+    if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2:
+        raise ArtifactError(f"{folder / ROWS} is not an array of rows")
     return rows
 
 

@@ -12,7 +12,7 @@ from common.training_flags import training_flags
 
 
 @click.command(cls=Command)
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Run folder: checkpoints, metrics and vectors."
 )
@@ -21,7 +21,12 @@ from common.training_flags import training_flags
     "--publish", default="tcp://127.0.0.1:5556", help="Where losses and events are published, for `glovewire monitor`."
 )
 @click.option("--shard", default="0/1", metavar="K/S", help="This is shard K (from 0) of S.")
-@click.option("--checkpoint-every", default=0, metavar="EPOCHS", help="Checkpoint after so many epochs; 0 is never.")
+@click.option(
+    "--checkpoint-every",
+    default=0,
+    metavar="EPOCHS",
+    help="Checkpoint after so many epochs, of tensors so many updates; 0 is never.",
+)
 @click.option("--keep-checkpoints", default=3, metavar="N", help="Keep the last N automatic checkpoints; 0 keeps all.")
 @click.option(
     "--lease",
@@ -54,7 +59,7 @@ from common.training_flags import training_flags
 )
 @training_flags
 def server(
-    dataset: Path,
+    dataset: Path | None,
     out: Path,
     bind: str,
     publish: str,
@@ -73,7 +78,10 @@ def server(
     log_level: str,
     **training: Any,
 ) -> dict[str, Any]:
-    """Serve one shard of the parameters for DATASET until training is complete or `glovewire finish` ends it."""
+    """Serve one shard of the parameters for DATASET until training is complete or `glovewire finish` ends it.
+
+    With --objective tensors there is no DATASET: workers of your own bring a model and its gradients (docs/dense.md).
+    """
     from common import log
     from common.options import TrainingOptions
 

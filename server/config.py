@@ -17,12 +17,12 @@ STOPPED = "stopped"
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Options of `glovewire server`; `checkpoint_every` counts epochs, 0 is never; `keep_checkpoints` 0 keeps all.
+    """Options of `glovewire server`; `checkpoint_every` counts epochs (of tensors updates), 0 is never.
 
-    Minibatch modes that go in step begin when so many `workers` have joined.
+    `keep_checkpoints` 0 keeps all. Minibatch modes that go in step begin when so many `workers` have joined.
     """
 
-    dataset: Path
+    dataset: Path | None
     out: Path
     options: TrainingOptions
     bind: str = "tcp://127.0.0.1:5555"
@@ -69,6 +69,13 @@ class ServerConfig:
             problems.append("--resume needs a checkpoint and --recover does without: give one of them")
         if self.resume and self.init is not None:
             problems.append("--resume goes on from a checkpoint: it cannot be given with --init")
+        of_tensors = self.options.objective == "tensors"
+        if of_tensors and self.dataset is not None:
+            problems.append("the objective tensors takes no DATASET: workers bring the model")
+        if not of_tensors and self.dataset is None:
+            problems.append("a DATASET is needed, or --objective tensors")
+        if of_tensors and self.init is not None:
+            problems.append("--init is for word vectors: the first worker brings the values of tensors")
         require(problems)
 
 

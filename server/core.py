@@ -19,13 +19,14 @@ from .consistency import Consistency
 from .cuts import Cuts, Snapshot
 from .exchange import Exchange
 from .news import News
-from .parking import Outgoing, Parked, Parking
+from .parking import MayWait, Outgoing, Parked, Parking
 from .progress import Progress
 from .sessions import Peer, Session, Sessions
 from .status import checkpoint_facts, worker_sample
 from .stream import Stream
 from .table import Table
 from .tally import STRANGER, Tally
+from .tensors import Tensors
 
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 
@@ -39,10 +40,10 @@ class Core:
     def __init__(
         self,
         identity: Identity, options: TrainingOptions, table: Table, consistency: Consistency, progress: Progress,
-        started: float, words: Sequence[str],
+        started: float, words: Sequence[str] = (), tensors: Tensors | None = None,
     ) -> None:  # fmt: skip
         self.identity, self.options, self.table = identity, options, table
-        self.consistency, self.progress, self.words = consistency, progress, words
+        self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
         self.sessions = Sessions()
         self.tally = Tally()
         self.news = News(started, identity.shard)
@@ -55,12 +56,12 @@ class Core:
         self._bytes_of_the_gone = 0
         self.checkpoint_s = -1.0
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
-        self.exchange = Exchange(table, consistency, options, self.cuts, self.counters)
+        self.exchange = Exchange(table, consistency, options, self.cuts, self.counters, tensors)
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push,
             m.Report: self._report, m.Beat: self._beat, m.Stats: self._asked, m.History: self._asked,
             m.Vocabulary: self._asked, m.Checkpoint: self._checkpoint,
-            m.Finish: self._finish, m.Bye: self._bye, m.Score: self._score,
+            m.Finish: self._finish, m.Bye: self._bye, m.Score: self._score, m.Create: self._create,
         }  # fmt: skip
 
     # ---- what the daemon calls
@@ -163,18 +164,15 @@ class Core:
             return session.grant
         if lease.ticket <= session.ticket:
             raise BadRequest(f"ticket {lease.ticket} came after ticket {session.ticket}")
-        reply = self._answer_lease(session, lease)
-        if reply is None:
-            self.parking.add(Parked(peer, number, session, lease))
-        return reply
+        return self._answer_or_park(peer, number, session, lease)
+
+    def _create(self, create: m.Create, peer: Peer, number: int, now: float) -> m.Message | None:
+        return self._answer_or_park(peer, number, self.sessions.of(peer, now), create)
 
     def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self.sessions.of(peer, now)
         self.exchange.check_pull(pull)
-        reply = self._answer_pull(session, pull)
-        if reply is None:
-            self.parking.add(Parked(peer, number, session, pull))
-        return reply
+        return self._answer_or_park(peer, number, session, pull)
 
     def _push(self, push: m.Push, peer: Peer, _: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
@@ -228,8 +226,6 @@ class Core:
             self._leave(self.sessions.of(peer, now), now, "left", bye.reason[:200], bye.pushes)
         return m.Farewell()
 
-    # ---- helpers of the handlers
-
     def _end(self, reason: str) -> None:
         """Begin to end: at once, or in exclusive order when workers have finished the rounds that were begun."""
         if self.finishing is not None or self.ending is not None:
@@ -244,15 +240,22 @@ class Core:
         if self.identity.shard == 0 and self.progress.complete:
             self.finishing = self.finishing or self.ending or "complete"
 
-    def _answer_lease(self, session: Session, lease: m.Lease) -> m.Message | None:
-        if self.finishing is not None:
-            return m.Done(self.finishing)
-        return self.progress.grant(session, lease.ticket, self.ending or "complete")
-
-    def _answer_pull(self, session: Session, pull: m.Pull) -> m.Message | None:
+    def _answer(self, session: Session, asked: MayWait) -> m.Message | None:
+        """The reply to a request that may have to wait, None while it has to."""
+        if isinstance(asked, m.Lease):
+            if self.finishing is not None:
+                return m.Done(self.finishing)
+            return self.progress.grant(session, asked.ticket, self.ending or "complete")
         if self.finishing is not None:
             raise Finishing.because(self.finishing)
-        return self.exchange.answer(pull, session.index)
+        exchange = self.exchange
+        return exchange.create(asked, session) if isinstance(asked, m.Create) else exchange.answer(asked, session.index)
+
+    def _answer_or_park(self, peer: Peer, number: int, session: Session, asked: MayWait) -> m.Message | None:
+        reply = self._answer(session, asked)
+        if reply is None:
+            self.parking.add(Parked(peer, number, session, asked))
+        return reply
 
     def _unpark(self) -> None:
         """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
@@ -272,9 +275,7 @@ class Core:
         if not self.sessions.is_open(parked.session, parked.peer):
             return m.Farewell()  # nobody hears it: the request goes with its session
         try:
-            if isinstance(parked.message, m.Lease):
-                return self._answer_lease(parked.session, parked.message)
-            return self._answer_pull(parked.session, parked.message)
+            return self._answer(parked.session, parked.message)
         except GlovewireError as error:
             return self.refuse(error)
 

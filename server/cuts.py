@@ -149,6 +149,13 @@ class Cuts:
                 self._plan()
             self._collect()
 
+    def after(self, updates: int) -> None:
+        """Without an order: so many updates are in; take the checkpoint that is due, if there is room."""
+        if self._order is None and self._every and updates % self._every == 0:
+            label = f"update-{updates:08d}"
+            if label not in self._unwritten and len(self._unwritten) < MAX_UNWRITTEN:
+                self._add(self.snapshot(label, self._table.values.copy()))
+
     def take(self) -> list[Snapshot]:
         """Checkpoints that are ready to be written."""
         ready, self._ready = self._ready, []

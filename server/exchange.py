@@ -21,6 +21,7 @@ from .policies import Policy, combined
 from .sessions import Session
 from .staleness import Histogram
 from .table import Table
+from .tensors import Tensors
 from .undo import Before, Undo
 
 
@@ -31,8 +32,10 @@ class Exchange:
     """
 
     def __init__(
-        self, table: Table, consistency: Consistency, options: TrainingOptions, cuts: Cuts, counters: Counter[str]
-    ) -> None:
+        self, table: Table, consistency: Consistency, options: TrainingOptions, cuts: Cuts, counters: Counter[str],
+        tensors: Tensors | None = None,
+    ) -> None:  # fmt: skip
+        self._tensors = tensors
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
         self._policy = Policy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
         self._mean = options.mean_gradient
@@ -51,6 +54,8 @@ class Exchange:
     def left(self, worker: int, *, lost: bool) -> None:
         """A worker is gone: others may have waited for nobody else."""
         self._consistency.left(worker, lost=lost)
+        if self._tensors is not None:
+            self._tensors.left(worker)
         self._policy.forget(worker, lost=lost)
         self._carry_out()
 
@@ -63,9 +68,17 @@ class Exchange:
         self._carry_out()
         return missing
 
+    def create(self, create: m.Create, session: Session) -> m.Created | None:
+        """What to tell somebody who has a dense model, None while it has to wait."""
+        if self._tensors is None:
+            raise BadRequest("this server trains word vectors: start one with --objective tensors")
+        return self._tensors.join(session, create)
+
     def check_pull(self, pull: m.Pull) -> None:
         """Raise unless the rows are here; learn from it which rounds are in every table whole."""
         self._known(pull.table)
+        if self._tensors is not None:
+            self._tensors.require_complete()
         self._table.check_pull(pull)
         self.undo.forget(pull.floor)
 
@@ -73,8 +86,10 @@ class Exchange:
         """The rows of a pull that `check_pull` has passed, None while it has to wait."""
         if not self._consistency.may_pull(pull, worker):
             return None
-        self._counters["pulls"] += 1
         version = self._consistency.version(pull.first)
+        if self._tensors is not None and version < pull.version:
+            return None
+        self._counters["pulls"] += 1
         if self._cuts.in_order and pull.version not in (m.NO_VERSION, version):
             return m.Rows(pull.version, self.undo.read(pull.first, pull.last, pull.version))
         values = self._table.read(pull)
@@ -88,6 +103,10 @@ class Exchange:
         """Take a push that was never seen before, and carry out what is due; raises when it may not be taken."""
         self._known(push.table)
         self._table.check(push)
+        if self._tensors is not None and not self._tensors.is_step(push):
+            self._table.write(push)
+            self._tensors.assigned(push)
+            return m.Applied(push.sequence, self._consistency.version(push.first), False, False)
         if push.operation == "gradient":
             self._policy.check(push, self._consistency.version(push.first))
         fate = self._consistency.admit(push, worker)
@@ -114,6 +133,8 @@ class Exchange:
                 self._step(group)
             else:
                 self._change(group[0].push)
+            if self._tensors is not None:
+                self._cuts.after(self._consistency.version(0))
 
     def _step(self, group: Sequence[Arrived]) -> None:
         """One step of the optimizer for all gradients of a group, at the rate of the newest."""

@@ -59,7 +59,7 @@ def add_rows(table: Rows, rows: Indices, values: Rows) -> None:
 def step_sgd(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
     """Plain gradient descent; `gradients` covers the leading parameter columns."""
     for n in range(rows.size):
-        eta = np.float32(rate) * scales[n]
+        eta = table.dtype.type(rate) * scales[n]
         for k in range(gradients.shape[1]):
             table[rows[n], k] -= eta * gradients[n, k]
 
@@ -69,7 +69,7 @@ def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float, scale
     """AdaGrad per element (Duchi et al. 2011); the accumulators stand behind the parameters, in their order."""
     width = gradients.shape[1]
     for n in range(rows.size):
-        row, eta = table[rows[n]], np.float32(rate) * scales[n]
+        row, eta = table[rows[n]], table.dtype.type(rate) * scales[n]
         for k in range(width):
             g = gradients[n, k]
             row[width + k] += g * g

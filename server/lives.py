@@ -170,7 +170,7 @@ def _require_new(config: ServerConfig) -> None:
     out = config.out
     if out.exists() and not out.is_dir():
         raise OutputError(f"run {out} is a file: name another place or remove it")
-    if (out / runs.VECTORS).exists() or (config.shard == 0 and (out / runs.METRICS).exists()):
+    if (out / MANIFEST).exists() or (config.shard == 0 and (out / runs.METRICS).exists()):
         raise OutputError(f"run {out} exists already: name another place or remove it")
     if out.exists() and not (out / runs.CHECKPOINTS).exists() and any(out.iterdir()):
         raise OutputError(f"run {out} exists and is not a run: name another place or remove it")

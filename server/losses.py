@@ -101,7 +101,7 @@ class Losses:
     @property
     def per_epoch(self) -> int:
         """Entries of one epoch."""
-        return max(self.total // self.epochs, 1)
+        return max(self.total // max(self.epochs, 1), 1)
 
     @property
     def epoch(self) -> int:

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from common.options import TrainingOptions
-from common.rows import RowLayout
+from common.rows import RowLayout, state_columns
+from common.tensors import ROW
 
-from . import kernels
+from . import kernels, step_kernels
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -27,24 +28,61 @@ Step = Callable[[Rows, Indices, Rows, float, Scales], None]
 
 def warm(options: TrainingOptions) -> None:
     """Compile (or load from the cache) the step, before a worker waits for it."""
-    layout = RowLayout.of(options)
+    words, tensors = RowLayout.of(options), ROW + state_columns(options.optimizer, ROW)
+    of_tensors = options.objective == "tensors"
+    parameters, width = (ROW, tensors) if of_tensors else (words.parameters, words.width)
     for writable in (True, False):
-        gradients = np.zeros((1, layout.parameters), np.float32)
+        gradients = np.zeros((1, parameters), np.float32)
         gradients.setflags(write=writable)
-        one, scales = np.ones((1, layout.width), np.float32), np.ones(1, np.float32)
+        one, scales = np.ones((1, width), np.float32), np.ones(1, np.float32)
         make(options)(one, np.zeros(1, np.int64), gradients, 0.0, scales)
 
 
 def make(options: TrainingOptions) -> Step:
     """The step of the optimizer that the options name."""
-    layout = RowLayout.of(options)
+    step = _preconditioned(options)
+    if not options.weight_decay or options.optimizer == "adamw":
+        return step
+
+    def decayed(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
+        pulled = step_kernels.with_decay(table, rows, gradients, options.weight_decay)
+        step(table, rows, pulled, rate, scales)
+
+    return decayed
+
+
+def _preconditioned(options: TrainingOptions) -> Step:
     if options.optimizer == "sgd":
         return kernels.step_sgd
     if options.optimizer == "adagrad":
         return kernels.step_adagrad
+    if options.optimizer in ("momentum", "nesterov"):
+        return _momentum(options)
+    if options.optimizer in ("adam", "adamw"):
+        return _adam(options)
+    layout = RowLayout.of(options)
     columns = layout.columns[: layout.roles]
 
     def adagrad_row(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
         kernels.step_adagrad_row(table, rows, gradients, rate, scales, columns, layout.dim)
 
     return adagrad_row
+
+
+def _momentum(options: TrainingOptions) -> Step:
+    momentum, ahead = options.momentum, options.optimizer == "nesterov"
+
+    def step(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
+        step_kernels.step_momentum(table, rows, gradients, rate, scales, momentum, ahead)
+
+    return step
+
+
+def _adam(options: TrainingOptions) -> Step:
+    beta1, beta2, epsilon = options.beta1, options.beta2, options.epsilon
+    decay = options.weight_decay if options.optimizer == "adamw" else 0.0
+
+    def step(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
+        step_kernels.step_adam(table, rows, gradients, rate, scales, beta1, beta2, epsilon, decay)
+
+    return step

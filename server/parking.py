@@ -1,6 +1,6 @@
-"""Requests that wait for something to change: pulls for a version, leases for a block. Bounded; no clock, no I/O.
+"""Requests that wait for something to change: pulls for a version, leases for a block, creators for first values.
 
-And replies on their way out.
+Bounded; no clock, no I/O. And replies on their way out.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from common.errors import LimitExceeded
-from common.messages import Lease, Message, Pull
+from common.messages import Create, Lease, Message, Pull
 
 from .sessions import Peer, Session
 
 MAX_PARKED = 4096
 MAX_PARKED_PER_SESSION = 256
+
+MayWait = Pull | Lease | Create
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Parked:
     peer: Peer
     number: int
     session: Session
-    message: Pull | Lease
+    message: MayWait
 
 
 @dataclass

@@ -57,12 +57,12 @@ def combined(parts: Sequence[Part], *, mean: bool) -> Part:
         count[at] += 1
         scales[at] += part.scales
     scales /= count
-    total = np.zeros((len(rows), parts[0].gradients.shape[1]), np.float32)
+    total = np.zeros((len(rows), parts[0].gradients.shape[1]), parts[0].gradients.dtype)
     for part, at in zip(parts, places, strict=True):
         share = np.divide(part.scales, scales[at], out=np.ones_like(part.scales), where=scales[at] > 0)
         kernels.add_rows(total, at, part.gradients if (share == 1).all() else part.gradients * share[:, None])
     if mean:
-        total /= np.float32(len(parts))
+        total /= total.dtype.type(len(parts))
     return Part(rows, total, scales)
 
 

@@ -32,6 +32,11 @@ class Progress:
             return self.schedule.complete
         return self._gradients() * self._batch >= self.losses.total
 
+    @property
+    def _most(self) -> int:
+        """Entries that one report can be of: the last batch may go beyond the end."""
+        return self.losses.total + self._batch
+
     def stop(self) -> None:
         """Hand out no more than what brings every partition to the same round."""
         if self.schedule is not None:
@@ -74,9 +79,8 @@ class Progress:
         """Refuse figures that nobody can have measured: one of them would end the run or spoil every mean."""
         if (report.lease >= 0) != (self.schedule is not None):
             raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
-        most = self.losses.total + self._batch  # the last batch may go beyond the end
-        if not 0 <= report.entries <= most:
-            raise BadRequest(f"entries must be between 0 and {most}, not {report.entries}")
+        if not 0 <= report.entries <= self._most:
+            raise BadRequest(f"entries must be between 0 and {self._most}, not {report.entries}")
         figures = (report.loss, report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
         if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
             raise BadRequest("losses, norm, seconds and bytes must be reasonable numbers of at least 0")

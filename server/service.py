@@ -19,7 +19,7 @@ from common.rows import RowLayout
 from common.sharding import Sharding
 from common.wire import MAX_FRAME_BYTES
 
-from . import checkpoint, consistency, kernels, lives, optimizers, start
+from . import checkpoint, consistency, dense, kernels, lives, optimizers, start
 from .config import STOPPED, Identity, ServerConfig
 from .core import Core
 from .daemon import Daemon, Look
@@ -37,8 +37,10 @@ FAILED = "failed: "
 logger = logging.getLogger(__name__)
 
 
-def build(config: ServerConfig, dataset: Dataset, life: Life, now: float) -> Core:
-    """The core of a shard at the start of its training, or of a new life of the run."""
+def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float) -> Core:
+    """The core of a shard at the start of its training, or of a new life of the run; without a dataset, of tensors."""
+    if dataset is None:
+        return dense.build(config, life, now)
     options, layout = config.options, dataset.layout
     rows = RowLayout.of(options)
     if config.shards > layout.rows:
@@ -80,7 +82,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
     mine = None if config.keys is None else keys.of_server(config.keys)
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        dataset = Dataset.open(config.dataset, verify=config.verify)
+        dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
         kernels.warm()
         if config.options.schedule == "minibatch":
             optimizers.warm(config.options)
@@ -111,7 +113,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         daemon.close()
 
 
-def _live(config: ServerConfig, dataset: Dataset, core: Core, daemon: Daemon, life: Life) -> dict[str, Any]:
+def _live(config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, life: Life) -> dict[str, Any]:
     """Serve until the run is over; Overtaken when it goes on in another life."""
     reason = daemon.serve(_look(config, life))
     facts = summary(core, reason)
@@ -143,16 +145,19 @@ def _look(config: ServerConfig, life: Life) -> Look:
 
 
 def leave(
-    config: ServerConfig, dataset: Dataset, core: Core, daemon: Daemon, life: Life, facts: dict[str, Any]
+    config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, life: Life, facts: dict[str, Any]
 ) -> None:
-    """Write the final checkpoint and, on shard 0, the vectors of all shards."""
+    """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards."""
     reason = str(facts["reason"])
     if reason.startswith(FAILED):
         raise TrainingDiverged(reason.removeprefix(FAILED))
     daemon.write_now(core.final())
     if config.shard == 0:
         await_shards(config, life, daemon)
-        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts)
+        if dataset is None:
+            dense.assemble(config.out, config.shards, facts)
+        else:
+            checkpoint.assemble(config.out, dataset, config.options, config.shards, facts)
     lives.leave(config, life, reason)
 
 

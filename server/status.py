@@ -56,6 +56,7 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
     return {
         "entries": core.progress.losses.entries,
         "updates": core.consistency.version(core.table.first) if core.table.versions is not None else 0,
+        **_tensor_facts(core),
         "gradients": core.consistency.gradients,
         "dataset": core.identity.dataset,
         "options": core.options.as_message(),
@@ -63,6 +64,13 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
         "shard": core.identity.shard,
         "shards": core.identity.shards,
     }
+
+
+def _tensor_facts(core: Core) -> dict[str, Any]:
+    """Of a dense model: which tensors."""
+    if core.tensors is None:
+        return {}
+    return {"tensors": core.tensors.spec.text if core.tensors.spec is not None and core.tensors.complete else None}
 
 
 def shard_sample(core: Core, now: float, port: int, bytes_in: int, bytes_out: int) -> m.ServerSample:

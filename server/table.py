@@ -23,14 +23,17 @@ Indices = npt.NDArray[np.int64]
 
 
 class Table:
-    """Rows [first, last) of the table `name`; `values` is float32 of shape (last - first, width).
+    """Rows [first, last) of the table `name`; `values` is of shape (last - first, width), float32 for word vectors.
 
-    The leading `parameters` columns are the model's. `versions` (last - first,) counts changes of each row, or is None.
+    The leading `parameters` columns are the model's, the others the optimizer's. Whole rows travel, or, with
+    `parameters_only`, those columns alone. `versions` (last - first,) counts changes of each row, or is None.
     """
 
     def __init__(
-        self, name: str, first: int, values: Rows, parameters: int, step: Step, versions: Indices | None = None
-    ) -> None:
+        self, name: str, first: int, values: Rows, parameters: int, step: Step, versions: Indices | None = None, *,
+        parameters_only: bool = False,
+    ) -> None:  # fmt: skip
+        self._parameters_only = parameters_only
         self.name = name
         self.first = first
         self.values = values
@@ -42,6 +45,11 @@ class Table:
     def last(self) -> int:
         """One past the last row."""
         return self.first + len(self.values)
+
+    @property
+    def _travelling(self) -> int:
+        """Leading columns that pulls bring and assignments set."""
+        return self.parameters if self._parameters_only else self.values.shape[1]
 
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless the rows are all ours, LimitExceeded when they do not fit in one message."""
@@ -56,7 +64,9 @@ class Table:
         """A copy of the rows asked for by a pull that `check_pull` has passed."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
-            return self.values[low:high].copy()
+            return self.values[low:high, : self._travelling].copy()
+        if self._parameters_only:
+            return self.parameters_of(self._local(pull.rows))
         return kernels.gather(self.values, self._local(pull.rows))
 
     def copy(self, push: Push) -> Rows:
@@ -71,7 +81,7 @@ class Table:
         if not 0 <= push.rate <= MAX_RATE:
             raise BadRequest(f"rate must be between 0 and {MAX_RATE:g}, not {push.rate}")
         count = push.last - push.first if push.rows is None else push.rows.size
-        width = self.parameters if push.operation == "gradient" else self.values.shape[1]
+        width = self.parameters if push.operation == "gradient" else self._travelling
         if push.values.dtype != self.values.dtype or push.values.shape != (count, width):
             raise BadRequest(f"values must be {self.values.dtype} of shape ({count}, {width})")
         if push.rows is None:
@@ -92,11 +102,11 @@ class Table:
         elif push.rows is None:
             low, high = self._range(push.first, push.last)
             if push.operation == "assign":
-                self.values[low:high] = values
+                self.values[low:high, : values.shape[1]] = values
             else:
                 kernels.add_range(self.values, low, values)
         elif push.operation == "assign":
-            self.values[self._local(push.rows)] = values
+            self.values[self._local(push.rows), : values.shape[1]] = values
         else:
             kernels.add_rows(self.values, self._local(push.rows), values)
 
@@ -127,5 +137,5 @@ class Table:
         return np.ascontiguousarray(rows - self.first)
 
     def _fits(self, count: int) -> None:
-        if count * self.values.shape[1] * self.values.itemsize > MAX_FRAME_BYTES:
+        if count * self._travelling * self.values.itemsize > MAX_FRAME_BYTES:
             raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")

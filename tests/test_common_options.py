@@ -111,8 +111,8 @@ def test_a_welcome_carries_every_option_there_and_back() -> None:
 
 
 def test_an_option_that_this_program_does_not_know_is_named() -> None:
-    with pytest.raises(UsageError, match="unknown here: momentum, warmup"):
-        TrainingOptions.from_message({**TrainingOptions().as_message(), "warmup": 3, "momentum": 0.9})
+    with pytest.raises(UsageError, match="unknown here: inertia, yawning"):
+        TrainingOptions.from_message({**TrainingOptions().as_message(), "yawning": 3, "inertia": 0.9})
 
 
 @pytest.mark.parametrize(("name", "value"), [("dim", 0), ("learning_rate", -1.0), ("schedule", "x")])

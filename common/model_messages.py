@@ -1,0 +1,22 @@
+"""The messages that only dense models need: which tensors there are. Shapes only, as common.messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .fields import Array, Message, array
+
+
+@dataclass(frozen=True)
+class Create(Message):
+    """Says which tensors a dense model has, or, without `spec`, asks; common.tensors says what `spec` holds."""
+
+    spec: Array | None = array("u1", rank=1, optional=True)
+
+
+@dataclass(frozen=True)
+class Created(Message):
+    """The server's tensors. `fill`: nobody has brought their values yet, assign all of them; else they are here."""
+
+    fill: bool
+    spec: Array = array("u1", rank=1)

@@ -1,0 +1,66 @@
+"""A shard that serves the tensors of a dense model: how it begins, and what all shards together leave behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import tensor_files
+from common.errors import ArtifactError, NotReady
+from common.run import CONFIG
+from common.sharding import Sharding
+from common.tensors import ROW, Spec
+
+from . import checkpoint, consistency
+from .config import Identity, ServerConfig
+from .consistency import Reached
+from .core import Core
+from .lives import Life
+from .losses import Losses
+from .tensors import TensorProgress, Tensors
+
+
+def build(config: ServerConfig, life: Life, now: float) -> Core:
+    """The core of a shard at the start of a life of the run; without a checkpoint its tensors are unknown."""
+    options = config.options
+    tensors = Tensors(options, config.shard, config.shards)
+    reached, examples = _restored(tensors, config, life) if life.label else (consistency.BEGINNING, 0)
+    mode = consistency.make(options, np.zeros(2, np.int64), reached, config.workers)
+    identity = Identity(life.run, config.shard, config.shards, "", config.lease_s, config.checkpoint_every)
+    progress = TensorProgress(Losses(0, 0, now, entries=examples), lambda: mode.version(0), options.steps)
+    return Core(identity, options, tensors.table, mode, progress, now, tensors=tensors)
+
+
+def _restored(tensors: Tensors, config: ServerConfig, life: Life) -> tuple[Reached, int]:
+    """Take up the checkpoint that a life begins with; the updates and examples that it has seen."""
+    rows, facts = checkpoint.read(config.out, life.label, life.parts)
+    which = f"the checkpoint {life.label} of {config.out}"
+    if facts["options"] != config.options.as_message():
+        raise ArtifactError(f"{which} was trained with other options: see {config.out / CONFIG}")
+    spec = _spec(facts, which)
+    if len(rows) != spec.rows or rows.dtype != spec.dtype:
+        raise ArtifactError(f"{which} does not hold the tensors that it names")
+    sharding = Sharding(spec.rows, config.shards)
+    first, last = sharding.bound(config.shard), sharding.bound(config.shard + 1)
+    tensors.restore(spec, np.ascontiguousarray(rows[first:last]))
+    return Reached(0, int(facts["updates"]), int(facts["gradients"])), int(facts["entries"])
+
+
+def assemble(run: Path, shards: int, facts: dict[str, Any]) -> None:
+    """Write the run's tensors from the final checkpoint of all shards. NotReady when nobody has brought any."""
+    rows, found = checkpoint.read(run, "final", shards)
+    if not found.get("tensors"):
+        raise NotReady(f"no worker has said which tensors it trains: {run} holds none")
+    spec = _spec(found, f"the final checkpoint of {run}")
+    places = rows[:, :ROW]
+    trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))
+    values = {**spec.unpack(np.ascontiguousarray(trained), trained=True), **spec.unpack(fixed.copy(), trained=False)}
+    tensor_files.write(run, values, {**facts, "updates": found["updates"], "parameters": spec.elements})
+
+
+def _spec(facts: dict[str, Any], whose: str) -> Spec:
+    if not facts.get("tensors"):
+        raise ArtifactError(f"{whose} has no tensors")
+    return Spec.from_json(str(facts["tensors"]).encode())

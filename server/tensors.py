@@ -1,0 +1,140 @@
+"""Which tensors a shard serves, and who brings their first values. Decides only: no clock, no I/O.
+
+Nothing is known at the start. The first worker that says what its model is like becomes the one that brings the values;
+the others wait, and when that worker is lost before all rows are here, the next of them takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import BadRequest, LimitExceeded, NotReady
+from common.messages import Create, Created, Push
+from common.options import TrainingOptions
+from common.rows import state_columns
+from common.sharding import Sharding
+from common.tensors import ROW, TABLE, Spec
+from common.wire import MAX_FRAME_BYTES
+
+from . import optimizers
+from .losses import Losses
+from .progress import Progress
+from .sessions import Session
+from .table import Table
+
+MOST_EXAMPLES = 1 << 40
+"""In one report."""
+UNKNOWN = "the tensors of this server have no values yet: say which they are"
+
+
+class TensorProgress(Progress):
+    """A training of `steps` updates (0: until somebody ends it), of which `updates()` are in; entries are examples."""
+
+    def __init__(self, losses: Losses, updates: Callable[[], int], steps: int) -> None:
+        super().__init__(None, losses, updates, 1)
+        self._updates, self._steps = updates, steps
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last update is in."""
+        return 0 < self._steps <= self._updates()
+
+    @property
+    def _most(self) -> int:
+        return MOST_EXAMPLES
+
+
+class Tensors:
+    """The tensors of shard `shard` of `shards`; `table` is given its rows when they are known."""
+
+    def __init__(self, options: TrainingOptions, shard: int, shards: int) -> None:
+        self.spec: Spec | None = None
+        none, step = np.zeros((0, ROW), np.float32), optimizers.make(options)
+        self.table = Table(TABLE, 0, none, ROW, step, np.zeros(0, np.int64), parameters_only=True)
+        self._options, self._shard, self._shards = options, shard, shards
+        self._filler: int | None = None
+        self._missing: npt.NDArray[np.bool_] = np.ones(0, bool)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row of this shard has had its first value."""
+        return self.spec is not None and not self._missing.any()
+
+    def restore(self, spec: Spec, rows: npt.NDArray[np.floating]) -> None:
+        """Take up a checkpoint: `rows` are those of this shard, optimizer state included."""
+        self._take(spec, self._bounds(spec)[0], rows)
+        self._missing[:] = False
+
+    def join(self, session: Session, create: Create) -> Created | None:
+        """What to tell a session that has this model (or asks for it); None while it must wait.
+
+        Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for one that cannot be.
+        """
+        spec = None if create.spec is None else Spec.from_json(create.spec)
+        if self.spec is not None and spec is not None and (self.complete or self._filler not in (None, session.index)):
+            self.spec.require_same(spec)
+        if self.complete:
+            assert self.spec is not None
+            return Created(False, self.spec.to_json())
+        if spec is None or session.role != "worker" or self._filler not in (None, session.index):
+            return None
+        if self._filler is None or self.spec != spec:
+            self._allocate(spec)
+        self._filler = session.index
+        return self.join(session, Create()) if self.complete else Created(True, spec.to_json())
+
+    def left(self, worker: int) -> None:
+        """A worker is gone: whoever brings the first values in its place brings all of them."""
+        if self._filler == worker:
+            self._filler = None
+
+    def is_step(self, push: Push) -> bool:
+        """Whether a push that the table has checked is a gradient; else it sets values. Raises if it may do neither."""
+        if self.spec is None:
+            raise NotReady(UNKNOWN)
+        if push.rows is not None or push.operation not in ("gradient", "assign"):
+            raise BadRequest("tensors take gradients and values of ranges of rows")
+        trained = self.spec.trained_rows
+        if push.operation == "gradient" and (push.last > trained or not self.complete):
+            raise BadRequest("a gradient covers trained tensors whose values are all here")
+        if push.operation == "assign" and self.complete and push.first < trained:
+            raise BadRequest("trained tensors change by gradients alone")
+        return push.operation == "gradient"
+
+    def assigned(self, push: Push) -> None:
+        """The values of a range are in the table."""
+        self._missing[push.first - self.table.first : push.last - self.table.first] = False
+
+    def require_complete(self) -> None:
+        """Raise NotReady while values are missing."""
+        if not self.complete:
+            raise NotReady(UNKNOWN)
+
+    def _bounds(self, spec: Spec) -> tuple[int, int]:
+        sharding = Sharding(spec.rows, self._shards)
+        return sharding.bound(self._shard), sharding.bound(self._shard + 1)
+
+    def _allocate(self, spec: Spec) -> None:
+        first, last = self._bounds(spec)
+        if (min(last, spec.trained_rows) - first) * ROW * spec.dtype.itemsize > MAX_FRAME_BYTES:
+            needed = -(-spec.rows * ROW * spec.dtype.itemsize // MAX_FRAME_BYTES)
+            raise LimitExceeded(
+                f"a model of {spec.elements:,} parameters needs {needed} shards: its gradient does not fit in "
+                f"messages of {MAX_FRAME_BYTES >> 20} MiB"
+            )
+        state = state_columns(self._options.optimizer, ROW)
+        try:
+            values = np.zeros((last - first, ROW + state), spec.dtype)
+        except MemoryError as error:
+            raise LimitExceeded(f"a model of {spec.elements:,} parameters does not fit in this server") from error
+        if self._options.optimizer == "adagrad":
+            values[:, ROW:] = self._options.initial_accumulator
+        self._take(spec, first, values)
+
+    def _take(self, spec: Spec, first: int, values: npt.NDArray[np.floating]) -> None:
+        self.spec, self.table.first, self.table.values = spec, first, values
+        self.table.versions = np.zeros(len(values), np.int64)
+        self._missing = np.ones(len(values), bool)

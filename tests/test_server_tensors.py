@@ -1,0 +1,174 @@
+"""A shard of a dense model without sockets: who brings the first values, what is refused, when it is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shards import Shard, code, pull, push
+
+from common import messages as m
+from common.errors import NotReady
+from common.options import TrainingOptions
+from common.tensors import ROW, Spec
+from server import dense
+from server.config import ServerConfig
+from server.lives import Life
+
+MODEL = {"w": np.arange(600, dtype=np.float32), "b": np.ones(3, np.float32), "n": np.array(7)}
+SPEC = Spec.of(MODEL)  # rows: w 0-2, b 3, n 4
+OTHER = Spec.of({"w": np.zeros(5, np.float32)})
+
+
+def tensor_shard(number: int = 0, shards: int = 1, **options: Any) -> Shard:
+    training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 1.0, **options})
+    config = ServerConfig(None, Path("run"), training, shard=number, shards=shards, checkpoint_every=2)
+    return Shard(dense.build(config, Life(0, "run", shards), 0.0), NOBODY)
+
+
+class Nobody:
+    """No dataset: its checksum is empty."""
+
+    checksum = ""
+
+
+NOBODY: Any = Nobody()
+
+
+def tensors_push(operation: str, first: int, last: int, value: float | np.ndarray = 1.0, **fields: Any) -> m.Push:
+    values = np.full((last - first, ROW), value) if np.isscalar(value) else value
+    return push(operation, values, first, last, table="tensors", **fields)
+
+
+def create(spec: Spec | None = SPEC) -> m.Create:
+    return m.Create(None if spec is None else spec.to_json())
+
+
+def filled(**options: Any) -> Shard:
+    """A shard to which `a` has brought zeros."""
+    one = tensor_shard(**options)
+    one.hello("a")
+    assert fill_of(one.ask(b"a", create())) is True
+    one.ask(b"a", tensors_push("assign", 0, 5, 0.0, sequence=1))
+    return one
+
+
+def fill_of(reply: m.Message | None) -> bool | None:
+    return reply.fill if isinstance(reply, m.Created) else None
+
+
+def test_the_first_brings_the_values_and_the_others_wait_for_them() -> None:
+    one = tensor_shard()
+    for name in "abe":
+        one.hello(name, role="observer" if name == "e" else "worker")
+    assert fill_of(one.ask(b"e", create())) is None
+    assert fill_of(one.ask(b"a", create())) is True
+    waiting = one.send(b"b", create())
+    assert code(one.ask(b"b", pull(0, 5, table="tensors"))) == "not-ready"
+    one.ask(b"a", tensors_push("assign", 0, 3, sequence=1))
+    assert one.reply(b"b", waiting) is None
+    one.ask(b"a", tensors_push("assign", 3, 5, sequence=2))
+    assert fill_of(one.reply(b"b", waiting)) is False
+    rows = one.ask(b"b", pull(0, 5, table="tensors"))
+    assert isinstance(rows, m.Rows)
+    assert (rows.values == 1.0).all()
+    assert code(one.ask(b"b", create(OTHER))) == "model-mismatch"
+
+
+def test_when_the_one_who_brings_them_is_lost_the_next_brings_all() -> None:
+    one = tensor_shard()
+    for name in "abc":
+        one.hello(name)
+    assert fill_of(one.ask(b"a", create(OTHER))) is True
+    assert code(one.ask(b"b", create())) == "model-mismatch"
+    assert fill_of(one.ask(b"a", create())) is True  # it may change its mind
+    one.ask(b"a", tensors_push("assign", 0, 4, 5.0, sequence=1))
+    b, c = one.send(b"b", create()), one.send(b"c", create())
+    one.ask(b"a", m.Bye("left", 1))
+    assert fill_of(one.reply(b"b", b)) is True
+    assert one.reply(b"c", c) is None
+    one.ask(b"b", tensors_push("assign", 4, 5, 2.0, sequence=1))
+    assert one.reply(b"c", c) is None  # rows of the one who was lost do not count
+    one.ask(b"b", tensors_push("assign", 0, 4, 2.0, sequence=2))
+    assert fill_of(one.reply(b"c", c)) is False
+    assert (one.core.table.values == 2.0).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        tensors_push("gradient", 0, 5, sequence=2),  # covers what is not trained
+        tensors_push("assign", 0, 5, sequence=2),  # covers what is trained
+        tensors_push("add", 0, 4, sequence=2),
+        push("gradient", np.ones((2, ROW)), table="tensors", rows=[0, 1], sequence=2),
+        push("gradient", np.ones((4, ROW - 1)), 0, 4, table="tensors", sequence=2),
+        tensors_push("gradient", 0, 6, sequence=2),
+        push("gradient", np.ones((4, ROW)), 0, 4, sequence=2),  # of another table
+    ],
+)
+def test_what_a_push_may_not_do(wrong: m.Push) -> None:
+    one = filled()
+    assert code(one.ask(b"a", wrong)) == "bad-request"
+    assert not one.core.table.values.any()
+
+
+def test_gradients_step_and_values_of_fixed_tensors_are_no_update() -> None:
+    one = filled()
+    assert one.ask(b"a", tensors_push("gradient", 0, 4, 0.5, sequence=2, rate=2.0)) == m.Applied(2, 1, False)
+    assert one.ask(b"a", tensors_push("assign", 4, 5, 9.0, sequence=3)) == m.Applied(3, 1, False)
+    np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 9])
+    assert code(one.ask(b"a", tensors_push("gradient", 0, 4, np.nan, sequence=4))) == "not-finite"
+
+
+def test_a_pull_waits_for_the_updates_that_it_names() -> None:
+    one = filled()
+    one.hello("eye", role="observer")
+    waiting = one.send(b"eye", pull(0, 4, 2, table="tensors"))
+    one.ask(b"a", tensors_push("gradient", 0, 4, sequence=2, rate=1.0))
+    assert one.reply(b"eye", waiting) is None
+    one.ask(b"a", tensors_push("gradient", 0, 4, sequence=3, rate=1.0))
+    rows = one.reply(b"eye", waiting)
+    assert isinstance(rows, m.Rows)
+    assert (rows.version, float(rows.values[0, 0])) == (2, -2.0)
+
+
+def test_the_run_is_over_after_its_steps_and_checkpoints_come_on_the_way() -> None:
+    one = filled(steps=4)
+    for sequence in range(2, 6):
+        assert one.core.finishing is None
+        one.ask(b"a", tensors_push("gradient", 0, 4, sequence=sequence))
+    assert one.core.finishing == "complete"
+    assert [snapshot.label for snapshot in one.core.cuts.take()] == ["update-00000002", "update-00000004"]
+    assert code(one.ask(b"a", pull(0, 4, table="tensors"))) == "finishing"
+
+
+def test_shards_own_ranges_of_all_rows_also_none() -> None:
+    owned = []
+    for number in range(7):
+        one = tensor_shard(number, 7)
+        one.hello("a")
+        assert one.ask(b"a", create()) is not None
+        owned.append((one.core.table.first, one.core.table.last))
+    assert owned == [(0, 0), (0, 1), (1, 2), (2, 2), (2, 3), (3, 4), (4, 5)]
+
+
+def test_a_model_whose_gradient_fits_in_no_message_asks_for_shards() -> None:
+    one = tensor_shard()
+    one.hello("a")
+    big = Spec.from_json(b'[["w", [20000000], "<f4", true]]')
+    reply = one.ask(b"a", create(big))
+    assert isinstance(reply, m.Refused)
+    assert "needs 2 shards" in reply.text
+    assert one.core.tensors is not None
+    with pytest.raises(NotReady):
+        one.core.tensors.require_complete()
+
+
+def test_a_server_of_word_vectors_takes_no_tensors(tmp_path: Path) -> None:
+    from shards import in_memory, shard
+
+    one = shard(in_memory(tmp_path / "d"))
+    one.hello("a")
+    assert code(one.ask(b"a", create())) == "bad-request"

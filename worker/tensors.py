@@ -1,0 +1,197 @@
+"""One session with the shards of a dense model: joining, rows in and out, reports. Made anew when a server was away.
+
+Rows and messages only: what the tensors are called and when to begin again is `worker.dense`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common import errors
+from common import messages as m
+from common.options import TrainingOptions
+from common.sharding import Part, Sharding
+from common.tensors import ROW, TABLE, Spec
+
+from .client import ANY_DELAY_MS, Client, raised
+from .tally import Brought, Tally
+
+PIECE_BYTES = 32 << 20
+IN_FLIGHT = 4
+"""Pushes without an answer that a shard may have from us."""
+
+Array = npt.NDArray[Any]
+
+
+class TensorSession:
+    """What one worker or observer (`role`) has with every shard; `over` once a server said that the run is.
+
+    What goes wrong with a push is raised by the next call.
+    """
+
+    def __init__(self, addresses: Sequence[str], name: str, role: str, timeout_s: float) -> None:
+        self.over = False
+        self.versions = [m.NO_VERSION] * len(addresses)
+        self._addresses, self._timeout_s = addresses, timeout_s
+        self._sequences = [0] * len(addresses)
+        self._in_flight = 0
+        self._reports, self._tally = 0, Tally()
+        self._failure: errors.GlovewireError | None = None
+        self._client = Client(addresses, name, "", timeout_s)
+        try:
+            self.options = TrainingOptions.from_message(self._client.connect(role).options)
+        except BaseException:
+            self._client.close()
+            raise
+
+    def join(self, spec: Spec | None, trained: Array | None = None, fixed: Array | None = None) -> Spec:
+        """Agree on the tensors (None: on whatever is there) and bring the values that are missing; returns the spec.
+
+        Shard 0 is asked first and filled last: one worker brings all values, the others wait for as long as it lives.
+        """
+        empty = []
+        for shard in range(len(self._addresses)):
+            created = self.ask(shard, m.Create(None if spec is None else spec.to_json()), for_ever=True)
+            assert isinstance(created, m.Created)
+            spec = Spec.from_json(created.spec)
+            empty += [shard] if created.fill else []
+        assert spec is not None
+        self._spec, self._sharding = spec, Sharding(spec.rows, len(self._addresses))
+        for shard in reversed(empty):
+            assert trained is not None
+            assert fixed is not None
+            self._fill(shard, trained, fixed)
+        return spec
+
+    def pull(self, *, trained: bool, after: int = m.NO_VERSION) -> Array:
+        """The rows of the trained (or fixed) tensors, shape (rows, ROW), once every shard has seen `after` updates."""
+        first, last = self._spec.part(trained)
+        rows = np.empty((last - first, ROW), self._spec.dtype)
+        missing = 0
+
+        def ask(shard: int, low: int, high: int) -> None:
+            nonlocal missing
+
+            def arrived(reply: m.Message) -> None:
+                nonlocal missing
+                assert isinstance(reply, m.Rows)
+                rows[low - first : high - first] = reply.values
+                missing -= 1
+                if trained:
+                    self.versions[shard] = reply.version
+
+            missing += 1
+            self._send(shard, m.Pull(TABLE, low, high, after, 0), arrived)
+
+        for part in self._sharding.split(first, last):
+            for low, high in self._pieces(part.first, part.last, whole=trained):
+                ask(part.shard, low, high)
+        while missing:
+            self._wait()
+        return rows
+
+    def push(self, gradient: Array, rate: float) -> None:
+        """Hand in a gradient of all trained rows; it must stay as it is. Waits while too many are without an answer."""
+        self._raise_failure()
+        for part in self._sharding.split(0, self._spec.trained_rows):
+            self._push("gradient", part, gradient[part.first : part.last], rate)
+        while self._in_flight > IN_FLIGHT * len(self._addresses):
+            self._wait()
+
+    def assign(self, rows: Array, first: int) -> None:
+        """Set the rows from `first` on."""
+        self._raise_failure()
+        for part in self._sharding.split(first, first + len(rows)):
+            for low, high in self._pieces(part.first, part.last):
+                self._push("assign", Part(part.shard, low, high), rows[low - first : high - first])
+
+    def count(self, examples: int, loss: float, norm: float) -> None:
+        """Count what a push was made of, and report when that is due."""
+        self._tally.add(Brought(examples, loss * examples, 0.0, norm))
+        if self._tally.due:
+            self._report()
+
+    def ask(self, shard: int, request: m.Message, *, for_ever: bool = False) -> m.Message:
+        """One request and its answer, waited for `for_ever` (as long as the server lives) or until the timeout."""
+        if not for_ever:
+            return self._client.ask(shard, request, self._timeout_s)
+        replies: list[m.Message] = []
+        self._client.send(shard, request, replies.append)
+        while not replies:
+            self._client.poll(ANY_DELAY_MS)
+        return raised(replies[0])
+
+    def flush(self) -> None:
+        """Return when all that was pushed is in."""
+        self._report()
+        while self._in_flight:
+            self._wait()
+        self._raise_failure()
+
+    def leave(self) -> None:
+        """Report what is left and say goodbye to servers that still listen."""
+        if self._failure is None and self._client.failed is None:
+            self._report()
+            self._client.part("left")
+
+    def close(self) -> None:
+        """Close every socket; twice is fine."""
+        self._client.close()
+
+    def _fill(self, shard: int, trained: Array, fixed: Array) -> None:
+        first, last = self._sharding.bound(shard), self._sharding.bound(shard + 1)
+        for rows, at in ((trained, 0), (fixed, len(trained))):
+            low, high = max(first, at), min(last, at + len(rows))
+            if low < high:
+                self.assign(rows[low - at : high - at], low)
+        self.flush()
+
+    def _push(self, operation: str, part: Part, values: Array, rate: float = 0.0) -> None:
+        self._sequences[part.shard] += 1
+        version = self.versions[part.shard] if operation == "gradient" else m.NO_VERSION
+        sequence = self._sequences[part.shard]
+        push = m.Push(TABLE, sequence, operation, part.first, part.last, version, -1, rate, values)
+
+        def arrived(_: m.Message) -> None:
+            self._in_flight -= 1
+
+        self._in_flight += 1
+        self._send(part.shard, push, arrived)
+
+    def _pieces(self, first: int, last: int, *, whole: bool = False) -> Iterator[tuple[int, int]]:
+        """[first, last) in ranges that fit in a message; the trained rows of a shard do."""
+        most = last - first if whole else PIECE_BYTES // (ROW * self._spec.dtype.itemsize)
+        return ((low, min(low + most, last)) for low in range(first, last, max(most, 1)))
+
+    def _report(self) -> None:
+        if self._tally.entries:
+            self._reports += 1
+            self._send(0, self._tally.message(self._reports, self._client.bytes_sent), self._noted)
+            self._tally = Tally()
+
+    def _noted(self, reply: m.Message) -> None:
+        self.over = self.over or (isinstance(reply, m.Noted) and reply.stop)
+
+    def _send(self, shard: int, request: m.Message, arrived: Callable[[m.Message], None]) -> None:
+        def settle(reply: m.Message) -> None:
+            try:
+                arrived(raised(reply))
+            except errors.Finishing as error:
+                self.over = True
+                self._failure = error
+            except errors.GlovewireError as error:
+                self._failure = error
+
+        self._client.send(shard, request, settle)
+
+    def _wait(self) -> None:
+        self._client.poll(ANY_DELAY_MS)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
