@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     ROUNDS = 2
     TILES = 3
     BATCHES = 4
+    LATENCY = 5
 
 
 def stream(seed: int, purpose: Purpose, number: int) -> np.random.Generator:

@@ -35,6 +35,13 @@ from common.training_flags import training_flags
     help="Similarity set to score the vectors on after each epoch; repeat for more.",
 )
 @keys_option
+@click.option(
+    "--latency",
+    multiple=True,
+    metavar="TIME",
+    help="Simulated time that pushes are on their way: 20ms, 20ms..80ms, exp:50ms or pareto:20ms; the first is that of "
+    "the first worker, and so on, the last one of all others.",
+)
 @click.option("--progress/--quiet", default=True, help="Show progress on stderr.")
 @training_flags
 def train(
@@ -48,6 +55,7 @@ def train(
     resume: bool,
     init: Path | None,
     watch: tuple[Path, ...],
+    latency: tuple[str, ...],
     keys: Path | None,
     progress: bool,
     **training: Any,
@@ -78,6 +86,7 @@ def train(
         init,
         watch,
         keys,
+        latency,
     )
     facts = local.train(config)
     click.echo(

@@ -21,10 +21,11 @@ from common import keys, log
 from common import run as runs
 from common.artifacts import write_text_atomically
 from common.dataset import Dataset
-from common.errors import GlovewireError, ProcessDied
+from common.errors import GlovewireError, ProcessDied, UsageError
 from common.options import TrainingOptions
 from common.settings import require, to_toml
 from monitor.watch import Watch
+from worker.latency import Latency
 
 from .processes import READY_S, Child, Children
 from .supervise import GOODBYE_S, Scored, ServerLost, await_end, until, until_over
@@ -40,7 +41,7 @@ class Interrupted(GlovewireError):
 
 @dataclass(frozen=True)
 class LocalConfig:
-    """Options of `glovewire train`."""
+    """Options of `glovewire train`; worker n has the n-th `latency`, those behind the last one the last."""
 
     dataset: Path
     out: Path
@@ -55,6 +56,7 @@ class LocalConfig:
     init: Path | None = None
     watch: tuple[Path, ...] = ()
     keys: Path | None = None
+    latency: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, all problems in one UsageError."""
@@ -69,6 +71,13 @@ class LocalConfig:
             )
         if self.store != "server" and self.resume:
             problems.append(f"--store {self.store} keeps no checkpoints to resume from")
+        for text in self.latency:
+            try:
+                Latency.parse(text)
+            except UsageError as error:
+                problems.append(str(error))
+        if self.store != "server" and self.latency:
+            problems.append(f"--latency is that of a network, and --store {self.store} has none")
         if self.store != "server" and self.keys is not None:
             problems.append(f"--keys protects connections, and --store {self.store} has none")
         in_step = self.options.schedule == "minibatch" and self.options.consistency != "async"
@@ -189,6 +198,8 @@ def _start_worker(config: LocalConfig, children: Children, addresses: list[str],
     where = [argument for address in addresses for argument in ("--server", address)]
     name = f"w{rank}"
     arguments = ["worker", str(config.dataset), "--name", name, "--no-verify", "--json", *where, *_keys(config)]
+    if config.latency:
+        arguments += ["--latency", config.latency[min(rank, len(config.latency) - 1)]]
     return children.start(f"worker {rank}", arguments)
 
 

@@ -28,6 +28,12 @@ from common.settings import Command, keys_option
     metavar="SECONDS",
     help="Give up on a server that is silent for so long; one that is still to be started is waited for.",
 )
+@click.option(
+    "--latency",
+    default="0ms",
+    metavar="TIME",
+    help="Simulated time that each push is on its way: 20ms, 20ms..80ms, exp:50ms or pareto:20ms.",
+)
 @keys_option
 @click.option("--verify/--no-verify", default=True, help="Compare the dataset's checksums first.")
 @click.option(
@@ -37,7 +43,7 @@ from common.settings import Command, keys_option
     help="What is logged on stderr.",
 )
 def worker(
-    dataset: Path, servers: tuple[str, ...], name: str, timeout_s: float, keys: Path | None, verify: bool,
+    dataset: Path, servers: tuple[str, ...], name: str, timeout_s: float, latency: str, keys: Path | None, verify: bool,
     log_level: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Train the vectors of DATASET with the parameter server at --server, until the run is over."""
@@ -46,6 +52,6 @@ def worker(
     from .config import WorkerConfig
     from .service import work
 
-    config = WorkerConfig(dataset, servers, name, timeout_s, verify, keys)
+    config = WorkerConfig(dataset, servers, name, timeout_s, verify, keys, latency)
     log.configure(log_level, f"worker {config.full_name}")
     return work(config)

@@ -8,8 +8,11 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.errors import UsageError
 from common.settings import require
 from common.sockets import check_address
+
+from .latency import Latency
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class WorkerConfig:
     timeout_s: float = 30.0
     verify: bool = True
     keys: Path | None = None
+    latency: str = "0ms"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, all problems in one UsageError."""
@@ -32,6 +36,10 @@ class WorkerConfig:
             problems.append("at least one --server is needed")
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             problems.append(f"timeout must be a positive number of seconds, not {self.timeout_s}")
+        try:
+            Latency.parse(self.latency)
+        except UsageError as error:
+            problems.append(str(error))
         require(problems)
 
     @property

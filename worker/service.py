@@ -18,6 +18,7 @@ from common.rows import RowLayout
 from . import objectives
 from .client import Client
 from .config import WorkerConfig
+from .latency import Latency
 from .stores import ServerStore
 from .trainer import train
 
@@ -47,7 +48,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
         with Client(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
             _stop_on_signals(client)
             try:
-                reason = _join(client, dataset)
+                reason = _join(client, dataset, Latency.parse(config.latency))
             except Finishing as error:
                 reason = error.reason
             except Interrupted:
@@ -59,7 +60,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     return {"worker": config.full_name, "reason": reason, "bytes_sent": sent}
 
 
-def _join(client: Client, dataset: Dataset) -> str:
+def _join(client: Client, dataset: Dataset, latency: Latency) -> str:
     """Say hello, train, say goodbye; returns why training ended."""
     try:
         welcome = client.connect()
@@ -68,7 +69,8 @@ def _join(client: Client, dataset: Dataset) -> str:
         _part(client)
         raise
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
-    store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width)
+    delays = latency.draws(options.seed, welcome.worker)
+    store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
     try:
         return train(store, dataset, options, welcome.worker)
     except Interrupted:
