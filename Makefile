@@ -11,11 +11,12 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 PREPROCESS_ARGS ?=
 TRAIN_ARGS ?= --workers 2
 BENCH_ARGS ?=
+FUZZ_S ?= 60
 QUERY ?= matrix probability exception server
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help train test lint bench demo clean
+.PHONY: help train test lint fuzz bench demo clean
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -41,6 +42,7 @@ help:
 	@echo 'make train   train word vectors on the documentation that Python carries, through the server ($(RUN))'
 	@echo 'make test    lint, type check and test; EXTRAS=all with every optional dependency; PYTEST_ARGS="-k wire"'
 	@echo 'make lint    ruff and mypy alone'
+	@echo 'make fuzz    hostile bytes, found by coverage, into the decoder and the core; FUZZ_S=60 seconds of them'
 	@echo 'make demo    a short tour of what one can do with the vectors'
 	@echo 'make bench   the wire and training, measured; JSON in $(OUT)/'
 	@echo 'make clean   remove caches and build outputs; keeps $(VENV), data/, runs/ and $(OUT)/'
@@ -67,6 +69,13 @@ lint: $(CHECKED)
 	@$(BIN)/ruff format --check .
 	$(say) 'mypy --strict'
 	@$(BIN)/mypy
+
+# Not among the tests: it invents other bytes each time. What it finds lies in $(OUT)/fuzz/ and becomes a test.
+fuzz: $(VENV)/installed-dev,fuzz
+	@mkdir -p $(OUT)/fuzz
+	$(say) 'fuzzing for $(FUZZ_S) s; corpus in $(OUT)/fuzz'
+	@$(WITH) PYTHONPATH=tests python tests/fuzz_wire.py -max_total_time=$(FUZZ_S) -max_len=2048 -len_control=0 \
+	  -print_final_stats=1 -artifact_prefix=$(OUT)/fuzz/ $(OUT)/fuzz
 
 bench: $(CORE)
 	@mkdir -p $(OUT)
