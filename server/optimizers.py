@@ -28,9 +28,10 @@ Step = Callable[[Rows, Indices, Rows, float, Scales], None]
 
 def warm(options: TrainingOptions) -> None:
     """Compile (or load from the cache) the step, before a worker waits for it."""
-    words, tensors = RowLayout.of(options), ROW + state_columns(options.optimizer, ROW)
-    of_tensors = options.objective == "tensors"
-    parameters, width = (ROW, tensors) if of_tensors else (words.parameters, words.width)
+    words = RowLayout.of(options)
+    parameters, width = words.parameters, words.width
+    if options.objective == "tensors":
+        parameters, width = ROW, ROW + state_columns(options.optimizer, ROW)
     for writable in (True, False):
         gradients = np.zeros((1, parameters), np.float32)
         gradients.setflags(write=writable)
