@@ -35,5 +35,7 @@ class Sharding:
 
     def split_rows(self, rows: npt.NDArray[np.int64]) -> list[tuple[int, slice]]:
         """For ascending `rows`: each shard, and the slice of `rows` that it owns, which may be empty."""
+        if self.shards == 1:
+            return [(0, slice(0, len(rows)))]
         cuts = np.searchsorted(rows, [self.bound(s) for s in range(self.shards + 1)])
         return [(s, slice(int(cuts[s]), int(cuts[s + 1]))) for s in range(self.shards)]

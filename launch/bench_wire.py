@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common import messages as m
-from common.allocation import keep_buffers
+from common.allocation import keep_buffers, settle
 from common.errors import GlovewireError
 from common.measured import surroundings
 from common.options import TrainingOptions
@@ -81,6 +81,7 @@ class Case:
 def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything that `config` names; `tell` hears a line for each repeat."""
     keep_buffers()  # as server and workers do
+    settle()
     before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
         options = TrainingOptions(**ROW, dim=config.dim)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.compiled import compiled_fast
+from common.compiled import compiled, compiled_fast
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -30,12 +30,23 @@ def all_finite(values: npt.NDArray[Any]) -> bool:
     return bool(total == 0)
 
 
+@compiled
+def within(rows: Indices, first: int, last: int) -> bool:
+    """Whether first <= row < last for each of `rows`."""
+    good = True
+    for n in range(rows.size):
+        good &= first <= rows[n] and rows[n] < last
+    return good
+
+
 @compiled_fast
 def gather(table: Rows, rows: Indices) -> Rows:
     """table[rows] as a new array of shape (len(rows), width)."""
     out = np.empty((rows.size, table.shape[1]), table.dtype)
     for n in range(rows.size):
-        out[n] = table[rows[n]]
+        row = rows[n]
+        for k in range(table.shape[1]):
+            out[n, k] = table[row, k]
     return out
 
 
@@ -51,17 +62,18 @@ def add_range(table: Rows, first: int, values: Rows) -> None:
 def add_rows(table: Rows, rows: Indices, values: Rows) -> None:
     """table[rows] += values; rows that repeat are all counted."""
     for n in range(rows.size):
+        row = rows[n]  # read here: in the inner loop it might change with the table, for all that LLVM knows
         for k in range(values.shape[1]):
-            table[rows[n], k] += values[n, k]
+            table[row, k] += values[n, k]
 
 
 @compiled_fast
 def step_sgd(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
     """Plain gradient descent; `gradients` covers the leading parameter columns."""
     for n in range(rows.size):
-        eta = table.dtype.type(rate) * scales[n]
+        row, eta = rows[n], table.dtype.type(rate) * scales[n]
         for k in range(gradients.shape[1]):
-            table[rows[n], k] -= eta * gradients[n, k]
+            table[row, k] -= eta * gradients[n, k]
 
 
 @compiled_fast
@@ -105,4 +117,7 @@ def warm(dtype: str = "<f4") -> None:
         all_finite(values)
         add_range(table, 0, values)
         add_rows(table, rows, values)
-    gather(table, rows)
+    for frozen in (False, True):
+        rows.setflags(write=not frozen)
+        within(rows, 0, 1)
+    gather(table, rows - 0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from common import keys, log
 from common import run as runs
-from common.allocation import keep_buffers
+from common.allocation import keep_buffers, settle
 from common.dataset import Dataset
 from common.errors import GlovewireError, OutputError, TrainingDiverged, UsageError
 from common.rows import RowLayout
@@ -86,6 +86,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         kernels.warm()
         if config.options.schedule == "minibatch":
             optimizers.warm(config.options)
+        settle()
     except KeyboardInterrupt:
         return {"reason": STOPPED}
     if config.recover and lives.over(config):

@@ -58,7 +58,7 @@ class Table:
             self._fits(high - low)
         else:
             self._fits(pull.rows.size)
-            self._local(pull.rows)
+            self._check_rows(pull.rows)
 
     def read(self, pull: Pull) -> Rows:
         """A copy of the rows asked for by a pull that `check_pull` has passed."""
@@ -87,7 +87,7 @@ class Table:
         if push.rows is None:
             self._range(push.first, push.last)
         else:
-            self._local(push.rows)
+            self._check_rows(push.rows)
             if push.operation == "gradient" and (np.diff(push.rows) <= 0).any():
                 raise BadRequest("rows of a gradient must be ascending and distinct")
         if not kernels.all_finite(np.require(push.values, requirements="A")):
@@ -131,10 +131,13 @@ class Table:
             raise BadRequest(f"rows {first}..{last} are not on this shard, which has {self.first}..{self.last}")
         return first - self.first, last - self.first
 
-    def _local(self, rows: Indices) -> Indices:
-        if rows.size and not (self.first <= rows.min() and rows.max() < self.last):
+    def _check_rows(self, rows: Indices) -> None:
+        if not kernels.within(np.require(rows, requirements="A"), self.first, self.last):
             raise BadRequest(f"some rows are not on this shard, which has {self.first}..{self.last}")
-        return np.ascontiguousarray(rows - self.first)
+
+    def _local(self, rows: Indices) -> Indices:
+        """Where rows that were checked stand in `values`."""
+        return rows - self.first
 
     def _fits(self, count: int) -> None:
         if count * self._travelling * self.values.itemsize > MAX_FRAME_BYTES:

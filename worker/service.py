@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from common import keys, log
-from common.allocation import keep_buffers
+from common.allocation import keep_buffers, settle
 from common.dataset import Dataset
 from common.errors import Finishing, GlovewireError, LeaseLost, UnknownSession, UsageError
 from common.options import TrainingOptions
@@ -41,6 +41,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         dataset = Dataset.open(config.dataset, verify=config.verify)
         objectives.warm()
+        settle()
     except KeyboardInterrupt:
         return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
     sent, reason = 0, ""
