@@ -91,8 +91,11 @@ demo: $(CORE)
 	@[ -e $(RUN)/vectors.npy ] || $(MAKE) train
 	$(say) 'glovewire info $(RUN)'
 	@$(WITH) glovewire info $(RUN)
-	$(say) 'glovewire neighbours $(RUN) socket thread list'
-	@$(WITH) glovewire neighbours $(RUN) socket thread list
+	@[ -e $(RUN)-sgns/vectors.npy ] || { rm -rf $(RUN)-sgns; \
+	  echo '== training skip-gram on the same matrix: glovewire train $(DATASET) --out $(RUN)-sgns --objective sgns'; \
+	  $(WITH) glovewire train $(DATASET) --out $(RUN)-sgns --objective sgns $(TRAIN_ARGS); }
+	@for run in $(RUN) $(RUN)-sgns; do echo "== glovewire neighbours $$run socket thread list"; \
+	  $(WITH) glovewire neighbours $$run socket thread list || exit 1; done
 	$(say) 'glovewire export $(RUN) --format word2vec --out $(OUT)/pydoc.word2vec.txt'
 	@mkdir -p $(OUT); rm -f $(OUT)/pydoc.word2vec.txt
 	@$(WITH) glovewire export $(RUN) --format word2vec --out $(OUT)/pydoc.word2vec.txt

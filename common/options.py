@@ -15,6 +15,7 @@ from .settings import require
 OBJECTIVES = ("glove", "sgns", "tensors")
 SCHEDULES = ("blocks", "minibatch")
 CONSISTENCIES = {"blocks": BLOCK_MODES, "minibatch": BATCH_MODES}
+EXPORTS = ("sum", "word")
 OPTIMIZERS = ("adagrad-row", "adagrad", "sgd", "momentum", "nesterov", "adam", "adamw")
 BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
@@ -70,6 +71,7 @@ class TrainingOptions:
     x_max: float = 8.0
     alpha: float = 0.6
     negatives: float = 5.0
+    export: str = "sum"
     init_scale: float = 0.5
     initial_accumulator: float = 3.0
     batch_size: int = 64
@@ -166,6 +168,7 @@ class TrainingOptions:
                 problems.append(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
         for name, known in (
             ("objective", OBJECTIVES),
+            ("export", EXPORTS),
             ("schedule", SCHEDULES),
             ("optimizer", OPTIMIZERS),
             ("clock", CLOCKS),

@@ -37,11 +37,12 @@ class RowLayout:
     tied: bool
     optimizer: str
     biases: bool = True
+    export: str = "sum"
 
     @staticmethod
     def of(options: TrainingOptions) -> RowLayout:
         """The layout that these options ask for."""
-        return RowLayout(options.dim, options.tied, options.optimizer, biases=options.objective != "sgns")
+        return RowLayout(options.dim, options.tied, options.optimizer, options.objective != "sgns", options.export)
 
     @property
     def span(self) -> int:
@@ -106,7 +107,7 @@ class RowLayout:
         return rows
 
     def vectors(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The word vectors in `rows`, shape (rows, dim): word and context summed where they are apart."""
-        if self.tied:
+        """What a run leaves, shape (rows, dim): word and context vectors summed where apart, or word vectors alone."""
+        if self.tied or self.export == "word":
             return rows[:, : self.dim]
         return rows[:, : self.dim] + rows[:, self.span : self.span + self.dim]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from .modes import CLOCKS
-from .options import DEFAULTS, OBJECTIVES, OPTIMIZERS, PRESETS, RATE_SHAPES, SCHEDULES, TrainingOptions
+from .options import DEFAULTS, EXPORTS, OBJECTIVES, OPTIMIZERS, PRESETS, RATE_SHAPES, SCHEDULES, TrainingOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = TrainingOptions()
@@ -70,6 +70,12 @@ _FLAGS = (
     _option("--x-max", help="Count from which the weight is 1."),
     _option("--alpha", help="Exponent of the weight."),
     click.option("--negatives", default=DEFAULT.negatives, help="Skip-gram: negatives for each entry."),
+    click.option(
+        "--export",
+        type=click.Choice(EXPORTS),
+        default=DEFAULT.export,
+        help="What vectors.npy holds of an untied model: word and context vectors summed, or word vectors alone.",
+    ),
     click.option("--init-scale", default=DEFAULT.init_scale, help="Vectors start uniform in +-this / sqrt(dim)."),
     _option("--initial-accumulator", help="AdaGrad's state at the start."),
     click.option("--batch-size", default=DEFAULT.batch_size, help="Entries in a minibatch."),

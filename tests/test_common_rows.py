@@ -123,3 +123,5 @@ def test_the_vectors_are_the_sum_of_both_roles(dim: int) -> None:
         if not tied:
             expected = expected + rows[:, context : context + dim]
         np.testing.assert_array_equal(layout.vectors(rows), expected)
+        alone = RowLayout(dim, tied, "adagrad-row", export="word")
+        np.testing.assert_array_equal(alone.vectors(rows), rows[:, :dim])
