@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -200,6 +201,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def positive(_: click.Context, __: click.Parameter, value: float) -> float:
+    """For an option in seconds: BadParameter unless it is a positive number, which nan and infinity are not."""
+    if not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value} is not a positive number of seconds")
+    return value
 
 
 def require(problems: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from common.errors import UsageError
-from common.settings import Command, keys_option
+from common.settings import Command, keys_option, positive
 
 if TYPE_CHECKING:
     from common.messages import Message
@@ -27,17 +26,11 @@ def addressed(command: F) -> F:
         "--timeout",
         default=10.0,
         metavar="SECONDS",
-        callback=_positive,
+        callback=positive,
         help="Give up when there is no answer for so long; a server that is still to be started is waited for.",
     )(command)
     command = keys_option(command)
     return click.argument("servers", nargs=-1, required=True, metavar="tcp://HOST:PORT...")(command)
-
-
-def _positive(_: click.Context, __: click.Parameter, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value} is not a positive number of seconds")
-    return value
 
 
 @click.command(cls=Command)

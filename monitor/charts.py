@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .history import History
+from .series import Point
 from .traces import COLUMNS, WORKER_COLUMNS, Change, Trace, each_worker
 
 HEIGHT = 320
 PACE_HEIGHT = 260
+X_TICKS = 5
 ONE_RUN = ("#1f6feb",)
 RUNS = ("#2f7bf0", "#e0762f", "#2a9d72", "#b05fd6", "#d64570", "#2ba3b8", "#a5842a", "#7d8794")
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif"
@@ -38,6 +40,7 @@ class Painted:
     areas: list[Any] = field(default_factory=list)
     floors: list[Any] = field(default_factory=list)
     each: list[Any] = field(default_factory=list)
+    smoothed: list[Any] = field(default_factory=list)
     linear: list[Any] = field(default_factory=list)
     logarithmic: list[Any] = field(default_factory=list)
 
@@ -51,31 +54,28 @@ class Run:
         self.history = history
         self.colour = colour
         self._trace = Trace(history)
-        self._pace = Trace(history)
-        self.pace = ColumnDataSource({name: [] for name in COLUMNS})
         self.curve = ColumnDataSource({name: [] for name in COLUMNS})
         self.head = ColumnDataSource({name: [] for name in (*COLUMNS, "dot")})
-        self.pace_head = ColumnDataSource({name: [] for name in (*COLUMNS, "dot")})
         self.each = ColumnDataSource({name: [] for name in WORKER_COLUMNS})
-        self._each_shown: tuple[Any, ...] = ()
+        self._each_shown: tuple[float, int] | None = None
+        self._last: Point | None = None
 
-    def update(self, epochs: float, *, workers: bool) -> None:
-        """Send what is new, as means over `epochs`; the workers' curves, which are sent whole, only with `workers`."""
-        _apply(self._trace.change(epochs), self.curve, self.head)
-        _apply(self._pace.change(0.0), self.pace, self.pace_head)
-        shown = (epochs, self.history.t, len(self.history.workers))
+    def update(self, *, workers: bool) -> None:
+        """Send what is new; the workers' curves, which are sent whole, only with `workers`."""
+        last = self.history.overall.last
+        if last is not self._last:
+            self._last = last
+            self._apply(self._trace.change())
+        shown = (self.history.t, len(self.history.workers))
         if workers and shown != self._each_shown:
-            self._each_shown, self.each.data = shown, each_worker(self.history, epochs)
+            self._each_shown, self.each.data = shown, each_worker(self.history)
 
-
-def _apply(change: Change, curve: Any, end: Any) -> None:
-    if change.replace:
-        curve.data = change.columns
-    elif change.columns["t"]:
-        curve.stream(change.columns)
-    head = {**change.head, "dot": [0, 10][-len(change.head["t"]) :] if change.head["t"] else []}
-    if head != end.data:
-        end.data = head
+    def _apply(self, change: Change) -> None:
+        if change.replace:
+            self.curve.data = change.columns
+        elif change.columns["t"]:
+            self.curve.stream(change.columns)
+        self.head.data = {**change.head, "dot": [0, 10][-len(change.head["t"]) :] if change.head["t"] else []}
 
 
 class Charts:
@@ -89,10 +89,10 @@ class Charts:
         self.by_entries = self._loss("by_entries", "entries", MILLIONS, many)
         self.pace = self._pace(many)
 
-    def update(self, epochs: float, *, workers: bool) -> None:
+    def update(self, *, workers: bool) -> None:
         """Bring every run up to date."""
         for run in self.runs:
-            run.update(epochs, workers=workers)
+            run.update(workers=workers)
 
     def _loss(self, name: str, x: str, ticks: str, many: bool) -> Any:
         from bokeh.layouts import column
@@ -113,8 +113,8 @@ class Charts:
         for run in self.runs:
             self._workers(plot, run, x, shown=not many)
             self._floor(plot, run, x, many)
-            main = plot.line(x, "smooth", source=run.curve, line_width=3, line_join="round", line_cap="round")
-            self._colour(plot, run, x, "smooth", main, run.head, many)
+            main = plot.line(x, "mean", source=run.curve, line_width=3, line_join="round", line_cap="round")
+            self._colour(plot, run, x, "mean", main, many)
             self._hover(plot, main, [("run", f"{run.history.name or run.history.run}")] if many else [])
         return plot
 
@@ -139,22 +139,24 @@ class Charts:
         plot.y_range.start = 0
         for run in self.runs:
             if not many:
-                area = plot.varea("t", 0, "pace", source=run.pace, fill_alpha=0.12)
+                area = plot.varea("t", 0, "pace", source=run.curve, fill_alpha=0.12)
                 self.painted.areas.append(area.glyph)
-            line = plot.line("t", "pace", source=run.pace, line_width=2, line_join="round")
-            self._colour(plot, run, "t", "pace", line, run.pace_head, many)
+            line = plot.line("t", "pace", source=run.curve, line_width=2, line_join="round")
+            self._colour(plot, run, "t", "pace", line, many)
             self._hover(plot, line, [])
         return plot
 
-    def _colour(self, plot: Any, run: Run, x: str, y: str, line: Any, head: Any, many: bool) -> None:
+    def _colour(self, plot: Any, run: Run, x: str, y: str, line: Any, many: bool) -> None:
         """A run's curve, its end that moves with every sample, and a dot there."""
-        end = plot.line(x, y, source=head, line_width=line.glyph.line_width, line_cap="round")
-        dot = plot.scatter(x, y, source=head, size="dot", line_width=2, fill_color=run.colour, line_color="white")
+        end = plot.line(x, y, source=run.head, line_width=line.glyph.line_width, line_cap="round")
+        dot = plot.scatter(x, y, source=run.head, size="dot", line_width=2, fill_color=run.colour, line_color="white")
         if many:
             line.glyph.line_color = end.glyph.line_color = run.colour
         else:
             self.painted.mains += [line.glyph, end.glyph]
             self.painted.dots.append(dot.glyph)
+        if y == "mean":
+            self.painted.smoothed += [line.glyph, end.glyph, dot.glyph]
 
     def _hover(self, plot: Any, line: Any, first: list[tuple[str, str]]) -> None:
         from bokeh.models import CustomJSHover, HoverTool
@@ -163,7 +165,8 @@ class Charts:
         rows = [
             ("time", "@t{custom}"),
             ("entries", "@entries{0,0.0} M"),
-            ("loss", "@smooth{0.0000}"),
+            ("loss", "@mean{0.0000}"),
+            ("of these blocks", "@loss{0.0000}"),
             ("vectors at zero", "@floor{0.0000}"),
             ("entries/s", "@pace{0.00 a}"),
             ("epochs done", "@epoch"),
@@ -171,7 +174,7 @@ class Charts:
         plot.add_tools(HoverTool(renderers=[line], mode="vline", tooltips=first + rows, formatters={"@t": clock}))
 
     def _figure(self, x_ticks: str, y_ticks: str, **options: Any) -> Any:
-        from bokeh.models import CustomJSTickFormatter
+        from bokeh.models import AdaptiveTicker, CustomJSTickFormatter
         from bokeh.plotting import figure
 
         plot = figure(
@@ -190,6 +193,10 @@ class Charts:
         )
         plot.toolbar.logo = None
         plot.toolbar.autohide = True
+        round_numbers = [1, 2, 5, 10, 15, 30] if x_ticks == SECONDS else [1, 2, 5]
+        plot.xaxis[0].ticker = AdaptiveTicker(
+            base=60 if x_ticks == SECONDS else 10, mantissas=round_numbers, desired_num_ticks=X_TICKS
+        )
         for axis, code in ((plot.xaxis[0], x_ticks), (plot.yaxis[0], y_ticks)):
             axis.formatter = CustomJSTickFormatter(code=code)
             axis.update(major_tick_line_color=None, minor_tick_line_color=None, axis_line_color=None)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from common.settings import Command, keys_option, require
+from common.settings import Command, keys_option, positive, require
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -42,7 +42,11 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @keys_option
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=120.0, help="Seconds to the first sample."
+    "--timeout",
+    default=120.0,
+    metavar="SECONDS",
+    callback=positive,
+    help="Give up when an address has said nothing for so long after the start.",
 )
 def monitor(addresses: tuple[str, ...], replay: tuple[Path, ...], **options: Any) -> dict[str, Any]:
     """Watch a run: curves, workers, shards and events.
@@ -102,16 +106,19 @@ def _attach(watch: Watch, options: dict[str, Any]) -> None:
 
 def _loop(watch: Watch, stopped: Callable[[], bool], options: dict[str, Any]) -> None:
     if options["web"] is not None:
+        from .lookup import ServerLookup
         from .web import serve
 
-        serve(
-            [watch.history],
-            options["host"],
-            options["web"],
-            step=watch.step,
-            silent=lambda: watch.feed.silent,
-            stopped=stopped,
-        )
+        with closing(ServerLookup(lambda: watch.feed.requests, watch.feed.keys)) as lookup:
+            serve(
+                [watch.history],
+                options["host"],
+                options["web"],
+                lookups=[lookup],
+                step=watch.step,
+                silent=lambda: watch.feed.silent,
+                stopped=stopped,
+            )
         return
     while not (watch.over or stopped()):
         watch.step(STEP_S)
@@ -126,10 +133,12 @@ def _replay(runs: tuple[Path, ...], options: dict[str, Any]) -> dict[str, Any]:
 
         plot(histories[0], options["plot"])
     if options["web"] is not None:
+        from .lookup import RunLookup
         from .web import serve
 
         with _stopping() as stopped:
-            serve(histories, options["host"], options["web"], stopped=stopped)
+            lookups = [RunLookup(run) for run in runs]
+            serve(histories, options["host"], options["web"], lookups=lookups, stopped=stopped)
     else:
         _print(histories)
     return {"runs": [history.name for history in histories]}

@@ -6,80 +6,40 @@ bound, whatever arrives: curves are thinned, and beyond a number of workers, sha
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from dataclasses import replace
+from typing import NamedTuple
 
 from common.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
 
-from .series import Point, Rolling, Series, merge
-from .units import plain
+from .members import Shard, Worker, rate
+from .series import Point, Series
+from .units import natural, plain
 
 ALL = "all"
 OVERALL_POINTS = 4_000
-WORKER_POINTS = 400
 MAX_WORKERS = 256
 MAX_SHARDS = 256
 MAX_TESTS = 32
 MAX_EVENTS = 200
+MAX_BINS = 32
+HOTTEST = 8
 JITTER_S = 1.0
 RATE_S = 3.0
 
 
-class Worker:
-    """One worker: its losses, its last state, and how fast it sends."""
+class Mean(NamedTuple):
+    """Losses over the whole matrix."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.series = Series(WORKER_POINTS)
-        self.trained = 0
-        self.sample: WorkerSample | None = None
-        self.heard: float | None = None
-        self.bytes_per_second = 0.0
-
-    @property
-    def state(self) -> str:
-        """`training`, `late`, `lost` or `left`, as the server last said."""
-        return plain(self.sample.state, 16) if self.sample else "training"
-
-    @property
-    def entries(self) -> int:
-        """Entries that it has trained."""
-        return self.sample.entries if self.sample else 0
-
-    @property
-    def entries_per_second(self) -> float:
-        """Its pace; nothing once it has gone."""
-        if self.state in ("lost", "left"):
-            return 0.0
-        if self.sample:
-            return self.sample.entries_per_second
-        return self.series.last.entries_per_second if self.series.last else 0.0
-
-    def age_s(self, now: float) -> float | None:
-        """Seconds since the server last heard of it; None before the server said so."""
-        if self.sample is None or self.heard is None:
-            return None
-        return self.sample.age_s + max(0.0, now - self.heard)
-
-
-@dataclass
-class Shard:
-    """One server shard: its last counters, and its traffic."""
-
-    sample: ServerSample
-    heard: float
-    bytes_per_second: float = 0.0
-    pulls_per_second: float = 0.0
-    pushes_per_second: float = 0.0
+    loss: float
+    bias_only_loss: float
 
 
 class History:
     """Takes samples in the order in which they arrive; everything else is for reading."""
 
-    def __init__(self, name: str = "", entries_per_epoch: float = math.inf) -> None:
+    def __init__(self, name: str = "") -> None:
         self.name = name
-        self._entries_per_epoch = entries_per_epoch  # for records, which do not say how much there is to do
         self._forget()
 
     def _forget(self) -> None:
@@ -91,7 +51,6 @@ class History:
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.noted = 0
         self.loss: LossSample | None = None
-        self._begin_means()
         self.origin: float | None = None
         self.heard: float | None = None
         self.lost = 0
@@ -136,16 +95,30 @@ class History:
         return min(1.0, self.loss.entries / self.loss.total)
 
     @property
-    def per_epoch(self) -> float:
-        """Entries of one epoch; infinite when that is not known."""
-        if self.loss is None or self.loss.total <= 0 or self.loss.epochs <= 0:
-            return self._entries_per_epoch
-        return self.loss.total / self.loss.epochs
+    def mean(self) -> Mean:
+        """The losses over the whole matrix, as last said."""
+        last = self.overall.last
+        return Mean(last.mean_loss, last.mean_bias_only_loss) if last is not None else Mean(0.0, 0.0)
 
     @property
-    def mean(self) -> Point | Rolling:
-        """`loss` and `bias_only_loss` over the last whole epoch; over what there is, in the first."""
-        return self._last_epoch or self._rolling
+    def staleness(self) -> dict[str, int]:
+        """Pushes by staleness over all shards, in the order of the bins."""
+        found: Counter[str] = Counter()
+        for shard in list(self.shards.values()):
+            found.update({plain(bin, 16): max(0, int(count)) for bin, count in shard.sample.staleness.items()})
+        return dict(sorted(found.items(), key=lambda item: natural(item[0]))[:MAX_BINS])
+
+    @property
+    def hottest(self) -> list[tuple[str, int]]:
+        """Rows, or ranges of rows, and how often they were pushed: those that were pushed most, over all shards."""
+        each = [item for shard in list(self.shards.values()) for item in shard.sample.hottest.items()]
+        return sorted(((plain(rows, 24), int(count)) for rows, count in each), key=lambda item: -item[1])[:HOTTEST]
+
+    @property
+    def traffic(self) -> tuple[float, float]:
+        """Bytes per second that servers receive and send, all together."""
+        shards = list(self.shards.values())
+        return sum(s.received_per_second for s in shards), sum(s.sent_per_second for s in shards)
 
     @property
     def seconds(self) -> float:
@@ -201,25 +174,10 @@ class History:
             self.note("rewound", "server", f"training goes on from {sample.entries:,} entries")
             for series in (self.overall, *(worker.series for worker in self.workers.values())):
                 series.rewind(sample.entries)
-            self._begin_means()
         before = self.loss.entries if self.loss is not None else 0
         self.loss = sample
         self.origin = when if self.origin is None else self.origin
-        point = _point(sample, when, sample.entries, sample.entries - before)
-        self.overall.add(point)
-        self._add_means(point)
-
-    def _begin_means(self) -> None:
-        self._rolling = Rolling()
-        self._epoch: Point | None = None
-        self._last_epoch: Point | None = None
-
-    def _add_means(self, point: Point) -> None:
-        """Only whole epochs compare, as each holds every block once; the rolling mean stands in for the first."""
-        self._rolling.add(point, self.per_epoch)
-        self._epoch = point if self._epoch is None else merge(self._epoch, point)
-        if self._epoch.entries >= self.per_epoch * 0.999:
-            self._last_epoch, self._epoch = self._epoch, None
+        self.overall.add(_point(sample, when, sample.entries, sample.entries - before))
 
     def _add_worker(self, sample: WorkerSample, now: float) -> None:
         worker = self._worker(sample.worker)
@@ -227,7 +185,7 @@ class History:
             return
         self._when(sample.t)
         if worker.sample is not None:
-            worker.bytes_per_second = _rate(worker.sample.t, worker.sample.bytes_sent, sample.t, sample.bytes_sent)
+            worker.bytes_per_second = rate(worker.sample.t, worker.sample.bytes_sent, sample.t, sample.bytes_sent)
         worker.sample, worker.heard = sample, now
 
     def _add_shard(self, sample: ServerSample, now: float) -> None:
@@ -237,10 +195,10 @@ class History:
         shard = Shard(sample, now)
         if before is not None:
             old = before.sample
-            traffic, earlier = sample.bytes_in + sample.bytes_out, old.bytes_in + old.bytes_out
-            shard.bytes_per_second = _rate(old.t, earlier, sample.t, traffic)
-            shard.pulls_per_second = _rate(old.t, old.pulls, sample.t, sample.pulls)
-            shard.pushes_per_second = _rate(old.t, old.pushes, sample.t, sample.pushes)
+            shard.received_per_second = rate(old.t, old.bytes_in, sample.t, sample.bytes_in)
+            shard.sent_per_second = rate(old.t, old.bytes_out, sample.t, sample.bytes_out)
+            shard.pulls_per_second = rate(old.t, old.pulls, sample.t, sample.pulls)
+            shard.pushes_per_second = rate(old.t, old.pushes, sample.t, sample.pushes)
         self.shards[sample.shard] = shard
 
     def _add_quality(self, sample: QualitySample) -> None:
@@ -286,9 +244,6 @@ def _point(sample: LossSample, when: float, position: int, entries: int) -> Poin
         sample.norm,
         sample.entries_per_second,
         max(1, entries),
+        mean_loss=sample.mean_loss,
+        mean_bias_only_loss=sample.mean_bias_only_loss,
     )
-
-
-def _rate(t0: float, count0: int, t1: float, count1: int) -> float:
-    """Units per second between two readings of a counter; 0 when it was set back."""
-    return max(0, count1 - count0) / (t1 - t0) if t1 > t0 else 0.0

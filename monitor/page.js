@@ -18,6 +18,7 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)")
 dark.addEventListener("change", paint)
 paint()
 
+let questions = 0 // numbered, so that the same word may be asked again
 const by_id = (id) => document.getElementById(id)
 by_id("log").addEventListener("change", (event) => {
   set(linear, {visible: !event.target.checked})
@@ -26,9 +27,12 @@ by_id("log").addEventListener("change", (event) => {
 by_id("each").addEventListener("change", (event) => {
   set(each, {visible: event.target.checked})
 })
-by_id("smooth").addEventListener("input", (event) => {
-  const value = Number(event.target.value)
-  smoothing.value = value
-  by_id("much").textContent = value === 1 ? "each epoch" : value ? `${value} epoch` : "no mean"
+by_id("smooth").addEventListener("change", (event) => {
+  set(smoothed, {y: {field: event.target.checked ? "mean" : "loss"}})
+})
+by_id("near").addEventListener("submit", (event) => {
+  event.preventDefault()
+  const word = by_id("word").value.trim()
+  if (word) asked.setv({value: `${++questions} ${word}`})
 })
 document.documentElement.dataset.ready = "yes"

@@ -7,55 +7,74 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from . import panels
+from . import nearby, panels
 from .charts import Charts
 from .history import History
+from .lookup import Lookup
 
 UPDATE_MS = 150
 PANELS_EVERY = 3
 WORKERS_EVERY = 13
-SCROLLED = ("workers", "shards", "events")
+MAX_WORD = 100
+SCROLLED = ("workers", "shards", "events", "near")
+ONE = ("status", "tiles", "workers", "near", "shards", "staleness", "hottest", "events")
+MANY = ("status", "tiles", "workers", "near")
 Silent = Callable[[], Sequence[str]]
 
 
 class Page:
     """Puts one or more Histories into a Bokeh document and keeps them current there."""
 
-    def __init__(self, document: Any, histories: list[History], silent: Silent) -> None:
+    def __init__(self, document: Any, histories: list[History], lookups: Sequence[Lookup], silent: Silent) -> None:
         from bokeh.models import InlineStyleSheet
-        from bokeh.models.widgets import Slider
+        from bokeh.models.widgets import TextInput
 
-        self._histories = histories
+        self._histories, self._lookups = histories, lookups
         self._silent = silent
+        self._word = ""
         self._ticks = 0
         self._style = InlineStyleSheet(css=_file("panels.css"))
         self._charts = Charts(histories)
-        self._smoothing = Slider(start=0, end=1, step=0.25, value=1, name="smoothing")
-        self._panels = {name: self._panel(name) for name in ("status", "tiles", "workers", "shards", "events")}
+        self._asked = TextInput(value="", name="asked")
+        self._asked.on_change("value", self._ask)
+        self._panels = {name: self._panel(name) for name in (ONE if len(histories) == 1 else MANY)}
         self.update()
         self._fill(document)
 
     def update(self) -> None:
         """Send what has changed since the last time."""
-        self._charts.update(float(self._smoothing.value), workers=self._ticks % WORKERS_EVERY == 0)
+        self._charts.update(workers=self._ticks % WORKERS_EVERY == 0)
         if self._ticks % PANELS_EVERY == 0:
             for name, words in self._words(time.monotonic()).items():
                 if self._panels[name].text != words:
                     self._panels[name].text = words
         self._ticks += 1
 
+    def _ask(self, _: str, __: str, said: str) -> None:
+        """Somebody asks for the neighbours of a word; the page numbers the questions."""
+        self._word = said.partition(" ")[2][:MAX_WORD]
+        for lookup in self._lookups:
+            lookup.want(time.monotonic())
+
     def _words(self, now: float) -> dict[str, str]:
         first = self._histories[0]
         if len(self._histories) > 1:
             colours = [run.colour for run in self._charts.runs]
-            words = {"workers": panels.comparison(self._histories, colours)}
-            return {**words, "status": panels.compared(len(self._histories))}
+            return {
+                "workers": panels.comparison(self._histories, colours),
+                "status": panels.compared(len(self._histories)),
+                "near": nearby.compared(self._word, self._histories, self._lookups, colours),
+            }
+        lookup = self._lookups[0] if self._lookups else None
         return {
             "status": panels.status(first, now, self._silent()),
             "tiles": panels.tiles(first),
             "workers": panels.workers(first, now),
             "shards": panels.shards(first),
             "events": panels.events(first),
+            "near": nearby.near(self._word, lookup, now),
+            "staleness": nearby.staleness(first),
+            "hottest": nearby.hottest(first, lookup),
         }
 
     def _panel(self, name: str) -> Any:
@@ -73,11 +92,9 @@ class Page:
         document.template_variables["compare"] = len(self._histories) > 1
         document.title = "Glovewire"
         charts = self._charts
-        for root in (*self._panels.values(), charts.by_time, charts.by_entries, charts.pace, self._smoothing):
+        for root in (*self._panels.values(), charts.by_time, charts.by_entries, charts.pace, self._asked):
             document.add_root(root)
-        document.js_on_event(
-            "document_ready", self._script("page.js", **vars(charts.painted), smoothing=self._smoothing)
-        )
+        document.js_on_event("document_ready", self._script("page.js", **vars(charts.painted), asked=self._asked))
         cut = 'document.getElementById("cut").classList.toggle("shown", %s)'
         document.js_on_event("connection_lost", self._script(None, cut % "true"))
         document.js_on_event("client_reconnected", self._script(None, cut % "false"))

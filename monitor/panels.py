@@ -8,6 +8,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from common.messages import ServerSample
+
 from . import units
 from .history import History
 
@@ -57,10 +59,10 @@ def tiles(history: History) -> str:
     if sample is None:
         empty = (_tile("loss", "–"), _tile("entries per second", "–"), _tile("workers", history.active))
         return f"<div class=tiles>{''.join(empty)}</div>"
-    mean = history.mean
+    mean, (received, sent) = history.mean, history.traffic
     shown = [
         _tile(
-            "loss, mean of an epoch",
+            "loss",
             units.loss(mean.loss),
             f"vectors at zero: {units.loss(mean.bias_only_loss)}",
             "main",
@@ -68,6 +70,7 @@ def tiles(history: History) -> str:
         _tile("epoch", _epoch(history), _bar(history), ""),
         _tile("entries per second", units.amount(history.entries_per_second), f"{units.amount(sample.entries)} done"),
         _tile("workers", history.active, _gone(history)),
+        _tile("servers receive", f"{units.amount(received, 'B')}/s", f"and send {units.amount(sent, 'B')}/s"),
         _tile("mean vector norm", f"{sample.norm:.2f}", "grows as vectors learn"),
     ]
     shown += [
@@ -86,33 +89,49 @@ def workers(history: History, now: float) -> str:
             units.amount(worker.entries),
             units.amount(worker.entries_per_second),
             f"{units.amount(worker.bytes_per_second, 'B')}/s",
+            str(worker.sample.staleness) if worker.sample else "",
             "" if (age := worker.age_s(now)) is None else units.age(age),
         )
         for worker in order[:MAX_ROWS]
     ]
-    return _table(
-        ("worker", "state", "entries", "entries/s", "sends", "heard"), rows, len(order) - len(rows), "no workers yet"
-    )
+    headings = ("worker", "state", "entries", "entries/s", "sends", "stale by", "heard")
+    return table(headings, rows, len(order) - len(rows), "no workers yet")
 
 
 def shards(history: History) -> str:
     """A row for each shard, with bars that show whether the load is balanced."""
     order = [history.shards[number] for number in sorted(history.shards)]
-    most_rows = max((shard.sample.rows for shard in order), default=0)
-    most_traffic = max((shard.bytes_per_second for shard in order), default=0.0)
+    several = len(order) > 1
+    most_rows = max((shard.sample.rows for shard in order), default=0) if several else 0
+    most_traffic = max((shard.bytes_per_second for shard in order), default=0.0) if several else 0.0
     rows = [
         (
-            f"{shard.sample.shard + 1} of {shard.sample.shards}",
+            str(shard.sample.shard),
             _meter(shard.sample.rows, most_rows, f"{shard.sample.rows:,}"),
+            units.amount(shard.sample.table_bytes, "B"),
             _meter(shard.bytes_per_second, most_traffic, f"{units.amount(shard.bytes_per_second, 'B')}/s"),
-            f"{units.amount(shard.pulls_per_second)} / {units.amount(shard.pushes_per_second)}",
+            units.amount(shard.pulls_per_second),
+            units.amount(shard.pushes_per_second),
             str(shard.sample.parked),
-            str(shard.sample.refused),
+            f"{shard.sample.repeated:,}",
+            f"{shard.sample.refused:,}",
+            _checkpoints(shard.sample),
         )
         for shard in order[:MAX_ROWS]
     ]
-    headings = ("shard", "rows", "traffic", "pulls, pushes/s", "parked", "refused")
-    return _table(headings, rows, len(order) - len(rows), "no shard has said anything yet")
+    headings = (
+        "shard",
+        "rows",
+        "memory",
+        "traffic",
+        "pulls/s",
+        "pushes/s",
+        "waiting",
+        "repeated",
+        "refused",
+        "checkpoints",
+    )
+    return table(headings, rows, len(order) - len(rows), "no shard has said anything yet")
 
 
 def events(history: History) -> str:
@@ -148,7 +167,7 @@ def comparison(histories: Sequence[History], colours: Sequence[str]) -> str:
             )
         )
     headings = ("run", "loss", "vectors at zero", "norm", "entries", "time", "entries/s", "workers")
-    return _table(headings, rows, 0, "nothing to compare")
+    return table(headings, rows, 0, "nothing to compare")
 
 
 def compared(count: int) -> str:
@@ -179,6 +198,10 @@ def _gone(history: History) -> str:
     return ", ".join([f"{lost} lost"] * bool(lost) + [f"{left} left"] * bool(left)) or "all well"
 
 
+def _checkpoints(sample: ServerSample) -> str:
+    return f"{sample.checkpoints} · {sample.checkpoint_s:.2f} s" if sample.checkpoints else "none"
+
+
 def _state(state: str) -> str:
     kind = state if state in _WORST_FIRST else "other"
     return f"<span class='state {kind}'>{text(state)}</span>"
@@ -189,15 +212,19 @@ def _tone(kind: str) -> str:
 
 
 def _meter(value: float, most: float, says: str) -> str:
-    share = value / most if most > 0 else 0.0
+    """A bar that compares with the largest; just the figure when there is nothing to compare with."""
+    if most <= 0:
+        return text(says)
+    share = value / most
     return f"<span class=meter><i style='width:{share:.0%}'></i></span>{text(says)}"
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], more: int, none: str) -> str:
-    """Cells are HTML already."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], more: int = 0, none: str = "") -> str:
+    """An HTML table; cells are HTML already. `none` stands there when there are no rows."""
     if not rows:
         return f"<p class=none>{text(none)}</p>"
     head = "".join(f"<th scope=col>{text(heading)}</th>" for heading in headings)
+    head = f"<thead><tr>{head}</tr></thead>" if head else ""
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     rest = f"<p class=none>and {more} more</p>" if more > 0 else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+    return f"<table>{head}<tbody>{body}</tbody></table>{rest}"

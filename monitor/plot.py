@@ -16,7 +16,7 @@ from common.errors import OutputError, UsageError
 
 from . import units
 from .history import History
-from .series import Point, by_epoch
+from .series import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ FORMATS = {".png": "png", ".svg": "svg"}
 INK, FAINT, GRID = "#1b1f24", "#6e7781", "#e4e8ec"
 OVERALL, FLOOR = "#0b62d6", "#b3541e"
 WORKERS = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
-ALL_WORKERS, AT_ZERO = "all workers, mean of each epoch", "vectors at zero (biases alone)"
+ALL_WORKERS, AT_ZERO = "all workers, over the whole matrix", "vectors at zero (biases alone)"
 NAMED_WORKERS = 8
 MARKED_EPOCHS = 20
 LOG_FROM_RATIO = 4.0
@@ -58,7 +58,7 @@ def draw(history: History, title: str = "") -> Figure:
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1, wspace=0.02)
     FigureCanvasAgg(figure)
     by_time, by_entries = figure.subplots(1, 2, sharey=True)
-    curve = by_epoch(history.overall.curve(), history.per_epoch)
+    curve = history.overall.curve()
     scale, unit = _time_unit(history.seconds)
     _draw_axes(by_time, history, curve, lambda point: history.since_start(point.t) / scale)
     _draw_axes(by_entries, history, curve, lambda point: point.position / 1e6)
@@ -82,10 +82,16 @@ def _draw_axes(axes: Axes, history: History, curve: Sequence[Point], place: Call
         xs, ys = [place(point) for point in points], [point.loss for point in points]
         axes.plot(xs, ys, color=colour, lw=0.8, alpha=0.5, label=label, zorder=2)
     xs = [place(point) for point in curve]
-    axes.plot(xs, [p.bias_only_loss for p in curve], color=FLOOR, lw=1.5, ls=(0, (5, 2.5)), label=AT_ZERO, zorder=3)
-    axes.plot(xs, [p.loss for p in curve], color=OVERALL, lw=2.6, label=ALL_WORKERS, solid_capstyle="round", zorder=4)
+    axes.plot(
+        xs, [p.mean_bias_only_loss for p in curve], color=FLOOR, lw=1.5, ls=(0, (5, 2.5)), label=AT_ZERO, zorder=3
+    )
+    axes.plot(
+        xs, [p.mean_loss for p in curve], color=OVERALL, lw=2.6, label=ALL_WORKERS, solid_capstyle="round", zorder=4
+    )
     if curve:
-        axes.plot(xs[-1:], [curve[-1].loss], "o", color=OVERALL, ms=6, mec="white", mew=1.2, zorder=5, clip_on=False)
+        axes.plot(
+            xs[-1:], [curve[-1].mean_loss], "o", color=OVERALL, ms=6, mec="white", mew=1.2, zorder=5, clip_on=False
+        )
     axes.set_xlim(0, max(xs, default=1.0) * 1.04 or 1.0)
 
 
@@ -123,7 +129,7 @@ def _set_losses(axes: Axes, curve: Sequence[Point], samples: Sequence[float]) ->
     """A logarithmic scale when the loss falls far, with plain numbers on it."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-    values = [value for point in curve for value in (point.loss, point.bias_only_loss) if value > 0]
+    values = [value for point in curve for value in (point.mean_loss, point.mean_bias_only_loss) if value > 0]
     if not values:
         return
     if max(values) / min(values) < LOG_FROM_RATIO:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from common.errors import ArtifactError, GlovewireError, OutputError
 from common.messages import STREAM, LossSample, Message
 from common.wire import message_of
 
-from .history import ALL, History
+from .history import History
 
 _BY_TOPIC = {kind.topic: kind for kind in STREAM}
 _LEFT_OUT = {"epochs", "total"}
@@ -80,9 +79,8 @@ def read_metrics(path: Path) -> History:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
         raise ArtifactError(f"{file} cannot be read: {error.strerror or error}") from error
-    samples = list(_samples(file, lines))
-    history = History(_name(file), _entries_per_epoch(samples))
-    for sample in samples:
+    history = History(_name(file))
+    for sample in _samples(file, lines):
         history.add(sample, sample.t)
     if history.overall.last is None:
         raise ArtifactError(f"{file} holds no losses yet")
@@ -100,12 +98,6 @@ def _samples(file: Path, lines: list[bytes]) -> Iterator[Any]:
             if number == len(lines):  # no newline after it: torn by a crash
                 return
             raise ArtifactError(f"{file}, line {number} is not a sample: {error}") from error
-
-
-def _entries_per_epoch(samples: list[Any]) -> float:
-    """What the records tell of it: after e epochs at least e times as many entries are done."""
-    overall = [s for s in samples if isinstance(s, LossSample) and s.worker == ALL and s.epoch > 0]
-    return min((sample.entries / sample.epoch for sample in overall), default=math.inf)
 
 
 def from_record(record: dict[str, Any]) -> Any:

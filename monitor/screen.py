@@ -11,8 +11,8 @@ from rich.text import Text
 
 from . import units
 from .chart import chart
-from .history import History, Worker
-from .series import by_epoch
+from .history import History
+from .members import Worker
 
 QUIET_AFTER_S = 3.0
 LABEL = 7
@@ -140,8 +140,8 @@ def _numbers(history: History) -> Text:
 
 
 def _chart(history: History, width: int, height: int, ascii_only: bool) -> list[RenderableType]:
-    curve = by_epoch(history.overall.curve(), history.per_epoch)
-    curves = [[(p.t, p.loss) for p in curve], [(p.t, p.bias_only_loss) for p in curve]]
+    curve = history.overall.curve()
+    curves = [[(p.t, p.mean_loss) for p in curve], [(p.t, p.mean_bias_only_loss) for p in curve]]
     rows, (low, high) = chart(curves, width - LABEL - 2, height, ascii_only=ascii_only)
     labels = {0: units.loss(high)[:6], height - 1: units.loss(low)[:6]} if curve else {}
     edge = "|" if ascii_only else "▕"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 class Point:
     """Where training stood at `t` seconds: means over `entries` entries in `samples` samples.
 
-    `position` is the number of entries that all workers have done.
+    `position` is the number of entries that all workers have done; the means are those over the whole matrix.
     """
 
     t: float
@@ -26,6 +26,8 @@ class Point:
     entries_per_second: float
     entries: int = 1
     samples: int = 1
+    mean_loss: float = 0.0
+    mean_bias_only_loss: float = 0.0
 
 
 class Series:
@@ -103,12 +105,6 @@ class Rolling:
             self._count(self._points.popleft(), -1)
         self.loss, self.bias_only_loss = (max(0.0, total / self._entries) for total in self._sums)
         return replace(point, loss=self.loss, bias_only_loss=self.bias_only_loss)
-
-    def with_also(self, point: Point, span: float) -> Point:
-        """What `add` would return, without taking the point."""
-        other = Rolling()
-        other._points, other._entries, other._sums = self._points.copy(), self._entries, list(self._sums)
-        return other.add(point, span)
 
     def _count(self, point: Point, sign: int) -> None:
         self._entries += sign * point.entries

@@ -11,12 +11,16 @@ import errno
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import BindError, GlovewireError
 
 from .extras import require_extra
 from .history import History
+from .lookup import Lookup
+
+if TYPE_CHECKING:
+    from bokeh.document import Document
 
 STEP_MS = 50
 KEEP_ALIVE_MS = 10_000
@@ -28,11 +32,14 @@ def serve(
     host: str,
     port: int,
     *,
+    lookups: Sequence[Lookup] = (),
     step: Callable[[float], None] = lambda _: None,
     silent: Callable[[], Sequence[str]] = tuple,
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Serve `histories` at http://host:port/ until `stopped`, calling `step(0.0)` all the while.
+
+    `lookups` answer what words are near, one a history; without them nobody can ask.
 
     The line `dashboard http://...` on stderr says where; port 0 takes a free one. Raises what `step` raises, BindError
     when the port cannot be had, and MissingExtra without bokeh.
@@ -40,7 +47,12 @@ def serve(
     require_extra("bokeh", "web", "--web")
     from tornado.ioloop import IOLoop, PeriodicCallback
 
-    with _server(histories, host, port, silent) as (server, taken):
+    from .page import Page
+
+    def open_page(document: Document) -> None:
+        Page(document, histories, lookups, silent)
+
+    with _server(open_page, host, port) as (server, taken):
         sys.stderr.write(f"dashboard http://{host}:{taken}/\n")
         sys.stderr.flush()
         failures: list[GlovewireError] = []
@@ -48,6 +60,8 @@ def serve(
         def tick() -> None:
             try:
                 step(0.0)
+                for lookup in lookups:
+                    lookup.step()
             except GlovewireError as error:
                 failures.append(error)
             if failures or stopped():
@@ -62,9 +76,7 @@ def serve(
 
 
 @contextlib.contextmanager
-def _server(
-    histories: list[History], host: str, port: int, silent: Callable[[], Sequence[str]]
-) -> Iterator[tuple[Any, int]]:
+def _server(open_page: Callable[[Document], None], host: str, port: int) -> Iterator[tuple[Any, int]]:
     from bokeh.application import Application
     from bokeh.application.handlers.function import FunctionHandler
     from bokeh.server.server import BaseServer
@@ -74,14 +86,9 @@ def _server(
     from tornado.httpserver import HTTPServer
     from tornado.ioloop import IOLoop
 
-    from .page import Page
-
     settings.resources = "server"
     for name in ("bokeh", "tornado.access"):
         logging.getLogger(name).setLevel(logging.ERROR)  # a browser that leaves in the middle is no news
-
-    def open_page(document: Any) -> None:
-        Page(document, histories, silent)
 
     try:
         sockets, taken = bind_sockets(host, port)

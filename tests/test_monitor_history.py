@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from monitor_fakes import loss, run_of, shard, worker
+from monitor_fakes import loss, run_of, server_sample, shard, worker
 
 from common.messages import Event, QualitySample
 from monitor import history as module
@@ -39,18 +39,40 @@ def test_thinning_keeps_means_and_says_that_points_changed() -> None:
     assert series.generation > 0
 
 
-def test_means_over_an_epoch_do_not_show_which_block_a_sample_comes_from() -> None:
-    history = History()
+def test_whole_epochs_do_not_show_which_block_a_sample_comes_from() -> None:
+    series = Series(100)
     for number in range(1, 41):  # an epoch is 10 samples, one of them of a block that is hard to fit
         value = 1.0 if number % 10 == 3 else 0.1
-        history.add(loss(float(number), entries=50 * number, value=value, total=1000), 0.0)  # type: ignore[arg-type]
-    assert history.per_epoch == 500
-    assert history.mean.loss == pytest.approx(0.19)
-    assert history.mean.bias_only_loss == pytest.approx(0.7)
-    means = by_epoch(history.overall.curve(), history.per_epoch)[-5:]
+        series.add(Point(float(number), 50 * number, number // 10, value, 0.7, 1.0, 100.0, entries=50))
+    means = by_epoch(series.curve(), 500)[-5:]
     assert [p.loss for p in means] == pytest.approx([0.19] * 5)
     assert [p.position for p in means] == [250, 750, 1250, 1750, 2000]
-    assert [p.loss for p in rolled(history.overall.curve(), 0.0)][2] == 1.0
+    assert [p.loss for p in rolled(series.curve(), 0.0)][2] == 1.0
+
+
+def test_the_loss_over_the_whole_matrix_is_what_the_server_says() -> None:
+    history = History()
+    assert history.mean == (0.0, 0.0)
+    history.add(loss(entries=50, value=0.9, mean_loss=0.4, mean_bias_only_loss=0.6), 0.0)
+    assert history.mean == (0.4, 0.6)
+
+
+def test_staleness_and_hot_rows_are_those_of_all_shards() -> None:
+    history = History()
+    for number in (0, 1):
+        told = {"staleness": {"0": 5, "1": 1, "2-3": 2, "16-31": 1}, "hottest": {"7": 10 + number, "0-99": 3}}
+        history.add(server_sample(1.0, number, 2, 100, 5, 0, **told), 0.0)
+    assert list(history.staleness.items()) == [("0", 10), ("1", 2), ("2-3", 4), ("16-31", 2)]
+    assert history.hottest == [("7", 11), ("7", 10), ("0-99", 3), ("0-99", 3)]
+
+
+def test_shards_that_began_at_other_times_do_not_push_the_clock() -> None:
+    history = History()
+    for t in range(1, 60):
+        history.add(loss(float(t), entries=t), 0.0)
+        history.add(shard(1, t + 40.0), 0.0)
+        history.add(Event(t - 0.9 if t > 1 else 0.0, "checkpoint", "x", ""), 0.0)
+    assert history.t == 59.0
 
 
 def test_a_rewound_series_forgets_what_is_beyond() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
-from monitor_fakes import loss, run_of, shard, worker
+from monitor_fakes import loss, run_of, server_sample, shard, worker
 
 from common.messages import Event, QualitySample
-from monitor import panels
+from monitor import nearby, panels
 from monitor.history import History
-from monitor.traces import Trace, each_worker
+from monitor.lookup import Known, unit
+from monitor.traces import ALL_POINTS, Trace, each_worker
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 ALLOWED = {"div", "b", "span", "small", "i", "table", "thead", "tbody", "tr", "th", "td", "ol", "li", "time", "p"}
@@ -94,7 +97,7 @@ def replayed(trace: Trace, history: History) -> tuple[dict[str, list[float]], in
         history.add(sample, 0.0)
         if number % 7:
             continue
-        change = trace.change(0.0)
+        change = trace.change()
         restarts += change.replace
         for name, values in change.columns.items():
             columns[name] = values if change.replace else columns[name] + values
@@ -108,28 +111,25 @@ def test_a_reader_that_follows_a_trace_has_the_curve(limit: int) -> None:
     history.overall.limit = limit
     trace = Trace(history)
     columns, restarts = replayed(trace, history)
-    change = trace.change(0.0)
-    assert columns["t"] + change.columns["t"] == [history.since_start(point.t) for point in history.overall.points]
+    change = trace.change()
+    assert columns["t"] + change.columns["t"] == [
+        round(history.since_start(point.t), 2) for point in history.overall.points
+    ]
     assert change.head["t"][-1] == pytest.approx(19.98)
     assert restarts <= 6
 
 
-def test_another_span_of_means_starts_over() -> None:
+def test_a_trace_says_nothing_twice() -> None:
     history = History()
-    for number, value in enumerate([1.0, 0.0, 1.0, 0.0], start=1):
-        history.add(loss(float(number), entries=100 * number, value=value, total=400), 0.0)  # type: ignore[arg-type]
+    for number, value in enumerate([1.0, 0.0, 1.0], start=1):
+        history.add(loss(float(number), entries=100 * number, value=value, mean_loss=0.5), 0.0)
     trace = Trace(history)
-    assert trace.change(0.0).columns["smooth"] == [1.0, 0.0, 1.0, 0.0]
-    change = trace.change(1.0)
+    change = trace.change()
+    assert (change.columns["loss"], change.columns["mean"]) == ([1.0, 0.0, 1.0], [0.5] * 3)
     assert change.replace
-    assert change.columns["smooth"] == [0.5, 0.5], "two whole epochs"
-    assert change.columns["entries"] == [1e-4, 3e-4], "each in its middle"
-    assert change.head["smooth"] == [0.5, 0.5]
-    assert change.head["entries"][-1] == 4e-4
-    assert not trace.change(1.0).replace
-    half = trace.change(0.5)
-    assert half.replace
-    assert half.columns["smooth"] == [1.0, 0.0, 1.0, 0.0]
+    change = trace.change()
+    assert (change.columns["loss"], change.replace) == ([], False)
+    assert change.head["mean"][-1] == 0.5
 
 
 def test_another_run_replaces_the_curve() -> None:
@@ -137,10 +137,10 @@ def test_another_run_replaces_the_curve() -> None:
     history.begin("a")
     history.add(loss(), 0.0)
     trace = Trace(history)
-    trace.change(0.0)
+    trace.change()
     history.begin("b", anew=True)
     history.add(loss(0.5, entries=3), 0.0)
-    change = trace.change(0.0)
+    change = trace.change()
     assert change.replace
     assert change.columns["entries"] == [3e-6]
 
@@ -149,7 +149,81 @@ def test_each_worker_has_a_coarse_curve() -> None:
     history = History()
     for sample in run_of(["w10", "w2"], seconds=20, hz=50):
         history.add(sample, 0.0)
-    found = each_worker(history, 0.5)
+    found = each_worker(history)
     assert found["worker"] == ["w2", "w10"]
     assert all(100 < len(curve) <= 150 for curve in found["loss"])
     assert [len(curve) for curve in found["t"]] == [len(curve) for curve in found["loss"]]
+
+
+def test_fifty_workers_have_coarser_curves_than_two() -> None:
+    history = History()
+    for sample in run_of([f"w{n}" for n in range(50)], seconds=20, hz=20):
+        history.add(sample, 0.0)
+    assert sum(map(len, each_worker(history)["loss"])) <= ALL_POINTS
+
+
+MARKUP = "<img src=x>"
+
+
+@dataclass
+class Fixed:
+    """A lookup that knows what it knows."""
+
+    known: Known | None = None
+    trouble: str = ""
+    share: float | None = None
+
+    def want(self, now: float) -> None:
+        raise AssertionError
+
+    def step(self) -> None:
+        raise AssertionError
+
+
+def known(*words: str) -> Known:
+    vectors = unit(np.eye(len(words), dtype=np.float32) + 1)
+    return Known(words, {word: row for row, word in enumerate(words)}, vectors)
+
+
+@pytest.mark.parametrize(
+    ("word", "lookup", "says"),
+    [
+        ("", Fixed(), "Asks the running server"),
+        ("one", None, "nobody to ask"),
+        ("one", Fixed(share=0.0), "asking for the vectors"),
+        ("one", Fixed(known("one", MARKUP), share=0.4), "width:40%"),
+        ("one", Fixed(known("one", MARKUP)), "&lt;img src=x&gt;"),
+        ("ONE", Fixed(known("one", "two")), "0.80"),
+        (MARKUP, Fixed(known("one", "two")), "&lt;img src=x&gt; is not among the 2 words"),
+        ("one", Fixed(trouble=MARKUP), "&lt;img src=x&gt;"),
+    ],
+)
+def test_nearest_words_are_told_as_text(word: str, lookup: Fixed | None, says: str) -> None:
+    told = nearby.near(word, lookup, 0.5)
+    assert says in told
+    assert "<img" not in told
+    assert "ago" not in told
+    if lookup is not None and lookup.known is not None:
+        assert "as of 30 s ago" in nearby.near(word, lookup, 30.0) or "not among" in told
+
+
+def test_runs_are_asked_side_by_side() -> None:
+    first, second = History("a <b>"), History("b")
+    lookups = [Fixed(known("one", "two")), Fixed(trouble="no vectors")]
+    told = nearby.compared("one", [first, second], lookups, ["red", "blue"])
+    assert "a &lt;b&gt;" in told
+    assert "two" in told
+    assert "no vectors" in told
+
+
+def test_staleness_and_hot_rows_are_shown_with_their_words() -> None:
+    history = History()
+    assert "no shard" in nearby.staleness(history)
+    told = {"staleness": {"0": 3, "1": 1}, "hottest": {"1": 9, "0": 2, "40-79": 1, "99": 1}}
+    history.add(server_sample(1.0, 0, 1, 100, 5, 0, **told), 0.0)
+    assert "75.0%" in nearby.staleness(history)
+    assert "row 1" in nearby.hottest(history, None)
+    rows = nearby.hottest(history, Fixed(known("one", MARKUP)))
+    assert "&lt;img src=x&gt;" in rows
+    assert "rows 40 to 79" in rows
+    assert "row 99" in rows

@@ -13,11 +13,13 @@ from itertools import count
 from pathlib import Path
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from monitor_browser import Browser, chromium
 from monitor_fakes import Publisher, loss, run_of, shard, until, worker
 
 from common.messages import Event
+from common.run import write_vectors
 from monitor.records import Recorder
 
 pytest.importorskip("bokeh", reason="the extra `web` is not installed")
@@ -131,6 +133,7 @@ def test_three_runs_are_compared_in_light_and_dark_on_any_screen(tmp_path: Path)
         with Recorder(folder / "metrics.jsonl") as recorder:
             for sample in run_of(seconds=10 * number, seed=number):
                 recorder.add(sample)
+        write_vectors(folder, ["king", "queen"], np.eye(2, dtype=np.float32) + number)
         arguments += ["--replay", str(folder)]
     with dashboard(*arguments) as url, Browser() as browser:
         backs = set()
@@ -145,11 +148,12 @@ def test_three_runs_are_compared_in_light_and_dark_on_any_screen(tmp_path: Path)
         browser.run("document.getElementById('log').click()")
         figures = "Bokeh.documents[0].get_model_by_name('by_time').children.map((figure) => figure.visible)"
         assert browser.run(figures) == [False, True]
-        data = "Bokeh.documents[0].get_model_by_name('by_time').children[0].renderers[1].data_source.data"
-        coarse = browser.run(f"{data}.t.length")
-        move = "(s) => { s.value = 0; s.dispatchEvent(new Event('input')); return true }"
-        browser.run(f"({move})(document.getElementById('smooth'))")
-        browser.until(f"{data}.t.length > 2 * {coarse}")
+        drawn = "Bokeh.documents[0].get_model_by_name('by_time').children[0].renderers.map((r) => r.glyph.y?.field)"
+        assert "mean" in browser.run(drawn)
+        browser.run("document.getElementById('smooth').click()")
+        assert "mean" not in browser.run(drawn)
+        browser.run("document.getElementById('word').value = 'queen'; document.querySelector('#near button').click()")
+        browser.until(f"({SHOWN % 'near'}).includes('king')")
         assert_nothing_wrong(browser, url)
 
 
