@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from common import dataset as datasets
+from common import keys
 from common.artifacts import writing
 from common.options import TrainingOptions
 from common.rows import RowLayout
@@ -21,8 +22,14 @@ from .processes import READY_S, Children
 
 
 @contextmanager
-def served(folder: Path, rows: int, options: TrainingOptions) -> Iterator[tuple[ServerStore, int]]:
-    """A store on a server of its own, which ends with it, and that process's id."""
+def served(
+    folder: Path, rows: int, options: TrainingOptions, *, encrypted: bool = False
+) -> Iterator[tuple[ServerStore, int]]:
+    """A store on a server of its own, which ends with it, and that process's id; `encrypted` with fresh keys."""
+    mine = None
+    if encrypted:
+        keys.make(folder / "keys")
+        mine = keys.of_client(folder / "keys")
     dataset = _words_alone(folder, rows)
     children = Children(folder / "logs")
     try:
@@ -30,11 +37,12 @@ def served(folder: Path, rows: int, options: TrainingOptions) -> Iterator[tuple[
             "server 0",
             [
                 "server", str(dataset.path), "--out", str(folder / "run"), "--bind", "tcp://127.0.0.1:0", "--publish",
-                "tcp://127.0.0.1:0", "--no-verify", *training_arguments(options),
+                "tcp://127.0.0.1:0", "--no-verify", *(["--keys", str(folder / "keys")] if encrypted else []),
+                *training_arguments(options),
             ],
         )  # fmt: skip
         address = server.ready_line(time.monotonic() + READY_S).split()[1]
-        with Client([address], "bench", dataset.checksum) as client:
+        with Client([address], "bench", dataset.checksum, keys=mine) as client:
             client.connect()
             yield ServerStore(client, options, rows, RowLayout.of(options).width), server.process.pid
     finally:

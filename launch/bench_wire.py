@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,12 @@ from .bench_server import served
 from .bench_tally import Measurement, Tally
 from .usage import cpu_seconds
 
-ROW: dict[str, Any] = {"schedule": "minibatch", "consistency": "async", "tied": True, "optimizer": "adagrad-row"}
-"""What a row holds does not follow the defaults of training, so that figures of different versions compare."""
+ROW: dict[str, Any] = {
+    "schedule": "minibatch", "consistency": "async", "tied": True, "optimizer": "adagrad-row", "batch_size": 1,
+    "epochs": 1_000_000,
+}  # fmt: skip
+"""What a row holds does not follow the defaults of training, so that figures of different versions compare; and the
+training is so long that the server does not take it for complete."""
 PLACES = 16
 """Different rows that messages of one size are about, drawn once."""
 NULL_ROWS = 32
@@ -70,12 +74,13 @@ class WireConfig:
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One figure: an operation on random rows or on a contiguous range, so many at a time."""
+    """One figure: an operation on random rows or on a contiguous range, so many at a time, perhaps encrypted."""
 
     operation: str
     place: str
     size: int
     window: int
+    encrypted: bool = False
 
 
 def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -85,10 +90,13 @@ def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
     before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
         options = TrainingOptions(**ROW, dim=config.dim)
-        with served(Path(folder), config.rows, options) as (store, server):
-            wire = Wire(config, store, server)
-            tallies, steps = _measure(config, wire, tell)
-            lost = wire.rows_not_as_pushed()
+        plain, secret = (
+            served(Path(folder, name), config.rows, options, encrypted=name == "secret") for name in ("plain", "secret")
+        )
+        with plain as (store, server), secret as others:
+            wires = Wire(config, store, server), Wire(config, *others)
+            tallies, steps = _measure(config, wires, tell)
+            lost = sum(wire.rows_not_as_pushed() for wire in wires)
     row_bytes = store.width * 4
     results = [{**vars(case), **tally.figures(row_bytes)} for case, tally in sorted(tallies.items())]
     every = (*tallies.values(), *steps.values())
@@ -105,7 +113,10 @@ def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def _measure(config: WireConfig, wire: Wire, tell: Callable[[str], None]) -> tuple[dict[Case, Tally], dict[str, Tally]]:
+def _measure(
+    config: WireConfig, wires: tuple[Wire, Wire], tell: Callable[[str], None]
+) -> tuple[dict[Case, Tally], dict[str, Tally]]:
+    """Every case over the plain wire, and those of ranges with the most messages in flight over the encrypted one."""
     cases = [
         Case(operation, place, size, window)
         for operation in ("pull", "push")
@@ -113,14 +124,19 @@ def _measure(config: WireConfig, wire: Wire, tell: Callable[[str], None]) -> tup
         for size in config.sizes
         for window in config.windows
     ]
+    cases += [
+        replace(case, encrypted=True) for case in cases if case.place == "range" and case.window == max(config.windows)
+    ]
     tallies: dict[Case, Tally] = defaultdict(Tally)
     steps = {"null_step": Tally(), "null_step_push_not_awaited": Tally()}
-    wire.run(wire.starter(Case("pull", "random", NULL_ROWS, 1)), 1, min(WARM_S, config.seconds))
+    for wire in wires:
+        wire.run(wire.starter(Case("pull", "random", NULL_ROWS, 1)), 1, min(WARM_S, config.seconds))
     for repeat in range(config.repeats):
         for case in cases:
+            wire = wires[case.encrypted]
             tallies[case].add(case.size, wire.run(wire.starter(case), case.window, config.seconds))
         for name, tally in steps.items():
-            tally.add(NULL_ROWS, wire.null_steps(config.seconds, await_push=name == "null_step"))
+            tally.add(NULL_ROWS, wires[False].null_steps(config.seconds, await_push=name == "null_step"))
         tell(f"repeat {repeat + 1} of {config.repeats} is done")
     return dict(tallies), steps
 
@@ -256,7 +272,7 @@ def table(result: dict[str, Any]) -> str:
     """The result as text for people."""
     lines = ["operation  rows/message  window   M rows/s (least to most)    GB/s   p50 us   p99 us"]
     for one in result["results"]:
-        rate, name = one["rows_per_second"], f"{one['operation']} {one['place']}"
+        rate, name = one["rows_per_second"], f"{one['operation']} {'CURVE' if one['encrypted'] else one['place']}"
         lines.append(
             f"{name:<12}{one['size']:>11}{one['window']:>8}{rate['median'] / 1e6:>11.3f}"
             f" ({rate['min'] / 1e6:.3f} to {rate['max'] / 1e6:.3f}){one['bytes_per_second']['median'] / 1e9:>8.2f}"
@@ -269,6 +285,7 @@ def table(result: dict[str, Any]) -> str:
             f"({one['p50_us']['min']:.0f} to {one['p50_us']['max']:.0f}), p99 {one['p99_us']['median']:.0f} us"
         )
     about = result["table"]
+    lines.append("CURVE: ranges over an encrypted connection, to a server of its own")
     lines.append(
         f"rows of {about['floats_per_row']} float32 ({about['dim']} of them the vector); "
         f"success {result['success']:.2%}; {result['rows_not_as_pushed']} rows not as pushed"

@@ -41,10 +41,12 @@ def test_the_wire_is_measured_and_every_push_counted() -> None:
         "--seconds", 0.02,
     )  # fmt: skip
     assert result["surroundings"].keys() >= {"commit", "cores", "versions", "python"}  # type: ignore[attr-defined]
-    cases = {(one["operation"], one["place"], one["size"], one["window"]) for one in result["results"]}  # type: ignore[attr-defined]
-    assert cases == {
-        (o, p, s, w) for o in ("pull", "push") for p in ("random", "range") for s in (1, 64) for w in (1, 4)
+    names = ("operation", "place", "size", "window", "encrypted")
+    cases = {tuple(one[name] for name in names) for one in result["results"]}  # type: ignore[attr-defined]
+    plain = {
+        (o, p, s, w, False) for o in ("pull", "push") for p in ("random", "range") for s in (1, 64) for w in (1, 4)
     }
+    assert cases == plain | {(o, "range", s, 4, True) for o in ("pull", "push") for s in (1, 64)}
     for one in [*result["results"], result["null_step"], result["null_step_push_not_awaited"]]:  # type: ignore[misc]
         assert one["rows_per_second"].keys() == one["p50_us"].keys() == one["p99_us"].keys() == SPREAD
         assert 0 < one["rows_per_second"]["min"] <= one["rows_per_second"]["median"] <= one["rows_per_second"]["max"]
