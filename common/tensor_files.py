@@ -29,8 +29,9 @@ def write(run: Path, values: Mapping[str, npt.NDArray[Any]], facts: Mapping[str,
     return seal(run, KIND, SCHEMA, {**facts, "tensors": len(values)}, only=(TENSORS,))
 
 
-def read(run: Path, *, verify: bool = True) -> tuple[dict[str, npt.NDArray[Any]], Manifest]:
+def read(run: Path | str, *, verify: bool = True) -> tuple[dict[str, npt.NDArray[Any]], Manifest]:
     """The tensors of a finished run by name; ArtifactError when they are missing, altered or unreadable."""
+    run = Path(run)
     manifest = Manifest.load(run, KIND, SCHEMA, verify=verify)
     try:
         with np.load(run / TENSORS, allow_pickle=False) as archive:

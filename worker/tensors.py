@@ -133,8 +133,8 @@ class TensorSession:
         self._raise_failure()
 
     def leave(self) -> None:
-        """Report what is left and say goodbye to servers that still listen."""
-        if self._failure is None and self._client.failed is None:
+        """Report what is left and say goodbye to servers that still listen; also at the end of the run."""
+        if self._client.failed is None and (self._failure is None or self.over):
             self._report()
             self._client.part("left")
 

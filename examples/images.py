@@ -1,0 +1,79 @@
+"""Handwritten digits for the examples: MNIST from a folder or from Hugging Face, or those that scikit-learn carries."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+HUB = "ylecun/mnist"
+DIGITS = "digits"
+TEST_PART = 5
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images as float32 of shape (n, height, width), about -1 to 3; labels as int64 of shape (n,)."""
+
+    train: Array
+    train_labels: Array
+    test: Array
+    test_labels: Array
+
+
+def load(data: str) -> Images:
+    """`digits` (8 x 8, scikit-learn's), `hub` (MNIST, needs a network), or a folder with the four idx files."""
+    if data == DIGITS:
+        return _digits()
+    if data == "hub":
+        return _from_hub()
+    images, labels, test, test_labels = (_idx(Path(data), name) for name in FILES)
+    return Images(_scaled(images, 255), labels.astype(np.int64), _scaled(test, 255), test_labels.astype(np.int64))
+
+
+def batches(count: int, size: int, seed: int) -> Any:
+    """Positions of random batches out of `count` examples, for ever; another seed for each worker."""
+    draw = np.random.default_rng(seed)
+    while True:
+        order = draw.permutation(count)
+        yield from (order[at : at + size] for at in range(0, count - size + 1, size))
+
+
+def _idx(folder: Path, name: str) -> Array:
+    """One idx file, gzipped or not: magic number, sizes, bytes."""
+    packed = folder / f"{name}.gz"
+    raw = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
+    rank = raw[3]
+    shape = np.frombuffer(raw, ">i4", rank, 4)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(shape)
+
+
+def _scaled(images: Array, most: int) -> Array:
+    return ((images.astype(np.float32) / np.float32(most)) - np.float32(0.1307)) / np.float32(0.3081)
+
+
+def _digits() -> Images:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images = _scaled(images.reshape(-1, 8, 8), 16)
+    test = np.arange(len(labels)) % TEST_PART == 0
+    return Images(images[~test], labels[~test].astype(np.int64), images[test], labels[test].astype(np.int64))
+
+
+def _from_hub() -> Images:
+    from datasets import load_dataset
+
+    parts = load_dataset(HUB)
+    found = []
+    for part in ("train", "test"):
+        pictures = np.stack([np.asarray(picture) for picture in parts[part]["image"]])
+        found += [_scaled(pictures, 255), np.asarray(parts[part]["label"], np.int64)]
+    return Images(*found)

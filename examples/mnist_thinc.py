@@ -1,0 +1,109 @@
+"""Handwritten digits with Thinc and a parameter server, driven by one Thinc config: Thinc's own tutorial, at home.
+
+    python examples/mnist_thinc.py                                             # scikit-learn's digits
+    python examples/mnist_thinc.py --data path/to/mnist --set training.mode=async --set training.steps=400
+
+`[model]` is a registered layer, `[optimizer]` what the server steps with, `[parameter_server]` who runs where.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import images
+import numpy as np
+import pools
+import thinc
+from thinc.api import Config, Model, Relu, Softmax, chain, fix_random_seed, registry
+
+from common.errors import Finishing
+from common.tensor_files import read
+from launch.serving import serving
+from worker.dense import Client
+from worker.thinc_model import ThincModel, ThincTrainer
+
+CONFIG = Path(__file__).with_name("mnist_thinc.cfg")
+
+
+@thinc.registry.layers("relu_relu_softmax.v1")
+def make_relu_relu_softmax(hidden_width: int, dropout: float) -> Model[Any, Any]:
+    """Two dense layers and a softmax, as in the tutorial."""
+    return chain(Relu(hidden_width, dropout=dropout), Relu(hidden_width, dropout=dropout), Softmax())
+
+
+def make(config: str, pixels: int) -> Model[Any, Any]:
+    """The config's model for images of so many pixels: the same at every call."""
+    fix_random_seed(0)
+    model = registry.resolve({"model": Config().from_str(config)["model"]})["model"]
+    return model.initialize(X=np.zeros((1, pixels), np.float32), Y=np.zeros((1, 10), np.float32))
+
+
+def flat(pictures: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Images as rows of pixels."""
+    return pictures.reshape(len(pictures), -1)
+
+
+def work(addresses: list[str], rank: int, config: str, data: str, batch: int) -> int:
+    """One worker: train until the run is over; how many batches it saw."""
+    found = images.load(data)
+    X, Y = flat(found.train), np.eye(10, dtype=np.float32)[found.train_labels]
+    model = make(config, X.shape[1])
+    fix_random_seed(rank)  # for its own dropout
+    with Client(addresses, f"w{rank}") as ps:
+        trainer = ThincTrainer(ps, model)
+        for seen, at in enumerate(images.batches(len(Y), batch, seed=rank)):
+            if not trainer.step(X[at], Y[at]):
+                return seen
+    return 0
+
+
+def accuracy(model: Model[Any, Any], found: images.Images) -> float:
+    """On the test images."""
+    return float(np.mean(model.predict(flat(found.test)).argmax(axis=1) == found.test_labels))
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(path_type=Path), default=CONFIG, help="A Thinc config.")
+@click.option("--data", default=images.DIGITS, help="digits, hub (MNIST by datasets), or a folder with the idx files.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Instead of what the config says.")
+def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
+    """Train the model of a Thinc config with a parameter server and any pool of workers."""
+    changes: dict[str, Any] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        changes[key] = int(value) if value.isdigit() else value
+    config = Config().from_disk(path, overrides=changes)
+    training, ps_options = config["training"], dict(config["parameter_server"])
+    steps, batch, pool, workers = (
+        training["steps"],
+        training["batch_size"],
+        ps_options.pop("pool"),
+        ps_options["workers"],
+    )
+    began, found = time.monotonic(), images.load(data)
+    model = make(config.to_str(), flat(found.train).shape[1])
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(scratch) / "run"
+        with serving(run, **ps_options, **config["optimizer"], consistency=training["mode"], steps=steps) as place:
+            jobs = [(place.addresses, rank, config.to_str(), data, batch) for rank in range(workers)]
+            with pools.started(pool, work, jobs) as results, Client(place.addresses, "scorer", observe=True) as ps:
+                ps.attach()
+                every = config["evaluation"]["frequency"]
+                for updates in range(every, steps, every):
+                    try:
+                        ThincModel(model).load(ps.pull(after=updates))
+                    except Finishing:
+                        break
+                    ps.score("test accuracy", 100 * (score := accuracy(model, found)))
+                    click.echo(f"{ps.updates} updates  accuracy {score:.4f}  {time.monotonic() - began:.1f} s")
+                click.echo(f"batches of each worker: {results()}")
+        ThincModel(model).load(read(run)[0])
+    click.echo(f"final accuracy {accuracy(model, found):.4f} after {time.monotonic() - began:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Handwritten digits with PyTorch and a parameter server: the ConvNet of Ray's and Lithops' tutorials, and a LeNet.
+
+    python examples/mnist_torch.py                              # scikit-learn's digits, two workers in step
+    python examples/mnist_torch.py --data path/to/mnist --model lenet --mode async
+    python examples/mnist_torch.py --workers 25 --pool lithops
+
+Each worker is one call of `work`: five lines of it concern the server.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import click
+import images
+import numpy as np
+import pools
+import torch
+from torch import nn
+from torch.nn import functional
+
+from common.errors import Finishing
+from common.tensor_files import read
+from launch.serving import serving
+from worker.dense import Client
+from worker.torch_model import TorchModel, TorchTrainer
+
+
+class ConvNet(nn.Module):
+    """The tutorials' network: three filters, one layer of 10 outputs; the second size is for 8 x 8 digits."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.pool = 3 if side == 28 else 2
+        self.conv1 = nn.Conv2d(1, 3, kernel_size=3)
+        self.fc = nn.Linear(3 * ((side - 2) // self.pool) ** 2, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Log probabilities of the ten digits, shape (batch, 10)."""
+        x = functional.relu(functional.max_pool2d(self.conv1(x), self.pool))
+        return functional.log_softmax(self.fc(x.flatten(1)), dim=1)
+
+
+class LeNet(nn.Module):
+    """Two layers of filters and three dense ones (LeCun et al. 1998), with today's activations."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, kernel_size=5, padding=2)
+        self.conv2 = nn.Conv2d(6, 16, kernel_size=5, padding=2)
+        self.fc = nn.Sequential(
+            nn.Linear(16 * (side // 4) ** 2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Log probabilities of the ten digits, shape (batch, 10)."""
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        return functional.log_softmax(self.fc(x.flatten(1)), dim=1)
+
+
+MODELS = {"convnet": ConvNet, "lenet": LeNet}
+
+
+def make(model: str, side: int) -> nn.Module:
+    """A fresh network for images of `side` x `side`: the same at every call."""
+    torch.manual_seed(0)
+    return MODELS[model](side)
+
+
+def work(addresses: list[str], rank: int, model: str, data: str, batch: int) -> int:
+    """One worker: train until the run is over; how many batches it saw."""
+    torch.set_num_threads(1)
+    found = images.load(data)
+    pictures, labels = torch.from_numpy(found.train)[:, None], torch.from_numpy(found.train_labels)
+    with Client(addresses, f"w{rank}") as ps:
+        trainer = TorchTrainer(ps, make(model, found.train.shape[-1]))
+        for seen, at in enumerate(images.batches(len(labels), batch, seed=rank)):
+            x, y = pictures[at], labels[at]
+            if not trainer.step(lambda net, x=x, y=y: functional.nll_loss(net(x), y), examples=batch):
+                return seen
+    return 0
+
+
+def accuracy(net: nn.Module, found: images.Images) -> float:
+    """On the test images."""
+    with torch.no_grad():
+        guesses = net.eval()(torch.from_numpy(found.test)[:, None]).argmax(dim=1)
+    return float(np.mean(guesses.numpy() == found.test_labels))
+
+
+@click.command()
+@click.option("--data", default=images.DIGITS, help="digits, hub (MNIST by datasets), or a folder with the idx files.")
+@click.option("--model", type=click.Choice(sorted(MODELS)), default="convnet")
+@click.option("--mode", default="sync", help="sync, async, ssp:S or softsync:N.")
+@click.option("--workers", default=2)
+@click.option("--pool", type=click.Choice(pools.POOLS), default="processes")
+@click.option("--shards", default=1)
+@click.option("--steps", default=400, help="Updates of the model.")
+@click.option("--batch", default=128, help="Examples of one worker's gradient.")
+@click.option("--lr", default=0.01)
+@click.option("--every", default=100, help="Score the model after so many updates.")
+@click.option("--out", default=None, help="Run folder; a temporary one unless given.")
+def main(
+    data: str, model: str, mode: str, workers: int, pool: str, shards: int, steps: int, batch: int, lr: float,
+    every: int, out: str | None,
+) -> None:  # fmt: skip
+    """Train a network on handwritten digits with a parameter server and any pool of workers."""
+    began, found = time.monotonic(), images.load(data)
+    net = make(model, found.train.shape[-1])
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(out or scratch) / "run"
+        options = {"consistency": mode, "steps": steps, "learning_rate": lr, "rate_shape": "cosine", "warmup": 0.05}
+        with serving(run, shards, workers=workers, **options) as place:
+            jobs = [(place.addresses, rank, model, data, batch) for rank in range(workers)]
+            with pools.started(pool, work, jobs) as results, Client(place.addresses, "scorer", observe=True) as ps:
+                ps.attach()
+                for updates in range(every, steps, every):
+                    try:
+                        TorchModel(net).load(ps.pull(after=updates))
+                    except Finishing:
+                        break
+                    ps.score("test accuracy", 100 * (score := accuracy(net, found)))
+                    click.echo(f"{ps.updates} updates  accuracy {score:.4f}  {time.monotonic() - began:.1f} s")
+                click.echo(f"batches of each worker: {results()}")
+        TorchModel(net).load(read(run)[0])
+    click.echo(f"final accuracy {accuracy(net, found):.4f} after {time.monotonic() - began:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

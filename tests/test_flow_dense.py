@@ -1,0 +1,62 @@
+"""Dense models with real processes: a pool of workers, one of which is killed, and a shard that is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+from processes import until
+
+from common.tensor_files import read
+from launch.serving import serving
+from worker.dense import Client
+
+TARGET = np.arange(3000, dtype=np.float32).reshape(30, 100) / 1000
+
+
+def work(addresses: list[str], rank: int, doomed: bool) -> int:
+    """Walk towards the target until the run is over; the doomed one is killed on its way."""
+    pushed = 0
+    with Client(addresses, f"w{rank}") as ps:
+        ps.create({"x": np.zeros_like(TARGET), "n": np.array(rank)})
+        for parameters in ps.steps():
+            ps.push({"x": parameters["x"] - TARGET}, loss=1.0)
+            pushed += 1
+            if doomed and pushed == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+    return pushed
+
+
+def start(addresses: list[str], rank: int, *, doomed: bool = False) -> multiprocessing.process.BaseProcess:
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(addresses, rank, doomed))
+    process.start()
+    return process
+
+
+def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_path: Path) -> None:
+    with serving(tmp_path / "run", 2, checkpoint_every=20, optimizer="sgd", learning_rate=0.01) as place:
+        workers = [start(place.addresses, rank, doomed=rank == 0) for rank in range(3)]
+        with Client(place.addresses, "eye", observe=True) as eye:
+            eye.attach()
+            workers[0].join(60)
+            eye.pull(after=60)
+            lost = place.servers[1]
+            lost.process.kill()
+            until(lambda: place.servers[1] is not lost, "the shard is started again")
+            eye.pull()
+            again = eye.updates
+            assert again >= 20  # from a checkpoint
+            eye.pull(after=again + 50)
+            assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, None, None]
+            eye.finish()
+        for worker in workers[1:]:
+            worker.join(60)
+        assert [worker.exitcode for worker in workers[1:]] == [0, 0]
+    for worker in workers:
+        worker.close()
+    kept, manifest = read(tmp_path / "run")
+    assert manifest.facts["updates"] >= again + 50
+    assert np.abs(kept["x"] - TARGET).mean() < 0.8 * np.abs(TARGET).mean()

@@ -1,0 +1,179 @@
+"""A dense model on real shards in this process: what clients of people's own see, with faults."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import FREE, until
+from shards import served
+
+from common import errors
+from common.options import TrainingOptions
+from common.tensor_files import read
+from server import dense
+from server.config import ServerConfig
+from server.daemon import Daemon
+from server.lives import Life
+from server.service import leave, summary
+from worker.dense import Client
+
+SHAPES = {"w": (40, 30), "b": (30,), "scale": ()}
+
+
+def values(seed: int, dtype: str = "<f4") -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return {name: draw.normal(size=shape).astype(dtype) for name, shape in SHAPES.items()}
+
+
+@contextlib.contextmanager
+def shards_of(run: Path, count: int = 1, workers: int = 1, **options: Any) -> Iterator[list[Daemon]]:
+    """So many shards in threads of this process."""
+    run.mkdir()
+    training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 0.5, **options})
+    with contextlib.ExitStack() as stack:
+        daemons = []
+        for number in range(count):
+            config = ServerConfig(None, run, training, shard=number, shards=count, workers=workers)
+            daemons.append(Daemon(dense.build(config, Life(0, "run", count), 0.0), run, FREE, FREE))
+            stack.enter_context(served(daemons[-1]))
+        yield daemons
+
+
+def addresses(daemons: list[Daemon]) -> list[str]:
+    return [daemon.address for daemon in daemons]
+
+
+def test_create_pull_push_finish(tmp_path: Path) -> None:
+    began, gradient = values(0), values(1)
+    with shards_of(tmp_path / "run", 3) as daemons, Client(addresses(daemons), "a") as ps:
+        ps.create({**began, "seen": np.array(7)})
+        for parameters in ps.steps():
+            if ps.updates == 3:
+                break
+            assert {name: value.shape for name, value in parameters.items()} == SHAPES
+            ps.push(gradient, loss=1.5, examples=10)
+        for name, value in parameters.items():
+            np.testing.assert_allclose(value, began[name] - 3 * 0.5 * gradient[name], rtol=1e-5, atol=1e-6)
+        ps.push_fixed({"seen": np.array(1 << 40)})
+        with Client(addresses(daemons), "eye", observe=True) as eye:
+            eye.attach()
+            assert eye.pull_fixed()["seen"] == 1 << 40
+            assert eye.pull(after=3)["scale"] == parameters["scale"]
+            eye.score("test", 50.0)
+        ps.finish()
+        assert ps.over
+        assert list(ps.steps()) == []
+        losses = daemons[0]._core.progress.losses
+        until(lambda: losses.entries == 30, "the report is in")
+        assert losses.epoch_means(0)[0] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("<f4", 1e-5), ("<f8", 1e-12)])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_workers_in_step_are_one_with_the_mean_gradient(
+    tmp_path: Path, optimizer: str, dtype: str, tolerance: float
+) -> None:
+    """Three workers on two shards, and one worker that pushes the mean of what they push."""
+    began, steps = values(0, dtype), 5
+    gradients = [[values(100 * rank + step, dtype) for step in range(steps)] for rank in range(3)]
+
+    def train(run: str, each: list[list[dict[str, np.ndarray]]]) -> dict[str, np.ndarray]:
+        options = {"consistency": "sync", "optimizer": optimizer, "learning_rate": 0.01}
+        with shards_of(tmp_path / run, 2, len(each), **options) as daemons:
+            found: list[dict[str, np.ndarray]] = []
+
+            def work(rank: int) -> None:
+                with Client(addresses(daemons), f"w{rank}") as ps:
+                    ps.create(began)
+                    for gradient in each[rank]:
+                        ps.pull()
+                        ps.push(gradient)
+                    found.append(ps.pull())
+
+            threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(each))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            assert len(found) == len(each)
+            return found[0]
+
+    together = train("together", gradients)
+    means = [{n: np.mean([g[s][n] for g in gradients], axis=0).astype(dtype) for n in SHAPES} for s in range(steps)]
+    alone = train("alone", [means])
+    for name in SHAPES:
+        assert together[name].dtype == np.dtype(dtype)
+        np.testing.assert_allclose(together[name], alone[name], rtol=tolerance, atol=tolerance)
+
+
+def test_what_cannot_be_is_refused_in_words_and_nothing_is_sent(tmp_path: Path) -> None:
+    with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:
+        with pytest.raises(errors.UsageError, match="say which tensors"):
+            ps.push({})
+        ps.create(values(0))
+        with Client(addresses(daemons), "b") as other, pytest.raises(errors.ModelMismatch, match="it has no 'b'"):
+            other.create({"w": np.zeros((40, 30), np.float32)})
+        for wrong, error, says in (
+            ({"x": 1.0}, errors.BadRequest, "no tensor is called 'x'"),
+            ({"b": np.zeros(3)}, errors.BadRequest, r"'b' has shape \(30,\), not \(3,\)"),
+            ({"b": np.full(30, np.nan)}, errors.NotFinite, "gradient of 'b' has NaN or infinity"),
+        ):
+            with pytest.raises(error, match=says):
+                ps.push(wrong)
+        with pytest.raises(errors.NotFinite, match="the loss became nan"):
+            ps.push({}, loss=float("nan"))
+        assert ps.pull()["scale"] == values(0)["scale"]
+        assert ps.updates == 0
+
+
+def test_a_gradient_that_is_too_long_is_shortened(tmp_path: Path) -> None:
+    with shards_of(tmp_path / "run", clip_norm=2.0, learning_rate=1.0) as daemons, Client(addresses(daemons)) as ps:
+        ps.create({"w": np.zeros(3, np.float32), "b": np.zeros(1, np.float32)})
+        ps.push({"w": [3.0, 0.0, 0.0], "b": [4.0]})
+        found = ps.pull()
+        np.testing.assert_allclose([*found["w"], *found["b"]], [-1.2, 0, 0, -1.6], rtol=1e-6)
+
+
+def test_a_shard_that_comes_back_with_nothing_gets_its_rows_from_a_worker(tmp_path: Path) -> None:
+    """A new life of the run without a checkpoint, as after a kill before the first one."""
+    with shards_of(tmp_path / "run", 2) as daemons, Client(addresses(daemons), "a") as ps:
+        ps.create({**values(0), "n": np.array(5)})
+        ps.push(values(1))
+        last = ps.pull()
+        for number, daemon in enumerate(daemons):
+            config = ServerConfig(None, tmp_path / "run", daemon._core.options, shard=number, shards=2)
+            daemon.renew(dense.build(config, Life(1, "again", 2), 0.0))
+        after = ps.pull()
+        for name, value in last.items():
+            np.testing.assert_array_equal(after[name], value)
+        assert ps.pull_fixed()["n"] == 5
+        ps.push(values(1))
+        ps.pull()
+        assert ps.updates == 1
+
+
+def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    run, began = tmp_path / "run", {**values(0, "<f8"), "n": np.array(3, np.int32)}
+    with shards_of(run, optimizer="momentum") as daemons:
+        with Client(addresses(daemons), "a") as ps:
+            ps.create(began)
+            ps.push(values(1, "<f8"))
+            last = ps.pull()
+            ps.finish()
+        core = daemons[0]._core
+    config = ServerConfig(None, run, core.options)
+    leave(config, None, core, daemons[0], Life(0, "run", 1), summary(core, "complete"))
+    kept, manifest = read(run)
+    assert kept["n"] == 3
+    for name, value in last.items():
+        assert kept[name].tobytes() == value.tobytes()
+    assert manifest.facts["parameters"] == 1231
+    resumed = dense.build(config, Life(1, "again", 1, "final", 1), 0.0)
+    np.testing.assert_array_equal(resumed.table.values, core.table.values)
+    assert resumed.consistency.version(0) == 1
