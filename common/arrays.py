@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-UNREADABLE = (OSError, ValueError, EOFError, OverflowError, SyntaxError)
+UNREADABLE = (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError)
 """What numpy raises for a file that is missing, cut, or no array."""
 
 
 def load_array(path: Path, *, mapped: bool = False) -> npt.NDArray[Any]:
     """The array in `path`, in memory or `mapped` read-only; raises one of UNREADABLE.
 
-    `numpy.load` would open an archive instead when the file's first bytes say so, and leave it open.
+    `numpy.load` would open an archive instead when the file's first bytes say so, and leave it open. A file is always
+    mapped first: one that claims to hold more than it has bytes is refused before memory is asked for.
     """
-    if mapped:
-        return np.lib.format.open_memmap(path, mode="r")
-    with path.open("rb") as stream:
-        array: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-    return array
+    there = np.lib.format.open_memmap(path, mode="r")
+    return there if mapped else np.array(there, order="C", subok=False)

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from .errors import ArtifactError, GlovewireError, OutputError
 
 MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
 
 
@@ -196,11 +197,19 @@ def _read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         raise ArtifactError(f"{folder} has no {MANIFEST}: it was not made by glovewire, or not finished")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(_text(path))
         files = {_inside(name): _file_entry(entry) for name, entry in raw["files"].items()}
         return Manifest(str(raw["kind"]), int(raw["schema"]), dict(raw["facts"]), files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ArtifactError(f"{path} cannot be read as a manifest ({type(error).__name__}: {error})") from error
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as stream:
+        found = stream.read(MAX_MANIFEST_BYTES + 1)
+    if len(found) > MAX_MANIFEST_BYTES:
+        raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
+    return found.decode()
 
 
 def _inside(name: str) -> str:

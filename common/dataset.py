@@ -30,6 +30,8 @@ VOCABULARY, COUNTS, PERMUTATION = "vocabulary.txt", "counts.npy", "permutation.n
 ENTRIES, TILES = "entries.npy", "tiles.npy"
 MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
+FEW_PARTITIONS = 64
+"""So many may be empty; a file of few bytes must not describe millions of blocks."""
 
 
 @dataclass(frozen=True)
@@ -175,10 +177,13 @@ class Dataset:
         layout, words = self.layout, len(self.words)
         fits = {
             VOCABULARY: words == layout.rows,
-            COUNTS: self.counts.shape == (words,),
-            PERMUTATION: self.permutation.shape == (words,)
+            COUNTS: self.counts.dtype == np.int64 and self.counts.shape == (words,),
+            PERMUTATION: self.permutation.dtype == np.int32
+            and self.permutation.shape == (words,)
             and np.array_equal(np.sort(self.permutation), np.arange(words)),
-            TILES: self.tiles.shape == (layout.first_tile[-1] + 1,) and bool((np.diff(self.tiles) >= 0).all()),
+            TILES: self.tiles.dtype == np.int64
+            and self.tiles.shape == (layout.first_tile[-1] + 1,)
+            and bool((np.diff(self.tiles) >= 0).all()),
             ENTRIES: self.entries.dtype == ENTRY and self.entries.ndim == 1,
         }
         if fits[TILES]:
@@ -205,7 +210,7 @@ def _check_layout(path: Path, layout: Layout) -> None:
     largest = -(-layout.rows // max(layout.partitions, 1))
     possible = (
         layout.rows >= 0
-        and 1 <= layout.partitions <= MAX_PARTITIONS
+        and 1 <= layout.partitions <= min(MAX_PARTITIONS, max(layout.rows, FEW_PARTITIONS))
         and 1 <= layout.tile <= MAX_PARTITION_ROWS
         and largest <= MAX_PARTITION_ROWS
     )

@@ -33,6 +33,8 @@ ROWS = "rows.npy"
 VERSIONS = "versions.npy"
 """How often each row was changed; only where that is counted."""
 FINAL = "final"
+_NUMBERS = frozenset(map(str, range(1, 257)))
+"""Of shards, as they stand in the name of a folder."""
 SHARED = ("dataset", "options", "round", "shards")
 """Facts that every shard's part of a checkpoint has in common; `tensors`, too, where there are any."""
 
@@ -93,7 +95,7 @@ def _complete(run: Path) -> list[tuple[int, int, str, int]]:
     found = []
     for folder in (run / CHECKPOINTS).glob("[!.]*.shard-0-of-*"):
         label, _, tail = folder.name.partition(".shard-0-of-")
-        if tail.isdigit() and not missing(run, label, int(tail)):
+        if tail in _NUMBERS and not missing(run, label, int(tail)):
             try:
                 if rank := _rank(run, label, int(tail)):
                     found.append((*rank, label, int(tail)))
@@ -143,7 +145,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         if strange or any(key not in found or found[key] != facts[0][key] for key in same):
             raise ArtifactError(f"{folder} belongs to another training than shard 0's part")
         first = sum(map(len, parts[:-1]))
-        fits = rows.shape[1] == parts[0].shape[1] and found["shards"] == shards and found.get("shard") == shard
+        fits = rows.shape[1] == parts[0].shape[1] and found.get("shards") == shards and found.get("shard") == shard
         if not fits or found.get("rows") != [first, first + len(rows)]:
             raise ArtifactError(f"{folder} does not hold the rows of shard {shard} of {shards}")
     return np.concatenate(parts), facts[0]

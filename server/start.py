@@ -72,6 +72,8 @@ def resumed(
     """Rows [first, last) of a checkpoint in `run`, however many shards made it; ArtifactError when it does not fit."""
     rows, facts = checkpoint.read(run, label, shards)
     versions = checkpoint.read_versions(run, label, shards)
+    if versions is not None and versions.shape != (len(rows),):
+        raise ArtifactError(f"the checkpoint {label} of {run} counts the changes of other rows")
     if facts["options"] != options.as_message():
         raise ArtifactError(f"the checkpoint {label} of {run} was trained with other options: see {run / CONFIG}")
     if facts["dataset"] != dataset.checksum:
@@ -79,7 +81,9 @@ def resumed(
     if len(rows) != dataset.layout.rows:
         raise ArtifactError(f"the checkpoint {label} of {run} has {len(rows)} rows instead of {dataset.layout.rows}")
     mine = np.ascontiguousarray(rows[first:last])
-    round = int(facts["round"])
+    width, most, round = RowLayout.of(options).width, options.epochs * dataset.layout.partitions, int(facts["round"])
+    if mine.dtype != np.float32 or rows.shape[1] != width or not np.isfinite(mine).all() or round > most:
+        raise ArtifactError(f"the checkpoint {label} of {run} holds rows or a round that training cannot have reached")
     if round < 0:
         counted = None if versions is None else versions[first:last].copy()
         reached = Reached(0, int(facts.get("updates", 0)), int(facts.get("gradients", 0)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from common import artifacts
-from common.artifacts import MANIFEST, Manifest, peek_kind, replacing, require_free, writing
+from common.artifacts import MANIFEST, MAX_MANIFEST_BYTES, Manifest, peek_kind, replacing, require_free, writing
 from common.errors import ArtifactError, OutputError
 
 
@@ -121,6 +121,7 @@ DAMAGE: dict[str, Any] = {
     "manifest no UTF-8": lambda f: (f / MANIFEST).write_bytes(b'{"kind": "\xff"}'),
     "manifest a list": lambda f: (f / MANIFEST).write_text("[]"),
     "manifest very deep": lambda f: (f / MANIFEST).write_text("[" * 200_000),
+    "manifest without an end": lambda f: (f / MANIFEST).write_text(" " * (MAX_MANIFEST_BYTES + 1)),
     "another kind": lambda f: edit(f, kind="dataset"),
     "another schema": lambda f: edit(f, schema=4),
     "schema no number": lambda f: edit(f, schema="new"),

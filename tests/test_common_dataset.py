@@ -96,6 +96,15 @@ def as_zip(path: Path, name: str) -> None:
     resealed(path)
 
 
+def claim(path: Path, name: str, described: str) -> None:
+    """An array file whose header says something that its bytes do not hold."""
+    header = described.ljust(117).encode() + b"\n"
+    (path / name).write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64))
+    resealed(path)
+
+
+HUGE = "{'descr': '<i8', 'fortran_order': False, 'shape': (1152921504606846,), }"
+
 HOSTILE: dict[str, Callable[[Path], None]] = {
     "row outside its block": lambda p: altered(p, datasets.ENTRIES, set_first("i", 60_000)),
     "column outside its block": lambda p: altered(p, datasets.ENTRIES, set_first("j", 9)),
@@ -115,6 +124,18 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "array a pickle": lambda p: ((p / datasets.TILES).write_bytes(b"\x80\x04N."), resealed(p))[0],
     "array empty": lambda p: ((p / datasets.TILES).write_bytes(b""), resealed(p))[0],
     "array a zip": lambda p: as_zip(p, datasets.TILES),
+    "array of more than there is": lambda p: claim(p, datasets.TILES, HUGE),
+    "array of more than a number can say": lambda p: claim(p, datasets.ENTRIES, HUGE.replace("846", "846" * 9)),
+    "array of less than nothing": lambda p: claim(p, datasets.TILES, HUGE.replace("(1", "(-1")),
+    "array of no shape": lambda p: claim(p, datasets.TILES, HUGE.replace("(1152921504606846,)", "None")),
+    "array of objects": lambda p: claim(p, datasets.COUNTS, HUGE.replace("<i8", "|O")),
+    "array with code in its header": lambda p: claim(p, datasets.COUNTS, "__import__('os').abort()"),
+    "counts of text": lambda p: altered(p, datasets.COUNTS, lambda c: c.astype("U8")),
+    "permutation of floats": lambda p: altered(p, datasets.PERMUTATION, lambda c: c.astype(np.float64)),
+    "tiles of floats": lambda p: altered(p, datasets.TILES, lambda t: t.astype(np.float64)),
+    "tiles of records": lambda p: altered(p, datasets.TILES, lambda t: t.astype([("x", "<i8")])),
+    "tiles in the other byte order": lambda p: altered(p, datasets.TILES, lambda t: t.astype(">i8")),
+    "partitions by the thousand, all but empty": lambda p: resealed(p, partitions=4096),
     "partitions none": lambda p: resealed(p, partitions=0),
     "partitions negative": lambda p: resealed(p, partitions=-3),
     "partitions a billion": lambda p: resealed(p, partitions=10**9),

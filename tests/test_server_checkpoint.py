@@ -18,7 +18,7 @@ from common.errors import ArtifactError
 from common.options import TrainingOptions
 from common.rows import RowLayout
 from common.run import load_vectors
-from server import checkpoint
+from server import checkpoint, start
 
 
 @pytest.fixture
@@ -199,3 +199,37 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
     assert checkpoint.newest(tmp_path) == ("round-00000003", 2)
     assert "event=checkpoint_skipped label=round-00000006" in caplog.text
+
+
+@pytest.mark.parametrize("tail", ["0", "257", "99999999999999", "²", "-1", "1x", ""])
+def test_a_folder_whose_name_says_something_impossible_is_no_checkpoint(
+    dataset: Dataset, tmp_path: Path, tail: str
+) -> None:
+    write(dataset, tmp_path, 1)
+    checkpoint.place(tmp_path, "final", 0, 1).rename(tmp_path / checkpoint.CHECKPOINTS / f"final.shard-0-of-{tail}")
+    with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
+        checkpoint.newest(tmp_path)
+
+
+def rows_of(change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    return lambda part: saved(part, change(np.load(part / checkpoint.ROWS)))
+
+
+UNREACHABLE: dict[str, Callable[[Path], Any]] = {
+    "rows of NaN": rows_of(lambda rows: rows * np.nan),
+    "wider rows": rows_of(lambda rows: np.hstack([rows, rows])),
+    "rows of doubles": rows_of(lambda rows: rows.astype(np.float64)),
+    "a round after the last": lambda part: resealed(part, round=1 << 60),
+}
+
+
+@pytest.mark.parametrize("change", UNREACHABLE.values(), ids=UNREACHABLE.keys())
+def test_a_checkpoint_that_training_cannot_have_left_is_not_resumed(
+    dataset: Dataset, tmp_path: Path, change: Callable[[Path], Any]
+) -> None:
+    write(dataset, tmp_path, 1)
+    options, rows = TrainingOptions(dim=4, epochs=2, tied=True), dataset.layout.rows
+    assert len(start.resumed(tmp_path, "final", 1, options, dataset, 0, rows).rows) == rows
+    change(checkpoint.place(tmp_path, "final", 0, 1))
+    with pytest.raises(ArtifactError, match="that training cannot have reached"):
+        start.resumed(tmp_path, "final", 1, options, dataset, 0, rows)
