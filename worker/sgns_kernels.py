@@ -83,7 +83,9 @@ def train_group(
     for k in range(BUNDLE):
         accumulator = places[k] - other[0] + other[1]
         flat_b[accumulator] += scales[k] * scales[k] * squares * inverse
-        steps[k] = rate * scales[k] / np.sqrt(flat_b[accumulator] + TINY)
+        steps[k] = flat_b[accumulator]
+    for k in range(BUNDLE):
+        steps[k] = rate * scales[k] / np.sqrt(steps[k] + TINY)
     flat_a[state] += inverse * step_others(flat_a, at, flat_b, places, span, gradient, scales, steps)
     add_to_one(flat_a, at, gradient, span, -rate / np.sqrt(flat_a[state] + TINY))
     return loss
@@ -110,7 +112,7 @@ def train_block(
     for t in order:
         largest = max(largest, starts[t + 1] - starts[t])
     groups, targets = np.empty(largest + 1, np.int64), np.empty(largest, np.float32)
-    drawn, places = np.empty(NEGATIVES, np.int64), np.empty(BUNDLE, np.int64)
+    places = np.empty(BUNDLE, np.int64)
     weights, scales, steps = np.empty(BUNDLE, np.float32), np.empty(BUNDLE, np.float32), np.empty(BUNDLE, np.float32)
     gradient = np.empty(span, np.float32)
     for t in order:
@@ -121,19 +123,16 @@ def train_block(
         for k in range(size):
             targets[k] = weight_of(log(entries[first + k].x), log_max, power)
         state = np.uint64(seed) + np.uint64(t) * np.uint64(0x9E3779B97F4A7C15)
-        jump = stride(seed + t, count)
-        place = (seed + 7919 * t) % count
-        for _ in range(count):
-            low, many = groups[place], groups[place + 1] - groups[place]
-            place += jump
-            if place >= count:
-                place -= count
-            for k in range(NEGATIVES):
-                state, n = draw(state, size)
-                drawn[k] = entries[first + n].j
-            i = np.int64(entries[first + low].i)
-            for mirrored in range(2 if symmetric else 1):
-                one, other = roles[mirrored], roles[1 - mirrored]
+        for mirrored in range(2 if symmetric else 1):
+            one, other = roles[mirrored], roles[1 - mirrored]
+            jump = stride(seed + t + mirrored, count)
+            place = (seed + 7919 * t) % count
+            for _ in range(count):
+                low, many = groups[place], groups[place + 1] - groups[place]
+                place += jump
+                if place >= count:
+                    place -= count
+                i = np.int64(entries[first + low].i)
                 sum_of_weights = np.float32(0)
                 for k in range(POSITIVES):
                     j = np.int64(entries[first + low + min(k, many - 1)].j)
@@ -145,7 +144,8 @@ def train_block(
                         covered += 1
                     sum_of_weights += weights[k]
                 for k in range(NEGATIVES):
-                    places[POSITIVES + k] = drawn[k] * rows_b.shape[1] + other[0]
+                    state, n = draw(state, size)
+                    places[POSITIVES + k] = np.int64(entries[first + n].j) * rows_b.shape[1] + other[0]
                     weights[POSITIVES + k] = ratio * sum_of_weights / np.float32(NEGATIVES)
                 loss += train_group(
                     rows_a, rows_b, i, one, other, places, weights, scales, steps, gradient, span, inverse, eta,
