@@ -34,6 +34,15 @@ keys_option = click.option(
 """`--keys`, the same for every command that connects or listens."""
 
 
+prometheus_option = click.option(
+    "--prometheus",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics of this process to Prometheus, on this machine only; 0 takes a free port (see the log).",
+)
+"""`--prometheus` of servers and workers."""
+
+
 class WrongUsage(click.ClickException):
     """What click refused, in one line that names the help page."""
 

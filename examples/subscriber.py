@@ -1,4 +1,4 @@
-"""A subscriber of one's own: print the loss of a running training. Start it before or after the server.
+"""A subscriber of one's own: print the loss of a training, from its beginning. Start it whenever you like.
 
 python examples/subscriber.py tcp://127.0.0.1:5556
 """
@@ -12,4 +12,4 @@ with Feed(sys.argv[1:] or "tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60)
     for received in feed:
         sample = received.message
         if isinstance(sample, LossSample) and sample.worker == "all":
-            print(f"{sample.t:8.1f} s  {sample.entries:>12,} entries  loss {sample.loss:.4f}")
+            print(f"{sample.t:8.1f} s  {sample.entries:>12,} entries  loss {sample.mean_loss:.4f}")

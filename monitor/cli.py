@@ -19,6 +19,7 @@ import click
 from common.settings import Command, keys_option, positive, require
 
 if TYPE_CHECKING:
+    from .tensorboard import TensorBoard
     from .watch import Watch
 
 STEP_S = 0.2
@@ -30,6 +31,12 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--web", type=click.IntRange(0, 65535), metavar="PORT", help="Serve a live dashboard until Ctrl-C.")
 @click.option("--host", default="127.0.0.1", help="Where --web and --prometheus listen; 0.0.0.0 is everywhere.")
 @click.option("--tensorboard", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write scalars.")
+@click.option(
+    "--run",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="With --tensorboard: the run's folder on this machine, whose vectors go to the projector at the end.",
+)
 @click.option("--prometheus", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics to Prometheus.")
 @click.option("--log", type=FILE, metavar="FILE.jsonl", help="Append every sample, one JSON object a line.")
 @click.option("--plot", type=FILE, metavar="FILE.png", help="Draw the losses at the end (.png or .svg).")
@@ -62,9 +69,13 @@ def monitor(addresses: tuple[str, ...], replay: tuple[Path, ...], **options: Any
 
 def _problems(addresses: tuple[str, ...], replay: tuple[Path, ...], options: dict[str, Any]) -> list[str]:
     if replay:
-        live = [f"--{name}" for name in ("tensorboard", "prometheus", "log") if options[name] is not None]
+        live = [f"--{name}" for name in ("prometheus", "log", "run") if options[name] is not None]
         found = [f"{name} needs a running server, not --replay" for name in live]
+        if options["tensorboard"] is not None and len(replay) > 1:
+            found.append("--tensorboard takes one --replay at a time: give each run a folder of its own")
         return found + (["give either addresses or --replay"] if addresses else [])
+    if options["run"] is not None and options["tensorboard"] is None:
+        return ["--run says where the vectors for --tensorboard will be: give both"]
     return [] if addresses else ["give the address that a server publishes at, such as tcp://127.0.0.1:5556"]
 
 
@@ -83,25 +94,38 @@ def _watch(addresses: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any
             keys=options["keys"],
         ) as watch,
     ):
-        _attach(watch, options)
+        board = _attach(watch, options)
         _loop(watch, stopped, options)
+        if board is not None and options["run"] is not None and watch.history.finished:
+            _project(board, options["run"])
     if watch.feed.failed is not None:
         raise RunFailed(f"the run failed: {watch.history.failed}")
     return _summary(watch)
 
 
-def _attach(watch: Watch, options: dict[str, Any]) -> None:
-    """Open the sinks that were asked for."""
+def _attach(watch: Watch, options: dict[str, Any]) -> TensorBoard | None:
+    """Open the sinks that were asked for; the one for TensorBoard, if any."""
+    board = None
     if options["tensorboard"] is not None:
         from .tensorboard import TensorBoard
 
-        watch.sinks.append(TensorBoard(options["tensorboard"]))
+        board = TensorBoard(options["tensorboard"])
+        watch.sinks.append(board)
     if options["prometheus"] is not None:
         from .prometheus import Prometheus
 
         metrics = Prometheus(watch.history, options["host"], options["prometheus"])
         watch.sinks.append(metrics)
         click.echo(f"metrics {metrics.url}", err=True)
+    return board
+
+
+def _project(board: TensorBoard, run: Path) -> None:
+    """Hand the vectors of a finished run to the projector."""
+    from common.run import load_vectors
+
+    found = load_vectors(run)
+    board.project(found.words, found.vectors)
 
 
 def _loop(watch: Watch, stopped: Callable[[], bool], options: dict[str, Any]) -> None:
@@ -125,9 +149,16 @@ def _loop(watch: Watch, stopped: Callable[[], bool], options: dict[str, Any]) ->
 
 
 def _replay(runs: tuple[Path, ...], options: dict[str, Any]) -> dict[str, Any]:
-    from .records import read_metrics
+    from .records import read_metrics, read_samples
 
     histories = [read_metrics(run) for run in runs]
+    if options["tensorboard"] is not None:
+        from .tensorboard import TensorBoard
+
+        with closing(TensorBoard(options["tensorboard"])) as board:
+            for sample in read_samples(runs[0]):
+                board.add(sample)
+            _project(board, runs[0])
     if options["plot"] is not None:
         from .plot import plot
 

@@ -70,22 +70,31 @@ def as_record(message: Message) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> History:
-    """The History of a `metrics.jsonl`, or of the RUN folder that holds one.
+    """The History of a `metrics.jsonl`, or of the RUN folder that holds one; raises as `read_samples` does."""
+    history = History(_name(_file(path)))
+    for sample in read_samples(path):
+        history.add(sample, sample.t)
+    if history.overall.last is None:
+        raise ArtifactError(f"{_file(path)} holds no losses yet")
+    history.finished = True
+    return history
 
-    A torn last line is passed over; ArtifactError when the file is missing, holds nothing, or is damaged elsewhere.
+
+def read_samples(path: Path) -> Iterator[Any]:
+    """The samples in a `metrics.jsonl`, or in the RUN folder that holds one.
+
+    A torn last line is passed over; ArtifactError when the file is missing or is damaged elsewhere.
     """
-    file = path / "metrics.jsonl" if path.is_dir() else path
+    file = _file(path)
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
         raise ArtifactError(f"{file} cannot be read: {error.strerror or error}") from error
-    history = History(_name(file))
-    for sample in _samples(file, lines):
-        history.add(sample, sample.t)
-    if history.overall.last is None:
-        raise ArtifactError(f"{file} holds no losses yet")
-    history.finished = True
-    return history
+    yield from _samples(file, lines)
+
+
+def _file(path: Path) -> Path:
+    return path / "metrics.jsonl" if path.is_dir() else path
 
 
 def _samples(file: Path, lines: list[bytes]) -> Iterator[Any]:

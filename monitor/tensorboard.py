@@ -1,18 +1,26 @@
-"""Samples as TensorBoard scalars, over entries done. It writes event files and nothing else; needs tensorboardX."""
+"""Samples as TensorBoard scalars, over entries done, and vectors with their words for its projector.
+
+It writes event files, and `projector_config.pbtxt` with what that names, and nothing else; needs tensorboardX.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from common.errors import OutputError
+from common.extras import require_extra
 from common.messages import LossSample, Message, QualitySample, WorkerSample
 
-from .extras import require_extra
 from .history import ALL, MAX_WORKERS
 from .units import plain
 
 FLUSH_S = 5
+TENSORS, LABELS = "words.bytes", "words.tsv"
 
 
 class TensorBoard:
@@ -27,6 +35,7 @@ class TensorBoard:
             self._writer: Any = SummaryWriter(str(folder), flush_secs=FLUSH_S)
         except OSError as error:
             raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from error
+        self._folder = folder
         self._entries = 0
         self._workers: set[str] = set()
 
@@ -35,8 +44,8 @@ class TensorBoard:
         match message:
             case LossSample(worker="all"):
                 self._entries = message.entries
-                self._write("loss/all", message.loss)
-                self._write("loss/vectors_at_zero", message.bias_only_loss)
+                self._write("loss/all", message.mean_loss)
+                self._write("loss/vectors_at_zero", message.mean_bias_only_loss)
                 self._write("vectors/norm", message.norm)
                 self._write("entries_per_second/all", message.entries_per_second)
             case LossSample() if self._known(message.worker):
@@ -45,6 +54,21 @@ class TensorBoard:
                 self._write(f"entries_per_second/worker/{plain(message.worker)}", message.entries_per_second)
             case QualitySample():
                 self._write(f"quality/{plain(message.test)}", message.score)
+
+    def project(self, words: Sequence[str], vectors: npt.NDArray[np.float32]) -> None:
+        """Write vectors, shape (words, dim), with their words as labels; OutputError when the disk refuses.
+
+        The format is that of TensorBoard's projector plugin: numbers as little-endian float32, a word a line.
+        """
+        try:
+            (self._folder / TENSORS).write_bytes(np.ascontiguousarray(vectors, "<f4").tobytes())
+            (self._folder / LABELS).write_text("".join(f"{plain(word)}\n" for word in words), encoding="utf-8")
+            shape = "".join(f"  tensor_shape: {size}\n" for size in vectors.shape)
+            paths = f'  tensor_path: "{TENSORS}"\n  metadata_path: "{LABELS}"\n'
+            config = f'embeddings {{\n  tensor_name: "words"\n{shape}{paths}}}\n'
+            (self._folder / "projector_config.pbtxt").write_text(config, encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"{self._folder} cannot be written: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Write what is left; twice is fine."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.errors import BindError, GlovewireError
+from common.extras import require_extra
 
-from .extras import require_extra
 from .history import History
 from .lookup import Lookup
 

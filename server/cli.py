@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from common.settings import Command, keys_option
+from common.settings import Command, keys_option, prometheus_option
 from common.training_flags import training_flags
 
 
@@ -39,6 +39,7 @@ from common.training_flags import training_flags
     "--workers", default=1, help="Minibatches in step (sync, ssp, softsync) begin when so many workers have joined."
 )
 @keys_option
+@prometheus_option
 @click.option(
     "--insecure", is_flag=True, help="Without --keys, allow addresses that other machines can reach: everybody may in."
 )
@@ -68,6 +69,7 @@ def server(
     keep_checkpoints: int,
     lease_s: float,
     keys: Path | None,
+    prometheus: int | None,
     workers: int,
     insecure: bool,
     resume: bool,
@@ -111,6 +113,7 @@ def server(
         recover,
         keys,
         workers,
+        prometheus,
     )
     log.configure(log_level, f"server {number}")
 

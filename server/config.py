@@ -40,6 +40,7 @@ class ServerConfig:
     recover: bool = False
     keys: Path | None = None
     workers: int = 1
+    prometheus: int | None = None
 
     @property
     def open_to_all(self) -> list[str]:

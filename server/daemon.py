@@ -18,6 +18,7 @@ import zmq
 
 from common import log, messages, sockets, wire
 from common.errors import GlovewireError, ProtocolError
+from common.exposition import Exposition, RunMetrics
 from common.keys import ServerKeys
 from common.run import METRICS
 
@@ -60,6 +61,8 @@ class Daemon:
         self._signalled = 0
         self._sampled = self._called = 0.0
         self._roll = status.Roll()
+        self._metrics = RunMetrics()
+        self._exposition: Exposition | None = None
         self._bytes_in = self._bytes_out = 0
         try:
             self._router, self.address = self._context.router(bind)
@@ -68,6 +71,11 @@ class Daemon:
             self.close()
             raise
         self._port = sockets.port(self.address)
+
+    def expose(self, port: int) -> None:
+        """Serve what is published as metrics, on this machine only; BindError when the port cannot be had."""
+        self._exposition = Exposition(self._metrics.collect, "127.0.0.1", port)
+        logger.info(log.line("metrics", url=self._exposition.url))
 
     def install_signals(self) -> None:
         """Let SIGTERM and SIGINT end the run cleanly; a second one ends the process at once."""
@@ -142,6 +150,8 @@ class Daemon:
         """Release sockets, files and threads; twice is fine."""
         self._writer.shutdown()
         self._record.close()
+        if self._exposition is not None:
+            self._exposition.close()
         self._context.close(last_words_ms=500)
         self._wakeup.close()
 
@@ -235,8 +245,10 @@ class Daemon:
         if now - self._called >= ROLL_EVERY_S:
             self._called = now
             due.extend(self._roll.call(core, now, stream.room("worker", now)))
+        self._metrics.run = core.identity.run
         for sample in due:
             stream.say(sample)
+            self._metrics.add(sample)
             if isinstance(sample, messages.LossSample | messages.QualitySample):
                 self._record.add(sample)
             elif isinstance(sample, messages.Event):

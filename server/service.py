@@ -96,6 +96,8 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
     core = build(config, dataset, life, time.monotonic())
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine)
     try:
+        if config.prometheus is not None:
+            daemon.expose(config.prometheus)
         daemon.install_signals()
         lives.claim(config)
         if addresses := config.open_to_all:

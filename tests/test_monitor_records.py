@@ -130,9 +130,9 @@ def test_the_picture_says_what_it_shows() -> None:
     assert by_entries.get_xlabel() == "million entries"
     assert by_time.get_yscale() == "log"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["all workers, mean of each epoch", "vectors at zero (biases alone)", "w0", "w1"]
+    assert labels == ["all workers, over the whole matrix", "vectors at zero (biases alone)", "w0", "w1"]
     bold = max(by_time.lines, key=lambda line: line.get_linewidth())
-    assert bold.get_label() == "all workers, mean of each epoch"
+    assert bold.get_label() == "all workers, over the whole matrix"
 
 
 def test_many_workers_share_one_entry_in_the_legend() -> None:

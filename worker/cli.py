@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from common.settings import Command, keys_option
+from common.settings import Command, keys_option, prometheus_option
 
 
 @click.command(cls=Command)
@@ -35,6 +35,7 @@ from common.settings import Command, keys_option
     help="Simulated time that each push is on its way: 20ms, 20ms..80ms, exp:50ms or pareto:20ms.",
 )
 @keys_option
+@prometheus_option
 @click.option("--verify/--no-verify", default=True, help="Compare the dataset's checksums first.")
 @click.option(
     "--log-level",
@@ -43,8 +44,8 @@ from common.settings import Command, keys_option
     help="What is logged on stderr.",
 )
 def worker(
-    dataset: Path, servers: tuple[str, ...], name: str, timeout_s: float, latency: str, keys: Path | None, verify: bool,
-    log_level: str,
+    dataset: Path, servers: tuple[str, ...], name: str, timeout_s: float, latency: str, keys: Path | None,
+    prometheus: int | None, verify: bool, log_level: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Train the vectors of DATASET with the parameter server at --server, until the run is over."""
     from common import log
@@ -52,6 +53,6 @@ def worker(
     from .config import WorkerConfig
     from .service import work
 
-    config = WorkerConfig(dataset, servers, name, timeout_s, verify, keys, latency)
+    config = WorkerConfig(dataset, servers, name, timeout_s, verify, keys, latency, prometheus)
     log.configure(log_level, f"worker {config.full_name}")
     return work(config)

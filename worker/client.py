@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -51,6 +51,7 @@ class Client:
         self._looked = time.monotonic()
         self._context = sockets.Context(keys)
         self.bytes_sent = 0
+        self.on_sent: Callable[[m.Message, int], None] = lambda _, __: None
         self.failed: errors.GlovewireError | None = None
         try:
             self.links = [Link(self._context, address) for address in addresses]
@@ -88,7 +89,9 @@ class Client:
 
     def send(self, shard: int, message: m.Message, on_reply: OnReply) -> None:
         """Start a request; `on_reply` is called with the reply inside a later `poll`."""
-        self.bytes_sent += self.links[shard].send(message, on_reply)
+        size = self.links[shard].send(message, on_reply)
+        self.bytes_sent += size
+        self.on_sent(message, size)
 
     def ask(self, shard: int, message: m.Message, timeout_s: float | None = None) -> m.Message:
         """Send one request and wait for its reply; a refusal is raised."""

@@ -26,6 +26,7 @@ class WorkerConfig:
     verify: bool = True
     keys: Path | None = None
     latency: str = "0ms"
+    prometheus: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, all problems in one UsageError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -19,8 +20,11 @@ from . import objectives
 from .client import Client
 from .config import WorkerConfig
 from .latency import Latency
+from .metrics import WorkerMetrics
 from .stores import ServerStore
 from .trainer import train
+
+LOOPBACK = "127.0.0.1"
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +49,36 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     except KeyboardInterrupt:
         return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
     sent, reason = 0, ""
-    while not reason:
-        with Client(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
-            _stop_on_signals(client)
-            try:
-                reason = _join(client, dataset, Latency.parse(config.latency))
-            except Finishing as error:
-                reason = error.reason
-            except Interrupted:
-                reason = INTERRUPTED
-            except (LeaseLost, UnknownSession) as error:  # we were away for too long: others have our blocks
-                logger.warning(log.line("afresh", why=error))
-            sent += client.bytes_sent
+    with _metrics(config) as metrics:
+        while not reason:
+            with Client(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
+                _stop_on_signals(client)
+                client.on_sent = metrics.sent
+                try:
+                    reason = _join(client, dataset, Latency.parse(config.latency))
+                except Finishing as error:
+                    reason = error.reason
+                except Interrupted:
+                    reason = INTERRUPTED
+                except (LeaseLost, UnknownSession) as error:  # we were away for too long: others have our blocks
+                    logger.warning(log.line("afresh", why=error))
+                sent += client.bytes_sent
     logger.info(log.line("left", reason=reason, bytes_sent=sent))
     return {"worker": config.full_name, "reason": reason, "bytes_sent": sent}
+
+
+@contextlib.contextmanager
+def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
+    """What counts this worker's requests, served where `--prometheus` says."""
+    metrics = WorkerMetrics(config.full_name)
+    if config.prometheus is None:
+        yield metrics
+        return
+    from common.exposition import Exposition
+
+    with contextlib.closing(Exposition(metrics.collect, LOOPBACK, config.prometheus)) as exposition:
+        logger.info(log.line("metrics", url=exposition.url))
+        yield metrics
 
 
 def _join(client: Client, dataset: Dataset, latency: Latency) -> str:

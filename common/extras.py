@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from common.errors import MissingExtra
+from .errors import MissingExtra
 
 
 def require_extra(module: str, extra: str, option: str) -> None:

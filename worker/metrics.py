@@ -1,0 +1,50 @@
+"""What a worker process says of itself to Prometheus: counts of what it has sent. Read in another thread, as copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from common import messages as m
+from common.exposition import counter
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+COUNTED = {
+    "entries": ("worker_entries", "Entries trained by a worker."),
+    "seconds": ("worker_training_seconds", "Time that a worker has spent computing."),
+    "bytes": ("worker_sent_bytes", "Bytes that a worker has sent."),
+    "pulls": ("worker_pulls", "Pulls that a worker has asked for."),
+    "pushes": ("worker_pushes", "Pushes that a worker has made."),
+    "reports": ("worker_reports", "Reports that a worker has made."),
+}
+
+
+class WorkerMetrics:
+    """Counts the requests of the worker called `name`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._counts: Counter[str] = Counter()
+
+    def sent(self, message: m.Message, size: int) -> None:
+        """A request of `size` bytes was sent."""
+        self._counts["bytes"] += size
+        match message:
+            case m.Pull():
+                self._counts["pulls"] += 1
+            case m.Push():
+                self._counts["pushes"] += 1
+            case m.Report():
+                self._counts["reports"] += 1
+                self._counts["entries"] += message.entries
+                self._counts["seconds"] += message.seconds  # type: ignore[assignment] # a Counter adds floats as well
+
+    def collect(self) -> Iterator[Metric]:
+        """All counts as they stand now."""
+        for key, (name, told) in COUNTED.items():
+            family = counter(name, told, "worker")
+            family.add_metric([self._name], self._counts[key])
+            yield family
