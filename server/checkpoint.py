@@ -35,6 +35,7 @@ VERSIONS = "versions.npy"
 FINAL = "final"
 _NUMBERS = frozenset(map(str, range(1, 257)))
 """Of shards, as they stand in the name of a folder."""
+CHUNK_ROWS = 4096
 SHARED = ("dataset", "options", "round", "shards")
 """Facts that every shard's part of a checkpoint has in common; `tensors`, too, where there are any."""
 
@@ -148,7 +149,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         fits = rows.shape[1] == parts[0].shape[1] and found.get("shards") == shards and found.get("shard") == shard
         if not fits or found.get("rows") != [first, first + len(rows)]:
             raise ArtifactError(f"{folder} does not hold the rows of shard {shard} of {shards}")
-    return np.concatenate(parts), facts[0]
+    return parts[0] if shards == 1 else np.concatenate(parts), facts[0]
 
 
 def read_versions(run: Path, label: str, shards: int) -> npt.NDArray[np.int64] | None:
@@ -178,7 +179,10 @@ def assemble(run: Path, dataset: Dataset, options: TrainingOptions, shards: int,
     Shards that are stopped at once, by signals, end some rounds apart: good vectors still.
     """
     rows, _ = read(run, FINAL, shards, one_round=False)
-    by_row = RowLayout.of(options).vectors(rows)
-    vectors = np.empty_like(by_row)
-    vectors[dataset.permutation] = by_row
+    layout = RowLayout.of(options)
+    vectors = np.empty((len(rows), layout.dim), np.float32)
+    for first in range(0, len(rows), CHUNK_ROWS):  # where word and context are summed, the sum needs memory, too
+        part = slice(first, first + CHUNK_ROWS)
+        vectors[dataset.permutation[part]] = layout.vectors(rows[part])
+    del rows
     write_vectors(run, dataset.words, vectors, facts)

@@ -155,6 +155,7 @@ def leave(
     if reason.startswith(FAILED):
         raise TrainingDiverged(reason.removeprefix(FAILED))
     daemon.write_now(core.final())
+    core.table.give_up()
     if config.shard == 0:
         await_shards(config, life, daemon)
         if dataset is None:

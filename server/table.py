@@ -51,6 +51,10 @@ class Table:
         """Leading columns that pulls bring and assignments set."""
         return self.parameters if self._parameters_only else self.values.shape[1]
 
+    def give_up(self) -> None:
+        """The run is over and the rows are on disk: let their memory go."""
+        self.values = self.values[:0].copy()
+
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless the rows are all ours, LimitExceeded when they do not fit in one message."""
         if pull.rows is None:
