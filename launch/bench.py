@@ -48,7 +48,13 @@ def wire(**options: Any) -> dict[str, Any]:
 @click.option(
     "--store", type=click.Choice(["server", "shared", "local"]), default="server", help="Where parameters live."
 )
-@click.option("--repeats", default=5, help="Trainings; ours and the peer's take turns.")
+@click.option(
+    "--beside",
+    multiple=True,
+    type=click.Choice(["server", "shared", "local"]),
+    help="Another store to compare with; may be repeated.",
+)
+@click.option("--repeats", default=5, help="Trainings of each store; they and the peer's take turns.")
 @click.option("--peer", type=click.Path(path_type=Path), help="A built Stanford GloVe: its folder, or its build/.")
 @click.option("--peer-epochs", default=1, help="Epochs of each of the peer's trainings.")
 @click.option(
@@ -62,8 +68,9 @@ def wire(**options: Any) -> dict[str, Any]:
 @click.option("--analogies", type=click.Path(path_type=Path), help="Analogy questions to score both on.")
 @training_flags
 def train(
-    dataset: Path, workers: int, servers: int, store: str, repeats: int, peer: Path | None, peer_epochs: int,
-    text: Path | None, similarity: tuple[Path, ...], analogies: Path | None, **training: Any,
+    dataset: Path, workers: int, servers: int, store: str, beside: tuple[str, ...], repeats: int,
+    peer: Path | None, peer_epochs: int, text: Path | None, similarity: tuple[Path, ...], analogies: Path | None,
+    **training: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure training on DATASET: entries a second, processor time and memory of each role, bytes an entry."""
     from common.options import TrainingOptions
@@ -71,7 +78,7 @@ def train(
     from . import bench_gensim, bench_train
 
     options = TrainingOptions.from_flags(**training)
-    config = bench_train.TrainBenchConfig(dataset, options, store, workers, servers, repeats, peer, peer_epochs)
+    config = bench_train.TrainBenchConfig(dataset, options, store, beside, workers, servers, repeats, peer, peer_epochs)
     if text is not None:
         judges = bench_gensim.Judges(similarity, analogies)
         return bench_gensim.bench(config, text, judges, _tell)

@@ -1,7 +1,7 @@
 """`glovewire bench train`: how fast entries are trained, at what cost for each role, and beside Stanford's GloVe.
 
-Ours and the peer's trainings take turns in the same run, on the same matrix, with the same dimensions and threads, so
-that the ratio holds also on a machine whose speed changes.
+Ours, those of other stores and the peer's trainings take turns in the same run, on the same matrix, with the same
+dimensions and threads, so that ratios hold also on a machine whose speed changes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ from .processes import Children
 from .trial import Outcome, Trial, carry_out
 
 ROLES = ("server", "worker")
+PEER, RATE = "peer", "entries_per_second"
 PEER_SILENCE_S = 3600.0
+
+Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class TrainBenchConfig:
-    """Options of `glovewire bench train`; `peer` is the folder of a built Stanford GloVe."""
+    """Options of `glovewire bench train`: `beside` are other stores, `peer` a built Stanford GloVe's folder."""
 
     dataset: Path
     options: TrainingOptions
     store: str = "server"
+    beside: tuple[str, ...] = ()
     workers: int = 2
     servers: int = 1
     repeats: int = 5
@@ -48,29 +52,25 @@ class TrainBenchConfig:
         for name in ("workers", "servers", "repeats", "peer_epochs"):
             if getattr(self, name) < 1:
                 problems.append(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+        if self.store in self.beside:
+            problems.append(f"store {self.store} cannot stand beside itself")
         require(problems)
 
 
 def bench(config: TrainBenchConfig, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Train `repeats` times, in turn with the peer; `tell` hears a line for each repeat."""
+    """Train `repeats` times on each store, in turn with the peer; `tell` hears a line for each repeat.
+
+    A training that fails counts against `success` and leaves its repeat out; ProcessDied when none went well.
+    """
     dataset = Dataset.open(config.dataset)
     before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
-        peer = None if config.peer is None else Peer(config, dataset, Path(folder))
-        children = Children(Path(folder) / "logs")
-        ours: list[dict[str, Any]] = []
-        theirs: list[float] = []
-        try:
-            for repeat in range(config.repeats):
-                out = Path(folder) / f"run-{repeat}"
-                trial = Trial(config.dataset, out, config.options, config.store, config.workers, config.servers)
-                ours.append(_figures(carry_out(trial, children, f"repeat {repeat}")))
-                shutil.rmtree(out)
-                if peer is not None:
-                    theirs.append(peer.train())
-                tell(_line(repeat, config.repeats, ours[-1], theirs))
-        finally:
-            children.end()
+        rivals = {
+            store: _training(config, store, Path(folder)) for store in dict.fromkeys((config.store, *config.beside))
+        }
+        if config.peer is not None:
+            rivals[PEER] = Peer(config, dataset, Path(folder)).train
+        rounds, failed = _in_turn(config.repeats, rivals, tell)
     return {
         "surroundings": before,
         "dataset": {"name": config.dataset.name, "words": len(dataset.words), "entries": dataset.total_entries},
@@ -79,19 +79,63 @@ def bench(config: TrainBenchConfig, tell: Callable[[str], None]) -> dict[str, An
         "workers": config.workers,
         "servers": config.servers if config.store == "server" else 0,
         "repeats": config.repeats,
-        **_together(ours),
-        **_beside(config, ours, theirs),
+        "success": (len(rounds) * len(rivals)) / (len(rounds) * len(rivals) + failed),
+        **_together([one[config.store] for one in rounds]),
+        "beside": {store: _beside(config.store, store, rounds) for store in config.beside},
+        **_peer(config, rounds),
     }
 
 
-def _figures(outcome: Outcome) -> dict[str, Any]:
+def _training(config: TrainBenchConfig, store: str, folder: Path) -> Callable[[], Figures]:
+    """A function that trains once on a store; a local one is a single process, whatever the others are."""
+    workers = 1 if store == "local" else config.workers
+
+    def train() -> Figures:
+        children = Children(folder / "logs")
+        try:
+            trial = Trial(config.dataset, folder / store, config.options, store, workers, config.servers)
+            return _figures(carry_out(trial, children, store))
+        finally:
+            children.end()
+            shutil.rmtree(folder / store, ignore_errors=True)
+
+    return train
+
+
+def _in_turn(
+    repeats: int, rivals: dict[str, Callable[[], Figures]], tell: Callable[[str], None]
+) -> tuple[list[dict[str, Figures]], int]:
+    """The figures of each repeat in which all went well, and how many trainings failed."""
+    rounds: list[dict[str, Figures]] = []
+    failed = 0
+    for repeat in range(1, repeats + 1):
+        found: dict[str, Figures] = {}
+        for name, train in rivals.items():
+            try:
+                found[name] = train()
+            except ProcessDied as error:
+                failed += 1
+                if failed == repeats:
+                    raise
+                tell(f"repeat {repeat} of {repeats}: {name} failed: {error}")
+        if len(found) == len(rivals):
+            rounds.append(found)
+            rates = (f"{name} {one[RATE] / 1e6:.4g}" for name, one in found.items())
+            tell(f"repeat {repeat} of {repeats}: M entries/s {', '.join(rates)}")
+    if not rounds:
+        raise ProcessDied("no repeat of the benchmark went well")
+    return rounds, failed
+
+
+def _figures(outcome: Outcome) -> Figures:
     """The figures of one training, flat: `role.figure` where each role has its own."""
     facts = outcome.facts or {}
     millions = max(facts["entries"], 1) / 1e6
-    found: dict[str, Any] = {
+    found: Figures = {
         "seconds": facts["seconds"],
         "entries_per_second": facts["entries_per_second"],
-        "bytes_per_entry": facts["bytes_sent"] / max(facts["entries"], 1),
+        "bytes_pushed_per_entry": facts["bytes_sent"] / max(facts["entries"], 1),
+        "bytes_pulled_per_entry": facts["bytes_received"] / max(facts["entries"], 1),
         "loss": facts["loss"],
         "bias_only_loss": facts["bias_only_loss"],
     }
@@ -103,7 +147,7 @@ def _figures(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def _together(ours: list[dict[str, Any]]) -> dict[str, Any]:
+def _together(ours: list[Figures]) -> dict[str, Any]:
     """Medians and ranges over the repeats; figures of a role under its name."""
     result: dict[str, Any] = {}
     for name in ours[0]:
@@ -113,19 +157,23 @@ def _together(ours: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _beside(config: TrainBenchConfig, ours: list[dict[str, Any]], theirs: list[float]) -> dict[str, Any]:
-    if not theirs:
+def _beside(store: str, other: str, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
+    """The figures of another store, and how fast the first one is for one of its entries."""
+    ratios = spread(one[store][RATE] / one[other][RATE] for one in rounds)
+    return {**_together([one[other] for one in rounds]), f"{store}_is_times_as_fast": ratios}
+
+
+def _peer(config: TrainBenchConfig, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
+    if config.peer is None:
         return {}
-    ratios = [one["entries_per_second"] / peer for one, peer in zip(ours, theirs, strict=True)]
     return {
-        "peer": {"threads": config.workers, "epochs": config.peer_epochs, "entries_per_second": spread(theirs)},
-        "times_as_fast_as_peer": spread(ratios),
+        "peer": {
+            "threads": config.workers,
+            "epochs": config.peer_epochs,
+            RATE: spread(one[PEER][RATE] for one in rounds),
+        },
+        "times_as_fast_as_peer": spread(one[config.store][RATE] / one[PEER][RATE] for one in rounds),
     }
-
-
-def _line(repeat: int, repeats: int, ours: dict[str, Any], theirs: list[float]) -> str:
-    beside = f", the peer {theirs[-1] / 1e6:.3f} M" if theirs else ""
-    return f"repeat {repeat + 1} of {repeats}: {ours['entries_per_second'] / 1e6:.2f} M entries/s{beside}"
 
 
 class Peer:
@@ -140,8 +188,8 @@ class Peer:
         self._program = _program(config.peer)
         export(config.dataset, "stanford", self._matrix)
 
-    def train(self) -> float:
-        """Entries a second of one training, from the end of its preparations to the end of its last epoch."""
+    def train(self) -> Figures:
+        """The speed of one training, from the end of its preparations to the end of its last epoch."""
         options = self._config.options
         words = {
             "-input-file": self._matrix / "cooccurrence.bin", "-vocab-file": self._matrix / "vocab.txt",
@@ -163,7 +211,7 @@ class Peer:
             process.communicate()
         if ended <= began or began == 0:
             raise ProcessDied(f"{self._program.name} ended with status {process.returncode}: {told[-200:].strip()}")
-        return self._entries * self._config.peer_epochs / (ended - began)
+        return {RATE: self._entries * self._config.peer_epochs / (ended - began)}
 
 
 def _times(process: subprocess.Popen[str]) -> tuple[float, float, str]:
@@ -190,10 +238,26 @@ def _program(folder: Path) -> Path:
 
 def table(result: dict[str, Any]) -> str:
     """The result as text for people."""
+    lines = _lines(result, result["store"])
+    lines[0] += f", workers {result['workers']}, servers {result['servers']}, {result['options']['dim']} dimensions"
+    for store, one in result["beside"].items():
+        lines += _lines(one, store)
+        ratio = one[f"{result['store']}_is_times_as_fast"]
+        lines.append(f"store {result['store']} is {_shown(ratio)} times as fast as store {store}")
+    if "peer" in result:
+        peer = result["peer"]
+        lines.append(
+            f"peer    {_shown(peer['entries_per_second'], 1e-6)} M entries/s with {peer['threads']} threads: ours "
+            f"is {_shown(result['times_as_fast_as_peer'])} times as fast"
+        )
+    return "\n".join(lines)
+
+
+def _lines(result: dict[str, Any], store: str) -> list[str]:
     lines = [
-        f"{_shown(result['entries_per_second'], 1e-6)} M entries/s, store {result['store']}, workers "
-        f"{result['workers']}, servers {result['servers']}, {result['options']['dim']} dimensions",
-        f"bytes pushed an entry {_shown(result['bytes_per_entry'])}; loss {_shown(result['loss'])} against "
+        f"{_shown(result[RATE], 1e-6)} M entries/s, store {store}",
+        f"bytes an entry: pushed {_shown(result['bytes_pushed_per_entry'])}, pulled "
+        f"{_shown(result['bytes_pulled_per_entry'])}; loss {_shown(result['loss'])} against "
         f"{_shown(result['bias_only_loss'])} with the vectors at zero",
     ]
     for role in ROLES:
@@ -203,13 +267,7 @@ def table(result: dict[str, Any]) -> str:
                 f"{role:<7} {_shown(one['cpu_s_per_million_entries'])} CPU s a million entries, peak memory of one "
                 f"process {_shown(one['peak_pss_mb'])} MB (PSS), {_shown(one['peak_private_mb'])} MB private"
             )
-    if "peer" in result:
-        peer = result["peer"]
-        lines.append(
-            f"peer    {_shown(peer['entries_per_second'], 1e-6)} M entries/s with {peer['threads']} threads: ours "
-            f"is {_shown(result['times_as_fast_as_peer'])} times as fast"
-        )
-    return "\n".join(lines)
+    return lines
 
 
 def _shown(figure: dict[str, float], scale: float = 1.0) -> str:

@@ -146,6 +146,7 @@ def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
         "workers": config.workers,
         "servers": 0,
         "bytes_sent": 0,
+        "bytes_received": 0,
         "run": str(config.out),
     }
 

@@ -155,10 +155,11 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
 
 
 def _facts(config: LocalConfig, servers: list[Child]) -> dict[str, Any]:
-    """What shard 0 says of the run, with the pushes to all shards."""
+    """What shard 0 says of the run, with the pushes to all shards and the bytes from them."""
     said: list[dict[str, Any]] = [json.loads(server.printed().splitlines()[-1]) for server in servers]
     pushes = {key: sum(one["pushes"][key] for one in said if "pushes" in one) for key in said[0].get("pushes", ())}
-    return {**said[0], "pushes": pushes, "workers": config.workers, "run": str(config.out)}
+    received = sum(one["bytes_received"] for one in said if "bytes_received" in one)
+    return {**said[0], "bytes_received": received, "pushes": pushes, "workers": config.workers, "run": str(config.out)}
 
 
 def _quality(config: LocalConfig) -> dict[str, Any]:

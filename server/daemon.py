@@ -137,6 +137,11 @@ class Daemon:
         checkpoint.write(self._run, snapshot)
 
     @property
+    def bytes_out(self) -> int:
+        """Bytes of all replies so far."""
+        return self._bytes_out
+
+    @property
     def signalled(self) -> bool:
         """Whether a signal has come."""
         return self._signalled > 0

@@ -119,7 +119,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
 def _live(config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, life: Life) -> dict[str, Any]:
     """Serve until the run is over; Overtaken when it goes on in another life."""
     reason = daemon.serve(_look(config, life))
-    facts = summary(core, reason)
+    facts = {**summary(core, reason), "bytes_received": daemon.bytes_out}
     try:
         leave(config, dataset, core, daemon, life, facts)
     except GlovewireError as error:

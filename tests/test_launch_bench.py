@@ -67,7 +67,14 @@ def test_training_is_measured_for_each_role(tmp_path: Path, store: str) -> None:
     for role in roles:
         assert result[role].keys() == {"cpu_s_per_million_entries", "peak_pss_mb", "peak_private_mb"}  # type: ignore[attr-defined]
         assert result[role]["peak_pss_mb"]["min"] > 0  # type: ignore[index]
-    for name in ("seconds", "entries_per_second", "bytes_per_entry", "loss", "bias_only_loss"):
+    for name in (
+        "seconds",
+        "entries_per_second",
+        "bytes_pushed_per_entry",
+        "bytes_pulled_per_entry",
+        "loss",
+        "bias_only_loss",
+    ):
         assert result[name].keys() == SPREAD  # type: ignore[attr-defined]
     assert result["loss"]["max"] < result["bias_only_loss"]["min"]  # type: ignore[index]
 
@@ -83,7 +90,10 @@ def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
     )
     (peer / "glove").chmod(0o755)
     arguments = ("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 1, "--peer", tmp_path / "peer")
-    result = result_of(*arguments)
+    result = result_of(*arguments, "--beside", "local")
+    assert result["success"] == 1
+    assert result["beside"]["local"]["server_is_times_as_fast"].keys() == SPREAD  # type: ignore[index]
+    assert result["beside"]["local"]["bytes_pulled_per_entry"]["max"] == 0 < result["bytes_pulled_per_entry"]["min"]  # type: ignore[index]
     assert result["times_as_fast_as_peer"].keys() == SPREAD  # type: ignore[attr-defined]
     assert result["peer"]["threads"] == result["workers"] == 2  # type: ignore[index]
 
