@@ -110,7 +110,7 @@ class Command(click.Command):
             with one_line_refusals():
                 result = super().invoke(ctx)
         except GlovewireError as error:
-            click.echo(f"error: {' '.join(str(error).split())}", err=True)
+            click.echo(f"error: {printable(' '.join(str(error).split()))}", err=True)
             ctx.exit(error.exit_status)
         if as_json and result is not None:
             click.echo(json.dumps(result, allow_nan=False, default=str))
@@ -153,6 +153,11 @@ class Command(click.Command):
     def _by_long_name(self) -> dict[str, click.Option]:
         options = [option for option in self.params if isinstance(option, click.Option) and option.name != "config"]
         return {flag[2:]: option for option in options for flag in option.opts if flag.startswith("--")}
+
+
+def printable(text: str) -> str:
+    """Text from elsewhere as a terminal may show it: what would move its cursor or change its title is spelt out."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def variable(command: str, option: str) -> str:

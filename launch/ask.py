@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from common.errors import UsageError
-from common.settings import Command, keys_option, positive
+from common.settings import Command, keys_option, positive, printable
 
 if TYPE_CHECKING:
     from common.messages import Message
@@ -41,7 +41,7 @@ def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[s
         found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
     for address, one in zip(servers, found, strict=True):
         for line in _describe(address, one):
-            click.echo(line)
+            click.echo(printable(line))
     return {"shards": found}
 
 

@@ -29,7 +29,7 @@ SEEN: list[dict[str, Any]] = []
 def demo(fail: str, **options: Any) -> dict[str, Any]:
     """Show what arrived."""
     if fail:
-        raise {"usage": UsageError, "output": OutputError}[fail]("it did\nnot work")
+        raise {"usage": UsageError, "output": OutputError}[fail]("it did\nnot \x1b[2Jwork")
     click.echo("some text first")
     return options
 
@@ -142,7 +142,7 @@ def test_a_file_that_is_not_there_or_no_text_is_named(config: Path, tmp_path: Pa
 def test_an_expected_error_is_one_line_on_stderr(kind: str, status: int) -> None:
     result = run(program, "demo", "--fail", kind, "--json")
     assert result.exit_code == status
-    assert result.stderr == "error: it did not work\n"
+    assert result.stderr == "error: it did not \\x1b[2Jwork\n"
     assert result.stdout == ""
 
 

@@ -12,9 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import strangers
 import zmq
 from processes import until
 from shards import ASYNC, Shard, add, in_memory, pull, served, shard
+from strangers import GREETING, READY, STRANGERS, frame, port_of
 
 from common import messages as m
 from common import sockets, wire
@@ -23,8 +25,6 @@ from server.offenders import MAX_ERRORS
 from worker.client import Client
 
 LOCAL = "tcp://127.0.0.1:0"
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
 
 
 @pytest.fixture
@@ -48,8 +48,7 @@ def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
 
 
 def connect(daemon: Daemon) -> socket.socket:
-    host, _, port = daemon.address.removeprefix("tcp://").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection(port_of(daemon.address), timeout=10)
 
 
 def drained(stranger: socket.socket, seconds: float = 8.0) -> bool:
@@ -88,23 +87,8 @@ def shake_hands(stranger: socket.socket) -> None:
     assert b"Statistics" in stranger.recv(65536)
 
 
-def frame(payload: bytes, *, more: bool) -> bytes:
-    return struct.pack(">BQ", 2 | more, len(payload)) + payload
-
-
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-STRANGERS = {
-    "http": b"GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8\r\n\r\n",
-    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(range(200)),
-    "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
-    "zmtp 1, which delivered junk as messages": b"\x01\x00" + b"\x05\x00junk",
-    "zmtp 2": b"\xff" + bytes(8) + b"\x7f\x01\x05\x00\x00",
-    "another mechanism": GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15)),
-    "zeros": bytes(500),
-}
 
 
 @pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS.keys())
@@ -114,13 +98,10 @@ def test_a_stranger_that_speaks_another_protocol_loses_its_connection(daemon: Da
         assert drained(stranger)
 
 
-def test_random_bytes_from_many_connections_are_nothing(daemon: Daemon) -> None:
-    draw = random.Random(5)
-    for _ in range(60):
-        with connect(daemon) as stranger, suppress(ConnectionError):
-            stranger.sendall(draw.randbytes(draw.randrange(1, 2000)))
-    strangers = [connect(daemon) for _ in range(20)]  # these say nothing at all
-    for stranger in strangers:
+def test_sixty_strangers_one_after_the_other_are_nothing(daemon: Daemon) -> None:
+    strangers.visited(daemon.address, 60, random.Random(5))
+    silent = [connect(daemon) for _ in range(20)]  # these say nothing at all
+    for stranger in silent:
         stranger.close()
 
 
@@ -207,41 +188,9 @@ def test_an_endless_row_of_frames_is_refused(dealer: zmq.Socket[bytes]) -> None:
     assert (answer.code, answer.text) == ("limit", "too many frames: a message has 2 to 8")
 
 
-def mutilated(draw: random.Random, push: list[bytes]) -> list[bytes]:
-    """A good message with one thing wrong: a bit, a frame, a length, a type, a number."""
-    frames = [bytearray(part) for part in push]
-    kind = draw.randrange(8)
-    if kind < 2:  # a flipped bit in the greeting or where the header says what it is
-        where = draw.randrange(1, 3)
-        frames[where][draw.randrange(min(len(frames[where]), 12))] ^= 1 << draw.randrange(8)
-    elif kind == 2:
-        frames[2] = frames[2][: draw.randrange(len(frames[2]))]
-    elif kind == 3:
-        del frames[draw.randrange(1, len(frames))]
-    elif kind == 4:
-        frames += [bytearray(b"x")] * draw.randrange(1, 40)
-    elif kind == 5:
-        frames[3] = frames[3][:-1]
-    elif kind == 6:
-        frames[2] = bytearray(b"\x91" * draw.randrange(1, 5000))
-    else:
-        frames[draw.randrange(1, 3)] = bytearray(draw.randbytes(draw.randrange(300)))
-    return [bytes(part) for part in frames]
-
-
 def test_ten_thousand_bad_messages_of_every_kind_apply_nothing(daemon: Daemon, one: Shard) -> None:
-    draw, sent, each = random.Random(3), 10_000, MAX_ERRORS - 1
-    push = [b"", *(bytes(part) for part in wire.encode(9, add(one, 2)))]
     before = resident_bytes()
-    for first in range(0, sent, each):
-        count = min(each, sent - first)
-        with sockets.Context() as context:  # who would send more loses its connection
-            dealer = context.dealer(daemon.address)
-            for _ in range(count):
-                dealer.send_multipart(mutilated(draw, push))
-            for _ in range(count):
-                sockets.wait_readable(dealer, time.monotonic() + 20, "the daemon")
-                assert isinstance(wire.decode(sockets.receive(dealer)[1:]).message, m.Refused)
-    assert one.core.counters["refused"] == sent
+    assert strangers.refused(daemon.address, add(one, 2), 10_000, random.Random(3)) == 10_000
+    assert one.core.counters["refused"] == 10_000
     assert one.core.counters["cut_off"] == 0
     assert resident_bytes() - before < 50 << 20

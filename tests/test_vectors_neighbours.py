@@ -88,6 +88,14 @@ def test_command_prints_columns_and_json(run: Path) -> None:
     assert found["analogies"][0]["answers"][0]["word"] == "queen"
 
 
+def test_a_word_from_somewhere_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    folder = runs.prepare(tmp_path / "run")
+    runs.write_vectors(folder, ["cat", "\x1b]0;title\x07"], TABLE[:2])
+    outcome = CliRunner().invoke(cli.neighbours, [str(folder), "cat"])
+    assert outcome.stdout.splitlines()[-1].startswith("\\x1b]0;title\\x07")
+    assert CliRunner().invoke(cli.neighbours, [str(folder), "c\x1bt"]).stderr.startswith("error: ")
+
+
 def test_columns_wrap_at_the_width(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     outcome = CliRunner().invoke(cli.neighbours, [str(run), *WORDS])

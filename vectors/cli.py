@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from common.errors import UsageError
-from common.settings import Command
+from common.settings import Command, printable
 
 FORMATS = ("glove", "word2vec", "word2vec-bin", "npz", "safetensors", "projector", "stanford")
 _PLACE = click.Path(path_type=Path)
@@ -136,4 +136,4 @@ def _as_dicts(near: list[tuple[str, float]]) -> list[dict[str, Any]]:
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        click.echo(printable(line))  # words and facts come from files that others may have made
