@@ -11,6 +11,7 @@ from common.errors import TrainingDiverged
 from common.options import TrainingOptions
 from common.rows import RowLayout
 from worker import sgns, sgns_kernels
+from worker.kernels import plain
 from worker.objectives import OBJECTIVES, Tiles
 from worker.sgns_lanes import BUNDLE
 from worker.tally import check_finite
@@ -75,11 +76,11 @@ def test_a_group_is_one_step_of_the_formulas(dim: int, mirrored: bool) -> None:
     for row, gradient in zip(rows, np.concatenate(to_others), strict=True):
         expected_b[row, other_state] += (gradient**2).mean()
         expected_b[row, other : other + dim] -= RATE * gradient / np.sqrt(expected_b[row, other_state])
-    scratch = [np.empty(BUNDLE, np.float32) for _ in range(2)]
+    group = sgns_kernels.scratch_of(layout.span)
+    group.others[:], group.weights[:] = rows, sgns.weights_of(weights, len(negatives), K)
     loss = sgns_kernels.train_group(
-        a, b, 7, np.array([one, one_state]), np.array([other, other_state]), rows * layout.width + other,
-        sgns.weights_of(weights, len(negatives), K).astype(np.float32), *scratch, np.empty(layout.span, np.float32),
-        layout.span, np.float32(1 / dim), np.float32(RATE),
+        sgns_kernels.Side(a, one, one_state), sgns_kernels.Side(b, other, other_state), 7, group,
+        sgns_kernels.Pace(np.float32(RATE), layout.span, np.float32(1 / dim)),
     )  # fmt: skip
     assert loss == pytest.approx(sgns.loss(*wide, weights, K), rel=1e-5)
     np.testing.assert_allclose(a, expected_a, rtol=2e-5, atol=2e-6)
@@ -88,7 +89,7 @@ def test_a_group_is_one_step_of_the_formulas(dim: int, mirrored: bool) -> None:
 
 def test_groups_share_their_row_and_cover_every_entry() -> None:
     entries, groups = entries_of(9, 200), np.empty(400, np.int64)
-    count = sgns_kernels.groups_of(entries, 10, len(entries) - 10, groups)
+    count = sgns_kernels.groups_of(plain(entries)[0], 10, len(entries) - 10, groups)
     pieces = np.split(entries["i"][10:], groups[1:count])
     assert groups[0] == 0
     assert groups[count] == len(entries) - 10

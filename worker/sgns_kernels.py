@@ -9,18 +9,21 @@ checked; nothing here allocates per entry. All in float32, sums of losses in flo
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from common.compiled import compiled_fast
+from common.compiled import compiled_bare, compiled_fast, inlined_fast
+from common.dataset import ENTRY
 
+from .kernels import padded, plain
 from .scalars import exp, log, stride, weight_of
 from .sgns_lanes import add_to_one, dots, step_others
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
+Pairs = npt.NDArray[np.uint16]
 Entries = npt.NDArray[np.void]
 
 POSITIVES, NEGATIVES = 4, 8
@@ -29,30 +32,67 @@ TINY = np.float32(1e-12)
 LN_2 = math.log(2.0)
 
 
+class Side(NamedTuple):
+    """Rows of a partition, float32 of shape (rows, width), in one role: where its vector and its accumulator stand."""
+
+    rows: Any
+    vector: Any
+    state: Any
+
+
+class Scratch(NamedTuple):
+    """A group in the making, BUNDLE long: rows of the others, their weights, and what a step needs; `gradient` is u's.
+
+    `weights` is 0 for places to spare; `places` is where the vectors of `others` start.
+    """
+
+    others: Any
+    weights: Any
+    places: Any
+    scales: Any
+    steps: Any
+    gradient: Any
+
+
+class Pace(NamedTuple):
+    """How far a step goes; `span` is the length of a padded vector, `inverse` one over the length of a vector."""
+
+    rate: Any
+    span: Any
+    inverse: Any
+
+
+def scratch_of(span: int) -> Scratch:
+    """Room for one group."""
+    others, places = np.empty((2, BUNDLE), np.int64)
+    weights, scales, steps = np.empty((3, BUNDLE), np.float32)
+    return Scratch(others, weights, places, scales, steps, np.empty(span, np.float32))
+
+
 @compiled_fast
-def groups_of(entries: Entries, first: int, size: int, groups: Indices) -> int:
+def groups_of(pairs: Pairs, first: int, size: int, groups: Indices) -> int:
     """Cut `size` entries from `first` on into groups of up to POSITIVES that share their row i; returns how many.
 
-    Group k is entries[first + groups[k]:first + groups[k + 1]].
+    Group k is entries first + groups[k] to first + groups[k + 1].
     """
     count = 0
     low = 0
     for k in range(size):
-        if k == 0 or k - low == POSITIVES or entries[first + k].i != entries[first + low].i:
+        if k == 0 or k - low == POSITIVES or pairs[first + k, 0] != pairs[first + low, 0]:
             groups[count] = low = k
             count += 1
     groups[count] = size
     return count
 
 
-@compiled_fast
+@inlined_fast
 def draw(state: Any, below: int) -> tuple[Any, Any]:
     """The next state of a linear congruential generator (Knuth's constants), and a number from 0 to below - 1."""
     state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
     return state, np.int64(((state >> np.uint64(32)) * np.uint64(below)) >> np.uint64(32))
 
 
-@compiled_fast
+@inlined_fast
 def scales_of(products: Rows, weights: Rows) -> Any:
     """Turn the products u . v of a group into the derivatives of its loss by them, in place; returns the loss."""
     loss = np.float32(0)
@@ -66,32 +106,95 @@ def scales_of(products: Rows, weights: Rows) -> Any:
     return loss
 
 
-@compiled_fast
-def train_group(
-    rows_a: Rows, rows_b: Rows, row: Any, one: Indices, other: Indices, places: Indices, weights: Rows,
-    scales: Rows, steps: Rows, gradient: Rows, span: int, inverse: Any, rate: Any,
-) -> Any:  # fmt: skip
-    """One step on a group: row `row` of rows_a in the role `one` against rows of rows_b in the role `other`.
-
-    A role is (first column of the vector, column of its accumulator). `places` holds where the BUNDLE vectors start
-    in flat rows_b and `weights` their weights, 0 for places to spare. Returns the loss before the step.
-    """
-    flat_a, flat_b = rows_a.reshape(rows_a.size), rows_b.reshape(rows_b.size)
-    at, state = row * rows_a.shape[1] + one[0], row * rows_a.shape[1] + one[1]
-    squares = dots(flat_a, at, flat_b, places, span, scales)
-    loss = scales_of(scales, weights)
+@inlined_fast
+def train_group(one: Side, others: Side, row: Any, group: Scratch, pace: Pace) -> Any:
+    """One step on a group: row `row` of `one` against the rows and weights of `group`; returns the loss before it."""
+    width = others.rows.shape[1]
     for k in range(BUNDLE):
-        accumulator = places[k] - other[0] + other[1]
-        flat_b[accumulator] += scales[k] * scales[k] * squares * inverse
-        steps[k] = flat_b[accumulator]
+        group.places[k] = group.others[k] * width + others.vector
+    at = row * one.rows.shape[1] + one.vector
+    squares = dots(one.rows, at, others.rows, group.places, pace.span, group.scales)
+    loss = scales_of(group.scales, group.weights)
     for k in range(BUNDLE):
-        steps[k] = rate * scales[k] / np.sqrt(steps[k] + TINY)
-    flat_a[state] += inverse * step_others(flat_a, at, flat_b, places, span, gradient, scales, steps)
-    add_to_one(flat_a, at, gradient, span, -rate / np.sqrt(flat_a[state] + TINY))
+        others.rows[group.others[k], others.state] += group.scales[k] * group.scales[k] * squares * pace.inverse
+        group.steps[k] = others.rows[group.others[k], others.state]
+    for k in range(BUNDLE):
+        group.steps[k] = pace.rate * group.scales[k] / np.sqrt(group.steps[k] + TINY)
+    one.rows[row, one.state] += pace.inverse * step_others(
+        one.rows, at, others.rows, group.places, pace.span, group.gradient, group.scales, group.steps
+    )
+    add_to_one(one.rows, at, group.gradient, pace.span, -pace.rate / np.sqrt(one.rows[row, one.state] + TINY))
     return loss
 
 
+@compiled_bare
+def train_tile(
+    one: Side, others: Side, pairs: Pairs, first: int, size: int, groups: Indices, count: int, targets: Rows,
+    seed: Any, ratio: Any, no_self: bool, group: Scratch, pace: Pace,
+) -> tuple[float, float, int]:  # fmt: skip
+    """A step on each of the `count` groups of the tile that begins at `first`, in an order that `seed` decides.
+
+    `targets` are the weights of its `size` entries, `ratio` the negatives for each. With `no_self`, entries of a word
+    with itself are left out. Returns the sums of loss and weights, and the entries covered.
+    """
+    loss = total = 0.0
+    covered = 0
+    state = np.uint64(seed)
+    jump, place = stride(seed, count), seed % count
+    for _ in range(count):
+        low, many = groups[place], groups[place + 1] - groups[place]
+        place += jump
+        if place >= count:
+            place -= count
+        i = np.int64(pairs[first + low, 0])
+        weight = np.float32(0)
+        for k in range(POSITIVES):
+            j = np.int64(pairs[first + low + min(k, many - 1), 1])
+            group.others[k], group.weights[k] = j, np.float32(0)
+            if k < many and not (no_self and i == j):
+                group.weights[k] = targets[low + k]
+                weight += targets[low + k]
+                covered += 1
+        for k in range(POSITIVES, BUNDLE):
+            state, n = draw(state, size)
+            group.others[k] = np.int64(pairs[first + n, 1])
+            group.weights[k] = ratio * weight / np.float32(NEGATIVES)
+        loss += train_group(one, others, i, group, pace)
+        total += float(weight)
+    return loss, total, covered
+
+
 @compiled_fast
+def train_tiles(
+    rows_a: Rows, rows_b: Rows, pairs: Pairs, counts: Rows, starts: Indices, order: Indices, seed: int,
+    columns: Indices, symmetric: bool, diagonal: bool, log_max: Any, alpha: Any, ratio: Any, group: Scratch, pace: Pace,
+) -> tuple[float, float, int]:  # fmt: skip
+    """The compiled part of `train_block`: sums of loss and weights, and the entries covered."""
+    loss = total = 0.0
+    covered = 0
+    largest = 0
+    for t in order:
+        largest = max(largest, starts[t + 1] - starts[t])
+    groups, targets = np.empty(largest + 1, np.int64), np.empty(largest, np.float32)
+    for t in order:
+        first, size = starts[t], starts[t + 1] - starts[t]
+        if size == 0:
+            continue
+        count = groups_of(pairs, first, size, groups)
+        for k in range(size):
+            targets[k] = weight_of(log(counts[first + k, 1]), log_max, alpha)
+        for mirrored in range(2 if symmetric else 1):
+            one = Side(rows_a, columns[mirrored, 0], columns[mirrored, 2])
+            others = Side(rows_b, columns[1 - mirrored, 0], columns[1 - mirrored, 2])
+            # An entry of a word with itself is its own mirror image.
+            found = train_tile(
+                one, others, pairs, first, size, groups, count, targets, seed + 7919 * t + mirrored, ratio,
+                diagonal and mirrored == 1, group, pace,
+            )  # fmt: skip
+            loss, total, covered = loss + found[0], total + found[1], covered + found[2]
+    return loss, total, covered
+
+
 def train_block(
     rows_a: Rows, rows_b: Rows, entries: Entries, starts: Indices, order: Indices, seed: int, columns: Indices,
     dim: int, symmetric: bool, diagonal: bool, x_max: float, alpha: float, negatives: float, rate: float,
@@ -102,62 +205,19 @@ def train_block(
     block. `columns` as in RowLayout. A stored entry of a symmetric matrix stands for its mirror image too: a second
     step in which the roles are changed. `starts` (tiles + 1,) delimits tiles.
     """
-    loss = 0.0
-    total = 0.0
-    covered = 0
-    eta, power, log_max, ratio = np.float32(rate), np.float32(alpha), np.float32(np.log(x_max)), np.float32(negatives)
-    span, inverse = -(-dim // 16) * 16, np.float32(1) / np.float32(dim)
-    roles = columns[:, ::2].copy()
-    largest = 0
-    for t in order:
-        largest = max(largest, starts[t + 1] - starts[t])
-    groups, targets = np.empty(largest + 1, np.int64), np.empty(largest, np.float32)
-    places = np.empty(BUNDLE, np.int64)
-    weights, scales, steps = np.empty(BUNDLE, np.float32), np.empty(BUNDLE, np.float32), np.empty(BUNDLE, np.float32)
-    gradient = np.empty(span, np.float32)
-    for t in order:
-        first, size = starts[t], starts[t + 1] - starts[t]
-        if size == 0:
-            continue
-        count = groups_of(entries, first, size, groups)
-        for k in range(size):
-            targets[k] = weight_of(log(entries[first + k].x), log_max, power)
-        state = np.uint64(seed) + np.uint64(t) * np.uint64(0x9E3779B97F4A7C15)
-        for mirrored in range(2 if symmetric else 1):
-            one, other = roles[mirrored], roles[1 - mirrored]
-            jump = stride(seed + t + mirrored, count)
-            place = (seed + 7919 * t) % count
-            for _ in range(count):
-                low, many = groups[place], groups[place + 1] - groups[place]
-                place += jump
-                if place >= count:
-                    place -= count
-                i = np.int64(entries[first + low].i)
-                sum_of_weights = np.float32(0)
-                for k in range(POSITIVES):
-                    j = np.int64(entries[first + low + min(k, many - 1)].j)
-                    places[k] = j * rows_b.shape[1] + other[0]
-                    weights[k] = np.float32(0)
-                    # An entry of a word with itself is its own mirror image.
-                    if k < many and not (mirrored and diagonal and i == j):
-                        weights[k] = targets[low + k]
-                        covered += 1
-                    sum_of_weights += weights[k]
-                for k in range(NEGATIVES):
-                    state, n = draw(state, size)
-                    places[POSITIVES + k] = np.int64(entries[first + n].j) * rows_b.shape[1] + other[0]
-                    weights[POSITIVES + k] = ratio * sum_of_weights / np.float32(NEGATIVES)
-                loss += train_group(
-                    rows_a, rows_b, i, one, other, places, weights, scales, steps, gradient, span, inverse, eta,
-                )  # fmt: skip
-                total += float(sum_of_weights)
+    pairs, counts = plain(entries)
+    span = padded(dim)
+    loss, total, covered = train_tiles(
+        rows_a, rows_b, pairs, counts, starts, order, seed, columns, symmetric, diagonal, np.float32(np.log(x_max)),
+        np.float32(alpha), np.float32(negatives), scratch_of(span), Pace(np.float32(rate), span, np.float32(1 / dim)),
+    )  # fmt: skip
     return loss, LN_2 * (1.0 + negatives) * total, covered
 
 
 def warm(columns: Indices, width: int, dim: int) -> None:
     """Compile (or load from the cache) the loops, before a server waits for this worker."""
     rows = np.ones((1, width), np.float32)
-    entries = np.ones(0, np.dtype([("i", "<u2"), ("j", "<u2"), ("x", "<f4")]))
+    entries = np.ones(0, ENTRY)
     entries.setflags(write=False)
     starts, order = np.zeros(2, np.int64), np.zeros(1, np.int64)
     train_block(rows, rows, entries, starts, order, 0, columns, dim, True, True, 1.0, 1.0, 1.0, 0.1)
