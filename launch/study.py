@@ -10,6 +10,21 @@ import click
 from common.settings import Command
 from common.training_flags import training_flags
 
+STALENESS: dict[str, Any] = {
+    "schedule": "minibatch",
+    "consistency": "async",
+    "optimizer": "sgd",
+    "mean_gradient": True,
+    "learning_rate": 200.0,
+    "final_rate": 1.0,
+    "dim": 32,
+    "tied": True,
+    "epochs": 3,
+    "x_max": 10.0,
+    "alpha": 0.75,
+}
+"""What `study staleness` trains with where nothing else is said."""
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def study() -> None:
@@ -46,4 +61,63 @@ def speedup(
     return result
 
 
+@click.command("study-staleness", cls=Command)
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; what is in it is not done again.")
+@click.option("--workers", type=int, multiple=True, default=[16], help="Worker processes; repeat for more settings.")
+@click.option(
+    "--batch", "batches", type=int, multiple=True, default=[2048], help="Entries in a batch; may be repeated."
+)
+@click.option(
+    "--latency", multiple=True, default=["pareto:20ms"], metavar="TIME", help="As of `worker`; may be repeated."
+)
+@click.option("--mode", multiple=True, default=["sync"], metavar="MODE", help="Modes to compare with; repeat for more.")
+@click.option(
+    "--policy",
+    multiple=True,
+    default=["inverse", "hyperbolic:8", "gap", "dc:0.01"],
+    metavar="POLICY",
+    help="Staleness policies; repeat for more.",
+)
+@click.option(
+    "--share",
+    type=float,
+    multiple=True,
+    default=[1.0, 0.75, 0.5, 0.25, 0.125],
+    help="Fractions of the learning rate at which every method is tried.",
+)
+@click.option("--seeds", default=3, help="Runs of each method at its best rate.")
+@click.option("--seconds", default=15.0, help="A run ends after so long if its entries have not come before.")
+@click.option("--goal", default=0.0, show_default="what async has after 2/3 of its entries", help="Loss to be reached.")
+@training_flags
+@click.pass_context
+def staleness(
+    ctx: click.Context, /, dataset: Path, out: Path, workers: tuple[int, ...], batches: tuple[int, ...],
+    latency: tuple[str, ...], mode: tuple[str, ...], policy: tuple[str, ...], share: tuple[float, ...], seeds: int,
+    seconds: float, goal: float, **training: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Synchronous, asynchronous and staleness-aware training by minibatches, under simulated latency.
+
+    Leaves REPORT.md, report.json, pictures and each run in OUT. Unless told otherwise: plain descent on mean gradients
+    at a constant rate of 200, 32 tied dimensions, 3 epochs.
+    """
+    from common.options import TrainingOptions
+
+    from .crowd import GloveWorkload
+    from .study_staleness import StalenessConfig, run
+
+    given = {key: value for key, value in training.items() if _told(ctx, key)}
+    options = TrainingOptions.from_flags(**{**training, **STALENESS, **given})
+    config = StalenessConfig(out, options, workers, batches, latency, policy, mode, share, seeds, seconds, goal)
+    result = run(config, GloveWorkload(dataset), dataset.name, lambda line: click.echo(line, err=True))
+    click.echo((out / "REPORT.md").read_text(encoding="utf-8"))
+    return result
+
+
+def _told(ctx: click.Context, name: str) -> bool:
+    """Whether somebody gave this option, by flag, environment or file."""
+    return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+
+
 study.add_command(speedup, "speedup")
+study.add_command(staleness, "staleness")

@@ -1,0 +1,206 @@
+"""A training with many workers on one machine, each a forked process, watched from outside while it goes on.
+
+A real server, real workers over TCP, simulated latency: workers mostly sleep, and forking spares each its start. No
+socket of this process may be open when it forks. Knows nothing of what is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from common import messages as m
+from common.dataset import Dataset
+from common.errors import GlovewireError
+from common.options import TrainingOptions
+from common.rows import RowLayout
+from worker import kernels, objectives
+from worker.batches import RandomBatches
+from worker.client import Client
+from worker.config import WorkerConfig
+from worker.latency import Latency
+from worker.service import work
+
+from .local import training_arguments
+from .processes import READY_S, Children
+
+SAMPLE_ENTRIES = 20_000
+NOBODY = 1 << 40
+"""The number of a random stream that no worker has."""
+LOOK_EVERY_S = 0.1
+LEAVE_S = 10.0
+DIVERGED = 4.0
+"""So many times the first loss, and it will not come back."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a training takes place in: how many workers, how long their pushes take, for how long at most."""
+
+    workers: int
+    latency: tuple[str, ...]
+    seconds: float
+
+
+@dataclass
+class Seen:
+    """What was seen: seconds, gradients in the table and loss, moment by moment; how it ended; how stale it was."""
+
+    t: list[float] = field(default_factory=list)
+    gradients: list[int] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    ended: str = "complete"
+    staleness: dict[str, int] = field(default_factory=dict)
+    row_ages: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class Workload(Protocol):
+    """What is trained. Another model is another workload: its server's arguments, its worker, its loss."""
+
+    def serve(self, options: TrainingOptions, run: Path) -> list[str]:
+        """Arguments of `glovewire` that start its server, but for addresses and workers."""
+
+    def work(self, address: str, name: str, latency: str) -> None:
+        """Train as one worker until the run is over."""
+
+    def loss(self, client: Client, options: TrainingOptions) -> tuple[int, float]:
+        """Gradients in the table by now, and the loss on entries that are the same every time."""
+
+
+class GloveWorkload:
+    """Minibatches of a dataset; the loss is that of a fixed sample of entries."""
+
+    def __init__(self, dataset: Path) -> None:
+        self._path = dataset
+        self._dataset = Dataset.open(dataset)
+        self._sample = RandomBatches(self._dataset, SAMPLE_ENTRIES, 0, NOBODY).next()
+        objectives.warm()
+
+    def serve(self, options: TrainingOptions, run: Path) -> list[str]:
+        """See Workload."""
+        return ["server", str(self._path), "--out", str(run), "--no-verify", *training_arguments(options)]
+
+    def work(self, address: str, name: str, latency: str) -> None:
+        """See Workload."""
+        work(WorkerConfig(self._path, (address,), name, verify=False, latency=latency))
+
+    def loss(self, client: Client, options: TrainingOptions) -> tuple[int, float]:
+        """See Workload."""
+        rows = client.ask(0, m.Pull("rows", 0, self._dataset.layout.rows, m.NO_VERSION, 0))
+        assert isinstance(rows, m.Rows)
+        layout, sample = RowLayout.of(options), self._sample
+        gradients = np.zeros((len(sample.rows), layout.parameters), np.float32)
+        values: npt.NDArray[np.float32] = rows.values[sample.rows]
+        loss, _ = kernels.batch_gradients(
+            values, sample.at_i, sample.at_j, sample.counts, layout.columns, options.dim, options.x_max,
+            options.alpha, gradients,
+        )  # fmt: skip
+        return rows.gradients, float(loss) / len(sample.counts)
+
+
+def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Path) -> Seen:
+    """Train until it is complete, has diverged, or `scene.seconds` have passed; leaves the run in `folder`."""
+    children = Children(folder / "logs")
+    crowd: list[multiprocessing.process.BaseProcess] = []
+    fork = multiprocessing.get_context("fork")
+    go = fork.Event()
+    try:
+        free = "tcp://127.0.0.1:0"
+        where = ["--bind", free, "--publish", free, "--workers", str(scene.workers), "--log-level", "warning"]
+        server = children.start("server", [*workload.serve(options, folder / "run"), *where])
+        address = server.ready_line(time.monotonic() + READY_S).split()[1]
+        for number in range(scene.workers):
+            latency = scene.latency[min(number, len(scene.latency) - 1)]
+            log = folder / "logs" / f"worker-{number}.log"
+            what = (workload, address, f"w{number}", latency, log, go)
+            crowd.append(fork.Process(target=_one, args=what, daemon=True))
+            crowd[-1].start()
+        with Client([address], "watcher") as client:
+            return _look(workload, client, options, scene, go)
+    finally:
+        go.set()
+        for worker in crowd:
+            worker.join(LEAVE_S)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+        children.patience_s = LEAVE_S
+        children.end()
+
+
+def _one(workload: Workload, address: str, name: str, latency: str, log: Path, go: Event) -> None:
+    """A worker in a process of its own, which begins when it is told to."""
+    out = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    go.wait()
+    with contextlib.suppress(GlovewireError):  # who diverged has told the server
+        workload.work(address, name, latency)
+
+
+def _look(workload: Workload, client: Client, options: TrainingOptions, scene: Scene, go: Event) -> Seen:
+    """Let it begin, and sample the loss until the end; time 0 is the last moment without a gradient."""
+    seen = Seen()
+    client.connect(role="observer")
+    began = time.monotonic()
+    try:
+        while True:
+            gradients, loss = workload.loss(client, options)
+            now = time.monotonic()
+            if not gradients:
+                began, seen.t, seen.gradients, seen.loss = now, [], [], []
+            seen.t.append(now - began)
+            seen.gradients.append(gradients)
+            seen.loss.append(loss)
+            go.set()
+            _count(client, seen)
+            if not math.isfinite(loss) or loss > DIVERGED * seen.loss[0]:
+                seen.ended = "diverged"
+            elif now - began > scene.seconds:
+                seen.ended = "out of time"
+            if seen.ended != "complete":
+                client.ask(0, m.Finish("asked"))
+                return seen
+            client.poll(int(LOOK_EVERY_S * 1e3))
+            time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
+    except GlovewireError:
+        if seen.loss and not seen.loss[-1] <= DIVERGED * seen.loss[0]:
+            seen.ended = "diverged"
+        return seen
+
+
+def _count(client: Client, seen: Seen) -> None:
+    reply = client.ask(0, m.Stats())
+    assert isinstance(reply, m.Statistics)
+    facts = json.loads(bytes(reply.body))
+    seen.staleness, seen.row_ages = facts["staleness"], facts["row_ages"]
+
+
+def check(scene: Scene) -> list[str]:
+    """What cannot be meant in a scene, in words."""
+    problems = []
+    if not 1 <= scene.workers <= 256:
+        problems.append(f"workers must be between 1 and 256, not {scene.workers}")
+    if not (math.isfinite(scene.seconds) and scene.seconds > 0):
+        problems.append(f"seconds must be a positive number, not {scene.seconds}")
+    for text in scene.latency:
+        try:
+            Latency.parse(text)
+        except GlovewireError as error:
+            problems.append(str(error))
+    return problems

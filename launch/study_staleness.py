@@ -1,0 +1,170 @@
+"""`glovewire study staleness`: modes and staleness policies on equal terms, by the clock and by entries.
+
+Every method first trains once at each of a few learning rates; the best is then repeated with other seeds. So a policy
+is never compared with a method at a rate that does not suit it. What is on disk already is not trained again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.artifacts import write_text_atomically
+from common.measured import surroundings
+from common.modes import POLICIES, Mode
+from common.options import TrainingOptions
+from common.settings import require
+
+from .crowd import Scene, Seen, Workload, check, watch
+from .staleness_report import report
+
+SEEN, FACTS, REPORT = "seen.json", "report.json", "REPORT.md"
+POLICY_DEFAULTS = ("inverse", "hyperbolic:8", "gap", "dc:0.01")
+GOAL_AT = 2 / 3
+"""The goal is the loss that plain asynchronous training at its best rate has after so much of its entries."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to train: what differs from the study's options."""
+
+    title: str
+    consistency: str = "async"
+    staleness: str = "none"
+    alone: bool = False
+    only_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class StalenessConfig:
+    """Options of `glovewire study staleness`; `shares` are the fractions of the learning rate that are tried."""
+
+    out: Path
+    options: TrainingOptions
+    workers: tuple[int, ...] = (16,)
+    batch_sizes: tuple[int, ...] = (2048,)
+    latencies: tuple[str, ...] = ("pareto:20ms",)
+    policies: tuple[str, ...] = POLICY_DEFAULTS
+    modes: tuple[str, ...] = ("sync",)
+    shares: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.125)
+    seeds: int = 3
+    seconds: float = 15.0
+    goal: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, all problems in one UsageError."""
+        problems = [problem for scene in self.scenes() for problem in check(scene)]
+        if not 1 <= self.seeds <= 100:
+            problems.append(f"seeds must be between 1 and 100, not {self.seeds}")
+        if not self.shares or not all(0 < share <= 1 for share in self.shares):
+            problems.append("rates are tried at fractions of the learning rate above 0, up to 1")
+        require(list(dict.fromkeys(problems)))
+        for policy in self.policies:
+            Mode.parse(policy, POLICIES)
+
+    def scenes(self) -> list[Scene]:
+        """Every number of workers with every latency."""
+        return [Scene(n, (latency,), self.seconds) for n in self.workers for latency in self.latencies]
+
+    def methods(self, workers: int) -> list[Method]:
+        """Baseline, modes, plain asynchronous training, the honest control, and every policy."""
+        control = Method(f"async, rate / {workers}", only_share=1 / workers)
+        found = [
+            Method("one worker", alone=True),
+            *(Method(mode, mode) for mode in self.modes),
+            Method("async"),
+            control,
+        ]
+        return found + [Method(policy, staleness=policy) for policy in self.policies]
+
+
+def run(config: StalenessConfig, workload: Workload, name: str, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Train everything, write table and pictures; returns the facts."""
+    before = surroundings()
+    config.out.mkdir(parents=True, exist_ok=True)
+    settings = []
+    for scene in config.scenes():
+        for batch in config.batch_sizes:
+            settings.append(_setting(config, workload, scene, batch, tell))
+    result = {
+        "surroundings": before,
+        "workload": name,
+        "options": config.options.as_message(),
+        "seeds": config.seeds,
+        "seconds": config.seconds,
+        "settings": settings,
+    }
+    write_text_atomically(config.out / FACTS, json.dumps(result, indent=1) + "\n")
+    write_text_atomically(config.out / REPORT, report(result, config.out))
+    return result
+
+
+def _setting(
+    config: StalenessConfig, workload: Workload, scene: Scene, batch: int, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """All methods in one scene with one size of batches."""
+    folder = config.out / f"{scene.workers}-workers-batch-{batch}-{_plain(scene.latency[0])}"
+    rows = []
+    for method in config.methods(scene.workers):
+        there = dataclasses.replace(scene, workers=1) if method.alone else scene
+        place = folder / _plain(method.title)
+
+        def seen(share: float, seed: int, method: Method = method, there: Scene = there, place: Path = place) -> Seen:
+            rate = config.options.learning_rate * share
+            options = dataclasses.replace(
+                config.options, learning_rate=rate, seed=config.options.seed + seed, batch_size=batch,
+                consistency=method.consistency, staleness=method.staleness,
+            )  # fmt: skip
+            return _once(workload, options, there, place / f"rate-{rate:g}-seed-{seed}", tell)
+
+        shares = (method.only_share,) if method.only_share else config.shares
+        tried = {share: seen(share, 0) for share in shares}
+        best = min(tried, key=lambda share: (tried[share].ended == "diverged", tried[share].loss[-1]))
+        runs = [tried[best], *(seen(best, seed) for seed in range(1, config.seeds))]
+        rate = config.options.learning_rate
+        rows.append(
+            {
+                "method": method.title,
+                "rate": rate * best,
+                "tried": {f"{rate * share:g}": _ending(one) for share, one in tried.items()},
+                "runs": [one.as_json() for one in runs],
+            }
+        )
+    setting = {"workers": scene.workers, "batch_size": batch, "latency": scene.latency[0], "methods": rows}
+    return {**setting, "goal": config.goal or _goal(rows), "folder": folder.name}
+
+
+def _once(workload: Workload, options: TrainingOptions, scene: Scene, place: Path, tell: Callable[[str], None]) -> Seen:
+    """One training, unless it is on disk."""
+    found = place / SEEN
+    if found.exists():
+        return Seen(**json.loads(found.read_text(encoding="utf-8")))
+    seen = watch(workload, options, scene, place)
+    told = "/".join(place.parts[-3:])
+    tell(f"{told}: {seen.ended} after {seen.t[-1]:.1f} s, loss {seen.loss[-1]:.4f}")
+    write_text_atomically(found, json.dumps(seen.as_json()) + "\n")
+    return seen
+
+
+def _goal(rows: Sequence[dict[str, Any]]) -> float:
+    """The loss of plain asynchronous training after GOAL_AT of its entries, the median over seeds."""
+    plain = next(row for row in rows if row["method"] == "async")
+    losses = []
+    for one in plain["runs"]:
+        done = GOAL_AT * one["gradients"][-1]
+        losses.append(next(loss for n, loss in zip(one["gradients"], one["loss"], strict=True) if n >= done))
+    return float(f"{statistics.median(losses):.3g}")
+
+
+def _ending(seen: Seen) -> str:
+    return "diverged" if seen.ended == "diverged" else f"{seen.loss[-1]:.4f}"
+
+
+def _plain(text: str) -> str:
+    """A name for a folder."""
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in text).replace("--", "-").strip("-")
