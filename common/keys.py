@@ -13,13 +13,14 @@ writes them. Nothing here ever shows a secret.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import stat
 import struct
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,7 +70,7 @@ class AllowList:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._names: dict[bytes, str] = {}
-        self._version: tuple[int, ...] = ()
+        self._version: tuple[int, ...] | None = None
         self._read()
 
     def name_of(self, key: bytes) -> str | None:
@@ -77,20 +78,14 @@ class AllowList:
 
         A file that has been damaged meanwhile changes nothing: the list of before stands.
         """
-        try:
+        with contextlib.suppress(GlovewireError):
             self._read()
-        except GlovewireError:
-            return self._names.get(key)
         return self._names.get(key)
 
     def _read(self) -> None:
-        try:
-            found = self._path.stat()
-        except OSError as error:
-            raise KeyFileError(f"{self._path} cannot be read: {error.strerror}") from error
-        version = (found.st_mtime_ns, found.st_size, found.st_ino)
-        if version != self._version:
-            names = {z85.decode(_key(self._path, name, key)): name for name, key in _table(self._path).items()}
+        version = _version(self._path)
+        if version is None or version != self._version:
+            names = {z85.decode(key): name for name, key in _keys_in(self._path, _WRITABLE).items()}
             self._names, self._version = names, version
 
 
@@ -124,8 +119,8 @@ def make(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path]:
 def add(folder: Path, names: Sequence[str]) -> list[Path]:
     """Make keys for further clients of the server in `folder` and allow them; the files, none if anything fails."""
     _check_names(names)
-    AllowList(folder / ALLOWED)
-    if taken := [name for name in names if (folder / f"{name}.key").exists() or name in _table(folder / ALLOWED)]:
+    known = _keys_in(folder / ALLOWED, _WRITABLE)
+    if taken := [name for name in names if (folder / f"{name}.key").exists() or name in known]:
         raise OutputError(f"{folder} has a client {taken[0]!r} already: name another one")
     written: list[Path] = []
     lines = ""
@@ -135,7 +130,7 @@ def add(folder: Path, names: Sequence[str]) -> list[Path]:
             _write_pair(folder / f"{name}.key", pair)
             written.append(folder / f"{name}.key")
             lines += _line((name, pair))
-        _write(folder / _SCRATCH, _text(folder / ALLOWED, _WRITABLE).rstrip("\n") + f"\n{lines}", _PUBLIC_MODE)
+        _write(folder / _SCRATCH, _read(folder / ALLOWED)[0].rstrip("\n") + f"\n{lines}", _PUBLIC_MODE)
         (folder / _SCRATCH).replace(folder / ALLOWED)
     except OSError as error:
         for path in written:
@@ -157,7 +152,16 @@ def of_client(path: Path) -> ClientKeys:
         path = _usual_client(path)
     _require_folder(path.parent)
     server = path.parent / PUBLIC
-    return ClientKeys(_pair(path), _key(server, "public", _table(server).get("public")), path)
+    return ClientKeys(_pair(path), _keys_in(server, _WRITABLE, ["public"])["public"], path)
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file does; None when it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _usual_client(folder: Path) -> Path:
@@ -205,11 +209,24 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 
 def _pair(path: Path) -> Pair:
-    table = _table(path, _READABLE)
-    public, secret = (_key(path, name, table.get(name)) for name in ("public", "secret"))
-    if zmq.curve_public(secret) != public:
+    found = _keys_in(path, _READABLE, ("public", "secret"))
+    if zmq.curve_public(found["secret"]) != found["public"]:
         raise KeyFileError(f"{path}: the public key does not belong to the secret one; make the keys again")
-    return Pair(public, secret)
+    return Pair(**found)
+
+
+def _keys_in(path: Path, forbidden: int, names: Collection[str] | None = None) -> dict[str, bytes]:
+    """The keys in a file, `names` or all of them; KeyFileError when its mode has a `forbidden` bit."""
+    text, mode = _read(path)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise KeyFileError(f"{path} is not a file of keys, or damaged: make them with `glovewire keys`") from error
+    found = {name: _key(path, name, table.get(name)) for name in (table if names is None else names)}
+    if mode & forbidden:  # last: nobody should be told to change the mode of what is something else
+        may, cure = ("read", "600") if forbidden == _READABLE else ("change", "go-w")
+        raise KeyFileError(f"others may {may} {path} (mode {stat.S_IMODE(mode):o}): chmod {cure} {path}")
+    return found
 
 
 def _key(path: Path, name: str, key: object) -> bytes:
@@ -222,25 +239,13 @@ def _key(path: Path, name: str, key: object) -> bytes:
     raise KeyFileError(f"{path}: {name!r} is not a key of 40 Z85 characters")
 
 
-def _table(path: Path, forbidden: int = _WRITABLE) -> dict[str, object]:
-    try:
-        return tomllib.loads(_text(path, forbidden))
-    except tomllib.TOMLDecodeError as error:
-        raise KeyFileError(f"{path} is not valid TOML: make the keys again") from error
-
-
-def _text(path: Path, forbidden: int) -> str:
-    """A file's text, unless its mode has a `forbidden` bit; what is opened is what is checked."""
+def _read(path: Path) -> tuple[str, int]:
+    """A file's text and its mode; what is opened is what is looked at."""
     if not path.is_file():
         raise KeyFileError(f"there is no file {path}: make keys with `glovewire keys`")
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if mode & forbidden:
-                may = "read" if forbidden == _READABLE else "change"
-                cure = "600" if forbidden == _READABLE else "go-w"
-                raise KeyFileError(f"others may {may} {path} (mode {stat.S_IMODE(mode):o}): chmod {cure} {path}")
-            return file.read(MAX_FILE_BYTES).decode()
+            return file.read(MAX_FILE_BYTES).decode(), os.fstat(file.fileno()).st_mode
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

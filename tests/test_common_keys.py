@@ -82,6 +82,13 @@ def test_a_secret_that_others_could_read_is_refused(folder: Path, name: str, mod
         keys.of_server(folder) if name == "server.key" else keys.of_client(folder / name)
 
 
+def test_nobody_is_told_to_change_the_mode_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
+    (tmp_path / "passwd").chmod(0o644)
+    with pytest.raises(KeyFileError, match="is not a file of keys"):
+        keys.of_client(tmp_path / "passwd")
+
+
 @pytest.mark.parametrize("name", ["allowed.toml", "server.pub"])
 def test_a_list_that_others_could_change_is_refused(folder: Path, name: str) -> None:
     (folder / name).chmod(0o646)
