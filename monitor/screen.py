@@ -166,7 +166,7 @@ def _table(*headings: str) -> Table:
 
 
 def _workers(history: History, now: float, rows: int) -> Table:
-    table = _table("worker", "state", "entries", "entries/s", "sends", "last heard")
+    table = _table("worker", "state", "entries", "entries/s", "sends", "stale by", "heard")
     order = sorted(history.workers.values(), key=_worst_first)
     shown = order if len(order) <= rows else order[: rows - 1]
     for worker in shown:
@@ -177,6 +177,7 @@ def _workers(history: History, now: float, rows: int) -> Table:
             units.amount(worker.entries),
             units.amount(worker.entries_per_second),
             f"{units.amount(worker.bytes_per_second, 'B')}/s",
+            str(worker.sample.staleness) if worker.sample else "",
             "" if age is None else units.age(age),
         )
     if len(shown) < len(order):
