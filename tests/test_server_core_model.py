@@ -1,5 +1,7 @@
 """The core against a simple model: random workers that push, repeat, lose their connection, vanish and come back.
 
+The server, too, may be gone at any moment, and begins again with the rows that were saved last and nothing else.
+
 The model is a plain array and a dict of what each worker has been told. Whatever the interleaving, the table is the
 sum of the pushes that were acknowledged as new, and the counters reconcile.
 """
@@ -36,8 +38,13 @@ class Model(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.shard: Shard = shard(self.dataset, lease_s=LEASE_S, epochs=1, **ASYNC)
+        self.begin(0.0)
         self.table = self.shard.core.table.values.astype(np.float64)
+        self.save()
+
+    def begin(self, now: float) -> None:
+        """A server that knows nobody, and so does the model."""
+        self.shard: Shard = shard(self.dataset, lease_s=LEASE_S, epochs=1, now=now, **ASYNC)
         self.peer: dict[str, bytes] = {}  # who has a session, and from where it speaks
         self.pushed = dict.fromkeys(NAMES, 0)
         self.reported = dict.fromkeys(NAMES, 0)
@@ -51,6 +58,23 @@ class Model(RuleBasedStateMachine):
         self.over = False
 
     # ---- coming and going
+
+    @rule()
+    def save(self) -> None:
+        """What a checkpoint keeps."""
+        self.saved = self.shard.core.table.values.copy()
+
+    @precondition(lambda self: self.peer and not self.over)
+    @rule(chance=st.integers(0, 4))
+    def the_server_begins_again(self, chance: int) -> None:
+        if chance:
+            return
+        gone = dict(self.peer)
+        self.begin(self.shard.now)
+        self.shard.core.table.values[:] = self.saved
+        self.table = self.saved.astype(np.float64)
+        for peer in gone.values():
+            assert code(self.shard.ask(peer, m.Beat())) == "unknown-session"
 
     @rule(name=st.sampled_from(NAMES), restarted=st.booleans())
     def hello(self, name: str, restarted: bool) -> None:
