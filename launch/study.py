@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,17 @@ def speedup(
 @click.option("--seeds", default=3, help="Runs of each method at its best rate.")
 @click.option("--seconds", default=15.0, help="A run ends after so long if its entries have not come before.")
 @click.option("--goal", default=0.0, show_default="what async has after 2/3 of its entries", help="Loss to be reached.")
+@click.option(
+    "--virtual/--real",
+    default=False,
+    help="In virtual time, the same on any machine, or with real processes over TCP.",
+)
 @training_flags
 @click.pass_context
 def staleness(
     ctx: click.Context, /, dataset: Path, out: Path, workers: tuple[int, ...], batches: tuple[int, ...],
     latency: tuple[str, ...], mode: tuple[str, ...], policy: tuple[str, ...], share: tuple[float, ...], seeds: int,
-    seconds: float, goal: float, **training: Any,
+    seconds: float, goal: float, virtual: bool, **training: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Synchronous, asynchronous and staleness-aware training by minibatches, under simulated latency.
 
@@ -103,13 +109,19 @@ def staleness(
     """
     from common.options import TrainingOptions
 
-    from .crowd import GloveWorkload
+    from .crowd import GloveWorkload, watch
     from .study_staleness import StalenessConfig, run
+    from .virtual import VirtualGlove
 
     given = {key: value for key, value in training.items() if _told(ctx, key)}
     options = TrainingOptions.from_flags(**{**training, **STALENESS, **given})
     config = StalenessConfig(out, options, workers, batches, latency, policy, mode, share, seeds, seconds, goal)
-    result = run(config, GloveWorkload(dataset), dataset.name, lambda line: click.echo(line, err=True))
+    if virtual:
+        glove = VirtualGlove(dataset)
+        way, clock = lambda options, scene, _: glove.watch(options, scene), "virtual time"
+    else:
+        way, clock = partial(watch, GloveWorkload(dataset)), "server and worker processes"
+    result = run(config, way, f"{dataset.name}, {clock}", lambda line: click.echo(line, err=True))
     click.echo((out / "REPORT.md").read_text(encoding="utf-8"))
     return result
 

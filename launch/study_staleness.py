@@ -20,7 +20,7 @@ from common.modes import POLICIES, Mode
 from common.options import TrainingOptions
 from common.settings import require
 
-from .crowd import Scene, Seen, Workload, check, watch
+from .crowd import Scene, Seen, check
 from .staleness_report import report
 
 SEEN, FACTS, REPORT = "seen.json", "report.json", "REPORT.md"
@@ -83,14 +83,18 @@ class StalenessConfig:
         return found + [Method(policy, staleness=policy) for policy in self.policies]
 
 
-def run(config: StalenessConfig, workload: Workload, name: str, tell: Callable[[str], None]) -> dict[str, Any]:
+Watch = Callable[[TrainingOptions, Scene, Path], Seen]
+"""Carries out one training, which may leave files in a folder."""
+
+
+def run(config: StalenessConfig, watch: Watch, name: str, tell: Callable[[str], None]) -> dict[str, Any]:
     """Train everything, write table and pictures; returns the facts."""
     before = surroundings()
     config.out.mkdir(parents=True, exist_ok=True)
     settings = []
     for scene in config.scenes():
         for batch in config.batch_sizes:
-            settings.append(_setting(config, workload, scene, batch, tell))
+            settings.append(_setting(config, watch, scene, batch, tell))
     result = {
         "surroundings": before,
         "workload": name,
@@ -105,7 +109,7 @@ def run(config: StalenessConfig, workload: Workload, name: str, tell: Callable[[
 
 
 def _setting(
-    config: StalenessConfig, workload: Workload, scene: Scene, batch: int, tell: Callable[[str], None]
+    config: StalenessConfig, watch: Watch, scene: Scene, batch: int, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """All methods in one scene with one size of batches."""
     folder = config.out / f"{scene.workers}-workers-batch-{batch}-{_plain(scene.latency[0])}"
@@ -120,7 +124,7 @@ def _setting(
                 config.options, learning_rate=rate, seed=config.options.seed + seed, batch_size=batch,
                 consistency=method.consistency, staleness=method.staleness,
             )  # fmt: skip
-            return _once(workload, options, there, place / f"rate-{rate:g}-seed-{seed}", tell)
+            return _once(watch, options, there, place / f"rate-{rate:g}-seed-{seed}", tell)
 
         shares = (method.only_share,) if method.only_share else config.shares
         tried = {share: seen(share, 0) for share in shares}
@@ -139,12 +143,13 @@ def _setting(
     return {**setting, "goal": config.goal or _goal(rows), "folder": folder.name}
 
 
-def _once(workload: Workload, options: TrainingOptions, scene: Scene, place: Path, tell: Callable[[str], None]) -> Seen:
+def _once(watch: Watch, options: TrainingOptions, scene: Scene, place: Path, tell: Callable[[str], None]) -> Seen:
     """One training, unless it is on disk."""
     found = place / SEEN
     if found.exists():
         return Seen(**json.loads(found.read_text(encoding="utf-8")))
-    seen = watch(workload, options, scene, place)
+    place.mkdir(parents=True, exist_ok=True)
+    seen = watch(options, scene, place)
     told = "/".join(place.parts[-3:])
     tell(f"{told}: {seen.ended} after {seen.t[-1]:.1f} s, loss {seen.loss[-1]:.4f}")
     write_text_atomically(found, json.dumps(seen.as_json()) + "\n")

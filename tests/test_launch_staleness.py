@@ -11,8 +11,10 @@ from processes import Flow
 
 from common.errors import UsageError
 from common.options import TrainingOptions
+from launch.crowd import Scene
 from launch.staleness_report import time_to
 from launch.study_staleness import StalenessConfig
+from launch.virtual import VirtualGlove
 
 LONG_S = 110.0
 OPTIONS = TrainingOptions(schedule="minibatch", consistency="async")
@@ -76,3 +78,26 @@ def test_the_control_is_the_largest_rate_divided_by_the_workers(tmp_path: Path) 
     methods = StalenessConfig(tmp_path, OPTIONS).methods(8)
     assert [(m.title, m.only_share) for m in methods if m.only_share] == [("async, rate / 8", 1 / 8)]
     assert [m.title for m in methods if m.alone] == ["one worker"]
+
+
+def test_virtual_time_is_the_same_every_time_and_knows_what_waiting_costs(tmp_path: Path) -> None:
+    """Four workers, one of them slow: in step all go at its pace; otherwise its gradients alone are old."""
+    random_dataset(tmp_path / "data", size=40)
+    glove = VirtualGlove(tmp_path / "data")
+    scene = Scene(4, ("95ms", "5ms"), 1000.0)
+    seen = {}
+    for mode in ("async", "sync", "ssp:2"):
+        options = TrainingOptions(
+            schedule="minibatch", consistency=mode, optimizer="sgd", mean_gradient=True, learning_rate=0.1, dim=8,
+            tied=True, batch_size=16, epochs=6,
+        )  # fmt: skip
+        seen[mode], again = glove.watch(options, scene), glove.watch(options, scene)
+        assert seen[mode] == again
+        assert seen[mode].ended == "complete"
+        assert seen[mode].loss[-1] < seen[mode].loss[0]
+    gradients = seen["sync"].gradients[-1]
+    assert seen["sync"].t[-1] == pytest.approx(gradients / 4 * 0.1, rel=0.01)
+    assert seen["async"].t[-1] == pytest.approx(gradients / (3 / 0.01 + 1 / 0.1), rel=0.05)
+    assert seen["ssp:2"].t[-1] == pytest.approx(seen["sync"].t[-1], rel=0.1), "a slow worker sets the pace in the end"
+    assert set(seen["sync"].staleness) == {"0"}
+    assert seen["async"].staleness["16-31"] > 0
