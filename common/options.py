@@ -65,8 +65,8 @@ class TrainingOptions:
     dim: int = 256
     tied: bool = False
     optimizer: str = "adagrad-row"
-    epochs: int = 12
-    learning_rate: float = 0.5
+    epochs: int = 16
+    learning_rate: float = 0.4
     final_rate: float = 0.1
     x_max: float = 8.0
     alpha: float = 0.6

@@ -1,0 +1,79 @@
+"""Matrices at the edges of what can be trained, and odd lengths of vectors, through the trainer in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from handmade import write_dataset
+
+from common import messages as m
+from common.dataset import Dataset
+from common.options import TrainingOptions
+from common.rows import RowLayout
+from worker.memory import MemoryStore
+from worker.trainer import train
+
+EPOCHS = 5
+
+
+def dataset_of(path: Path, size: int, pairs: list[tuple[int, int]], partitions: int) -> Dataset:
+    """A symmetric matrix of `size` words with a count for each pair (i <= j) and its mirror image."""
+    both = sorted({*pairs, *((j, i) for i, j in pairs)})
+    i, j = np.array(both, np.int64).reshape(-1, 2).T
+    matrix = scipy.sparse.coo_matrix((np.full(len(both), 3, np.float32), (i, j)), shape=(size, size))
+    words = [f"w{n:03}" for n in range(size)]
+    return write_dataset(path, matrix, np.ones(size), words, partitions=partitions)
+
+
+def trained(dataset: Dataset, **options: object) -> tuple[np.ndarray, list[m.Report]]:
+    """The rows and reports of a whole training in place."""
+    training = TrainingOptions(**{"dim": 5, "epochs": EPOCHS, **options})  # type: ignore[arg-type]
+    rows = RowLayout.of(training).initial(0, dataset.layout.rows, training)
+    reports: list[m.Report] = []
+    positions = iter(range(1 << 30))
+
+    def tell(report: m.Report) -> bool:
+        reports.append(report)
+        return False
+
+    def no_step(*_: object) -> None:
+        raise AssertionError("blocks need no step of the store")
+
+    store = MemoryStore(rows, dataset.layout.partitions, training, positions.__next__, no_step, tell)
+    assert train(store, dataset, training, 0) == "complete"
+    return rows, reports
+
+
+@pytest.mark.parametrize(
+    ("size", "pairs", "partitions"),
+    [
+        pytest.param(1, [(0, 0)], 1, id="one word that met itself"),
+        pytest.param(2, [(0, 1)], 1, id="one pair"),
+        pytest.param(9, [(0, 1), (0, 8)], 3, id="words that met nobody"),
+        pytest.param(3, [(0, 1), (1, 2)], 8, id="partitions without words"),
+        pytest.param(4, [], 2, id="no entry at all"),
+    ],
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_small_and_hollow_matrices_are_trained(
+    tmp_path: Path, size: int, pairs: list[tuple[int, int]], partitions: int, tied: bool
+) -> None:
+    dataset = dataset_of(tmp_path / "data", size, pairs, partitions)
+    rows, reports = trained(dataset, tied=tied)
+    assert sum(report.entries for report in reports) == EPOCHS * dataset.total_entries
+    assert np.isfinite(rows).all()
+    by_epoch = np.array([report.loss for report in reports]).reshape(EPOCHS, -1).sum(1)
+    assert not pairs or by_epoch[-1] < by_epoch[0]
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad-row", "adagrad", "sgd"])
+@pytest.mark.parametrize("dim", [1, 100, 300])
+def test_any_length_of_vectors_is_trained(tmp_path: Path, optimizer: str, dim: int) -> None:
+    pairs = [(i, j) for i in range(30) for j in range(i, 30) if (i + j) % 3]
+    dataset = dataset_of(tmp_path / "data", 30, pairs, 2)
+    _, reports = trained(dataset, dim=dim, optimizer=optimizer, learning_rate=0.05)
+    by_epoch = np.array([report.loss for report in reports]).reshape(EPOCHS, -1).sum(1)
+    assert by_epoch[-1] < by_epoch[0]
