@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from common.settings import Command, keys_option
+from common.settings import Command, keys_option, require
 from common.training_flags import training_flags
 
 
@@ -23,6 +23,10 @@ from common.training_flags import training_flags
     default="server",
     help="Where parameters live: server shards, memory that processes share (Hogwild), or one process's own.",
 )
+@click.option(
+    "--launcher", type=click.Choice(["local", "ray"]), default="local", help="Who starts the processes, and where."
+)
+@click.option("--address", metavar="ADDRESS", help="Of a Ray cluster, such as auto; without it Ray runs here alone.")
 @click.option("--checkpoint-every", default=0, metavar="EPOCHS", help="Checkpoint after so many epochs; 0 is never.")
 @click.option("--keep-checkpoints", default=3, metavar="N", help="Keep the last N automatic checkpoints; 0 keeps all.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the run folder, with its options.")
@@ -50,6 +54,8 @@ def train(
     workers: int | None,
     servers: int,
     store: str,
+    launcher: str,
+    address: str | None,
     checkpoint_every: int,
     keep_checkpoints: int,
     resume: bool,
@@ -88,10 +94,24 @@ def train(
         keys,
         latency,
     )
-    facts = local.train(config)
+    require(_misfits(launcher, address, store, watch))
+    if launcher == "ray":
+        from . import ray
+
+        facts = ray.train(config, address)
+    else:
+        facts = local.train(config)
     click.echo(
         f"trained {facts['epochs']} epochs in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
         f"entries/s\nloss {facts['loss']:.5f}; with the vectors at zero {facts['bias_only_loss']:.5f}; "
         f"mean vector norm {facts['mean_vector_norm']:.3f}\nvectors, metrics and loss.png are in {out}"
     )
     return facts
+
+
+def _misfits(launcher: str, address: str | None, store: str, watch: tuple[Path, ...]) -> list[str]:
+    """What cannot be had together."""
+    if launcher == "local":
+        return ["--address is for --launcher ray"] if address else []
+    problems = [f"--launcher ray starts servers: it goes with --store server, not {store}"] if store != "server" else []
+    return problems + (["--watch needs --launcher local"] if watch else [])

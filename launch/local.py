@@ -99,20 +99,20 @@ def train(config: LocalConfig) -> dict[str, Any]:
         keys.of_server(config.keys)
         keys.of_client(config.keys)
     if not config.resume:
-        _begin(config)
+        begin(config)
     try:
         if config.store == "server":
             return _run(config)
         from . import hogwild  # compiles kernels, which this process needs for no other store
 
-        with _signals_raise():
+        with signals_raise():
             return hogwild.train(config, dataset)
     except (ProcessDied, Interrupted) as error:
         kept = f"the vectors so far are in {config.out}" if (config.out / runs.VECTORS).exists() else "no vectors"
         raise type(error)(f"{error}; {kept}") from error
 
 
-def _begin(config: LocalConfig) -> None:
+def begin(config: LocalConfig) -> None:
     """Make the run folder with its options, or nothing."""
     runs.prepare(config.out)
     try:
@@ -124,7 +124,7 @@ def _begin(config: LocalConfig) -> None:
 
 def _run(config: LocalConfig) -> dict[str, Any]:
     """Train until it is done, from the newest checkpoint (or the beginning) again whenever a server was killed."""
-    with _signals_raise():
+    with signals_raise():
         for attempt in range(MAX_RESTARTS):
             try:
                 return _attempt(config, again=attempt > 0)
@@ -151,12 +151,12 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
                 until_over(watch, servers, workers, children, scored)
         await_end(servers, children)
         until(lambda: not any(worker.running for worker in workers), GOODBYE_S)
-        return {**_facts(config, servers), **_quality(config)}
+        said = [json.loads(server.printed().splitlines()[-1]) for server in servers]
+        return {**facts_of(config, said), **_quality(config)}
 
 
-def _facts(config: LocalConfig, servers: list[Child]) -> dict[str, Any]:
-    """What shard 0 says of the run, with the pushes to all shards and the bytes from them."""
-    said: list[dict[str, Any]] = [json.loads(server.printed().splitlines()[-1]) for server in servers]
+def facts_of(config: LocalConfig, said: list[dict[str, Any]]) -> dict[str, Any]:
+    """What shard 0 says of the run, with the pushes to all shards and the bytes from them; `said` is what each said."""
     pushes = {key: sum(one["pushes"][key] for one in said if "pushes" in one) for key in said[0].get("pushes", ())}
     received = sum(one["bytes_received"] for one in said if "bytes_received" in one)
     return {**said[0], "bytes_received": received, "pushes": pushes, "workers": config.workers, "run": str(config.out)}
@@ -170,24 +170,31 @@ def _quality(config: LocalConfig) -> dict[str, Any]:
     return {"quality": scores.of_run(config.out, config.watch)}
 
 
-def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> tuple[list[Child], list[str], list[str]]:
-    every, keep = str(config.checkpoint_every), str(config.keep_checkpoints)
-    beginning = ["--recover"] if again else ["--resume"] if config.resume else []
-    if config.init is not None:
-        beginning += ["--init", str(config.init)]
-    servers = [
-        children.start(
-            f"server {shard}",
-            [
-                "server", str(config.dataset), "--out", str(config.out), "--bind", "tcp://127.0.0.1:0",
-                "--publish", "tcp://127.0.0.1:0", "--shard", f"{shard}/{config.servers}",
-                "--checkpoint-every", every, "--keep-checkpoints", keep, "--workers", str(config.workers),
-                "--no-verify", "--join", "--json", *beginning, *_keys(config),
-                *training_arguments(config.options),
-            ],
-        )
-        for shard in range(config.servers)
+def server_arguments(config: LocalConfig, shard: int, host: str) -> list[str]:
+    """The words that start one shard of this run, on free ports of `host`."""
+    return [
+        "server", str(config.dataset.resolve()), "--out", str(config.out.resolve()), "--bind", f"tcp://{host}:0",
+        "--publish", f"tcp://{host}:0", "--shard", f"{shard}/{config.servers}",
+        "--checkpoint-every", str(config.checkpoint_every), "--keep-checkpoints", str(config.keep_checkpoints),
+        "--workers", str(config.workers), "--no-verify", "--json", *_keys(config), *_init(config),
+        *training_arguments(config.options),
     ]  # fmt: skip
+
+
+def worker_arguments(config: LocalConfig, addresses: list[str], rank: int) -> list[str]:
+    """The words that start one worker of this run."""
+    where = [argument for address in addresses for argument in ("--server", address)]
+    latency = ["--latency", config.latency[min(rank, len(config.latency) - 1)]] if config.latency else []
+    dataset = str(config.dataset.resolve())
+    return ["worker", dataset, "--name", f"w{rank}", "--no-verify", "--json", *where, *_keys(config), *latency]
+
+
+def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> tuple[list[Child], list[str], list[str]]:
+    beginning = ["--join", *(["--recover"] if again else ["--resume"] if config.resume else [])]
+    servers = [
+        children.start(f"server {shard}", [*server_arguments(config, shard, "127.0.0.1"), *beginning])
+        for shard in range(config.servers)
+    ]
     try:
         lines = [server.ready_line(time.monotonic() + READY_S).split() for server in servers]
     except ProcessDied as error:
@@ -196,16 +203,15 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
 
 
 def _start_worker(config: LocalConfig, children: Children, addresses: list[str], rank: int) -> Child:
-    where = [argument for address in addresses for argument in ("--server", address)]
-    name = f"w{rank}"
-    arguments = ["worker", str(config.dataset), "--name", name, "--no-verify", "--json", *where, *_keys(config)]
-    if config.latency:
-        arguments += ["--latency", config.latency[min(rank, len(config.latency) - 1)]]
-    return children.start(f"worker {rank}", arguments)
+    return children.start(f"worker {rank}", worker_arguments(config, addresses, rank))
+
+
+def _init(config: LocalConfig) -> list[str]:
+    return [] if config.init is None else ["--init", str(config.init.resolve())]
 
 
 def _keys(config: LocalConfig) -> list[str]:
-    return [] if config.keys is None else ["--keys", str(config.keys)]
+    return [] if config.keys is None else ["--keys", str(config.keys.resolve())]
 
 
 def training_arguments(options: TrainingOptions) -> list[str]:
@@ -264,7 +270,9 @@ def _sweep(run: Path) -> None:
 
 
 @contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
+def signals_raise() -> Iterator[None]:
+    """SIGINT and SIGTERM raise Interrupted in the block, once."""
+
     def interrupt(number: int, _: FrameType | None) -> None:
         for each in before:  # the way out is bounded in time; nothing may cut it short
             signal.signal(each, signal.SIG_IGN)

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("vectors.cli:evaluate", "Score vectors on similarity and analogy sets."),
     "neighbours": ("vectors.cli:neighbours", "Show the nearest words, or solve an analogy."),
     "export": ("vectors.cli:export", "Write vectors or a dataset in other programs' formats."),
+    "plan": ("launch.plan_cli:plan", "Say how long an epoch would take on a cluster, and what holds it up."),
     "study": ("launch.study:study", "Compare ways to train: full trainings, one table, one picture."),
     "bench": ("launch.bench:bench", "Measure the wire, training and preprocessing on this machine."),
 }
@@ -99,9 +100,10 @@ def program() -> None:
 
 def main(*args: Any) -> None:
     """Entry point of the installed program."""
-    from .processes import die_with_parent
+    from .processes import die_with_parent, end_on_signals_as_first_process
 
     die_with_parent()
+    end_on_signals_as_first_process()
     program.main(list(args) or sys.argv[1:], prog_name="glovewire")
 
 

@@ -25,14 +25,20 @@ NO_SPACE_BYTES = 4096
 
 
 def die_with_parent() -> None:
-    """If a glovewire process started this one, ask Linux for SIGTERM when that one ends, however it ends."""
-    parent = os.environ.pop(PARENT_VARIABLE, "")
+    """If a glovewire process started this one, ask Linux for its last signal when that one ends, however it ends."""
+    parent, _, number = os.environ.pop(PARENT_VARIABLE, "").partition(":")
     if not parent:
         return
     with contextlib.suppress(OSError, AttributeError):  # not Linux: the parent's own clean-up must do
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != int(parent):
         sys.exit(1)
+
+
+def end_on_signals_as_first_process() -> None:
+    """In a container Linux gives process 1 no signal that it has no handler for: give it what others have."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 @dataclass
@@ -86,17 +92,20 @@ class Child:
 
 
 class Children:
-    """Starts glovewire processes and ends them all on the way out, whatever happened; `patience_s` bounds that."""
+    """Starts glovewire processes and ends them all on the way out, whatever happened; `patience_s` bounds that.
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+    They get `last_signal` when this process dies without a way out.
+    """
+
+    def __init__(self, logs: Path, last_signal: signal.Signals = signal.SIGTERM) -> None:
+        self._logs, self._last_signal = logs, last_signal
         self._logs.mkdir(parents=True, exist_ok=True)
         self.all: list[Child] = []
         self.patience_s = STOP_S
 
     def start(self, role: str, arguments: Sequence[str]) -> Child:
         """Start `glovewire ARGUMENTS`."""
-        environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, PARENT_VARIABLE: f"{os.getpid()}:{self._last_signal}", "OMP_NUM_THREADS": "1"}
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         out, log = (self._logs / f"{role.replace(' ', '-')}.{kind}" for kind in ("out", "log"))
         with out.open("wb") as stdout, log.open("ab") as stderr:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,6 +30,13 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command("monitor", cls=Command)
 @click.argument("addresses", nargs=-1, metavar="tcp://HOST:PORT...")
 @click.option("--web", type=click.IntRange(0, 65535), metavar="PORT", help="Serve a live dashboard until Ctrl-C.")
+@click.option(
+    "--linger",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    show_default="until Ctrl-C",
+    help="End --web so long after the run.",
+)
 @click.option("--host", default="127.0.0.1", help="Where --web and --prometheus listen; 0.0.0.0 is everywhere.")
 @click.option("--tensorboard", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write scalars.")
 @click.option(
@@ -141,11 +149,25 @@ def _loop(watch: Watch, stopped: Callable[[], bool], options: dict[str, Any]) ->
                 lookups=[lookup],
                 step=watch.step,
                 silent=lambda: watch.feed.silent,
-                stopped=stopped,
+                stopped=_stopped_or_over(watch, stopped, options["linger"]),
             )
         return
     while not (watch.over or stopped()):
         watch.step(STEP_S)
+
+
+def _stopped_or_over(watch: Watch, stopped: Callable[[], bool], linger_s: float | None) -> Callable[[], bool]:
+    """Whether to end the dashboard: when told to, or `linger_s` seconds after the run."""
+    over_since: float | None = None
+
+    def ended() -> bool:
+        nonlocal over_since
+        if watch.over and over_since is None:
+            over_since = time.monotonic()
+        lingered = linger_s is not None and over_since is not None and time.monotonic() - over_since >= linger_s
+        return lingered or stopped()
+
+    return ended
 
 
 def _replay(runs: tuple[Path, ...], options: dict[str, Any]) -> dict[str, Any]:

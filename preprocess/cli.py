@@ -44,6 +44,10 @@ def _memory(_: click.Context, __: click.Parameter, value: str) -> int:
 @click.option("--seed", default=0, help="Of the permutation of the rows.")
 @click.option("--symmetric/--left-only", default=True, help="Count both sides of a word, or its left side.")
 @click.option("--weighting", default="distance", type=click.Choice(WEIGHTINGS), help="1/distance, or 1 for each pair.")
+@click.option(
+    "--engine", default="local", type=click.Choice(["local", "ray"]), help="Who runs the processes, and where."
+)
+@click.option("--address", metavar="ADDRESS", help="Of a Ray cluster, such as auto; without it Ray runs here alone.")
 @click.option("--resume", is_flag=True, help="Go on where the same command was interrupted.")
 @click.option(
     "--from-stanford",

@@ -45,6 +45,8 @@ class PreprocessConfig:
     weighting: str = "distance"
     resume: bool = False
     from_stanford: tuple[Path, Path] | None = None
+    engine: str = "local"
+    address: str | None = None
 
     def check(self) -> None:
         """Raise UsageError that names everything that is wrong."""
@@ -52,6 +54,7 @@ class PreprocessConfig:
         rules = {
             "name a CORPUS (pydoc, a file, a folder, hf:NAME, or - for standard input)": self.corpus
             or self.from_stanford,
+            "--address is for --engine ray": self.address is None or self.engine == "ray",
             "--from-stanford takes no CORPUS": not (self.corpus and self.from_stanford),
             "--vocab-size must be from 1 to 4000000": 1 <= self.vocab_size <= 4_000_000,
             "--min-count must be at least 1": self.min_count >= 1,
@@ -81,10 +84,15 @@ class PreprocessConfig:
     def partitions_for(self, words: int) -> int:
         """The number of partitions of a vocabulary of `words`; UsageError if --partitions does not fit it."""
         if self.partitions is None:
-            return max(-(-words // _ROWS_PER_PARTITION), min(_FEWEST_PARTITIONS, words))
+            return default_partitions(words)
         if self.partitions > words or -(-words // self.partitions) > MAX_PARTITION_ROWS:
             raise UsageError(f"--partitions {self.partitions} does not fit a vocabulary of {words} words")
         return self.partitions
+
+
+def default_partitions(words: int) -> int:
+    """Partitions of a vocabulary of `words` when nobody says how many."""
+    return max(-(-words // _ROWS_PER_PARTITION), min(_FEWEST_PARTITIONS, words))
 
 
 def parse_memory(text: str) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from common import artifacts
+from common import artifacts, cluster
 from common.dataset import ENTRY, KIND, SCHEMA, Layout
 from common.errors import CorpusError
 
@@ -71,6 +72,19 @@ class Pipeline:
         self._config = config
         self._seconds: dict[str, float] = {}
         self._peak_bytes, self._measured = 0, 0.0
+        self._pool: Callable[..., Any] = Pool
+
+    @contextmanager
+    def _engine(self) -> Iterator[None]:
+        """Where the work is done: in processes of this machine, or on a Ray cluster."""
+        if self._config.engine == "local":
+            yield
+            return
+        from .ray_pool import RayPool
+
+        with cluster.connected(self._config.address) as ray:
+            self._pool = partial(RayPool, ray)
+            yield
 
     def run(self) -> dict[str, Any]:
         """Make the dataset; what it holds and what it took."""
@@ -78,7 +92,7 @@ class Pipeline:
         artifacts.require_free(config.out, what=KIND)
         selection = Selection(config.lines, config.text_column, config.split, config.longest_line, config.processes)
         corpus = find(config.corpus, selection)
-        with scratch.opened(config.out, self._job(corpus), resume=config.resume) as folder:
+        with self._engine(), scratch.opened(config.out, self._job(corpus), resume=config.resume) as folder:
             counted = self._from_stanford(folder) if config.from_stanford else self._from_text(folder, corpus)
             self._add_up(folder, counted)
             return self._write(folder, counted)
@@ -120,7 +134,7 @@ class Pipeline:
 
     def _job(self, corpus: Corpus) -> dict[str, Any]:
         config = self._config
-        own = {"corpus", "out", "processes", "memory", "resume"}
+        own = {"corpus", "out", "processes", "memory", "resume", "engine", "address"}
         options = {name: value for name, value in vars(config).items() if name not in own}
         return options | {"corpus": corpus.fingerprint(), "nltk": nltk_version(), "schema": SCHEMA}
 
@@ -204,7 +218,7 @@ class Pipeline:
             if time.monotonic() - self._measured > _MEASURE_EVERY_S:
                 self._measure(pids)
 
-        with Pool(self._config.processes, make_job, tick) as pool:
+        with self._pool(self._config.processes, make_job, tick) as pool:
             for amount in pool.run(tasks):
                 phase.advance(amount)
             for _ in pool.finish():

@@ -154,7 +154,7 @@ def _serve(connection: Connection, inherited: list[Connection], make_job: Callab
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             kind, task = connection.recv()
-            connection.send(_outcome(job.finish if kind == "finish" else partial(job.do, task)))
+            connection.send(outcome(job.finish if kind == "finish" else partial(job.do, task)))
 
 
 def _end_with(parent: int) -> None:
@@ -166,7 +166,8 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _outcome(work: Callable[[], Any]) -> tuple[str, Any]:
+def outcome(work: Callable[[], Any]) -> tuple[str, Any]:
+    """("done", what the work returns) or ("fault", (code, text)), which travels."""
     try:
         return "done", work()
     except GlovewireError as error:

@@ -93,7 +93,8 @@ class Schedule:
             return self._hold(heapq.heappop(self._returned), worker)
         if sum(holder == worker for _, holder in self._held.values()) >= LEASES_PER_WORKER:
             return None
-        best = min(self._candidates(), key=lambda block: self._cost(block, worker), default=None)
+        holders = {p: holder for b, holder in self._held.values() for p in (b.a, b.b)}
+        best = min(self._candidates(), key=lambda block: self._cost(block, worker, holders), default=None)
         if best is None:
             return None
         self._waiting[best.round].remove((best.a, best.b))
@@ -156,9 +157,8 @@ class Schedule:
                 self._waiting.setdefault(index, list(pairs))
         return self._waiting[number]
 
-    def _cost(self, block: Block, worker: str) -> tuple[int, int, int]:
+    def _cost(self, block: Block, worker: str, holders: dict[int, str]) -> tuple[int, int, int]:
         """Blocks that wait for nobody else first, then early rounds, then those whose rows the worker has."""
-        held = {p: holder for b, holder in self._held.values() for p in (b.a, b.b)}
-        foreign = sum(held.get(p, worker) != worker for p in {block.a, block.b})
+        foreign = sum(holders.get(p, worker) != worker for p in {block.a, block.b})
         mine = sum(self._last_holder[p] == worker for p in {block.a, block.b})
         return foreign, block.round, -mine

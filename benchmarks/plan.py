@@ -1,0 +1,104 @@
+"""`glovewire plan` beside what happened: trainings over links of a given rate, in network namespaces. Root, iproute2.
+
+    python benchmarks/plan.py DATASET [--epochs 3] [RATE:WORKERS:SERVERS ...]
+
+Prints a line and a JSON object for each setting. Every process has a link of its own, as in the model; they share this
+machine's cores, so settings with more processes than cores are right only as long as links are what holds them up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+LINKS = Path(__file__).parents[1] / "examples" / "network" / "links.sh"
+SETTINGS = ["400mbit:2:1", "400mbit:2:2", "100mbit:1:1", "10gbit:1:1"]
+
+
+def main() -> None:
+    """Measure every setting, one after another."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("settings", nargs="*", default=SETTINGS, metavar="RATE:WORKERS:SERVERS")
+    parser.add_argument("--epochs", default=3, type=int)
+    given = parser.parse_args()
+    for setting in given.settings:
+        rate, workers, servers = setting.split(":")
+        measured = train(given.dataset, rate, int(workers), int(servers), given.epochs)
+        planned = plan(given.dataset, rate, workers, servers)
+        ratio = planned["epoch_seconds"] / measured
+        print(
+            f"{setting:16} measured {measured:6.2f} s an epoch, planned {planned['epoch_seconds']:6.2f} s: {ratio:.2f}"
+        )
+        print(json.dumps({"setting": setting, "measured_epoch_seconds": measured, **planned}), flush=True)
+
+
+def plan(dataset: Path, rate: str, workers: str, servers: str) -> dict[str, Any]:
+    """What `glovewire plan` says, in its own process."""
+    bandwidth = rate.replace("mbit", "Mbit").replace("gbit", "Gbit")
+    command = [
+        *glovewire("plan", dataset),
+        "--workers",
+        workers,
+        "--servers",
+        servers,
+        "--bandwidth",
+        bandwidth,
+        "--json",
+    ]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def train(dataset: Path, rate: str, workers: int, servers: int, epochs: int) -> float:
+    """Seconds of an epoch; shards on the first machines, workers on the others."""
+    links("up", str(workers + servers), rate)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            addresses = [f"tcp://10.77.0.{number}:5555" for number in range(1, servers + 1)]
+            common = ["server", dataset, "--out", Path(folder) / "run", "--insecure", "--epochs", epochs, "--json"]
+            shards = [
+                on(
+                    shard + 1,
+                    *common,
+                    "--shard",
+                    f"{shard}/{servers}",
+                    "--bind",
+                    address,
+                    "--publish",
+                    f"{address[:-1]}6",
+                )
+                for shard, address in enumerate(addresses)
+            ]
+            where = [word for address in addresses for word in ("--server", address)]
+            others = [on(servers + rank + 1, "worker", dataset, *where, "--timeout", 120) for rank in range(workers)]
+            said = [process.communicate(timeout=600)[0] for process in [*shards, *others]]
+            return float(json.loads(said[0].splitlines()[-1])["seconds"]) / epochs
+    finally:
+        links("down")
+
+
+def on(machine: int, *words: object) -> subprocess.Popen[str]:
+    """A command on one of the machines."""
+    command = ["sh", str(LINKS), "run", str(machine), *glovewire(*words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def links(*words: str) -> None:
+    """Make the machines, or remove them."""
+    subprocess.run(["sh", str(LINKS), *words], check=True)
+
+
+def glovewire(*words: object) -> list[str]:
+    """The words of a command of this installation."""
+    return [sys.executable, "-m", "launch.main", *map(str, words)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""How long an epoch takes on machines that one does not have yet: the block schedule, played through with a clock.
+
+Everybody does in the model what they do in training: the real `Schedule` grants blocks, a worker keeps two of them,
+pulls the rows that it has not got, computes one block at a time and pushes; a pull waits for its partition's version.
+Links, shards and workers are queues that serve at a rate. Pure: no network, no clock, no files.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from common.sharding import Sharding
+from server.schedule import LEASES_PER_WORKER, Block, Schedule
+
+Resource = tuple[str, int]
+
+EPOCHS = 2
+LINK_SHARE = 0.95
+"""What TCP's headers leave of a link."""
+ENOUGH = 1.1
+MAX_SERVERS = 64
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What is trained and on what; an epoch covers `entries` of the full matrix.
+
+    `row_bytes` is a row on the wire. `entries_per_second` is one worker's kernel, `bytes_per_second` of a link in each
+    direction, `served_per_second` the bytes that a shard can copy, `round_trip_s` between a worker and a shard.
+    """
+
+    entries: int
+    words: int
+    row_bytes: int
+    partitions: int
+    workers: int
+    servers: int
+    entries_per_second: float
+    bytes_per_second: float
+    served_per_second: float
+    round_trip_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds and bytes of an epoch, and which part of it each kind of resource was busy, the busiest of its kind."""
+
+    seconds: float
+    bytes_pulled: float
+    bytes_pushed: float
+    busy: dict[str, float]
+
+    @property
+    def bottleneck(self) -> str:
+        """What is busiest; `rounds` when everybody waits for rows that others have."""
+        name = max(self.busy, key=lambda kind: self.busy[kind])
+        return name if self.busy[name] > 0.6 else "rounds"
+
+
+def forecast(cluster: Cluster) -> Forecast:
+    """Play a few epochs; the mean of them."""
+    play = _Play(cluster)
+    play.run()
+    busy: dict[str, float] = defaultdict(float)
+    for (kind, _), seconds in play.busy.items():
+        busy[kind] = max(busy[kind], seconds / play.now)
+    return Forecast(play.now / EPOCHS, play.pulled / EPOCHS, play.pushed / EPOCHS, dict(busy))
+
+
+def servers_needed(cluster: Cluster) -> int:
+    """The fewest shards with which more would not help: within 10 % of what very many give."""
+    most = min(MAX_SERVERS, cluster.partitions)
+    enough = forecast(replace(cluster, servers=most)).seconds * ENOUGH
+
+    def suffice(servers: int) -> bool:
+        return forecast(replace(cluster, servers=servers)).seconds <= enough
+
+    return 1 + bisect_left(range(1, most), True, key=suffice)
+
+
+@dataclass(eq=False)
+class _Task:
+    """A block that a worker holds, and how many of its partitions are on their way."""
+
+    lease: int
+    block: Block
+    missing: int = 0
+    heirs: list[_Task] = field(default_factory=list)
+
+    @property
+    def partitions(self) -> set[int]:
+        """One or two."""
+        return {self.block.a, self.block.b}
+
+
+class _Play:
+    """One training in the model: events in the order of their time; a queue remembers when it is free again."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._of = cluster
+        self._schedule = Schedule(cluster.partitions, EPOCHS, 0)
+        self._goodput = cluster.bytes_per_second * LINK_SHARE
+        self._number = itertools.count()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._free: dict[Resource, float] = defaultdict(float)
+        self._version = [0] * cluster.partitions
+        self._unpushed: dict[int, int] = {}
+        self._parked: dict[int, list[tuple[int, _Task]]] = defaultdict(list)
+        self._tasks: list[list[_Task]] = [[] for _ in range(cluster.workers)]
+        self._held = [0] * cluster.workers
+        self._computing = [False] * cluster.workers
+        self.now = 0.0
+        self.pulled = self.pushed = 0
+        self.busy: dict[Resource, float] = defaultdict(float)
+        sharding = Sharding(cluster.words, cluster.servers)
+        bounds = [cluster.words * p // cluster.partitions for p in range(cluster.partitions + 1)]
+        self._parts = [
+            [(part.shard, (part.last - part.first) * cluster.row_bytes) for part in sharding.split(*span)]
+            for span in itertools.pairwise(bounds)
+        ]
+
+    def run(self) -> None:
+        """Until everything is trained."""
+        self._grant()
+        while self._events:
+            self.now, _, happens = heapq.heappop(self._events)
+            happens()
+
+    def _after(self, seconds: float, happens: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + seconds, next(self._number), happens))
+
+    def _use(self, resources: list[Resource], seconds: float, happens: Callable[[], None]) -> None:
+        """Something happens when a job is done that needs all of the resources at once for so long."""
+        begin = max(self.now, *(self._free[resource] for resource in resources))
+        for resource in resources:
+            self._free[resource] = begin + seconds
+            self.busy[resource] += seconds
+        self._after(begin + seconds - self.now, happens)
+
+    def _grant(self) -> None:
+        """Shard 0 hands out what it may, first to those who hold least."""
+        for worker in sorted(range(self._of.workers), key=lambda worker: self._held[worker]):
+            while self._held[worker] < LEASES_PER_WORKER:
+                granted = self._schedule.grant(str(worker))
+                if granted is None:  # nothing is free, for nobody
+                    return
+                self._held[worker] += 1
+                self._after(self._of.round_trip_s, partial(self._take, worker, _Task(*granted)))
+
+    def _take(self, worker: int, task: _Task) -> None:
+        """Ask for the rows of a block, except those that an earlier one of the same worker leaves here."""
+        for partition in task.partitions:
+            task.missing += 1
+            before = [
+                t for t in self._tasks[worker] if t.block.round == task.block.round - 1 and partition in t.partitions
+            ]
+            if before:
+                before[0].heirs.append(task)
+            else:
+                self._after(self._of.round_trip_s / 2, partial(self._pull, worker, task, partition))
+        self._tasks[worker].append(task)
+
+    def _pull(self, worker: int, task: _Task, partition: int) -> None:
+        """A pull is at the shards: they answer when the partition has come to the block's round."""
+        if self._version[partition] < task.block.round:
+            self._parked[partition].append((worker, task))
+            return
+        parts = self._parts[partition]
+        task.missing += len(parts) - 1
+        for shard, size in parts:
+            self.pulled += size
+            link: list[Resource] = [("server link, out", shard), ("worker link, in", worker)]
+            arrived = partial(self._after, self._of.round_trip_s / 2, partial(self._arrived, worker, task))
+            sent = partial(self._use, link, size / self._goodput, arrived)
+            self._use([("server", shard)], size / self._of.served_per_second, sent)
+
+    def _arrived(self, worker: int, task: _Task) -> None:
+        task.missing -= 1
+        self._compute(worker)
+
+    def _compute(self, worker: int) -> None:
+        """Train the first block whose rows are here, if none is being trained."""
+        ready = [task for task in self._tasks[worker] if not task.missing]
+        if self._computing[worker] or not ready:
+            return
+        task = min(ready, key=lambda task: task.block)
+        entries = self._of.entries / self._of.partitions**2 * len(task.partitions)
+        self._computing[worker] = True
+        self._use([("worker", worker)], entries / self._of.entries_per_second, partial(self._computed, worker, task))
+
+    def _computed(self, worker: int, task: _Task) -> None:
+        self._computing[worker] = False
+        self._tasks[worker].remove(task)
+        for heir in task.heirs:
+            heir.missing -= 1
+        left = [sum(len(self._parts[partition]) for partition in task.partitions)]
+        for partition in task.partitions:
+            for shard, size in self._parts[partition]:
+                self.pushed += size
+                link: list[Resource] = [("worker link, out", worker), ("server link, in", shard)]
+                served = partial(
+                    self._use, [("server", shard)], size / self._of.served_per_second,
+                    partial(self._pushed, worker, task, partition, left),
+                )  # fmt: skip
+                came = partial(self._after, self._of.round_trip_s / 2, served)
+                self._use(link, size / self._goodput, came)
+        self._compute(worker)
+
+    def _pushed(self, worker: int, task: _Task, partition: int, left: list[int]) -> None:
+        """A part of a push is in the table; the last one ends the lease, by a report."""
+        left[0] -= 1
+        unpushed = self._unpushed.pop(partition, len(self._parts[partition])) - 1
+        if unpushed:
+            self._unpushed[partition] = unpushed
+        else:
+            self._version[partition] += 1
+            for waiting, its_task in self._parked.pop(partition, []):
+                self._pull(waiting, its_task, partition)
+        if not left[0]:
+            self._after(self._of.round_trip_s, partial(self._reported, worker, task))
+
+    def _reported(self, worker: int, task: _Task) -> None:
+        self._schedule.finish(task.lease)
+        self._held[worker] -= 1
+        self._grant()

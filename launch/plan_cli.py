@@ -1,0 +1,170 @@
+"""`glovewire plan`: what a training would take on machines that are not there yet. Trains nothing.
+
+The model is in `plan`; here are its constants: what the user says, and what a short measurement on this machine tells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from common.errors import UsageError
+from common.settings import Command, require
+
+if TYPE_CHECKING:
+    from common.options import TrainingOptions
+
+    from .plan import Cluster, Forecast
+
+SERVED_PER_S = 1.5e9
+"""Bytes a second that a shard takes in or gives out on one core: `glovewire bench wire`, 1,024 rows a message."""
+MEASURE_S = 0.5
+SAMPLE_ROWS = 4096
+SAMPLE_DENSITY = 0.055
+ADVICE = {
+    "worker": "computing: more workers help",
+    "worker link, in": "the workers' links, inwards: more workers, or faster links",
+    "worker link, out": "the workers' links, outwards: more workers, or faster links",
+    "server": "copying in the shards: more servers help",
+    "server link, in": "the shards' links, inwards: more servers, or faster links",
+    "server link, out": "the shards' links, outwards: more servers, or faster links",
+    "rounds": "waiting for rows that others train: fewer workers do as well, or a shorter round trip",
+}
+
+
+@click.command("plan", cls=Command)
+@click.argument("dataset", type=click.Path(path_type=Path), required=False)
+@click.option("--entries", type=float, help="Entries of the full matrix; a DATASET tells them.")
+@click.option("--words", default=32_000, help="Words in the vocabulary; a DATASET tells them.")
+@click.option("--dim", default=256, help="Numbers in a vector.")
+@click.option("--tied/--untied", default=False, help="As in training.")
+@click.option("--partitions", type=int, show_default="as preprocess makes them", help="Parts of the vocabulary.")
+@click.option("--workers", default=2, help="Worker processes, each with a core and a link of its own.")
+@click.option("--servers", type=int, show_default="as many as help", help="Shards, each with a link of its own.")
+@click.option("--bandwidth", default="10Gbit", metavar="RATE", help="Of each link, in each direction: 100Mbit, 10Gbit.")
+@click.option("--round-trip", default=0.2, metavar="MILLISECONDS", help="From a worker to a shard and back.")
+@click.option(
+    "--kernel-rate",
+    type=float,
+    metavar="ENTRIES/S",
+    show_default="measured on this machine, in a second or two",
+    help="Entries that one worker trains a second.",
+)
+@click.option("--epochs", default=12, help="Passes over the whole matrix.")
+def plan(
+    dataset: Path | None, entries: float | None, words: int, dim: int, tied: bool, partitions: int | None, workers: int,
+    servers: int | None, bandwidth: str, round_trip: float, kernel_rate: float | None, epochs: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Say how long an epoch would take on a cluster, how many servers it needs, and what holds it up.
+
+    The schedule of the blocks is played through with a clock; docs/scaling.md tells how, and how near it comes.
+    """
+    from common.dataset import Dataset
+    from common.options import TrainingOptions
+    from common.rows import RowLayout
+    from preprocess.config import default_partitions
+
+    from .plan import Cluster, forecast, servers_needed
+
+    options = TrainingOptions(dim=dim, tied=tied)
+    if dataset is not None:
+        opened = Dataset.open(dataset, verify=False)
+        words, partitions, entries = opened.layout.rows, opened.layout.partitions, float(opened.total_entries)
+    partitions = default_partitions(words) if partitions is None else partitions
+    link = bytes_per_second(bandwidth)
+    require(_problems(entries, words, partitions, workers, servers, round_trip, kernel_rate))
+    cluster = Cluster(
+        int(entries or 0), words, RowLayout.of(options).width * 4, partitions, workers, servers or 1,
+        kernel_rate or measured_rate(options), link, SERVED_PER_S, round_trip / 1e3,
+    )  # fmt: skip
+    needed = servers_needed(cluster)
+    cluster = dataclasses.replace(cluster, servers=servers or needed)
+    found = forecast(cluster)
+    for line in _told(cluster, found, needed, epochs):
+        click.echo(line)
+    return {
+        "epoch_seconds": found.seconds,
+        "training_seconds": found.seconds * epochs,
+        "entries_per_second": cluster.entries / found.seconds,
+        "servers": cluster.servers,
+        "servers_needed": needed,
+        "bottleneck": found.bottleneck,
+        "busy": found.busy,
+        "bytes_pulled": found.bytes_pulled,
+        "bytes_pushed": found.bytes_pushed,
+        "kernel_rate": cluster.entries_per_second,
+    }
+
+
+def bytes_per_second(bandwidth: str) -> float:
+    """`100Mbit` as bytes a second; UsageError for anything else."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT])bit(?:/s)?", bandwidth)
+    if found is None or not float(found[1]):
+        raise UsageError(f"bandwidth must look like 100Mbit or 10Gbit, not {bandwidth!r}")
+    return float(found[1]) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]] / 8
+
+
+def measured_rate(options: TrainingOptions) -> float:
+    """Entries a second that this machine's kernel trains on a block of made-up entries, on one core."""
+    import numpy as np
+
+    from common.dataset import ENTRY
+    from common.rows import RowLayout
+    from worker.objectives import OBJECTIVES, Tiles
+
+    draw, tile = np.random.default_rng(0), 256
+    at = np.unique(draw.integers(0, SAMPLE_ROWS**2, int(SAMPLE_DENSITY * SAMPLE_ROWS**2)))
+    i, j = at // SAMPLE_ROWS, at % SAMPLE_ROWS
+    number = i // tile * (SAMPLE_ROWS // tile) + j // tile
+    order = np.lexsort((j, i, number))
+    entries = np.empty(len(at), ENTRY)
+    entries["i"], entries["j"], entries["x"] = i[order], j[order], draw.integers(1, 20, len(at))
+    count = (SAMPLE_ROWS // tile) ** 2
+    tiles = Tiles(entries, np.searchsorted(number[order], np.arange(count + 1)), np.arange(count), 0, True, False)
+    layout = RowLayout.of(options)
+    rows = [layout.initial(first, first + SAMPLE_ROWS, options) for first in (0, SAMPLE_ROWS)]
+    train = OBJECTIVES[options.objective].train
+    rates: list[float] = []
+    until = time.perf_counter() + MEASURE_S
+    while len(rates) < 3 or time.perf_counter() < until:  # the first one compiles, or reads what is compiled
+        began = time.perf_counter()
+        covered = train(rows[0], rows[1], tiles, layout, options, options.learning_rate)[2]
+        rates.append(covered / (time.perf_counter() - began))
+    return max(rates)
+
+
+def _problems(
+    entries: float | None, words: int, partitions: int, workers: int, servers: int | None, round_trip: float,
+    kernel_rate: float | None,
+) -> list[str]:  # fmt: skip
+    checks = {
+        "give a DATASET, or --entries": entries is not None and entries >= 1,
+        f"words must be at least 2, not {words}": words >= 2,
+        f"partitions must be between 1 and the number of words, not {partitions}": 1 <= partitions <= words,
+        f"workers must be between 1 and 10,000, not {workers}": 1 <= workers <= 10_000,
+        f"servers must be between 1 and the number of words, not {servers}": servers is None or 1 <= servers <= words,
+        f"round-trip must be at least 0 milliseconds, not {round_trip}": round_trip >= 0,
+        f"kernel-rate must be positive, not {kernel_rate}": kernel_rate is None or kernel_rate > 0,
+    }
+    return [problem for problem, fine in checks.items() if not fine]
+
+
+def _told(cluster: Cluster, found: Forecast, needed: int, epochs: int) -> list[str]:
+    busy = ", ".join(f"{kind} {share:.0%}" for kind, share in sorted(found.busy.items(), key=lambda kv: -kv[1]))
+    an_entry = found.bytes_pushed / cluster.entries
+    return [
+        f"an epoch    {found.seconds:.3g} s: {cluster.entries / found.seconds / 1e6:.3g} M entries/s; "
+        f"{epochs} epochs {found.seconds * epochs:.3g} s",
+        f"servers     {cluster.servers}; more than {needed} would not help",
+        f"held up by  {ADVICE[found.bottleneck]}",
+        f"busy        {busy}",
+        f"an epoch    pulls {found.bytes_pulled / 1e6:,.0f} MB and pushes {found.bytes_pushed / 1e6:,.0f} MB "
+        f"({an_entry:.1f} bytes an entry)",
+        f"assumed     {cluster.entries:,} entries, {cluster.words:,} words in {cluster.partitions} partitions, rows of "
+        f"{cluster.row_bytes:,} bytes; {cluster.workers} workers at {cluster.entries_per_second / 1e6:.3g} M entries/s",
+    ]

@@ -1,0 +1,79 @@
+"""What other systems read: Compose, Kubernetes, Slurm and Prometheus files, checked without those systems."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from source import ROOT
+
+KUBERNETES = "1.31"
+MANIFESTS = sorted((ROOT / "examples" / "kubernetes").glob("*.yaml"))
+SCRIPTS = [*ROOT.glob("examples/*/*.sh"), ROOT / ".ci" / "run"]
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_are_what_kubernetes_takes(path: Path) -> None:
+    for document in documents(path):
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_a_manifest_with_a_mistake_is_found() -> None:
+    document = next(each for path in MANIFESTS for each in documents(path) if each["kind"] == "StatefulSet")
+    document["spec"]["template"]["spec"]["containers"][0]["comand"] = ["sh"]
+    with pytest.raises(kubernetes_validate.ValidationError, match="comand"):
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_workers_know_as_many_shards_as_there_are() -> None:
+    kinds = {each["kind"]: each for each in documents(ROOT / "examples" / "kubernetes" / "glovewire.yaml")}
+    shards, workers = kinds["StatefulSet"]["spec"], kinds["Job"]["spec"]["template"]["spec"]
+    count = shards["replicas"]
+    assert f"/{count}" in shards["template"]["spec"]["containers"][0]["command"][-1]
+    addresses = [word for word in workers["containers"][0]["args"] if word.startswith("--server=")]
+    assert addresses == [f"--server=tcp://glovewire-{shard}.{shards['serviceName']}:5555" for shard in range(count)]
+    assert shards["serviceName"] == kinds["Service"]["metadata"]["name"]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_clean(path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("needs shellcheck")
+    done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_compose_starts_what_the_pages_say() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    services = compose["services"]
+    always = {name for name, service in services.items() if "profiles" not in service}
+    assert always == {"prepare", "server-0", "server-1", "worker", "monitor", "vectors"}
+    assert {service["profiles"][0] for service in services.values() if "profiles" in service} == {
+        "wikitext", "study", "monitoring",
+    }  # fmt: skip
+    assert services["worker"]["deploy"]["replicas"] == 3
+    for path in (word.split(":")[0] for service in services.values() for word in service.get("volumes", ())):
+        if path.startswith("./"):
+            assert (ROOT / path).is_file(), path
+
+
+def test_prometheus_scrapes_what_the_monitor_serves() -> None:
+    scrape = yaml.safe_load((ROOT / "examples" / "monitoring" / "prometheus.yml").read_text())["scrape_configs"][0]
+    command = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["monitor"]["command"]
+    (target,) = scrape["static_configs"][0]["targets"]
+    found = re.search(r"--prometheus (\d+)", command)
+    assert found is not None
+    assert target == f"monitor:{found[1]}"
+    dashboard = json.loads((ROOT / "examples" / "grafana.json").read_text())
+    assert dashboard["panels"]

@@ -1,0 +1,65 @@
+"""Ray as the launcher: the same bytes as without it, also when a shard's actor and a worker are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+from handmade import random_dataset
+from processes import Flow, Running, until
+
+pytest.importorskip("ray", reason="needs the extra 'ray'")
+pytestmark = pytest.mark.timeout(300)
+START_S = 150.0
+EPOCHS = 500
+
+
+@pytest.fixture(scope="module")
+def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
+    folder = tmp_path_factory.mktemp("ray")
+    random_dataset(folder / "data", size=40)
+    with Flow(folder) as flow:
+        yield flow
+
+
+def parent(run: Running, role: str) -> psutil.Process:
+    """The actor that keeps a role's process."""
+    found = run.family()[role].parent()
+    assert found is not None
+    assert found.pid != run.pid
+    return found
+
+
+def test_a_shard_and_a_worker_are_killed_and_the_bytes_stay_the_same(flow: Flow) -> None:
+    spread = ["--workers", 2, "--servers", 2, "--epochs", EPOCHS, "--checkpoint-every", 20]
+    train = flow.train("run", *spread, "--launcher", "ray", "--json")
+    rounds = flow.path("run", "checkpoints")
+    until(lambda: any(rounds.glob("round-*.shard-1-of-2")) or not train.running, "a checkpoint is written", START_S)
+    shard, worker = parent(train, "server 1"), train.family()["worker 0"]
+    os.kill(shard.pid, signal.SIGKILL)
+    os.kill(worker.pid, signal.SIGKILL)
+    facts = train.ends(0, START_S).json
+    assert (facts["reason"], facts["workers"], facts["servers"]) == ("complete", 2, 2)
+    assert "event=overtaken" in flow.path("run", "logs", "server-0.log").read_text()
+    flow.train("calm", "--workers", 1, "--epochs", EPOCHS).ends(0, START_S)
+    assert flow.vectors("run") == flow.vectors("calm")
+
+
+def test_preprocessing_leaves_the_same_bytes(flow: Flow) -> None:
+    lines = np.random.default_rng(0).zipf(1.5, (2000, 20)) % 500
+    flow.path("text.txt").write_text("".join(" ".join(f"w{n}" for n in line) + "\n" for line in lines))
+    flow.run("preprocess", "text.txt", "--out", "here", "--processes", 1)
+    flow.start("preprocess", "text.txt", "--out", "there", "--processes", 2, "--engine", "ray").ends(0, START_S)
+    files = sorted(path.name for path in flow.path("here").iterdir())
+    assert files == sorted(path.name for path in flow.path("there").iterdir())
+    assert all(flow.path("here", name).read_bytes() == flow.path("there", name).read_bytes() for name in files)
+
+
+@pytest.mark.parametrize("words", [["--launcher", "ray", "--store", "shared"], ["--address", "auto"]])
+def test_what_cannot_be_had_together_is_refused(flow: Flow, words: list[str]) -> None:
+    flow.train("refused", *words).fails("ray", status=2)
+    assert not flow.path("refused").exists()

@@ -1,0 +1,81 @@
+"""The model behind `glovewire plan`: against arithmetic where that is easy, and against its own limits elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from processes import PROGRAM, Flow
+
+from common.errors import UsageError
+from launch.plan import LINK_SHARE, Cluster, forecast, servers_needed
+from launch.plan_cli import bytes_per_second
+
+FAST = 1e15
+"""Bytes a second that hold nobody up."""
+CLUSTER = Cluster(
+    entries=8_000_000, words=8_000, row_bytes=1_000, partitions=8, workers=1, servers=1, entries_per_second=1e6,
+    bytes_per_second=FAST, served_per_second=FAST,
+)  # fmt: skip
+
+
+def test_one_worker_without_a_network_takes_what_its_kernel_takes() -> None:
+    found = forecast(CLUSTER)
+    assert found.seconds == pytest.approx(8.0)
+    assert found.bottleneck == "worker"
+    assert found.bytes_pushed == 8 * 8_000 * 1_000  # every row once a round, and as many rounds as partitions
+    assert found.bytes_pulled < found.bytes_pushed  # some rows stay with the worker
+
+
+def test_more_workers_share_the_work_until_there_are_no_more_blocks() -> None:
+    seconds = [forecast(dataclasses.replace(CLUSTER, workers=workers)).seconds for workers in (1, 2, 4, 16, 64)]
+    assert seconds[1] == pytest.approx(seconds[0] / 2, rel=0.1)
+    assert seconds[3] == pytest.approx(seconds[4]) == pytest.approx(8.0 / 4, rel=0.2)  # four blocks fit in a round
+    assert forecast(dataclasses.replace(CLUSTER, workers=64)).bottleneck == "rounds"
+
+
+def test_a_slow_link_takes_what_its_bytes_take() -> None:
+    slow = dataclasses.replace(CLUSTER, workers=4, bytes_per_second=1e6)
+    found = forecast(slow)
+    assert found.bottleneck == "server link, in"
+    assert found.seconds == pytest.approx(found.bytes_pushed / 1e6 / LINK_SHARE, rel=0.1)
+    more = forecast(dataclasses.replace(slow, servers=4))
+    assert more.seconds < 0.6 * found.seconds
+    assert 2 <= servers_needed(slow) <= 8
+    assert servers_needed(CLUSTER) == 1
+
+
+def test_a_shard_that_copies_slowly_and_a_long_way_cost_time() -> None:
+    base = forecast(dataclasses.replace(CLUSTER, workers=2))
+    copying = forecast(dataclasses.replace(CLUSTER, workers=2, served_per_second=2e7))
+    assert copying.bottleneck == "server"
+    assert copying.seconds == pytest.approx((copying.bytes_pulled + copying.bytes_pushed) / 2e7, rel=0.1)
+    far = forecast(dataclasses.replace(CLUSTER, workers=2, round_trip_s=0.1))
+    assert base.seconds < far.seconds < base.seconds + 8 * 4 * 0.1
+
+
+@pytest.mark.parametrize(("text", "bytes_a_second"), [("100Mbit", 12.5e6), ("2.5 Gbit/s", 312.5e6), ("8kbit", 1e3)])
+def test_rates_are_bits(text: str, bytes_a_second: float) -> None:
+    assert bytes_per_second(text) == bytes_a_second
+
+
+@pytest.mark.parametrize("text", ["100", "fast", "0Mbit", "-1Gbit", "1GB"])
+def test_other_rates_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="100Mbit"):
+        bytes_per_second(text)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    with Flow(tmp_path) as flow:
+        words = ["plan", "--entries", 1e9, "--dim", 300, "--workers", 8, "--bandwidth", "1Gbit", "--kernel-rate", 1e7]
+        plan = flow.run(*words, "--json")
+        assert plan.json["bottleneck"] in {*plan.json["busy"], "rounds"}
+        assert plan.json["entries_per_second"] == pytest.approx(1e9 / plan.json["epoch_seconds"])
+        assert "more than" in plan.out
+        assert json.loads(plan.out.splitlines()[-1]) == plan.json
+        flow.start("plan", "--words", 1, "--workers", 0, program=PROGRAM).fails(
+            "--entries", "words", "workers", status=2
+        )
+        flow.start("plan", "--entries", 1e6, "--dim", 16).ends(0)  # measures this machine
