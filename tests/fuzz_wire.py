@@ -63,7 +63,12 @@ class Inventor:
         shapes = [None if made is None else made[0] for made in arrays]
         payloads = [made[1] for made in arrays if made is not None]
         fields = self._fields(m.MESSAGES[name])
-        header = [name, self._scalar(int) if kind == 3 else self._small(), fields, shapes]
+        header = [
+            self._text() if self._odd() else name,
+            self._scalar(int) if kind == 3 else self._small(),
+            fields,
+            shapes,
+        ]
         return [wire.GREETING, _packed(header, binary=self._data.ConsumeBool()), *payloads]
 
     def _fields(self, kind: type[Message]) -> dict[Any, Any]:
