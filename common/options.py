@@ -21,7 +21,7 @@ BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
 DEFAULTS: dict[str, dict[str, Scalar]] = {
     "glove": {},
-    "sgns": {"epochs": 10, "learning_rate": 0.3, "x_max": 10.0, "alpha": 0.75, "initial_accumulator": 0.1},
+    "sgns": {"epochs": 16, "learning_rate": 0.5, "x_max": 10.0, "alpha": 1.0, "initial_accumulator": 1.0},
     "tensors": {
         "schedule": "minibatch",
         "optimizer": "adam",
@@ -70,7 +70,7 @@ class TrainingOptions:
     final_rate: float = 0.1
     x_max: float = 8.0
     alpha: float = 0.6
-    negatives: float = 5.0
+    negatives: float = 6.0
     export: str = "sum"
     init_scale: float = 0.5
     initial_accumulator: float = 3.0
