@@ -12,9 +12,9 @@ from .charts import Charts
 from .history import History
 from .lookup import Lookup
 
-UPDATE_MS = 150
-PANELS_EVERY = 3
-WORKERS_EVERY = 13
+UPDATE_MS = 100
+PANELS_EVERY = 5
+WORKERS_EVERY = 20
 MAX_WORD = 100
 SCROLLED = ("workers", "shards", "events", "near")
 ONE = ("status", "tiles", "workers", "near", "shards", "staleness", "hottest", "events")
