@@ -84,7 +84,7 @@ WRONG = {
     "a wait without an end": (["stats", "tcp://127.0.0.1:9", "--timeout", "nan"], ["nan is not a positive number"]),
     "a worker that waits for no time": (["worker", "data", "--timeout", "0"], ["timeout must be a positive number"]),
     "an unknown command": (["trian", "data"], ["'trian'", "did you mean 'train'?"]),
-    "an unknown option": (["train", "data", "--epoch", "3"], ["'--epoch'", "Did you mean '--epochs'?"]),
+    "an unknown option": (["train", "data", "--epoch", "3"], ["'--epoch'", "Did you mean", "'--epochs'"]),
     "no output": (["train", "data"], ["missing option '--out'"]),
     "no dataset": (["train"], ["missing argument 'DATASET'", "glovewire train --help"]),
     "a word for a number": (["train", "data", "--out", "run", "--dim", "many"], ["'--dim'", "'many'"]),
