@@ -31,6 +31,9 @@ from .trial import Trial, carry_out
 BASELINE = "baseline of the seeds: batches of 64, one process"
 REPORT, FACTS, PICTURE = "REPORT.md", "report.json", "speedup"
 
+FEWEST = 0.002
+"""Of what a variant trains: the mean of a single batch at the start says nothing but looks like much."""
+
 
 @dataclass(frozen=True)
 class SpeedupConfig:
@@ -129,6 +132,7 @@ def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Cu
         if placed and point.t - began <= placed[-1].t:
             placed.pop()  # of two at one moment, the later one
         placed.append(dataclasses.replace(point, t=point.t - began))
+    placed = [point for point in placed if point.position >= FEWEST * placed[-1].position]
     pace = facts["entries_per_second"] if facts else placed[-1].position / max(placed[-1].t, 1e-9)
     return Curve(variant.title, variant.trial.store, variant.trial.workers, placed, pace)
 
