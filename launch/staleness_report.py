@@ -33,9 +33,9 @@ def report(result: dict[str, Any], out: Path) -> str:
         f"{result['workload']}; {options['optimizer']}, {options['dim']} dimensions, "
         f"{options['epochs']} epochs or {result['seconds']:g} s; {where['cores']} cores ({where['processor']}).",
         "",
-        "Every method was tried at the same few learning rates with the first seed; the best of them is repeated with "
-        f"{result['seeds']} seeds in all. The control is plain asynchronous training at the largest rate divided by "
-        "the workers. The goal is a loss on entries that are the same for all.",
+        "Every method was tried at the same few learning rates with the first seed; the best of them at which no seed "
+        f"diverges is repeated with {result['seeds']} in all. The control is plain asynchronous training at the "
+        "largest rate divided by the workers. The goal is a loss on entries that are the same for all.",
     ]
     for setting in result["settings"]:
         lines += ["", *_section(setting, out)]

@@ -1,7 +1,7 @@
 """`glovewire study staleness`: modes and staleness policies on equal terms, by the clock and by entries.
 
-Every method first trains once at each of a few learning rates; the best is then repeated with other seeds. So a policy
-is never compared with a method at a rate that does not suit it. What is on disk already is not trained again.
+Every method first trains once at each of a few learning rates; the best at which no seed diverges is repeated with all
+of them. So none is compared with another at a rate that does not suit it. What is on disk is not trained again.
 """
 
 from __future__ import annotations
@@ -128,8 +128,10 @@ def _setting(
 
         shares = (method.only_share,) if method.only_share else config.shares
         tried = {share: seen(share, 0) for share in shares}
-        best = min(tried, key=lambda share: (tried[share].ended == "diverged", tried[share].loss[-1]))
-        runs = [tried[best], *(seen(best, seed) for seed in range(1, config.seeds))]
+        for best in sorted(shares, key=lambda share: (tried[share].ended == "diverged", tried[share].loss[-1])):
+            runs = [seen(best, seed) for seed in range(config.seeds)]
+            if all(one.ended != "diverged" for one in runs):
+                break
         rate = config.options.learning_rate
         rows.append(
             {

@@ -32,6 +32,7 @@ from .crowd import DIVERGED, NOBODY, SAMPLE_ENTRIES, Scene, Seen
 COMPUTE_S = 0.005
 """What a worker is taken to compute for one gradient."""
 LOOKS = 100
+"""So often the loss is looked at: in equal times, and in equal numbers of gradients."""
 
 
 @dataclass(order=True)
@@ -89,7 +90,8 @@ class _Run:
             self._exchange.take(arrival.push, arrival.worker)
             self._begin(arrival.worker, t)
             self._unpark(t)
-            if self._mode.gradients >= seen.gradients[-1] + every or t > self._scene.seconds:
+            late = t >= seen.t[-1] + self._scene.seconds / LOOKS
+            if late or self._mode.gradients >= seen.gradients[-1] + every:
                 self._look(seen, t)
         if seen.ended == "complete":
             self._look(seen, t)
