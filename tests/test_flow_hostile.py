@@ -16,13 +16,13 @@ import pytest
 import zmq
 from handmade import random_dataset
 from processes import Flow, Running, until
+from strangers import GREETING, port_of
 
 from common import wire
 from common.messages import Hello, Refused, Stats
 from worker.client import Client
 
 EPOCHS = 600
-GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + bytes(48)
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,6 @@ def flow(tmp_path: Path) -> Iterator[Flow]:
     random_dataset(tmp_path / "data", size=40)
     with Flow(tmp_path) as flow:
         yield flow
-
-
-def port_of(address: str) -> tuple[str, int]:
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    return host, int(port)
 
 
 def pour(address: str, data: bytes) -> None:
