@@ -91,7 +91,7 @@ def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
         with serving(run, **ps_options, **config["optimizer"], consistency=training["mode"], steps=steps) as place:
             jobs = [(place.addresses, rank, config.to_str(), data, batch) for rank in range(workers)]
             with pools.started(pool, work, jobs) as results, Client(place.addresses, "scorer", observe=True) as ps:
-                ps.attach()
+                ps.attach(wait_s=100.0)
                 every = config["evaluation"]["frequency"]
                 for updates in range(every, steps, every):
                     try:
@@ -106,4 +106,6 @@ def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    import mnist_thinc  # so that pools send `work` by its module's name
+
+    mnist_thinc.main()

@@ -117,7 +117,7 @@ def main(
         with serving(run, shards, workers=workers, **options) as place:
             jobs = [(place.addresses, rank, model, data, batch) for rank in range(workers)]
             with pools.started(pool, work, jobs) as results, Client(place.addresses, "scorer", observe=True) as ps:
-                ps.attach()
+                ps.attach(wait_s=100.0)
                 for updates in range(every, steps, every):
                     try:
                         TorchModel(net).load(ps.pull(after=updates))
@@ -131,4 +131,6 @@ def main(
 
 
 if __name__ == "__main__":
-    main()
+    import mnist_torch  # so that pools send `work` by its module's name
+
+    mnist_torch.main()

@@ -37,19 +37,14 @@ def _futures(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Itera
 
 @contextmanager
 def _lithops(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Results]:
-    """Lithops' localhost backend, which needs no account; others take their own configuration file."""
-    import lithops
+    """Lithops' localhost backend, which needs no account; with a configuration file of one's own, any other."""
+    from lithops import multiprocessing as lithops
+    from lithops.multiprocessing import config
 
-    config = {
-        "lithops": {"backend": "localhost", "storage": "localhost"},
-        "localhost": {"worker_processes": len(jobs)},
-    }
-    executor = lithops.LocalhostExecutor(config=config, log_level="ERROR")
-    try:
-        futures = executor.map(work, [list(job) for job in jobs])
-        yield lambda: list(executor.get_result(futures))
-    finally:
-        executor.clean(clean_cloudobjects=False)
+    here = {"lithops": {"backend": "localhost", "storage": "localhost"}, "localhost": {"worker_processes": len(jobs)}}
+    config.set_parameter(config.LITHOPS_CONFIG, {"config": here, "log_level": "ERROR"})
+    with lithops.Pool(len(jobs)) as pool:
+        yield pool.starmap_async(work, jobs).get
 
 
 @contextmanager

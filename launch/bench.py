@@ -87,6 +87,23 @@ def train(
     return result
 
 
+@click.command("bench-dense", cls=Command)
+@click.option("--workers", default=2, help="Worker processes.")
+@click.option("--batch", default=128, help="Images of one gradient.")
+@click.option("--seconds", default=5.0, help="For one figure of one repeat.")
+@click.option("--repeats", default=3, help="How often everything is measured; ours and the peer's take turns.")
+@click.option("--shards", default=1, help="Server shards.")
+@click.option("--peer/--no-peer", default=True, help="Beside a parameter server of Ray actors (extra ray).")
+def dense(**options: Any) -> dict[str, Any]:
+    """Measure updates of a small ConvNet in PyTorch, in step and apart, beside Ray's parameter-server example."""
+    from .bench_dense import DenseBenchConfig, bench, table
+
+    result = bench(DenseBenchConfig(**options), _tell)
+    click.echo(table(result))
+    return result
+
+
+bench.add_command(dense, "dense")
 bench.add_command(wire, "wire")
 bench.add_command(train, "train")
 bench.add_command(preprocess, "preprocess")

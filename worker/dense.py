@@ -35,6 +35,9 @@ from .tensors import TensorSession
 AFRESH = (errors.UnknownSession, errors.NotReady, errors.LeaseLost)
 """What a server says that was away, or took us for lost: we join again with what we have."""
 
+WAIT_S = 600.0
+"""For another worker to bring the first values."""
+
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -55,7 +58,7 @@ class Client:
         self._addresses, self._timeout_s = addresses, timeout_s
         self._name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
         self._role = "observer" if observe else "worker"
-        self._over = False
+        self._over, self._wait_s = False, WAIT_S
         self._session: TensorSession | None = None
         self._spec: Spec | None = None
         self._trained: Array | None = None  # as pulled last: a shard that comes back with nothing gets them from us
@@ -71,8 +74,9 @@ class Client:
         self._spec, self._trained, self._fixed = spec, *spec.pack_all(tensors)
         self._until_joined()
 
-    def attach(self) -> None:
+    def attach(self, wait_s: float = WAIT_S) -> None:
         """Take part in whatever model the servers have, waiting until they have one."""
+        self._wait_s = wait_s
         self._until_joined()
 
     def pull(self, *, after: int = NO_VERSION) -> dict[str, Array]:
@@ -197,7 +201,7 @@ class Client:
             self._session.close()
             self._session = None
         self._session = TensorSession(self._addresses, self._name, self._role, self._timeout_s)
-        self._spec = self._session.join(self._spec, self._trained, self._fixed)
+        self._spec = self._session.join(self._spec, self._trained, self._fixed, self._wait_s)
 
     def _until_joined(self) -> None:
         """Join, for as long as servers that come up may take to know what they serve."""

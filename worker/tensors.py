@@ -5,6 +5,7 @@ Rows and messages only: what the tensors are called and when to begin again is `
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -48,15 +49,14 @@ class TensorSession:
             self._client.close()
             raise
 
-    def join(self, spec: Spec | None, trained: Array | None = None, fixed: Array | None = None) -> Spec:
+    def join(self, spec: Spec | None, trained: Array | None, fixed: Array | None, wait_s: float) -> Spec:
         """Agree on the tensors (None: on whatever is there) and bring the values that are missing; returns the spec.
 
-        Shard 0 is asked first and filled last: one worker brings all values, the others wait for as long as it lives.
+        Shard 0 is asked first and filled last: one worker brings all values, the others wait, at most `wait_s`.
         """
         empty = []
         for shard in range(len(self._addresses)):
-            created = self.ask(shard, m.Create(None if spec is None else spec.to_json()), for_ever=True)
-            assert isinstance(created, m.Created)
+            created = self._create(shard, m.Create(None if spec is None else spec.to_json()), wait_s)
             spec = Spec.from_json(created.spec)
             empty += [shard] if created.fill else []
         assert spec is not None
@@ -115,15 +115,9 @@ class TensorSession:
         if self._tally.due:
             self._report()
 
-    def ask(self, shard: int, request: m.Message, *, for_ever: bool = False) -> m.Message:
-        """One request and its answer, waited for `for_ever` (as long as the server lives) or until the timeout."""
-        if not for_ever:
-            return self._client.ask(shard, request, self._timeout_s)
-        replies: list[m.Message] = []
-        self._client.send(shard, request, replies.append)
-        while not replies:
-            self._client.poll(ANY_DELAY_MS)
-        return raised(replies[0])
+    def ask(self, shard: int, request: m.Message) -> m.Message:
+        """One request and its answer."""
+        return self._client.ask(shard, request, self._timeout_s)
 
     def flush(self) -> None:
         """Return when all that was pushed is in."""
@@ -141,6 +135,20 @@ class TensorSession:
     def close(self) -> None:
         """Close every socket; twice is fine."""
         self._client.close()
+
+    def _create(self, shard: int, create: m.Create, wait_s: float) -> m.Created:
+        replies: list[m.Message] = []
+        self._client.send(shard, create, replies.append)
+        deadline = time.monotonic() + wait_s
+        while not replies:
+            self._client.poll(ANY_DELAY_MS)
+            if time.monotonic() > deadline:
+                raise errors.DeadlineExceeded(
+                    f"no worker has brought values for the tensors of {self._addresses[shard]} within {wait_s:g} s"
+                )
+        created = raised(replies[0])
+        assert isinstance(created, m.Created)
+        return created
 
     def _fill(self, shard: int, trained: Array, fixed: Array) -> None:
         first, last = self._sharding.bound(shard), self._sharding.bound(shard + 1)
