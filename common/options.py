@@ -21,7 +21,7 @@ BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
 DEFAULTS: dict[str, dict[str, Scalar]] = {
     "glove": {},
-    "sgns": {"epochs": 16, "learning_rate": 0.5, "x_max": 10.0, "alpha": 1.0, "initial_accumulator": 1.0},
+    "sgns": {"epochs": 10, "learning_rate": 0.5, "x_max": 10.0, "alpha": 1.0, "initial_accumulator": 1.0},
     "tensors": {
         "schedule": "minibatch",
         "optimizer": "adam",
