@@ -27,6 +27,8 @@ KEPT_FRAMES = MAX_FRAMES + 2
 HANDSHAKE_MS = 5_000
 HEARTBEAT_MS = 2_000
 QUEUE_MESSAGES = 1_000
+UNREAD_MESSAGES = 2
+"""Of each peer of a server; the rest stays in its sender's memory, not ours. With 1, no peer with keys gets in."""
 STREAM_QUEUE_MESSAGES = 10_000
 IDENTITY = bytes  # of a peer, as its ROUTER made it
 # As plain integers: looking up a member of an enumeration costs as much as the call that it is for.
@@ -55,7 +57,7 @@ class Context:
         router.set(zmq.ROUTER_MANDATORY, 1)
         router.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         router.set(zmq.SNDHWM, QUEUE_MESSAGES)
-        router.set(zmq.RCVHWM, QUEUE_MESSAGES)
+        router.set(zmq.RCVHWM, UNREAD_MESSAGES)
         return router, _bind(router, address)
 
     def dealer(self, address: str) -> zmq.Socket[bytes]:
@@ -230,14 +232,22 @@ def _shut_down(descriptor: int) -> None:
         connection.shutdown(plain.SHUT_RDWR)
 
 
-def send(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
+def send(
+    socket: zmq.Socket[bytes], frames: Sequence[Frame], *, track: bool = False
+) -> list[tuple[zmq.MessageTracker, int]]:
     """Queue one message at once. Raises zmq.Again when the queue is full, zmq.ZMQError for an unknown peer.
 
-    Frames over 64 KiB are not copied: they must not change until they have left.
+    Frames over 64 KiB are not copied: they must not change until they have left. With `track`, returns for each of them
+    something that tells when (`done`), and its bytes.
     """
-    for frame in frames[:-1]:
-        socket.send(frame, _NOBLOCK_MORE, copy=len(frame) <= BIG_FRAME_BYTES)
-    socket.send(frames[-1], _NOBLOCK, copy=len(frames[-1]) <= BIG_FRAME_BYTES)
+    leaving = []
+    for number, frame in enumerate(frames):
+        flags = _NOBLOCK_MORE if number < len(frames) - 1 else _NOBLOCK
+        if len(frame) <= BIG_FRAME_BYTES:
+            socket.send(frame, flags)
+        elif (tracker := socket.send(frame, flags, copy=False, track=track)) is not None and track:
+            leaving.append((tracker, len(frame)))
+    return leaving
 
 
 def wait_readable(socket: zmq.Socket[bytes], deadline: float, whom: str) -> None:

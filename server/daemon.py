@@ -27,6 +27,7 @@ from .config import STOPPED
 from .core import Core
 from .cuts import Snapshot
 from .offenders import Offenders
+from .outbox import Outbox
 from .parking import Outgoing
 from .record import Record
 from .sessions import Peer
@@ -63,6 +64,7 @@ class Daemon:
         self._roll = status.Roll()
         self._metrics = RunMetrics()
         self._exposition: Exposition | None = None
+        self._outbox = Outbox()
         self._bytes_in = self._bytes_out = 0
         try:
             self._router, self.address = self._context.router(bind)
@@ -105,9 +107,11 @@ class Daemon:
         ending: float | None = None
         cared, looked, owed, reason = 0.0, 0.0, False, ""
         while True:
-            ready = dict(poller.poll(CARE_MS if owed else POLL_MS))
+            ready = dict(poller.poll(1 if self._outbox.waits else CARE_MS if owed else POLL_MS))
             if self._router in ready:
                 self._answer_waiting()
+            for peer, number, pull in self._outbox.ready(time.monotonic()):
+                self._send(self._core.handle(peer, number, pull, time.monotonic()))
             if door is not None and door.socket in ready:
                 self._core.counters["turned_away"] += door.answer()
             now = time.monotonic()
@@ -187,7 +191,11 @@ class Daemon:
         except GlovewireError as error:
             self._offenders.note(peer)
             return [Outgoing(peer, 0, self._core.refuse(error))]
-        return self._core.handle(peer, request.number, request.message, time.monotonic())
+        now = time.monotonic()
+        if isinstance(request.message, messages.Pull) and not self._outbox.has_room(peer, now):
+            self._outbox.put_off(peer, request.number, request.message)
+            return []
+        return self._core.handle(peer, request.number, request.message, now)
 
     def _ignore(self, peer: Peer) -> None:
         """Drop a message of a peer that has sent too much nonsense; the first one ends its connection."""
@@ -204,7 +212,11 @@ class Daemon:
         for reply in outgoing:
             frames = [reply.peer, b"", *wire.encode(reply.number, reply.message)]
             try:
-                sockets.send(self._router, frames)
+                if self._outbox.is_full(reply.peer) and wire.bytes_of(frames) > sockets.BIG_FRAME_BYTES:
+                    raise zmq.Again
+                leaving = sockets.send(self._router, frames, track=True)
+                if leaving:
+                    self._outbox.sent(reply.peer, leaving, time.monotonic())
                 self._bytes_out += wire.bytes_of(frames)
             except zmq.ZMQError as error:  # gone, or it does not read: it will ask again if it lives
                 self._core.counters["undelivered"] += 1

@@ -217,13 +217,14 @@ class Client:
         pending = link.pending.get(reply.number)
         if pending is None:
             return
-        if isinstance(reply.message, m.Refused) and reply.message.code == errors.UnknownSession.code:
+        refused = reply.message.code if isinstance(reply.message, m.Refused) else ""
+        if refused == errors.UnknownSession.code and not isinstance(pending.message, m.Hello):
             if isinstance(pending.message, m.Beat):
                 del link.pending[reply.number]
             if not any(isinstance(other.message, m.Hello) for other in link.pending.values()):
                 self._hello(link)
             return
-        if isinstance(reply.message, m.Refused) and reply.message.code == errors.OutOfOrder.code:
+        if refused == errors.OutOfOrder.code:
             link.again(pending)
             return
         del link.pending[reply.number]

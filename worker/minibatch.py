@@ -18,6 +18,8 @@ from .batches import RandomBatches
 from .stores import Reply, Store
 from .tally import Brought, Tally, check_finite
 
+PARTS = 8
+
 
 class BatchTrainer:
     """Draws minibatches, pulls their rows, pushes summed row gradients; the optimizer is the store's."""
@@ -38,14 +40,21 @@ class BatchTrainer:
             while True:
                 self._step()
                 self._count()
+                while self._noted is not None and not self._noted.done and self._is_ahead:
+                    self._store.wait()
                 if self._noted is not None and self._noted.done:
                     noted, self._noted = self._noted.get(), None
                     if noted is not None and noted.stop:
                         return self._leave("complete")
-                if self._noted is None and self._tally.due:
+                if self._noted is None and (self._tally.due or self._is_ahead):
                     self._report()
         except Finishing as error:
             return self._leave(error.reason)
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether a good part of the whole training is not reported yet: a small one is over before a report is due."""
+        return self._tally.entries * PARTS >= self._total
 
     def _step(self) -> None:
         while self._in_step and not all(push.done for push, _ in self._pushed):

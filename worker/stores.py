@@ -7,8 +7,9 @@ nothing here computes anything of the objective.
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,6 +28,8 @@ TABLE = "rows"
 CREDIT_BYTES = 64 << 20
 LEAVING_S = 10.0
 PULL_BYTES = 32 << 20
+PUSH_BYTES = 1 << 18
+"""Differences go in pieces: what a server has of many workers at once stays small."""
 LINE_FLOATS = 16
 NO_LEASE = m.Granted(-1, 0, m.NO_VERSION, 0, 0, 0)
 """For changes to ranges without a lease, in asynchronous mode."""
@@ -141,7 +144,6 @@ class ServerStore:
         """Begin every shard's sequence of pushes."""
         self._sharding = Sharding(self.rows, len(self.client.links))
         self._sequences = [0] * len(self.client.links)
-        self._rows_at_once = max(PULL_BYTES // (self.width * 4), 1)
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         """See Store."""
@@ -159,11 +161,9 @@ class ServerStore:
         """See Store."""
         out = aligned(last - first, self.width)
         reply: Reply[Rows] = Reply(out, 0)
-        for part in self._sharding.split(first, last):
-            for low in range(part.first, part.last, self._rows_at_once):
-                high = min(low + self._rows_at_once, part.last)
-                into = slice(low - first, high - first)
-                self._pull(part.shard, m.Pull(TABLE, low, high, version, self._floor), reply, out, into)
+        for shard, low, high in self._pieces(first, last, PULL_BYTES):
+            into = slice(low - first, high - first)
+            self._pull(shard, m.Pull(TABLE, low, high, version, self._floor), reply, out, into)
         return reply
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
@@ -179,17 +179,14 @@ class ServerStore:
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
         """See Store."""
         reply: Reply[None] = Reply(None, 0)
-        pieces = [
-            (part, values[part.first - first : part.last - first])
-            for first, values in changes
-            for part in self._sharding.split(first, first + len(values))
-        ]
+        at_once = sys.maxsize if operation == "assign" else PUSH_BYTES  # rows in order come to a shard all at once
         self._pause()
-        for part, piece in pieces:
-            push = m.Push(
-                TABLE, self._next(part.shard), operation, part.first, part.last, lease.round, lease.lease, 0.0, piece,
-            )  # fmt: skip
-            self._push(part.shard, push, reply)
+        for first, values in changes:
+            for shard, low, high in self._pieces(first, first + len(values), at_once):
+                piece = values[low - first : high - first]
+                number = self._next(shard)
+                push = m.Push(TABLE, number, operation, low, high, lease.round, lease.lease, 0.0, piece)
+                self._push(shard, push, reply)
         return reply
 
     def push_rows(
@@ -241,6 +238,13 @@ class ServerStore:
         until = time.monotonic() + self.latency()
         while (rest := until - time.monotonic()) > 0:
             self.client.poll(min(math.ceil(rest * 1e3), ANY_DELAY_MS))
+
+    def _pieces(self, first: int, last: int, nbytes: int) -> Iterator[tuple[int, int, int]]:
+        """(shard, first row, last row) of what is asked or pushed in one message each, of at most `nbytes`."""
+        at_once = max(nbytes // (self.width * 4), 1)
+        for part in self._sharding.split(first, last):
+            for low in range(part.first, part.last, at_once):
+                yield part.shard, low, min(low + at_once, part.last)
 
     def _next(self, shard: int) -> int:
         self._sequences[shard] += 1

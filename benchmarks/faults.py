@@ -1,0 +1,106 @@
+"""The matrix: every fault on every role in every mode, as a table in markdown.
+
+    PYTHONPATH=.:tests python benchmarks/faults.py [--only drop] [--seconds 1500] [--patience 3]
+
+Each cell is a training of two shards, two workers and a monitor over loopback TCP (tests/matrix.py). Prints the table
+and, for cells that did not come out as they must, why; exit status 1 when there are any. Bounded by `--seconds`:
+cells that were not reached are said to be missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from handmade import random_dataset
+from matrix import MODES, Cell, Outcome, Role, play, undisturbed
+from relay import Fault
+from small_disk import may_mount
+
+EXCLUSIVE = "blocks/exclusive"
+RATES = {Fault.DROP: (0.01, 0.2, 0.4)}
+SHORT = {0.4: 1}
+"""Epochs where every second message has to be sent again."""
+
+
+def main() -> int:
+    """Play all cells and print them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="faults whose name contains this")
+    parser.add_argument("--seconds", type=float, default=1500.0)
+    parser.add_argument("--patience", type=float, default=3.0, help="how much slower than alone this machine may be")
+    args = parser.parse_args()
+    end = time.monotonic() + args.seconds
+    with tempfile.TemporaryDirectory(prefix="glovewire-faults-") as name:
+        folder = Path(name)
+        random_dataset(folder / "data", size=40)
+        outcomes = list(all_of(folder, args.only, end, args.patience))
+    print(table(outcomes))
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    for outcome in bad:
+        cell = outcome.cell
+        print(f"\n{cell.fault.value}, {cell.rate:g}, {cell.role.value}, {cell.mode}: {'; '.join(outcome.problems)}")
+    return 1 if bad else 0
+
+
+def all_of(folder: Path, only: str, end: float, patience: float) -> Iterator[Outcome]:
+    """Play one cell after the other, as long as there is time."""
+    expected: dict[int, bytes] = {}
+    for number, cell in enumerate(cells(only, disks=may_mount(folder))):
+        if time.monotonic() > end:
+            yield Outcome(cell, end="not run", problems=["there was no time for it"])
+            continue
+        if cell.length not in expected:
+            expected[cell.length] = undisturbed(folder, cell.length)
+        outcome = play(cell, folder, expected[cell.length], f"run-{number}", patience)
+        words = (
+            cell.fault.value,
+            f"{cell.rate:g}",
+            cell.role.value,
+            cell.mode,
+            f"{outcome.seconds:.1f} s",
+            outcome.end,
+        )
+        print(*words, outcome.pushes, *outcome.problems, sep=" | ", file=sys.stderr, flush=True)
+        yield outcome
+
+
+def cells(only: str, *, disks: bool) -> Iterator[Cell]:
+    """Every cell that is possible here."""
+    for fault in Fault:
+        if fault is Fault.NONE or only.lower() not in fault.value.lower() or (fault is Fault.DISK and not disks):
+            continue
+        for role in Role:
+            for rate in RATES.get(fault, (0.2,)):
+                for mode in MODES:
+                    cell = Cell(fault, role, mode, rate, epochs=SHORT.get(rate, 0))
+                    if cell.possible and (rate == 0.2 or (role is Role.SHARD and mode == EXCLUSIVE)):
+                        yield cell
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """Faults and roles down, modes across."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for outcome in outcomes:
+        cell = outcome.cell
+        what = cell.fault.value + (f", {cell.rate:.0%}" if cell.fault in RATES else "")
+        rows.setdefault((what, cell.role.value), {})[cell.mode] = shown(outcome)
+    lines = [f"| fault | at | {' | '.join(MODES)} |", "|---|---|" + "---|" * len(MODES)]
+    lines += [f"| {' | '.join([*key, *(row.get(mode, '') for mode in MODES)])} |" for key, row in rows.items()]
+    return "\n".join(lines)
+
+
+def shown(outcome: Outcome) -> str:
+    """A cell in a few words."""
+    if outcome.problems:
+        return f"**{outcome.end}**"
+    bytes_ = ", same bytes" if outcome.same_bytes else ""
+    return f"{outcome.end}{bytes_}, {outcome.seconds:.0f} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""A part of the matrix of faults, with real processes; benchmarks/faults.py plays all of it.
+
+Each of these was seen to fail with its protection taken out: docs/decisions/0012-faults-on-purpose.md says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from handmade import random_dataset
+from matrix import Cell, Role, play, undisturbed
+from relay import Fault
+from small_disk import may_mount
+
+EXCLUSIVE, ASYNC, SYNC = "blocks/exclusive", "blocks/async", "minibatch/sync"
+CELLS = [
+    Cell(Fault.KILL, Role.SHARD, EXCLUSIVE, epochs=100),
+    Cell(Fault.KILL, Role.WORKER, SYNC, epochs=60),
+    Cell(Fault.STOP, Role.WORKER, ASYNC, epochs=60),
+    Cell(Fault.STOP, Role.SHARD, EXCLUSIVE, epochs=100),
+    Cell(Fault.CUT, Role.WORKER, EXCLUSIVE, epochs=100),
+    Cell(Fault.DELAY, Role.SHARD, "minibatch/async", epochs=2),
+    Cell(Fault.DUPLICATE, Role.WORKER, ASYNC, 0.4, epochs=60),
+    Cell(Fault.REORDER, Role.SHARD, EXCLUSIVE, 0.3, epochs=2),
+    Cell(Fault.DROP, Role.SHARD, EXCLUSIVE, 0.1, epochs=2),
+    Cell(Fault.DROP, Role.MONITOR, ASYNC, 0.4, epochs=60),
+    Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=100),
+    Cell(Fault.CLOCK, Role.SHARD, EXCLUSIVE, epochs=60),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("faults")
+    random_dataset(found / "data", size=40)
+    return found
+
+
+@pytest.fixture(scope="module")
+def vectors(folder: Path) -> Callable[[int], bytes]:
+    """The vectors after so many epochs without a fault."""
+    return cache(lambda epochs: undisturbed(folder, epochs))
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.fault.name}-{cell.role.name}-{cell.mode}".lower())
+def test_what_goes_wrong_does_no_harm(cell: Cell, folder: Path, vectors: Callable[[int], bytes]) -> None:
+    if cell.fault is Fault.DISK and not may_mount(folder):
+        pytest.skip("needs the right to mount a tiny file system")
+    expected = vectors(cell.length) if cell.mode == EXCLUSIVE else None
+    outcome = play(cell, folder, expected, f"run-{CELLS.index(cell)}")
+    assert outcome.problems == [], outcome

@@ -1,0 +1,62 @@
+"""What a worker sends again, and what it takes for an end: order is kept, and a session that is over is left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_server import Heard, fake_server, polite, welcome
+from shards import push
+
+from common import messages as m
+from common.errors import OutOfOrder, UnknownSession
+from worker import client as clients
+from worker import link as links
+from worker.client import Client
+
+
+@pytest.fixture(autouse=True)
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "RESEND_FIRST_S", 0.1)
+    monkeypatch.setattr(clients, "ANY_DELAY_MS", 10)
+
+
+def one_row(sequence: int = 1) -> m.Push:
+    return push("add", np.ones((1, 4)), 0, 1, sequence=sequence)
+
+
+def test_a_worker_whose_session_is_over_is_told_so_at_once() -> None:
+    """Its hello is refused: it must not ask for ever."""
+
+    def over(heard: Heard) -> m.Message | None:
+        if isinstance(heard.message, m.Hello) and not server.messages(m.Push):
+            return welcome()
+        return m.Refused(UnknownSession.code, "the session of 'w' is over")
+
+    with fake_server() as server, Client([server.address], "w", "data", silence_s=5) as client:
+        server.script = over
+        client.connect()
+        client.send(0, one_row(), lambda reply: None)
+        with pytest.raises(UnknownSession, match="is over"):
+            client.flush()
+
+
+def test_what_came_out_of_order_is_sent_again_in_its_order() -> None:
+    """The first push is lost, the second refused for it: both come again, first things first."""
+
+    def loses(heard: Heard) -> m.Message | None:
+        if not isinstance(heard.message, m.Push) or (heard.message.sequence == 1 and not heard.before):
+            return None
+        if heard.message.sequence == 2 and not heard.before:
+            return m.Refused(OutOfOrder.code, "push 2 came before push 1")
+        return m.Applied(heard.message.sequence, 1, False)
+
+    with fake_server() as server, Client([server.address], "w", "data", silence_s=10) as client:
+        server.script = lambda heard: loses(heard) or polite(heard)
+        client.connect()
+        applied: list[m.Message] = []
+        for sequence in (1, 2):
+            client.send(0, one_row(sequence), applied.append)
+        client.flush()
+        assert applied == [m.Applied(1, 1, False), m.Applied(2, 1, False)]
+        assert [one.message.sequence for one in server.messages(m.Push)][:4] == [1, 2, 1, 2]  # type: ignore[attr-defined]
+        assert client.links[0].pushes == len(server.messages(m.Push))
