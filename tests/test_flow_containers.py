@@ -1,0 +1,85 @@
+"""docker-compose.yml for real: built, healthy, over the bridge network, killed from outside, cut off, ended with 0.
+
+CI builds the image while it installs libraries (.ci/run); here that build is found in the cache.
+"""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from containers import Composed, engine, run
+from processes import Flow, until
+
+pytestmark = [
+    pytest.mark.container,
+    pytest.mark.timeout(1000),
+    pytest.mark.skipif(not engine(), reason="needs a Docker engine and Compose"),
+]
+RUNNING = {"server-0-1", "server-1-1", "worker-1", "worker-2", "worker-3", "monitor-1"}
+EPOCHS = 400
+CUT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A corpus of a thousand words that takes some ten seconds to train."""
+    run("docker", "build", "--quiet", "--tag", "glovewire", ".", seconds=900)
+    folder = tmp_path_factory.mktemp("text")
+    folder.chmod(0o755)  # the containers' user reads it
+    words = np.random.default_rng(0).zipf(1.3, (4000, 20)) % 1000
+    (folder / "zipf.txt").write_text("".join(" ".join(f"w{word}" for word in line) + "\n" for line in words))
+    return {
+        "TEXT": str(folder), "CORPUS": "zipf.txt", "PREPROCESS_ARGS": "--partitions 8", "DIM": "64",
+        "EPOCHS": str(EPOCHS), "SERVER_ARGS": "--checkpoint-every 20",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a run to which nothing was done but look at it."""
+    out = tmp_path_factory.mktemp("out")
+    with Composed("glovewire-test-calm", {**settings, "OUT": str(out)}) as composed:
+        composed.compose("up", "--detach", "--no-build")
+        for name in sorted(RUNNING):
+            until(lambda name=name: composed.healthy(name), f"{name} is healthy", 60)
+        with urllib.request.urlopen(f"http://127.0.0.1:{composed.port}/", timeout=10) as page:
+            assert b"Glovewire" in page.read()
+        until(lambda: composed.epoch() >= 5, "training is under way")
+        received = int(composed.inside("server-1-1", "cat", "/sys/class/net/eth0/statistics/rx_bytes"))
+        assert received > 1 << 20  # what crossed the bridge network
+        codes = composed.ends()
+        assert codes == dict.fromkeys(RUNNING | {"prepare-1", "vectors-1"}, 0), composed.story()
+    return out
+
+
+def test_a_run_ends_by_itself_and_leaves_its_vectors(undisturbed: Path, tmp_path: Path) -> None:
+    left = {"vectors.npy", "vocabulary.txt", "metrics.jsonl", "config.toml", "manifest.json", "loss.png"}
+    assert {path.name for path in undisturbed.iterdir()} == left
+    assert np.load(undisturbed / "vectors.npy").shape[1] == 64
+    with Flow(tmp_path) as flow:
+        assert "finished" in flow.run("monitor", "--replay", undisturbed).out
+        assert "loss" in flow.run("info", undisturbed).out
+
+
+def test_killed_and_cut_off_containers_cost_nothing_but_time(
+    undisturbed: Path, settings: dict[str, str], tmp_path: Path
+) -> None:
+    with Composed("glovewire-test-hurt", {**settings, "OUT": str(tmp_path)}) as composed:
+        composed.compose("up", "--detach", "--no-build")
+        until(lambda: composed.epoch() >= 25, "there is a checkpoint to go back to")
+        composed.kill("worker-1")
+        composed.kill("server-1-1")
+        for name in ("worker-1", "server-1-1"):
+            until(lambda name=name: composed.healthy(name, restarts=1), f"{name} is back and healthy")
+        composed.network("disconnect", "worker-2")
+        threading.Event().wait(CUT_S)  # what it holds stays its own for that long: the others come to a stop
+        composed.network("connect", "worker-2")
+        assert composed.containers()["server-0-1"]["State"]["Running"], "it was over too soon to show anything"
+        codes = composed.ends()
+        assert set(codes.values()) == {0}, composed.story()
+        assert "event=overtaken" in composed.compose("logs", "server-0")
+    assert (tmp_path / "vectors.npy").read_bytes() == (undisturbed / "vectors.npy").read_bytes()
