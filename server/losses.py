@@ -1,8 +1,8 @@
 """Adds up what workers report and decides whose sample is due. Pure: `now` is an argument, seconds since any start.
 
 Losses are sums over entries of the full matrix; samples carry means over the entries since the sample before. There are
-ten samples a second, whatever the number of workers: two of three are of all together, the third is of the worker that
-has waited longest, and tells of everything that it did meanwhile.
+ten samples a second, whatever the number of workers: three of four are of all together, the fourth is of the worker
+that has waited longest, and tells of everything that it did meanwhile.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Losses:
         """Whose turn it is: names stand in the order in which they began to have news."""
         self._slot += 1
         worker = next((name for name in self._since if name != ALL), ALL)
-        return worker if self._slot % 3 == 0 or ALL not in self._since else ALL
+        return worker if self._slot % 4 == 0 or ALL not in self._since else ALL
 
     def _sample(self, worker: str, now: float) -> LossSample:
         sums = self._since.pop(worker)
