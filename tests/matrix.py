@@ -1,7 +1,6 @@
 """One fault, on one role, in one mode: a small training of two shards, two workers and a monitor that has to bear it.
 
-A cell of the matrix is a fault, a role and a mode; `play` plays it and returns what came of it, with what was expected
-and did not come as `problems`. Used by tests/test_flow_faults.py for some cells and by benchmarks/faults.py for all.
+`play` plays a cell and returns what came of it; what was expected and did not come are its `problems`.
 """
 
 from __future__ import annotations
@@ -108,10 +107,11 @@ class Stage:
         self.workers += [self.worker(rank) for rank in range(1, WORKERS)]
 
     def server(self, shard: int) -> Forked:
+        lease = LEASE_S if self.cell.fault in (Fault.KILL, Fault.STOP) else 30.0
         command = [
             "server", "data", "--out", self.out, "--shard", f"{shard}/{SHARDS}", "--recover", "--dim", 8, "--epochs",
             self.cell.length, "--bind", here(self.ports[shard]), "--publish", here(self.streams[shard]), "--lease",
-            LEASE_S, "--checkpoint-every", CHECKPOINT_EVERY, "--no-verify", "--json", *MODES[self.cell.mode],
+            lease, "--checkpoint-every", CHECKPOINT_EVERY, "--no-verify", "--json", *MODES[self.cell.mode],
         ]  # fmt: skip
         return self._start(f"server-{shard}", *command, hurt=self.cell.role is Role.SHARD and shard == 1)
 
