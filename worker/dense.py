@@ -18,6 +18,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from common import errors, log
 from common.allocation import keep_buffers
+from common.keys import of_client
 from common.messages import NO_VERSION, Finish, Score
 from common.options import TrainingOptions
 from common.tensors import Spec
@@ -50,13 +52,17 @@ class Client:
     another architecture than the server's, NotFinite for a gradient with NaN, BadRequest for an unknown tensor or a
     wrong shape, DeadlineExceeded naming a server that is silent for `timeout_s`, Finishing when the run is over. A
     server that is started again is joined again: a push that was on its way to it may be lost, nothing else.
+    `keys` is as in `--keys`.
     """
 
     def __init__(
-        self, addresses: Sequence[str], name: str = "", *, observe: bool = False, timeout_s: float = 30.0
-    ) -> None:
+        self,
+        addresses: Sequence[str], name: str = "", *,
+        observe: bool = False, timeout_s: float = 30.0, keys: Path | None = None,
+    ) -> None:  # fmt: skip
         self._addresses, self._timeout_s = addresses, timeout_s
         self._name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
+        self._keys = None if keys is None else of_client(keys)
         self._role = "observer" if observe else "worker"
         self._over, self._wait_s = False, WAIT_S
         self._session: TensorSession | None = None
@@ -200,7 +206,7 @@ class Client:
         if self._session is not None:
             self._session.close()
             self._session = None
-        self._session = TensorSession(self._addresses, self._name, self._role, self._timeout_s)
+        self._session = TensorSession(self._addresses, self._name, self._role, self._timeout_s, self._keys)
         self._spec = self._session.join(self._spec, self._trained, self._fixed, self._wait_s)
 
     def _until_joined(self) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from common import errors
 from common import messages as m
+from common.keys import ClientKeys
 from common.options import TrainingOptions
 from common.sharding import Part, Sharding
 from common.tensors import ROW, TABLE, Spec
@@ -34,7 +35,9 @@ class TensorSession:
     What goes wrong with a push is raised by the next call.
     """
 
-    def __init__(self, addresses: Sequence[str], name: str, role: str, timeout_s: float) -> None:
+    def __init__(
+        self, addresses: Sequence[str], name: str, role: str, timeout_s: float, keys: ClientKeys | None = None
+    ) -> None:
         self.over = False
         self.versions = [m.NO_VERSION] * len(addresses)
         self._addresses, self._timeout_s = addresses, timeout_s
@@ -42,7 +45,7 @@ class TensorSession:
         self._in_flight = 0
         self._reports, self._tally = 0, Tally()
         self._failure: errors.GlovewireError | None = None
-        self._client = Client(addresses, name, "", timeout_s)
+        self._client = Client(addresses, name, "", timeout_s, keys)
         try:
             self.options = TrainingOptions.from_message(self._client.connect(role).options)
         except BaseException:
