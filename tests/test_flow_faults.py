@@ -1,6 +1,6 @@
 """A part of the matrix of faults, with real processes; benchmarks/faults.py plays all of it.
 
-Each of these was seen to fail with its protection taken out: docs/decisions/0012-faults-on-purpose.md says which.
+docs/decisions/0012-faults-on-purpose.md says which protections were taken out to see a test fail; most are still to be.
 """
 
 from __future__ import annotations
