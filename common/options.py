@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -48,6 +49,38 @@ PRESETS: dict[str, dict[str, Scalar]] = {
         "init_scale": 0.2771,  # the standard deviation of 0.01 that the seeds draw with, at 256 dimensions
     },
 }
+
+
+def _between(least: int, most: int) -> tuple[Callable[[float], bool], str]:
+    return lambda value: least <= value <= most, f"between {least} and {most}"
+
+
+BOUNDS: dict[tuple[str, ...], tuple[Callable[[float], bool], str]] = {
+    ("dim",): _between(1, 4096),
+    ("epochs",): _between(1, 1_000_000),
+    ("batch_size",): _between(1, 1 << 20),
+    ("backup",): _between(0, 1023),
+    ("seed",): _between(0, (1 << 63) - 1),
+    ("steps",): _between(0, 1 << 53),
+    ("learning_rate", "x_max", "negatives"): (lambda value: value > 0, "a positive number"),
+    ("alpha", "final_rate", "init_scale", "initial_accumulator", "epsilon", "weight_decay", "clip_norm"): (
+        lambda value: value >= 0, "a number of at least 0",
+    ),
+    ("momentum", "beta1", "beta2", "warmup"): (lambda value: 0 <= value < 1, "at least 0 and less than 1"),
+}  # fmt: skip
+KNOWN = {
+    "objective": OBJECTIVES,
+    "export": EXPORTS,
+    "schedule": SCHEDULES,
+    "optimizer": OPTIMIZERS,
+    "clock": CLOCKS,
+    "rate_shape": RATE_SHAPES,
+}
+
+
+def spoken(name: str) -> str:
+    """A field's name as its flag and its key in a file have it."""
+    return name.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -137,45 +170,14 @@ class TrainingOptions:
 
     def _problems(self) -> list[str]:
         problems = []
-        for name, least, most in (
-            ("dim", 1, 4096),
-            ("epochs", 1, 1_000_000),
-            ("batch_size", 1, 1 << 20),
-            ("backup", 0, 1023),
-            ("seed", 0, (1 << 63) - 1),
-            ("steps", 0, (1 << 53)),
-        ):
-            if not least <= getattr(self, name) <= most:
-                problems.append(f"{name} must be between {least} and {most}, not {getattr(self, name)}")
-        for name in ("learning_rate", "x_max", "negatives"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                problems.append(f"{name} must be a positive number, not {value}")
-        for name in (
-            "alpha",
-            "final_rate",
-            "init_scale",
-            "initial_accumulator",
-            "epsilon",
-            "weight_decay",
-            "clip_norm",
-        ):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                problems.append(f"{name} must be a number of at least 0, not {value}")
-        for name in ("momentum", "beta1", "beta2", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                problems.append(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
-        for name, known in (
-            ("objective", OBJECTIVES),
-            ("export", EXPORTS),
-            ("schedule", SCHEDULES),
-            ("optimizer", OPTIMIZERS),
-            ("clock", CLOCKS),
-            ("rate_shape", RATE_SHAPES),
-        ):
+        for names, (allowed, text) in BOUNDS.items():
+            for name in names:
+                value = getattr(self, name)
+                if not (allowed(value) and math.isfinite(value)):
+                    problems.append(f"{spoken(name)} must be {text}, not {value}")
+        for name, known in KNOWN.items():
             if getattr(self, name) not in known:
-                problems.append(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+                problems.append(f"{spoken(name)} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         modes = {"consistency": CONSISTENCIES.get(self.schedule, BATCH_MODES), "staleness": POLICIES}
         for name, ways in modes.items():
             try:
@@ -214,7 +216,7 @@ class TrainingOptions:
         """Skip-gram is trained by one kernel, which knows one way."""
         only = {"schedule": "blocks", "optimizer": "adagrad-row", "tied": False}
         return [
-            f"{name} must be {value} for the objective sgns, not {getattr(self, name)}"
+            f"{spoken(name)} must be {value} for the objective sgns, not {getattr(self, name)}"
             for name, value in only.items()
             if getattr(self, name) != value
         ]

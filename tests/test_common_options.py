@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from common.errors import UsageError
-from common.options import CONSISTENCIES, DEFAULTS, OBJECTIVES, OPTIMIZERS, SCHEDULES, TrainingOptions
+from common.options import CONSISTENCIES, DEFAULTS, OBJECTIVES, OPTIMIZERS, SCHEDULES, TrainingOptions, spoken
 
 
 def test_the_defaults_are_allowed() -> None:
@@ -43,14 +43,14 @@ def test_the_defaults_are_allowed() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=name):
+    with pytest.raises(UsageError, match=spoken(name)):
         TrainingOptions(**{name: value})
 
 
 def test_every_problem_is_named_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         TrainingOptions(dim=0, epochs=-3, learning_rate=float("nan"), alpha=-1.0, optimizer="x", seed=-1)
-    for name in ("dim", "epochs", "learning_rate", "alpha", "optimizer", "seed"):
+    for name in ("dim", "epochs", "learning-rate", "alpha", "optimizer", "seed"):
         assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -117,7 +117,7 @@ def test_an_option_that_this_program_does_not_know_is_named() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("dim", 0), ("learning_rate", -1.0), ("schedule", "x")])
 def test_a_servers_options_are_checked_as_any(name: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=name):
+    with pytest.raises(UsageError, match=spoken(name)):
         TrainingOptions.from_message({**TrainingOptions().as_message(), name: value})
 
 
