@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from fake_server import Heard, fake_server, polite, welcome
+from fake_server import Heard, fake_server, polite, until, welcome
 from shards import push
 
 from common import messages as m
@@ -60,3 +62,16 @@ def test_what_came_out_of_order_is_sent_again_in_its_order() -> None:
         assert applied == [m.Applied(1, 1, False), m.Applied(2, 1, False)]
         assert [one.message.sequence for one in server.messages(m.Push)][:4] == [1, 2, 1, 2]  # type: ignore[attr-defined]
         assert client.links[0].pushes == len(server.messages(m.Push))
+
+
+def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "BEAT_AFTER_S", 0.05)
+
+    def shard(number: int) -> Callable[[Heard], m.Message | None]:
+        return lambda heard: welcome(number, 2) if isinstance(heard.message, m.Hello) else polite(heard)
+
+    with fake_server(shard(0)) as idle, fake_server(shard(1)) as stopped:
+        with Client([idle.address, stopped.address], "w") as client:
+            client.connect()
+            client.send(1, m.Stats(), lambda reply: None)
+            until(lambda: client.poll(10) is None and bool(idle.messages(m.Beat)))

@@ -231,10 +231,9 @@ class Client:
         pending.on_reply(reply.message)
 
     def _keep_alive(self, link: Link, now: float, silence: bool) -> None:
+        """Who waits for one shard tells the others, too, that it is alive: all of them watch it."""
         link.attempts.check()
-        if not link.pending:
-            return
-        if now - link.heard > self._silence_s and silence:
+        if link.pending and now - link.heard > self._silence_s and silence:
             raise errors.DeadlineExceeded(f"{link.address} has not answered for {self._silence_s:.0f} s")
         if now - link.heard > BEAT_AFTER_S and now - link.beaten > BEAT_AFTER_S and link.welcome is not None:
             link.beaten = now
