@@ -70,8 +70,11 @@ def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest
     def shard(number: int) -> Callable[[Heard], m.Message | None]:
         return lambda heard: welcome(number, 2) if isinstance(heard.message, m.Hello) else polite(heard)
 
-    with fake_server(shard(0)) as idle, fake_server(shard(1)) as stopped:
-        with Client([idle.address, stopped.address], "w") as client:
-            client.connect()
-            client.send(1, m.Stats(), lambda reply: None)
-            until(lambda: client.poll(10) is None and bool(idle.messages(m.Beat)))
+    with (
+        fake_server(shard(0)) as idle,
+        fake_server(shard(1)) as stopped,
+        Client([idle.address, stopped.address], "w") as client,
+    ):
+        client.connect()
+        client.send(1, m.Stats(), lambda reply: None)
+        until(lambda: client.poll(10) is None and bool(idle.messages(m.Beat)))
