@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from multiprocessing.connection import Connection, wait
@@ -30,7 +31,7 @@ from monitor.terminal import view
 from server.losses import Losses
 from server.start import fresh
 
-from .processes import PARENT_VARIABLE, die_with_parent
+from .processes import PARENT_VARIABLE, die_with_parent, parent
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -67,7 +68,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
     try:
-        os.environ[PARENT_VARIABLE] = str(os.getpid())
+        os.environ[PARENT_VARIABLE] = parent(signal.SIGTERM)
         for rank in range(config.workers):
             ours, theirs = context.Pipe()
             arguments = (str(config.dataset), options.as_message(), memory, position, rank, theirs)

@@ -24,6 +24,11 @@ STOP_S = 10.0
 NO_SPACE_BYTES = 4096
 
 
+def parent(last_signal: signal.Signals) -> str:
+    """What PARENT_VARIABLE tells a child of this process: whose it is, and which signal it gets when that one ends."""
+    return f"{os.getpid()}:{int(last_signal)}"
+
+
 def die_with_parent() -> None:
     """If a glovewire process started this one, ask Linux for its last signal when that one ends, however it ends."""
     parent, _, number = os.environ.pop(PARENT_VARIABLE, "").partition(":")
@@ -105,7 +110,7 @@ class Children:
 
     def start(self, role: str, arguments: Sequence[str]) -> Child:
         """Start `glovewire ARGUMENTS`."""
-        environment = {**os.environ, PARENT_VARIABLE: f"{os.getpid()}:{self._last_signal}", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, PARENT_VARIABLE: parent(self._last_signal), "OMP_NUM_THREADS": "1"}
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         out, log = (self._logs / f"{role.replace(' ', '-')}.{kind}" for kind in ("out", "log"))
         with out.open("wb") as stdout, log.open("ab") as stderr:

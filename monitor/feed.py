@@ -32,6 +32,7 @@ from .source import Received, Source
 __all__ = ["Feed", "Received", "RunFailed"]
 
 TICK_S = 0.25
+LAST_WORD_S = 10.0
 AT_ONCE = 2_000
 """Samples taken from one address in one poll, so that a flood cannot keep the caller from its other work."""
 
@@ -77,7 +78,7 @@ class Feed:
         for address in self.addresses:  # every topic: numbers count samples of all of them
             socket = self._context.subscriber(address)
             self._poller.register(socket, zmq.POLLIN)
-            self._sources[socket] = Source(address, history=history)
+            self._sources[socket] = Source(address, history=history, now=time.monotonic())
             self._attempts[socket] = self._context.attempts(socket)
 
     @property
@@ -113,8 +114,15 @@ class Feed:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to come: every address has finished, or one has failed."""
-        return self.failed is not None or all(source.finished for source in self._sources.values())
+        """Whether nothing more is to come: every address has finished, or one has failed.
+
+        Shards end together: when one has finished, others that say nothing for LAST_WORD_S have, too.
+        """
+        sources, since = self._sources.values(), time.monotonic() - LAST_WORD_S
+        ending = any(source.finished for source in sources)
+        return self.failed is not None or (
+            ending and all(source.finished or source.heard_at < since for source in sources)
+        )
 
     def poll(self, wait_s: float = 0.0) -> list[Received]:
         """What has arrived, waiting at most `wait_s` seconds for something; raises as promised above."""

@@ -53,11 +53,12 @@ class Hole:
 class Source:
     """One publish address; `history` is whether its past is asked for. Times are seconds of any steady clock."""
 
-    def __init__(self, address: str, *, history: bool) -> None:
+    def __init__(self, address: str, *, history: bool, now: float = 0.0) -> None:
         self.address = address
         self.run = ""
         self.port: int | None = None
         self.heard: int | None = None
+        self.heard_at = now
         self.missed = 0
         self.filled = 0
         self.refused = 0
@@ -87,7 +88,7 @@ class Source:
         """A sample was heard: what can be handed over now."""
         if self.heard is not None and (sample.run != self.run or sample.number <= self.heard):
             yield from self._begin_anew(now)
-        self.heard, self.run = sample.number, sample.run
+        self.heard, self.run, self.heard_at = sample.number, sample.run, now
         if isinstance(sample.message, ServerSample):
             self.port = sample.message.port
         self._held.append(sample)

@@ -23,6 +23,7 @@ class Progress:
     def __init__(self, schedule: Schedule | None, losses: Losses, gradients: Callable[[], int], batch: int) -> None:
         self.schedule, self.losses = schedule, losses
         self._gradients, self._batch = gradients, batch
+        self._begun = losses.entries  # in the checkpoint that this began from
         self._epoch_said = losses.epoch
 
     @property
@@ -30,7 +31,7 @@ class Progress:
         """Whether everything has been trained."""
         if self.schedule is not None:
             return self.schedule.complete
-        return self._gradients() * self._batch >= self.losses.total
+        return max(self._gradients() * self._batch, self._begun) >= self.losses.total
 
     @property
     def _most(self) -> int:

@@ -17,18 +17,18 @@ from small_disk import may_mount
 
 EXCLUSIVE, ASYNC, SYNC = "blocks/exclusive", "blocks/async", "minibatch/sync"
 CELLS = [
-    Cell(Fault.KILL, Role.SHARD, EXCLUSIVE, epochs=100),
+    Cell(Fault.KILL, Role.SHARD, EXCLUSIVE, epochs=300),
     Cell(Fault.KILL, Role.WORKER, SYNC, epochs=60),
-    Cell(Fault.STOP, Role.WORKER, ASYNC, epochs=60),
-    Cell(Fault.STOP, Role.SHARD, EXCLUSIVE, epochs=100),
-    Cell(Fault.CUT, Role.WORKER, EXCLUSIVE, epochs=100),
+    Cell(Fault.STOP, Role.WORKER, ASYNC, epochs=300),
+    Cell(Fault.STOP, Role.SHARD, EXCLUSIVE, epochs=300),
+    Cell(Fault.CUT, Role.WORKER, EXCLUSIVE, epochs=300),
     Cell(Fault.DELAY, Role.SHARD, "minibatch/async", epochs=2),
-    Cell(Fault.DUPLICATE, Role.WORKER, ASYNC, 0.4, epochs=60),
+    Cell(Fault.DUPLICATE, Role.WORKER, ASYNC, 0.4, epochs=300),
     Cell(Fault.REORDER, Role.SHARD, EXCLUSIVE, 0.3, epochs=2),
     Cell(Fault.DROP, Role.SHARD, EXCLUSIVE, 0.1, epochs=2),
-    Cell(Fault.DROP, Role.MONITOR, ASYNC, 0.4, epochs=60),
-    Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=100),
-    Cell(Fault.CLOCK, Role.SHARD, EXCLUSIVE, epochs=60),
+    Cell(Fault.STOP, Role.MONITOR, ASYNC, epochs=300),
+    Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=300),
+    Cell(Fault.CLOCK, Role.SHARD, EXCLUSIVE, epochs=300),
 ]
 
 

@@ -11,6 +11,7 @@ from monitor_fakes import Publisher, loss, until, worker
 from common.errors import DeadlineExceeded, UsageError, VersionMismatch
 from common.messages import MAGIC, Event, LossSample
 from common.wire import encode_sample
+from monitor import feed as feeds
 from monitor.feed import Feed, Received
 
 heard = functools.partial(Feed, history=False)
@@ -150,6 +151,18 @@ def test_a_feed_may_be_there_before_the_server() -> None:
         assert feed.poll(0.01) == []
         with Publisher(address=address) as publisher:
             connect(publisher, feed)
+
+
+def test_a_shard_whose_last_word_was_lost_ends_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Publisher() as first, Publisher() as second, heard([first.address, second.address]) as feed:
+        connect(first, feed)
+        connect(second, feed)
+        first.publish(Event(1.0, "finished", "shard 0", ""))
+        first.publish(loss())
+        take(feed, 1)
+        assert not feed.over
+        monkeypatch.setattr(feeds, "LAST_WORD_S", 0.0)
+        assert feed.over
 
 
 def test_a_flood_does_not_hold_a_poll_for_ever() -> None:
