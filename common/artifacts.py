@@ -228,13 +228,16 @@ def _file_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_file(path: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
-    if not path.is_file():
-        raise ArtifactError(f"{path} is missing")
-    size = path.stat().st_size
-    if size != entry["bytes"]:
-        raise ArtifactError(f"{path} has {size} bytes instead of {entry['bytes']}: truncated or altered")
-    if verify and file_sha256(path) != entry["sha256"]:
-        raise ArtifactError(f"{path} does not match its checksum: altered since it was written")
+    try:
+        if not path.is_file():
+            raise ArtifactError(f"{path} is missing")
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            raise ArtifactError(f"{path} has {size} bytes instead of {entry['bytes']}: truncated or altered")
+        if verify and file_sha256(path) != entry["sha256"]:
+            raise ArtifactError(f"{path} does not match its checksum: altered since it was written")
+    except OSError as error:  # another process removes what it has replaced
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _sync_folder(folder: Path) -> None:

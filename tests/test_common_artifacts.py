@@ -52,6 +52,13 @@ def test_facts_may_be_filled_in_until_the_end(tmp_path: Path) -> None:
     assert load(tmp_path / "x").facts == {"late": True}
 
 
+def test_a_file_that_another_process_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (write(tmp_path / "x") / "a.bin").unlink()
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    with pytest.raises(ArtifactError, match=r"a\.bin cannot be read"):
+        load(tmp_path / "x")
+
+
 def test_an_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
     def fail_half_way() -> None:
         with writing(tmp_path / "x", "thing", 3, {}) as scratch:

@@ -26,7 +26,6 @@ CELLS = [
     Cell(Fault.DUPLICATE, Role.WORKER, ASYNC, 0.4, epochs=300),
     Cell(Fault.REORDER, Role.SHARD, EXCLUSIVE, 0.3, epochs=2),
     Cell(Fault.DROP, Role.SHARD, EXCLUSIVE, 0.1, epochs=2),
-    Cell(Fault.STOP, Role.MONITOR, ASYNC, epochs=300),
     Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=300),
     Cell(Fault.CLOCK, Role.SHARD, EXCLUSIVE, epochs=300),
 ]
