@@ -23,7 +23,7 @@ from small_disk import small_disk
 
 SHARDS, WORKERS = 2, 2
 LEASE_S = 3.0
-SILENCE_S = 20.0
+SILENCE_S, LATE = 20.0, "no server answers at"  # the latter of a worker for whom the others left nothing to do
 CHECKPOINT_EVERY = 10
 ON_MESSAGES = (Fault.DELAY, Fault.DUPLICATE, Fault.REORDER, Fault.DROP)
 BATCH = 64
@@ -258,7 +258,7 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
     for one in everybody:
         left = max(deadline - time.monotonic(), 0.1)
         until(lambda one=one: one.status is not None, f"{one.name} hangs: {one.err[-300:]!r}", left)
-    failed = {one: said(one) for one in everybody if one.status != 0}
+    failed = {one: why for one in everybody if one.status != 0 and LATE not in (why := said(one))}
     outcome.end = "; ".join(failed.values()) or "completes"
     if stage.cell.fault is Fault.STOP and f"has not answered for {SILENCE_S:g} s" in failed.get(stage.victim(), ""):
         failed.pop(stage.victim())  # the run was over before it came back, and nobody was there to tell it
@@ -269,7 +269,7 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
 def said(one: Forked) -> str:
     """Its error in one line, or how else it ended."""
     errors = [line for line in one.err.splitlines() if line.startswith("error: ")]
-    return errors[-1] if errors else f"exit status {one.status}: {one.err[-200:]!r}"
+    return (errors or [f"exit status {one.status}: {one.err[-200:]!r}"])[-1]
 
 
 def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
