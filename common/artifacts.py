@@ -48,7 +48,7 @@ class Manifest:
         """
         manifest = _read_manifest(folder)
         if manifest.kind != kind:
-            raise ArtifactError(f"{folder} is a {manifest.kind}, not a {kind}")
+            raise ArtifactError(f"{folder} holds {manifest.kind}, and {kind} is needed here")
         if manifest.schema != schema:
             raise ArtifactError(
                 f"{folder} has schema version {manifest.schema}, this program reads version {schema}: make it again"
