@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     LATENCY = 5
 
 
-def stream(seed: int, purpose: Purpose, number: int) -> np.random.Generator:
-    """The stream `number` (0 to 2**56 - 1) of a purpose."""
-    return np.random.Generator(np.random.Philox(key=[seed, (int(purpose) << 56) + number]))
+def stream(seed: int, purpose: Purpose, number: int, part: int = 0) -> np.random.Generator:
+    """The stream `number` (0 to 2**56 - 1) of a purpose, from the beginning of one of its 2**64 parts."""
+    key = [seed, (int(purpose) << 56) + number]
+    return np.random.Generator(np.random.Philox(key=key, counter=[0, part, 0, 0]))

@@ -157,7 +157,10 @@ class Bye(Message):
 
 @dataclass(frozen=True)
 class Welcome(Message):
-    """The session is open: which run and shard this is, how to train, and the last sequence applied."""
+    """The session is open: which run and shard this is, how to train, and the last sequence applied.
+
+    `steps` of minibatches are over: no worker has made more.
+    """
 
     run: str
     shard: int
@@ -166,6 +169,7 @@ class Welcome(Message):
     sequence: int
     lease_s: float
     options: dict[str, Scalar]
+    steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ class Consistency(Protocol):
     def gradients(self) -> int:
         """Gradients in the table."""
 
+    @property
+    def steps(self) -> int:
+        """No worker has made more steps than these: whoever joins draws its batches from there on."""
+
     def begin(self) -> None:
         """Wait for no worker that has not joined."""
 
@@ -68,7 +72,7 @@ class ExclusiveBlocks:
 
     def __init__(self, bounds: npt.NDArray[np.int64], start: int) -> None:
         self.bounds = bounds
-        self.missing = self.gradients = 0
+        self.missing = self.gradients = self.steps = 0
         self._admitted: list[Arrived] = []
         self.rounds = np.full(len(bounds) - 1, start, np.int64)
 

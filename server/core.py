@@ -155,8 +155,9 @@ class Core:
             self.news.say_of_worker(now, "joined", session.name, "")
         who = self.identity
         return m.Welcome(
-            who.run, who.shard, who.shards, session.index, session.pushed, who.lease_s, self.options.as_message()
-        )
+            who.run, who.shard, who.shards, session.index, session.pushed, who.lease_s, self.options.as_message(),
+            self.consistency.steps,
+        )  # fmt: skip
 
     def _lease(self, lease: m.Lease, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self.sessions.worker(peer, now)

@@ -52,6 +52,11 @@ class Asynchronous:
         """Workers that are still to join before the first step."""
         return max(self._expected - len(self._steps), 0)
 
+    @property
+    def steps(self) -> int:
+        """No worker has made more steps than there are gradients."""
+        return self.gradients
+
     def begin(self) -> None:
         """Wait for no further worker."""
         self._expected = 0
@@ -147,6 +152,11 @@ class Synchronous(Asynchronous):
     def __init__(self, backup: int = 0, expected: int = 0, updates: int = 0, gradients: int = 0) -> None:
         super().__init__(expected, updates, gradients)
         self._backup = backup
+
+    @property
+    def steps(self) -> int:
+        """Every change is a step of every worker."""
+        return self.updates
 
     def _may_step(self, worker: int) -> bool:
         return worker not in self._in()

@@ -172,6 +172,16 @@ def test_gradients_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatc
         mode.admit(gradient(), 2)
 
 
+@pytest.mark.parametrize(("mode", "steps"), [(Synchronous(), 1), (Asynchronous(), 3), (SoftSynchronous(1), 3)])
+def test_whoever_joins_goes_on_behind_every_step_that_any_worker_has_made(mode: Asynchronous, steps: int) -> None:
+    """In step it is the steps of all; else one worker may have made them all."""
+    assert of(mode, 3).steps == 0
+    for worker in range(3):
+        mode.admit(gradient(), worker)
+        carried_out(mode)
+    assert mode.steps == steps
+
+
 # ---- stale-synchronous
 
 EVENTS = st.lists(

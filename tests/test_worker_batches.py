@@ -64,3 +64,11 @@ def test_a_stream_is_a_function_of_seed_and_worker(tmp_path: Path) -> None:
     assert streams[0] != streams[3]
     assert streams[2] != streams[3]
     assert streams[0][0] != streams[0][1]
+
+
+def test_a_worker_that_goes_on_draws_what_comes_next_and_nothing_again(tmp_path: Path) -> None:
+    dataset = in_memory(tmp_path / "d")
+    first = RandomBatches(dataset, 16, seed=5, worker=2)
+    drawn = [rows_of(first.next()) for _ in range(5)]
+    later = RandomBatches(dataset, 16, seed=5, worker=2, step=3)
+    assert [rows_of(later.next()) for _ in range(2)] == drawn[3:]

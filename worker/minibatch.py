@@ -24,10 +24,10 @@ PARTS = 8
 class BatchTrainer:
     """Draws minibatches, pulls their rows, pushes summed row gradients; the optimizer is the store's."""
 
-    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> None:
+    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int) -> None:
         self._store, self._options = store, options
         self._layout = RowLayout.of(options)
-        self._batches = RandomBatches(dataset, options.batch_size, options.seed, worker)
+        self._batches = RandomBatches(dataset, options.batch_size, options.seed, worker, step)
         self._total = dataset.total_entries * options.epochs
         self._in_step = options.consistency != "async"
         self._tally = Tally()

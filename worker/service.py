@@ -93,7 +93,7 @@ def _join(client: Client, dataset: Dataset, latency: Latency) -> str:
     delays = latency.draws(options.seed, welcome.worker)
     store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
     try:
-        return train(store, dataset, options, welcome.worker)
+        return train(store, dataset, options, welcome.worker, welcome.steps)
     except Interrupted:
         _part(client)
         raise

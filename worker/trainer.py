@@ -32,12 +32,14 @@ PORTION_ENTRIES = 1 << 18
 TASKS = 3
 
 
-def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> str:
-    """Train until there is nothing left; returns why training ended. `worker` numbers the random stream.
+def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> str:
+    """Train until there is nothing left; returns why training ended.
+
+    Minibatches are those of the random stream of `worker`, from its `step` on.
 
     Raises TrainingDiverged when the loss is no longer a number, after telling the store.
     """
-    trainer = (BlockTrainer if options.schedule == "blocks" else BatchTrainer)(store, dataset, options, worker)
+    trainer = (BlockTrainer if options.schedule == "blocks" else BatchTrainer)(store, dataset, options, worker, step)
     try:
         reason = trainer.run()
     except TrainingDiverged as error:
@@ -63,8 +65,8 @@ class Task:
 class BlockTrainer:
     """Leases blocks and trains them on local copies of their rows."""
 
-    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int) -> None:
-        del worker
+    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int) -> None:
+        del worker, step
         self._store, self._dataset, self._options = store, dataset, options
         self._layout, self._objective = RowLayout.of(options), OBJECTIVES[options.objective]
         self._exclusive = options.consistency == "exclusive"
