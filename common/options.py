@@ -136,6 +136,16 @@ class TrainingOptions:
         return cls(consistency=consistency or default, **whole)
 
     @classmethod
+    def of_vectors(cls, **flags: Any) -> Self:
+        """`from_flags` for a command that trains on a DATASET; UsageError for tensors, of which it knows nothing."""
+        if flags.get("objective") == "tensors":
+            raise UsageError(
+                "the objective tensors has no DATASET, and workers of your own: begin with `glovewire server "
+                "--objective tensors`, or `launch.serving` (docs/dense.md)"
+            )
+        return cls.from_flags(**flags)
+
+    @classmethod
     def of_tensors(cls, **options: Any) -> Self:
         """The record for a dense model, by the same names; what is not given has the default for tensors."""
         return cls.from_flags(objective="tensors", **options)

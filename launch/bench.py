@@ -77,7 +77,7 @@ def train(
 
     from . import bench_gensim, bench_train
 
-    options = TrainingOptions.from_flags(**training)
+    options = TrainingOptions.of_vectors(**training)
     config = bench_train.TrainBenchConfig(dataset, options, store, beside, workers, servers, repeats, peer, peer_epochs)
     if text is not None:
         judges = bench_gensim.Judges(similarity, analogies)

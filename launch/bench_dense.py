@@ -1,6 +1,7 @@
 """`glovewire bench dense`: updates a second of a small ConvNet, here and by Ray's actors, in turns in one run.
 
-Both sides compute the same gradients of the same batches, which are in memory; one thread a process.
+All compute gradients of batches that are drawn from memory, one thread a process; Ray's side once more with batches
+that are made ready image by image, as its example does. What one gradient takes is the floor for everybody.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from common.errors import MissingExtra
 from common.measured import spread, surroundings
 from common.settings import require
 
+from .bench_convnet import Pace, Watch, drawn, gradient_ms, loss_of, make
+
 MODES = ("sync", "async")
 WARM_UPDATES = 20
-SIDE = 28
+OURS = "glovewire"
 
 
 @dataclass(frozen=True)
@@ -49,63 +53,71 @@ def bench(config: DenseBenchConfig, tell: Callable[[str], None]) -> dict[str, An
 
         ray.init(num_cpus=config.workers + 1, include_dashboard=False, log_to_driver=False, logging_level="error")
     before = surroundings()
-    rates: dict[str, list[float]] = {f"{who} {mode}": [] for mode in MODES for who in _sides(config)}
+    sides = _sides(config)
+    paces: dict[str, list[Pace]] = {f"{who} {mode}": [] for mode in MODES for who in sides}
+    floors: list[float] = []
     try:
         for repeat in range(config.repeats):
+            floors.append(gradient_ms(config.batch))
             for mode in MODES:
-                for who, measure in _sides(config).items():
-                    rates[f"{who} {mode}"].append(measure(mode, config))
-                    tell(f"{repeat + 1}/{config.repeats}  {who} {mode}: {rates[f'{who} {mode}'][-1]:.0f} updates/s")
+                for who, measure in sides.items():
+                    paces[f"{who} {mode}"].append(pace := measure(mode, config))
+                    tell(f"{repeat + 1}/{config.repeats}  {who} {mode}: {pace.updates_per_second:.0f} updates/s")
     finally:
         if config.peer:
             ray.shutdown()
-    found: dict[str, Any] = {"updates_per_second": {name: spread(each) for name, each in rates.items()}}
-    if config.peer:
-        found["ratio"] = {
-            mode: spread(
-                ours / theirs for ours, theirs in zip(rates[f"glovewire {mode}"], rates[f"ray {mode}"], strict=True)
-            )
-            for mode in MODES
+    return {
+        **before,
+        "workers": config.workers,
+        "batch": config.batch,
+        "shards": config.shards,
+        **summary(paces, floors, config.workers, before["cores"]),
+    }
+
+
+def summary(paces: dict[str, list[Pace]], floors: list[float], workers: int, cores: int) -> dict[str, Any]:
+    """The figures of all repeats; `floors` are the milliseconds of one gradient, of which `sync` takes `workers`.
+
+    `at_most` is what `cores` could do if nothing but gradients had to be computed. `ratio` compares us with each peer,
+    repeat by repeat: in updates a second, and in processor time for everything but the gradient.
+    """
+    gradients = {mode: workers if mode == "sync" else 1 for mode in MODES}
+
+    def besides(name: str) -> list[float]:
+        mode = name.rpartition(" ")[2]
+        return [each.cpu_ms - gradients[mode] * floor for each, floor in zip(paces[name], floors, strict=True)]
+
+    def beside(name: str) -> dict[str, Any]:
+        ours = f"{OURS} {name.rpartition(' ')[2]}"
+        rates = zip(paces[ours], paces[name], strict=True)
+        return {
+            "updates_per_second": spread(a.updates_per_second / b.updates_per_second for a, b in rates),
+            "cpu_besides_gradient": spread(b / a for a, b in zip(besides(ours), besides(name), strict=True)),
         }
-    return {**before, "workers": config.workers, "batch": config.batch, "shards": config.shards, **found}
+
+    return {
+        "gradient_cpu_ms": spread(floors),
+        "at_most": {mode: round(cores * 1e3 / (gradients[mode] * min(floors))) for mode in MODES},
+        "updates_per_second": {name: spread(each.updates_per_second for each in of) for name, of in paces.items()},
+        "cpu_ms_per_update": {name: spread(each.cpu_ms for each in of) for name, of in paces.items()},
+        "ratio": {name: beside(name) for name in paces if not name.startswith(OURS)},
+    }
 
 
 def table(result: dict[str, Any]) -> str:
     """The figures for people."""
+    rates, cpu, floor = (result[key] for key in ("updates_per_second", "cpu_ms_per_update", "gradient_cpu_ms"))
     lines = [
-        f"{name:<16} {each['median']:8.0f} updates/s   ({each['min']:.0f} to {each['max']:.0f})"
-        for name, each in result["updates_per_second"].items()
+        f"{name:<19} {rate['median']:6.0f} updates/s ({rate['min']:.0f} to {rate['max']:.0f}), "
+        f"{cpu[name]['median']:.2f} ms of processor time each"
+        for name, rate in rates.items()
     ]
-    lines += [f"{mode}: {each['median']:.1f} times Ray's" for mode, each in result.get("ratio", {}).items()]
+    at_most = ", ".join(f"{mode} {most}" for mode, most in result["at_most"].items())
+    lines.append(f"one gradient alone takes {floor['median']:.2f} ms: at most {at_most} updates/s on these cores")
+    for name, ratio in result["ratio"].items():
+        times, besides = (ratio[key]["median"] for key in ("updates_per_second", "cpu_besides_gradient"))
+        lines.append(f"{times:.1f} times {name} in updates, {besides:.1f} times in all but the gradient")
     return "\n".join(lines)
-
-
-def make() -> Any:
-    """The ConvNet of the tutorials, fresh: three filters, ten outputs."""
-    import torch
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    pooled = (SIDE - 2) // 3
-    nn = torch.nn
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3), nn.MaxPool2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * pooled**2, 10), nn.LogSoftmax(1)
-    )
-
-
-def examples(rank: int, batch: int) -> tuple[Any, Any]:
-    """One batch of random images and labels, another one for each worker."""
-    import torch
-
-    draw = torch.Generator().manual_seed(rank)
-    return torch.randn(batch, 1, SIDE, SIDE, generator=draw), torch.randint(10, (batch,), generator=draw)
-
-
-def loss_of(net: Any, x: Any, y: Any) -> Any:
-    """Mean negative log likelihood."""
-    import torch
-
-    return torch.nn.functional.nll_loss(net(x), y)
 
 
 def work(addresses: list[str], rank: int, batch: int, together: Any) -> None:
@@ -113,15 +125,16 @@ def work(addresses: list[str], rank: int, batch: int, together: Any) -> None:
     from worker.dense import Client
     from worker.torch_model import TorchTrainer
 
-    x, y = examples(rank, batch)
+    batches = drawn(rank, batch)
     together.wait()
     with Client(addresses, f"w{rank}") as ps:
         trainer = TorchTrainer(ps, make())
-        while trainer.step(lambda net: loss_of(net, x, y), batch):
-            pass
+        for x, y in batches:
+            if not trainer.step(partial(loss_of, x=x, y=y), batch):
+                break
 
 
-def _ours(mode: str, config: DenseBenchConfig) -> float:
+def _ours(mode: str, config: DenseBenchConfig) -> Pace:
     from worker.dense import Client
 
     from .serving import serving
@@ -140,24 +153,29 @@ def _ours(mode: str, config: DenseBenchConfig) -> float:
         with Client(place.addresses, "bench", observe=True) as eye:
             eye.attach()
             eye.pull(after=WARM_UPDATES)
-            first, began = eye.updates, time.perf_counter()
+            first, watch = eye.updates, Watch()
             time.sleep(config.seconds)
             eye.pull()
-            rate = (eye.updates - first) / (time.perf_counter() - began)
+            pace = watch.pace(eye.updates - first)
             eye.finish()
         for process in processes:
             process.join()
-    return rate
+    return pace
 
 
-def _ray(mode: str, config: DenseBenchConfig) -> float:
+def _ray(mode: str, config: DenseBenchConfig, *, loading: bool = False) -> Pace:
     from . import bench_ray
 
-    return bench_ray.updates_per_second(mode, config.workers, config.batch, config.seconds)
+    return bench_ray.pace(mode, config.workers, config.batch, config.seconds, loading=loading)
 
 
-def _sides(config: DenseBenchConfig) -> dict[str, Callable[[str, DenseBenchConfig], float]]:
-    return {"glovewire": _ours, "ray": _ray} if config.peer else {"glovewire": _ours}
+def _ray_example(mode: str, config: DenseBenchConfig) -> Pace:
+    return _ray(mode, config, loading=True)
+
+
+def _sides(config: DenseBenchConfig) -> dict[str, Callable[[str, DenseBenchConfig], Pace]]:
+    peers = {"ray": _ray, "ray example": _ray_example} if config.peer else {}
+    return {OURS: _ours, **peers}
 
 
 def _require(library: str) -> None:

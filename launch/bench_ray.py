@@ -1,24 +1,29 @@
 """The peer of `glovewire bench dense`: a parameter server of Ray actors, in the manner of Ray's own example.
 
-One actor has the model and takes the steps, others compute gradients; weights and gradients travel through Ray's object
-store, and a driver passes them on. Needs the extras `ray` and `torch`.
+One actor has the model and takes the steps, others compute gradients; weights and gradients travel through Ray's
+object store. A driver passes them on and looks at them once in LOOK_EVERY updates. Needs the extras `ray` and `torch`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
+from .bench_convnet import Pace, Watch, drawn, loaded, loss_of, make
+
 WARM_UPDATES = 20
+LOOK_EVERY = 10
 
 
-def updates_per_second(mode: str, workers: int, batch: int, seconds: float) -> float:
-    """Updates a second of so many workers with batches of `batch`, `sync` or `async`, over about `seconds`."""
+def pace(mode: str, workers: int, batch: int, seconds: float, *, loading: bool) -> Pace:
+    """Of so many workers with batches of `batch`, `sync` or `async`, over about `seconds`.
+
+    With `loading` each worker has its batches made ready image by image, as in the example, else they are.
+    """
     import ray
 
     server = ray.remote(num_cpus=0)(ParameterServer).remote()
-    found = [ray.remote(num_cpus=0)(Worker).remote(rank, batch) for rank in range(workers)]
+    found = [ray.remote(num_cpus=0)(Worker).remote(rank, batch, loading) for rank in range(workers)]
     try:
         return (_in_step if mode == "sync" else _apart)(ray, server, found, seconds)
     finally:
@@ -31,8 +36,6 @@ class ParameterServer:
 
     def __init__(self) -> None:
         import torch
-
-        from .bench_dense import make
 
         self._net = make()
         self._optimizer = torch.optim.SGD(self._net.parameters(), lr=0.01)
@@ -54,51 +57,50 @@ class ParameterServer:
 class Worker:
     """Computes gradients of its own batches."""
 
-    def __init__(self, rank: int, batch: int) -> None:
-        from .bench_dense import examples, make
-
-        self._net, (self._x, self._y) = make(), examples(rank, batch)
+    def __init__(self, rank: int, batch: int, loading: bool) -> None:
+        self._net, self._batches = make(), (loaded if loading else drawn)(rank, batch)
 
     def gradients(self, weights: dict[str, Any]) -> list[Any]:
         """At these weights, in the order of the parameters."""
         import torch
 
-        from .bench_dense import loss_of
-
         self._net.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
         self._net.zero_grad()
-        loss_of(self._net, self._x, self._y).backward()
+        loss_of(self._net, *next(self._batches)).backward()
         return [parameter.grad.numpy() for parameter in self._net.parameters()]
 
 
-def _in_step(ray: Any, server: Any, workers: list[Any], seconds: float) -> float:
+def _in_step(ray: Any, server: Any, workers: list[Any], seconds: float) -> Pace:
     weights = server.weights.remote()
 
-    def update() -> None:
+    def updates() -> int:
         nonlocal weights
-        weights = server.apply.remote(*[worker.gradients.remote(weights) for worker in workers])
+        for _ in range(LOOK_EVERY):
+            weights = server.apply.remote(*[worker.gradients.remote(weights) for worker in workers])
         ray.get(weights)
+        return LOOK_EVERY
 
-    return _rate(update, seconds)
+    return _pace(updates, seconds)
 
 
-def _apart(ray: Any, server: Any, workers: list[Any], seconds: float) -> float:
+def _apart(ray: Any, server: Any, workers: list[Any], seconds: float) -> Pace:
     weights = server.weights.remote()
     running = {worker.gradients.remote(weights): worker for worker in workers}
 
-    def update() -> None:
+    def updates() -> int:
         ready, _ = ray.wait(list(running))
         worker = running.pop(ready[0])
         running[worker.gradients.remote(server.apply.remote(ready[0]))] = worker
+        return 1
 
-    return _rate(update, seconds)
+    return _pace(updates, seconds)
 
 
-def _rate(update: Callable[[], None], seconds: float) -> float:
-    for _ in range(WARM_UPDATES):
-        update()
-    began, count = time.perf_counter(), 0
-    while (gone := time.perf_counter() - began) < seconds:
-        update()
-        count += 1
-    return count / gone
+def _pace(updates: Callable[[], int], seconds: float) -> Pace:
+    warm = 0
+    while warm < WARM_UPDATES:
+        warm += updates()
+    watch, count = Watch(), 0
+    while watch.seconds < seconds:
+        count += updates()
+    return watch.pace(count)

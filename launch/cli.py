@@ -71,7 +71,7 @@ def train(
 
     from . import local
 
-    options = TrainingOptions.from_flags(**training)
+    options = TrainingOptions.of_vectors(**training)
     if resume:
         from server.start import saved_options
 

@@ -55,7 +55,7 @@ def speedup(
 
     from .study_speedup import SpeedupConfig, run
 
-    options = TrainingOptions.from_flags(**training)
+    options = TrainingOptions.of_vectors(**training)
     config = SpeedupConfig(dataset, out, options, workers, servers, seconds_limit)
     result, text = run(config, lambda line: click.echo(line, err=True))
     click.echo(text)
@@ -114,7 +114,7 @@ def staleness(
     from .virtual import VirtualGlove
 
     given = {key: value for key, value in training.items() if _told(ctx, key)}
-    options = TrainingOptions.from_flags(**{**training, **STALENESS, **given})
+    options = TrainingOptions.of_vectors(**{**training, **STALENESS, **given})
     config = StalenessConfig(out, options, workers, batches, latency, policy, mode, share, seeds, seconds, goal)
     if virtual:
         glove = VirtualGlove(dataset)

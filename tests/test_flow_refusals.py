@@ -87,6 +87,13 @@ WRONG = {
     "an unknown option": (["train", "data", "--epoch", "3"], ["'--epoch'", "Did you mean", "'--epochs'"]),
     "no output": (["train", "data"], ["missing option '--out'"]),
     "no dataset": (["train"], ["missing argument 'DATASET'", "glovewire train --help"]),
+    **{
+        f"a dense model for {' '.join(command)}": (
+            [*command, "data", "--out", "run", "--objective", "tensors"],
+            ["the objective tensors has no DATASET", "`glovewire server --objective tensors`"],
+        )
+        for command in (["train"], ["study", "speedup"], ["study", "staleness"])
+    },
     "a word for a number": (["train", "data", "--out", "run", "--dim", "many"], ["'--dim'", "'many'"]),
 }
 

@@ -1,11 +1,12 @@
-"""What `glovewire bench dense` refuses and says; measuring itself needs two libraries and a quiet machine."""
+"""What `glovewire bench dense` refuses, and makes of its figures; measuring needs two libraries and a quiet machine."""
 
 from __future__ import annotations
 
 import pytest
 
 from common.errors import UsageError
-from launch.bench_dense import DenseBenchConfig, table
+from launch.bench_convnet import Pace
+from launch.bench_dense import MODES, DenseBenchConfig, summary, table
 
 
 def test_all_problems_are_named_at_once() -> None:
@@ -13,8 +14,15 @@ def test_all_problems_are_named_at_once() -> None:
         DenseBenchConfig(workers=0, seconds=0.0)
 
 
-def test_the_table_says_how_many_times_the_peer_it_is() -> None:
-    rate = {"median": 300.0, "min": 290.0, "max": 310.0}
-    ratio = {"sync": {"median": 3.5, "min": 3.0, "max": 4.0}}
-    shown = table({"updates_per_second": {"glovewire sync": rate}, "ratio": ratio})
-    assert shown.splitlines() == ["glovewire sync        300 updates/s   (290 to 310)", "sync: 3.5 times Ray's"]
+def test_what_a_gradient_takes_is_nobodys_merit() -> None:
+    """With gradients of 1 ms, of which `sync` takes two: 3 ms against 10 leave 1 against 8."""
+    ours, theirs = Pace(300.0, 3.0), Pace(100.0, 10.0)
+    paces = {f"{who} {mode}": [pace] for mode in MODES for who, pace in (("glovewire", ours), ("ray", theirs))}
+    found = summary(paces, [1.0], workers=2, cores=2)
+    assert found["at_most"] == {"sync": 1000, "async": 2000}
+    times = {name: (r["updates_per_second"]["median"], r["cpu_besides_gradient"]["median"])
+             for name, r in found["ratio"].items()}  # fmt: skip
+    assert times == {"ray sync": (3.0, 8.0), "ray async": (3.0, 4.5)}
+    lines = table(found).splitlines()
+    assert lines[0] == "glovewire sync         300 updates/s (300 to 300), 3.00 ms of processor time each"
+    assert lines[-1] == "3.0 times ray async in updates, 4.5 times in all but the gradient"
