@@ -90,6 +90,7 @@ class Identity:
     dataset: str
     lease_s: float
     checkpoint_rounds: int = 0
+    life: int = 0
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -28,7 +28,8 @@ def build(config: ServerConfig, life: Life, now: float) -> Core:
     tensors = Tensors(options, config.shard, config.shards)
     reached, examples = _restored(tensors, config, life) if life.label else (consistency.BEGINNING, 0)
     mode = consistency.make(options, np.zeros(2, np.int64), reached, config.workers)
-    identity = Identity(life.run, config.shard, config.shards, "", config.lease_s, config.checkpoint_every)
+    every = config.checkpoint_every
+    identity = Identity(life.run, config.shard, config.shards, "", config.lease_s, every, life.number)
     progress = TensorProgress(Losses(0, 0, now, entries=examples), lambda: mode.version(0), options.steps)
     return Core(identity, options, tensors.table, mode, progress, now, tensors=tensors)
 

@@ -66,7 +66,7 @@ def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float)
         reached = max(begin.reached.round, begin.entries // max(dataset.total_entries, 1) * layout.partitions)
         schedule = Schedule(layout.partitions, options.epochs, options.seed, reached)
     every = config.checkpoint_every * layout.partitions
-    identity = Identity(life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every)
+    identity = Identity(life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every, life.number)
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
     progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size)

@@ -10,6 +10,8 @@ from common.messages import Granted, Hello
 
 MAX_SESSIONS = 1024
 MAX_ENDED = 4096
+A_LIFE = 1 << 20
+"""Numbers of workers in one life of a run: whoever has a number of the life before is nobody of this one."""
 LATE_FRACTION = 0.25
 """A worker that has been silent for this part of its lease is late; after all of it, lost."""
 STALL_S = 1.0
@@ -41,11 +43,11 @@ class Session:
 
 @dataclass
 class Sessions:
-    """Every session by name, and by the address of its last hello."""
+    """Every session by name, and by the address of its last hello; the first worker gets `next_number`."""
 
+    next_number: int = 0
     by_name: dict[str, Session] = field(default_factory=dict)
     _by_peer: dict[Peer, Session] = field(default_factory=dict)
-    _joined: int = 0
     _ended: OrderedDict[tuple[str, int], bool] = field(default_factory=OrderedDict)
     _watched: float | None = None
 
@@ -76,8 +78,8 @@ class Sessions:
         """The number that shard 0 gave a worker; the next one if that is what this shard is. Observers have none."""
         if hello.role != "worker" or hello.worker >= 0:
             return hello.worker
-        self._joined += 1
-        return self._joined - 1
+        self.next_number += 1
+        return self.next_number - 1
 
     def of(self, peer: Peer, now: float) -> Session:
         """The session that speaks from `peer`, marked as heard; UnknownSession if there is none."""

@@ -66,11 +66,11 @@ class Shard:
             self._sort(self.core.tick(self.now))
 
     def hello(
-        self, name: str = "w0", *, peer: bytes = b"", incarnation: int = 1, role: str = "worker"
+        self, name: str = "w0", *, peer: bytes = b"", incarnation: int = 1, role: str = "worker", worker: int = -1
     ) -> m.Message | None:
-        """Open a session; the peer is the name unless given."""
+        """Open a session; the peer is the name unless given, `worker` the number from shard 0."""
         checksum = self.dataset.checksum if role == "worker" else ""
-        return self.ask(peer or name.encode(), m.Hello(role, name, incarnation, checksum))
+        return self.ask(peer or name.encode(), m.Hello(role, name, incarnation, checksum, worker))
 
     def events(self, kind: str) -> list[str]:
         """Subjects of the events of a kind that are due now."""
@@ -84,11 +84,12 @@ class Shard:
 def shard(
     dataset: Dataset, *, number: int = 0, shards: int = 1, out: Path = Path("run"), now: float = 0.0, **options: Any
 ) -> Shard:
-    """A shard of a small model; `options` are of the training, but for `lease_s`, `checkpoint_every`, `workers`."""
+    """A shard of a small model; `options` are of the training, but for `own` ones and `life`, its number."""
+    life = Life(options.pop("life", 0), "run")
     own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every", "workers") if key in options}
     training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
     config = ServerConfig(dataset.path, out, training, shard=number, shards=shards, **own)
-    return Shard(build(config, dataset, Life(run="run"), now), dataset, now)
+    return Shard(build(config, dataset, life, now), dataset, now)
 
 
 def in_memory(path: Path, **options: Any) -> Dataset:

@@ -6,11 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from shards import in_memory, shard
+from shards import in_memory, push, shard
 
 from common.dataset import Dataset
 from common.errors import ArtifactError, OutputError
+from common.messages import Applied, Welcome
 from common.options import TrainingOptions
 from server import checkpoint, lives
 from server.config import ServerConfig
@@ -93,6 +95,25 @@ def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset
         checkpoint.write(of.out, core.cuts.snapshot("final", core.table.values, done))
     of = dataclasses.replace(of, options=saved_options(of.out), recover=True)
     assert build(of, dataset, lives.due(of), 0.0).finishing == "complete"
+
+
+def test_a_worker_numbered_in_the_life_before_is_nobody_of_this_one(dataset: Dataset) -> None:
+    """Its hello may reach a shard before it knows; when it begins afresh, the other of its number must still count."""
+    sync = {"schedule": "minibatch", "consistency": "sync", "shards": 2}
+    before = shard(dataset, **sync).hello("w0")
+    assert isinstance(before, Welcome)
+    first, second = (shard(dataset, number=number, life=1, **sync) for number in range(2))
+    numbers = {}
+    for name in ("w1", "w0"):  # in another order than before
+        welcome = first.hello(name)
+        assert isinstance(welcome, Welcome)
+        numbers[name] = welcome.worker
+    second.hello("w1", worker=numbers["w1"])
+    second.hello("w0", worker=before.worker, incarnation=7)
+    second.hello("w0", worker=numbers["w0"], incarnation=8)
+    gradient = push("gradient", np.zeros((0, second.core.table.parameters)), rows=[], version=0, rate=0.1)
+    assert isinstance(second.ask(b"w0", gradient), Applied)
+    assert second.core.consistency.gradients == 0  # it waits for that of w1
 
 
 def test_the_record_of_a_run_that_begins_anew_does_too(tmp_path: Path) -> None:
