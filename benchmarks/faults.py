@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from handmade import random_dataset
-from matrix import MODES, Cell, Outcome, Role, play, undisturbed
+from matrix import Outcome, play, undisturbed
 from relay import Fault
 from small_disk import may_mount
+from stage import MODES, Cell, Role
 
 EXCLUSIVE = "blocks/exclusive"
 RATES = {Fault.DROP: (0.01, 0.2, 0.4)}

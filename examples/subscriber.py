@@ -8,7 +8,7 @@ import sys
 from common.messages import LossSample
 from monitor.feed import Feed
 
-with Feed(sys.argv[1:] or "tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60) as feed:
+with Feed(sys.argv[1:] or "tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60, silence_s=60) as feed:
     for received in feed:
         sample = received.message
         if isinstance(sample, LossSample) and sample.worker == "all":

@@ -61,13 +61,14 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     default=120.0,
     metavar="SECONDS",
     callback=positive,
-    help="Give up when an address has said nothing for so long after the start.",
+    help="Give up when an address has said nothing for so long after the start, or all for so long later on.",
 )
 def monitor(addresses: tuple[str, ...], replay: tuple[Path, ...], **options: Any) -> dict[str, Any]:
     """Watch a run: curves, workers, shards and events.
 
     Give the address that a server publishes at (its `ready` line says it), and those of further shards. The monitor
-    may be started before the server. It ends when the run has finished (0) or failed (1), or with Ctrl-C (0).
+    may be started before the server. It ends when the run has finished (0) or failed (1), when its servers are gone
+    without a word (1; --web without --linger stays), or with Ctrl-C (0).
     """
     require(_problems(addresses, replay, options))
     if replay:
@@ -99,6 +100,7 @@ def _watch(addresses: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any
             picture=options["plot"],
             stream=sys.stdout,
             timeout_s=options["timeout"],
+            silence_s=None if options["web"] is not None and options["linger"] is None else options["timeout"],
             keys=options["keys"],
         ) as watch,
     ):

@@ -32,6 +32,7 @@ from .source import Received, Source
 __all__ = ["Feed", "Received", "RunFailed"]
 
 TICK_S = 0.25
+STALL_S = 1.0
 LAST_WORD_S = 10.0
 AT_ONCE = 2_000
 """Samples taken from one address in one poll, so that a flood cannot keep the caller from its other work."""
@@ -49,8 +50,10 @@ class Feed:
     `topics` (of common.messages.TOPICS) choose what is handed over. With `history`, samples that were sent before it
     came, or while it was cut off, come first, in order, each once. Iteration ends when every address has said
     `finished`, or one has said `failed`. With `timeout_s`, every address must say something within that many seconds
-    from now, or DeadlineExceeded names those that did not; None waits for ever. `keys` is as in `--keys`; a server
-    that does not accept them raises NotAdmitted.
+    from now, or DeadlineExceeded names those that did not; with `silence_s`, so does silence of them all for so long
+    later on, whose reason may be an end that nobody here was told of. None waits for ever. Time in which nobody polls,
+    be the process busy or stopped, is nobody's silence. `keys` is as in `--keys`; a server that does not accept them
+    raises NotAdmitted.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Feed:
         topics: Sequence[str] = TOPICS,
         *,
         timeout_s: float | None = None,
+        silence_s: float | None = None,
         history: bool = True,
         keys: Path | None = None,
     ) -> None:
@@ -67,8 +71,8 @@ class Feed:
         for address in self.addresses:
             check_address(address)
         self._topics = frozenset(topics)
-        self._timeout_s = timeout_s
-        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._timeout_s, self._silence_s = timeout_s, silence_s
+        self._now, self._looked = 0.0, time.monotonic()
         self.keys = None if keys is None else of_client(keys)
         self._context = Context(self.keys)
         self._poller = zmq.Poller()
@@ -78,7 +82,7 @@ class Feed:
         for address in self.addresses:  # every topic: numbers count samples of all of them
             socket = self._context.subscriber(address)
             self._poller.register(socket, zmq.POLLIN)
-            self._sources[socket] = Source(address, history=history, now=time.monotonic())
+            self._sources[socket] = Source(address, history=history)
             self._attempts[socket] = self._context.attempts(socket)
 
     @property
@@ -118,26 +122,31 @@ class Feed:
 
         Shards end together: when one has finished, others that say nothing for LAST_WORD_S have, too.
         """
-        sources, since = self._sources.values(), time.monotonic() - LAST_WORD_S
-        ending = any(source.finished for source in sources)
+        since = self._now - LAST_WORD_S
         return self.failed is not None or (
-            ending and all(source.finished or source.heard_at < since for source in sources)
+            self._ending and all(source.finished or source.heard_at <= since for source in self._sources.values())
         )
+
+    @property
+    def _ending(self) -> bool:
+        return any(source.finished for source in self._sources.values())
 
     def poll(self, wait_s: float = 0.0) -> list[Received]:
         """What has arrived, waiting at most `wait_s` seconds for something; raises as promised above."""
         ready = dict(self._poller.poll(max(0, int(wait_s * 1e3))))
+        now = time.monotonic()
+        self._now, self._looked = self._now + min(now - self._looked, STALL_S), now
         for attempts in self._attempts.values():
             attempts.check()
         found = [
             received
             for socket, source in self._sources.items()
             if socket in ready
-            for received in _drain(socket, source)
+            for received in _drain(socket, source, self._now)
         ]
         for source in self._sources.values():
             found += self._fill(source)
-        self._check_deadline()
+        self._check_silence()
         return [received for received in found if received.message.topic in self._topics]
 
     def close(self) -> None:
@@ -166,11 +175,11 @@ class Feed:
         line = self._lines.get(source)
         try:
             if line is not None and (answer := line.answer()) is not None:
-                found += source.fill(expect(answer, Past), time.monotonic())
+                found += source.fill(expect(answer, Past), self._now)
         except (ProtocolError, LimitExceeded, NotFinite, VersionMismatch):
             source.refused += 1
-            found += source.give_up(time.monotonic(), at_once=True)
-        found += source.give_up(time.monotonic())
+            found += source.give_up(self._now, at_once=True)
+        found += source.give_up(self._now)
         self._ask(source, line)
         return found
 
@@ -185,20 +194,22 @@ class Feed:
         if line.asked is None:
             line.ask(History(wanted))
 
-    def _check_deadline(self) -> None:
-        if self._deadline is None or time.monotonic() < self._deadline:
-            return
-        self._deadline = None
-        if self.silent:
-            sources = self._sources.items()
-            silent = [each.address + self._attempts[at].doubt for at, each in sources if each.heard is None]
+    def _check_silence(self) -> None:
+        silent = [each.address + self._attempts[at].doubt for at, each in self._sources.items() if each.heard is None]
+        if self._timeout_s is not None and self._now >= self._timeout_s and silent:
             raise DeadlineExceeded(
                 f"no sample from {', '.join(silent)} within {self._timeout_s:g} s: is this the publish address of a "
                 "server that runs?"
             )
+        heard_at = max(source.heard_at for source in self._sources.values())
+        if self._silence_s is not None and self._now - heard_at >= self._silence_s and not (silent or self._ending):
+            raise DeadlineExceeded(
+                f"nothing from {', '.join(self.addresses)} for {self._silence_s:g} s, and nobody has said that the run "
+                "is over: its servers are gone or cut off"
+            )
 
 
-def _drain(socket: zmq.Socket[bytes], source: Source) -> Iterator[Received]:
+def _drain(socket: zmq.Socket[bytes], source: Source, now: float) -> Iterator[Received]:
     for _ in range(AT_ONCE):
         try:
             frames = receive(socket)
@@ -211,7 +222,7 @@ def _drain(socket: zmq.Socket[bytes], source: Source) -> Iterator[Received]:
         except (ProtocolError, LimitExceeded, NotFinite):
             source.refused += 1
             continue
-        yield from source.take(sample, time.monotonic())
+        yield from source.take(sample, now)
 
 
 def _problems(addresses: Sequence[str], topics: Sequence[str]) -> list[str]:

@@ -53,12 +53,12 @@ class Hole:
 class Source:
     """One publish address; `history` is whether its past is asked for. Times are seconds of any steady clock."""
 
-    def __init__(self, address: str, *, history: bool, now: float = 0.0) -> None:
+    def __init__(self, address: str, *, history: bool) -> None:
         self.address = address
         self.run = ""
         self.port: int | None = None
         self.heard: int | None = None
-        self.heard_at = now
+        self.heard_at = 0.0
         self.missed = 0
         self.filled = 0
         self.refused = 0

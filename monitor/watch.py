@@ -34,8 +34,8 @@ class Watch:
     """Follows the servers that publish at `addresses`; call `step` until `over`, then `close`.
 
     `records` gets the losses (`metrics.jsonl`), `log` every sample, `picture` a plot of the losses when it closes,
-    `stream` the live view or plain lines. `timeout_s` is the deadline for the first sample of each address,
-    `keys` what `--keys` says.
+    `stream` the live view or plain lines. `timeout_s` is the deadline for the first sample of each address, `silence_s`
+    how long they may all say nothing later on; `keys` is what `--keys` says.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Watch:
         picture: Path | None = None,
         stream: TextIO | None = None,
         timeout_s: float | None = None,
+        silence_s: float | None = None,
         keys: Path | None = None,
     ) -> None:
         if picture is not None:
@@ -57,7 +58,7 @@ class Watch:
         self._picture = picture
         self._closed = False
         self._view: View | None = None
-        self.feed = Feed(addresses, timeout_s=timeout_s, keys=keys)
+        self.feed = Feed(addresses, timeout_s=timeout_s, silence_s=silence_s, keys=keys)
         try:
             if records is not None:
                 self.sinks.append(Recorder(records))

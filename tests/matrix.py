@@ -6,70 +6,20 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import json
 import signal
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from forked import Forked
 from processes import free_port, until
-from relay import Fault, MessageRelay, Relay, StreamRelay, TcpRelay
+from relay import Fault, MessageRelay
 from small_disk import small_disk
+from stage import LEASE_S, SHARDS, SHORT_SILENCE_S, SILENCE_S, Cell, Role, Stage, here
 
-SHARDS, WORKERS = 2, 2
-LEASE_S = 3.0
-SILENCE_S, LATE = 20.0, "no server answers at"  # the latter of a worker for whom the others left nothing to do
-CHECKPOINT_EVERY = 10
-ON_MESSAGES = (Fault.DELAY, Fault.DUPLICATE, Fault.REORDER, Fault.DROP)
 BATCH = 64
-
-
-class Role(enum.Enum):
-    """Who is hurt: shard 1, or its connections; worker w0, or its; the monitor, or its."""
-
-    SHARD = "server shard"
-    WORKER = "worker"
-    MONITOR = "monitor"
-
-
-MODES: dict[str, list[str]] = {
-    "blocks/exclusive": [],
-    "blocks/async": ["--consistency", "async"],
-    "minibatch/async": ["--schedule", "minibatch", "--lr", "0.05"],
-    "minibatch/sync": ["--schedule", "minibatch", "--consistency", "sync", "--lr", "0.05"],
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is played: `rate` is the part of the messages that are hit, `epochs` how long the training is."""
-
-    fault: Fault
-    role: Role
-    mode: str
-    rate: float = 0.2
-    seed: int = 1
-    epochs: int = 0
-
-    @property
-    def length(self) -> int:
-        """Epochs: enough that the fault comes in the middle, few where each message takes its time."""
-        return self.epochs or (4 if self.fault in ON_MESSAGES and self.role is not Role.MONITOR else 100)
-
-    @property
-    def deadline_s(self) -> float:
-        """When it has to be over, on a machine that does nothing else."""
-        return 120.0 if self.fault in (Fault.DROP, Fault.REORDER) else 60.0
-
-    @property
-    def possible(self) -> bool:
-        """Workers and monitors write no checkpoints."""
-        return self.fault is not Fault.DISK or self.role is Role.SHARD
 
 
 @dataclass
@@ -83,98 +33,6 @@ class Outcome:
     same_bytes: bool | None = None
     lost_on_the_way: int = 0
     problems: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Stage:
-    """The processes of one cell, in `folder`, which has `data`; `relays` stand in front of what is hurt."""
-
-    folder: Path
-    cell: Cell
-    out: str
-    stack: ExitStack
-    all: list[Forked] = field(default_factory=list)
-    relays: list[Relay] = field(default_factory=list)
-    ports: list[int] = field(default_factory=lambda: [free_port() for _ in range(SHARDS)])
-    streams: list[int] = field(default_factory=lambda: [free_port() for _ in range(SHARDS)])
-
-    def start(self) -> None:
-        """Start everybody."""
-        self.servers = [self.server(shard) for shard in range(SHARDS)]
-        self.monitor = self.start_monitor()
-        self.workers = [self.worker(0)]  # it may be the slower one to come in; the others must not be done before
-        until(lambda: "event=joined subject=w0" in self.servers[0].err, "w0 has joined")
-        self.workers += [self.worker(rank) for rank in range(1, WORKERS)]
-
-    def server(self, shard: int) -> Forked:
-        lease = LEASE_S if self.cell.fault in (Fault.KILL, Fault.STOP) else 30.0
-        command = [
-            "server", "data", "--out", self.out, "--shard", f"{shard}/{SHARDS}", "--recover", "--dim", 8, "--epochs",
-            self.cell.length, "--bind", here(self.ports[shard]), "--publish", here(self.streams[shard]), "--lease",
-            lease, "--checkpoint-every", CHECKPOINT_EVERY, "--no-verify", "--json", *MODES[self.cell.mode],
-        ]  # fmt: skip
-        return self._start(f"server-{shard}", *command, hurt=self.cell.role is Role.SHARD and shard == 1)
-
-    def worker(self, rank: int) -> Forked:
-        where = [word for port in range(SHARDS) for word in ("--server", self._seen_by(rank, port))]
-        words = ["worker", "data", "--name", f"w{rank}", "--timeout", SILENCE_S, "--no-verify", "--json", *where]
-        return self._start(f"worker-{rank}", *words, hurt=self.cell.role is Role.WORKER and rank == 0)
-
-    def start_monitor(self) -> Forked:
-        hurt = self.cell.role is Role.MONITOR
-        where = [here(port) for port in self.streams]
-        if hurt and self.cell.fault in ON_MESSAGES:
-            where = [self._relay(lambda s=s: StreamRelay(s, *self._how)) for s in where]
-        elif hurt and self.cell.fault is Fault.CUT:
-            where = [self._relay(lambda s=s: TcpRelay(s, self.cell.seed)) for s in where]
-        return self._start("monitor", "monitor", *where, "--json", hurt=hurt)
-
-    def victim(self) -> Forked:
-        """Whom processes' faults hurt."""
-        return {Role.SHARD: self.servers[1], Role.WORKER: self.workers[0], Role.MONITOR: self.monitor}[self.cell.role]
-
-    def restart_victim(self) -> None:
-        """As whatever supervises processes does it."""
-        if self.cell.role is Role.SHARD:
-            self.servers[1] = self.server(1)
-        elif self.cell.role is Role.WORKER:
-            self.workers[0] = self.worker(0)
-        else:
-            self.monitor = self.start_monitor()
-
-    @property
-    def path(self) -> Path:
-        return self.folder / self.out
-
-    @property
-    def _how(self) -> tuple[Fault, float, int]:
-        return self.cell.fault, self.cell.rate, self.cell.seed
-
-    def _seen_by(self, rank: int, shard: int) -> str:
-        """Where a worker finds a shard: through a relay, if that connection is hurt."""
-        address = here(self.ports[shard])
-        hurt = shard == 1 if self.cell.role is Role.SHARD else self.cell.role is Role.WORKER and rank == 0
-        if hurt and self.cell.fault in ON_MESSAGES:
-            return self._relay(lambda: MessageRelay(address, *self._how))
-        if hurt and self.cell.fault is Fault.CUT:
-            return self._relay(lambda: TcpRelay(address, self.cell.seed))
-        return address
-
-    def _relay(self, make: Callable[[], Any]) -> str:
-        relay = self.stack.enter_context(make())
-        self.relays.append(relay)
-        return str(relay.address)
-
-    def _start(self, name: str, *words: str | float, hurt: bool) -> Forked:
-        jumps = self.cell.seed if hurt and self.cell.fault is Fault.CLOCK else None
-        forked = Forked(self.path.parent, f"{self.out}-{name}-{len(self.all)}", *words, jumps=jumps)
-        self.all.append(forked)
-        self.stack.callback(forked.kill)
-        return forked
-
-
-def here(port: int) -> str:
-    return f"tcp://127.0.0.1:{port}"
 
 
 def undisturbed(folder: Path, epochs: int) -> bytes:
@@ -258,8 +116,11 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
     for one in everybody:
         left = max(deadline - time.monotonic(), 0.1)
         until(lambda one=one: one.status is not None, f"{one.name} hangs: {one.err[-300:]!r}", left)
-    failed = {one: why for one in everybody if one.status != 0 and LATE not in (why := said(one))}
+    failed = {one: said(one) for one in everybody if one.status != 0}
     outcome.end = "; ".join(failed.values()) or "completes"
+    if stage.cell.end_unheard and "nobody has said that the run is over" in failed.get(stage.monitor, ""):
+        failed.pop(stage.monitor)
+        outcome.end = f"completes; the monitor ends after {SHORT_SILENCE_S:g} s of silence"
     if stage.cell.fault is Fault.STOP and f"has not answered for {SILENCE_S:g} s" in failed.get(stage.victim(), ""):
         failed.pop(stage.victim())  # the run was over before it came back, and nobody was there to tell it
         outcome.end = f"completes; the stopped worker ends after {SILENCE_S:g} s of silence"

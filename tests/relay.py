@@ -16,6 +16,8 @@ import select
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
@@ -24,6 +26,7 @@ import zmq
 from common import messages as m
 from common import sockets, wire
 from common.errors import GlovewireError
+from common.wire import decode_sample
 
 LONGEST_DELAY_S = 0.2
 AWAY_S = (0.1, 0.5)
@@ -48,11 +51,12 @@ class Fault(enum.Enum):
     CLOCK = "clock jumps"
 
 
-class Relay:
-    """A thread that passes on what it gets until the `with` block ends; `counts` says what it did to pushes."""
+class Relay(ABC):
+    """A thread that passes on what comes to its `address` until the `with` block ends."""
+
+    address: str
 
     def __init__(self) -> None:
-        self.dropped = self.duplicated = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay")
 
@@ -64,15 +68,20 @@ class Relay:
         self._over.set()
         self._thread.join(10)
 
+    @abstractmethod
     def _run(self) -> None:
-        raise NotImplementedError
+        """Pass on until `_over` is set, then close every socket."""
 
 
 class MessageRelay(Relay):
-    """Takes the place of a server's request address: workers connect to `address`."""
+    """Takes the place of a server's request address; counts the pushes that it `dropped` and `duplicated`.
+
+    The first message each way of every connection passes unharmed: who never came in proves nothing.
+    """
 
     def __init__(self, server: str, fault: Fault, rate: float, seed: int) -> None:
         super().__init__()
+        self.dropped = self.duplicated = 0
         self._server, self._fault, self._rate, self._draw = server, fault, rate, random.Random(seed)
         self._context = sockets.Context()
         self._front, self.address = self._context.router(HERE)
@@ -80,6 +89,7 @@ class MessageRelay(Relay):
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._not_before: dict[tuple[bytes, bool], float] = {}
+        self._passed: Counter[tuple[bytes, bool]] = Counter()
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -109,7 +119,8 @@ class MessageRelay(Relay):
 
     def _pass_on(self, peer: bytes, up: bool, send: Callable[[], None]) -> int:
         """Queue a message: not at all, once or twice, now or later; how many times."""
-        now, hit = time.monotonic(), self._draw.random() < self._rate
+        self._passed[peer, up] += 1
+        now, hit = time.monotonic(), self._draw.random() < self._rate and self._passed[peer, up] > 1
         if hit and self._fault is Fault.DROP:
             return 0
         due = now
@@ -128,7 +139,7 @@ class MessageRelay(Relay):
 
 
 class StreamRelay(Relay):
-    """Takes the place of a server's publish address: monitors connect to `address`."""
+    """Takes the place of a server's publish address. Where samples are dropped, a run's last word is among them."""
 
     def __init__(self, publisher: str, fault: Fault, rate: float, seed: int) -> None:
         super().__init__()
@@ -143,7 +154,7 @@ class StreamRelay(Relay):
             self._in.poll(5)
             while sockets.has_message(self._in):
                 frames, hit = sockets.receive(self._in), self._draw.random() < self._rate
-                if hit and self._fault is Fault.DROP:
+                if self._fault is Fault.DROP and (hit or _is_last_word(frames)):
                     continue
                 late = self._draw.uniform(0, LONGEST_DELAY_S) if hit and self._fault is not Fault.DUPLICATE else 0.0
                 held += [(time.monotonic() + late, frames)] * (1 + (hit and self._fault is Fault.DUPLICATE))
@@ -155,7 +166,10 @@ class StreamRelay(Relay):
 
 
 class TcpRelay(Relay):
-    """Takes the place of any address; cuts every connection now and then, and lets nobody in for a while."""
+    """Takes the place of any address; cuts every connection now and then, and lets nobody in for a while.
+
+    The first cut comes some time after the first connection.
+    """
 
     def __init__(self, server: str, seed: int) -> None:
         super().__init__()
@@ -166,13 +180,15 @@ class TcpRelay(Relay):
         self._other: dict[socket.socket, socket.socket] = {}
 
     def _run(self) -> None:
-        cut, back = time.monotonic() + self._draw.uniform(*BETWEEN_CUTS_S), 0.0
+        cut, back = 0.0, 0.0
         while not self._over.is_set():
             for one in select.select([self._door, *self._other], [], [], 0.02)[0]:
                 if one is self._door:
                     self._let_in(time.monotonic() >= back)
                 elif one in self._other:
                     self._pump(one)
+            if self._other and not cut:
+                cut = time.monotonic() + self._draw.uniform(*BETWEEN_CUTS_S)
             if self._other and time.monotonic() > cut and self.cuts < MOST_CUTS:
                 self.cuts += 1
                 self._close_all()
@@ -217,3 +233,8 @@ def _is_push(frames: list[wire.Frame]) -> bool:
         return isinstance(wire.decode(frames[1:]).message, m.Push)
     except GlovewireError:
         return False
+
+
+def _is_last_word(frames: list[wire.Frame]) -> bool:
+    message = decode_sample(frames).message
+    return isinstance(message, m.Event) and message.kind == "finished"

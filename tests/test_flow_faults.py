@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from handmade import random_dataset
-from matrix import Cell, Role, play, undisturbed
+from matrix import play, undisturbed
 from relay import Fault
 from small_disk import may_mount
+from stage import Cell, Role
 
 EXCLUSIVE, ASYNC, SYNC = "blocks/exclusive", "blocks/async", "minibatch/sync"
 CELLS = [
@@ -26,6 +27,7 @@ CELLS = [
     Cell(Fault.DUPLICATE, Role.WORKER, ASYNC, 0.4, epochs=300),
     Cell(Fault.REORDER, Role.SHARD, EXCLUSIVE, 0.3, epochs=2),
     Cell(Fault.DROP, Role.SHARD, EXCLUSIVE, 0.1, epochs=2),
+    Cell(Fault.DROP, Role.MONITOR, ASYNC, 0.4, epochs=60),
     Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=300),
     Cell(Fault.CLOCK, Role.SHARD, EXCLUSIVE, epochs=300),
 ]

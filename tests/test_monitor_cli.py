@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def speak(process: subprocess.Popen[str], publisher: Publisher, log: Path, sampl
     def again() -> None:
         assert process.poll() is None, process.communicate()
         publisher.publish(worker("w0"))
+        time.sleep(0.01)  # who publishes more than a subscriber reads loses what comes next
 
     until(lambda: log.exists() and log.stat().st_size > 0, "the monitor's first sample", again)
     for sample in samples:

@@ -165,6 +165,42 @@ def test_a_shard_whose_last_word_was_lost_ends_with_the_others(monkeypatch: pyte
         assert feed.over
 
 
+class Clock:
+    """Time as the feed reads it, which passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def passes(self, feed: Feed, seconds: int) -> None:
+        """So many seconds in which somebody looks."""
+        for _ in range(seconds):
+            self.now += 1.0
+            feed.poll()
+
+
+def test_silence_of_all_ends_it_unless_somebody_has_said_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(feeds, "time", clock)
+    with Publisher() as first, Publisher() as second, heard([first.address, second.address], silence_s=20.0) as feed:
+        connect(first, feed)
+        connect(second, feed)
+        clock.now += 1000.0
+        feed.poll()  # nobody looked for so long: this is no silence of theirs
+        clock.passes(feed, 15)
+        first.publish(loss())
+        take(feed, 1)  # one of them is enough
+        with pytest.raises(DeadlineExceeded, match=r"for 20 s, and nobody has said that the run is over") as error:
+            clock.passes(feed, 30)
+        assert first.address in str(error.value)
+        first.publish(Event(1.0, "finished", "shard 0", ""))
+        until(lambda: any(isinstance(r.message, Event) for r in feed.poll(0.05)), "the first end")
+        clock.passes(feed, 30)
+        assert feed.over
+
+
 def test_a_flood_does_not_hold_a_poll_for_ever() -> None:
     with Publisher() as publisher, heard(publisher.address) as feed:
         connect(publisher, feed)
