@@ -9,20 +9,16 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 import images
 import numpy as np
-import pools
 import thinc
+import training
 from thinc.api import Config, Model, Relu, Softmax, chain, fix_random_seed, registry
 
-from common.errors import Finishing
-from common.tensor_files import read
-from launch.serving import serving
 from worker.dense import Client
 from worker.thinc_model import ThincModel, ThincTrainer
 
@@ -77,32 +73,20 @@ def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
         key, _, value = override.partition("=")
         changes[key] = int(value) if value.isdigit() else value
     config = Config().from_disk(path, overrides=changes)
-    training, ps_options = config["training"], dict(config["parameter_server"])
-    steps, batch, pool, workers = (
-        training["steps"],
-        training["batch_size"],
-        ps_options.pop("pool"),
-        ps_options["workers"],
-    )
-    began, found = time.monotonic(), images.load(data)
+    found = images.load(data)
     model = make(config.to_str(), flat(found.train).shape[1])
+
+    def score(tensors: training.Tensors) -> float:
+        ThincModel(model).load(tensors)
+        return accuracy(model, found)
+
+    settings = config["training"]
     with tempfile.TemporaryDirectory() as scratch:
-        run = Path(scratch) / "run"
-        with serving(run, **ps_options, **config["optimizer"], consistency=training["mode"], steps=steps) as place:
-            jobs = [(place.addresses, rank, config.to_str(), data, batch) for rank in range(workers)]
-            with pools.started(pool, work, jobs) as results, Client(place.addresses, "scorer", observe=True) as ps:
-                ps.attach(wait_s=100.0)
-                every = config["evaluation"]["frequency"]
-                for updates in range(every, steps, every):
-                    try:
-                        ThincModel(model).load(ps.pull(after=updates))
-                    except Finishing:
-                        break
-                    ps.score("test accuracy", 100 * (score := accuracy(model, found)))
-                    click.echo(f"{ps.updates} updates  accuracy {score:.4f}  {time.monotonic() - began:.1f} s")
-                click.echo(f"batches of each worker: {results()}")
-        ThincModel(model).load(read(run)[0])
-    click.echo(f"final accuracy {accuracy(model, found):.4f} after {time.monotonic() - began:.1f} s")
+        training.train(
+            Path(scratch) / "run", work, (config.to_str(), data, settings["batch_size"]), score,
+            every=config["evaluation"]["frequency"], steps=settings["steps"], consistency=settings["mode"],
+            **config["parameter_server"], **config["optimizer"],
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Each worker is one call of `work`: five lines of it concern the server.
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 
 import click
@@ -18,22 +17,20 @@ import images
 import numpy as np
 import pools
 import torch
+import training
 from torch import nn
 from torch.nn import functional
 
-from common.errors import Finishing
-from common.tensor_files import read
-from launch.serving import serving
 from worker.dense import Client
 from worker.torch_model import TorchModel, TorchTrainer
 
 
 class ConvNet(nn.Module):
-    """The tutorials' network: three filters, one layer of 10 outputs; the second size is for 8 x 8 digits."""
+    """The tutorials' network: three filters, one layer of 10 outputs. Digits of 8 x 8 were pooled already."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
-        self.pool = 3 if side == 28 else 2
+        self.pool = 3 if side == 28 else 1
         self.conv1 = nn.Conv2d(1, 3, kernel_size=3)
         self.fc = nn.Linear(3 * ((side - 2) // self.pool) ** 2, 10)
 
@@ -108,26 +105,20 @@ def main(
     every: int, out: str | None,
 ) -> None:  # fmt: skip
     """Train a network on handwritten digits with a parameter server and any pool of workers."""
-    began, found = time.monotonic(), images.load(data)
-    net = make(model, found.train.shape[-1])
     torch.set_num_threads(1)
+    found = images.load(data)
+    net = make(model, found.train.shape[-1])
+
+    def score(tensors: training.Tensors) -> float:
+        TorchModel(net).load(tensors)
+        return accuracy(net, found)
+
+    schedule = {"learning_rate": lr, "rate_shape": "cosine", "warmup": 0.05}
     with tempfile.TemporaryDirectory() as scratch:
-        run = Path(out or scratch) / "run"
-        options = {"consistency": mode, "steps": steps, "learning_rate": lr, "rate_shape": "cosine", "warmup": 0.05}
-        with serving(run, shards, workers=workers, **options) as place:
-            jobs = [(place.addresses, rank, model, data, batch) for rank in range(workers)]
-            with pools.started(pool, work, jobs) as results, Client(place.addresses, "scorer", observe=True) as ps:
-                ps.attach(wait_s=100.0)
-                for updates in range(every, steps, every):
-                    try:
-                        TorchModel(net).load(ps.pull(after=updates))
-                    except Finishing:
-                        break
-                    ps.score("test accuracy", 100 * (score := accuracy(net, found)))
-                    click.echo(f"{ps.updates} updates  accuracy {score:.4f}  {time.monotonic() - began:.1f} s")
-                click.echo(f"batches of each worker: {results()}")
-        TorchModel(net).load(read(run)[0])
-    click.echo(f"final accuracy {accuracy(net, found):.4f} after {time.monotonic() - began:.1f} s")
+        training.train(
+            Path(out or scratch) / "run", work, (model, data, batch), score, pool=pool, workers=workers,
+            shards=shards, every=every, steps=steps, consistency=mode, **schedule,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""A training from its beginning to its end: shards on this machine, workers in any pool, scores from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pools
+
+from common.errors import Finishing
+from common.tensor_files import read
+from launch.serving import serving
+from worker.dense import Client
+
+Tensors = dict[str, Any]
+
+
+def train(
+    run: Path,
+    work: Callable[..., Any], about: tuple[Any, ...], accuracy: Callable[[Tensors], float], *,
+    pool: str, workers: int, shards: int, every: int, steps: int, **options: Any,
+) -> float:  # fmt: skip
+    """Run `work(addresses, rank, *about)` for every rank in the pool until the servers have done `steps` updates.
+
+    Says the accuracy of what they have after every so many of them, and returns that of what is in `run` at the end.
+    """
+    began = time.monotonic()
+
+    def say(when: str, tensors: Tensors) -> float:
+        found = accuracy(tensors)
+        click.echo(f"{when:<12} accuracy {found:.4f}  {time.monotonic() - began:.1f} s")
+        return found
+
+    with serving(run, shards, workers=workers, steps=steps, **options) as place:
+        jobs = [(place.addresses, rank, *about) for rank in range(workers)]
+        with pools.started(pool, work, jobs) as results, Client(place.addresses, "scorer", observe=True) as ps:
+            ps.attach()
+            for updates in range(every, steps, every):
+                try:
+                    tensors = ps.pull(after=updates)
+                except Finishing:
+                    break
+                ps.score("test accuracy", 100 * say(f"{ps.updates} updates", tensors))
+            click.echo(f"batches of each worker: {results()}")
+    return say("at the end", read(run)[0])
