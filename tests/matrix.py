@@ -46,7 +46,7 @@ def undisturbed(folder: Path, epochs: int) -> bytes:
         stack.callback(server.kill)
         worker = Forked(folder, f"{out}-worker", "worker", "data", "--server", here(port), "--no-verify")
         stack.callback(worker.kill)
-        until(lambda: server.status is not None, f"{out} ends: {server.err[-300:]!r}")
+        until(lambda: server.status is not None, f"{out} ends: {server.err[-300:]!r}", 300)
     return (folder / out / "vectors.npy").read_bytes()
 
 

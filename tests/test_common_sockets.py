@@ -152,6 +152,20 @@ def test_every_socket_has_its_limits() -> None:
         assert all(one.get(zmq.RCVHWM) > 0 for one in (router, dealer, subscriber))
 
 
+def test_a_server_that_is_busy_takes_little_of_who_sends_without_end() -> None:
+    """What it does not read stays with the sender, but for two messages and what the system buffers."""
+    with sockets.Context() as context:
+        router, address = context.router("tcp://127.0.0.1:0")
+        dealer = context.dealer(address)
+        dealer.set(zmq.SNDHWM, 1)
+        sent = 0
+        while sent < 200 and dealer.poll(1000, zmq.POLLOUT):
+            sockets.send(dealer, [bytes(1 << 20)])
+            sent += 1
+        assert 0 < sent < 100
+        sockets.wait_readable(router, time.monotonic() + 20, "what was sent")
+
+
 def test_a_wakeup_is_heard_once_however_often_it_is_set() -> None:
     wakeup = sockets.Wakeup()
     poller = zmq.Poller()

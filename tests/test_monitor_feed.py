@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
+from itertools import pairwise
 
 import pytest
 from monitor_fakes import Publisher, loss, until, worker
 
+from common import sockets
 from common.errors import DeadlineExceeded, UsageError, VersionMismatch
 from common.messages import MAGIC, Event, LossSample
 from common.wire import encode_sample
@@ -55,6 +57,25 @@ def test_a_gap_is_counted_by_number() -> None:
         (received,) = take(feed, 1)
         assert received.lost == feed.lost == 5
         assert not received.restarted
+
+
+def test_who_stops_reading_sees_the_gap_by_number_while_the_publisher_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "STREAM_QUEUE_MESSAGES", 100)
+    note = Event(1.0, "note", "shard 0", "x" * 1000)
+    with Publisher() as publisher, heard(publisher.address) as feed:
+        connect(publisher, feed)
+        for _ in range(20_000):  # 20 MB, more than queues and the system's buffers hold
+            publisher.publish(note)
+        got: list[Received] = []
+
+        def again() -> None:
+            publisher.publish(loss())
+            got.extend(feed.poll(0.01))
+
+        until(lambda: any(isinstance(each.message, LossSample) for each in got), "the stream, going on", again)
+    numbers = [each.number for each in got]
+    assert [each.lost for each in got[1:]] == [after - before - 1 for before, after in pairwise(numbers)]
+    assert feed.lost == sum(each.lost for each in got) > 1000
 
 
 def test_topics_that_are_left_out_are_not_gaps() -> None:

@@ -65,6 +65,16 @@ def test_a_lease_that_moved_takes_no_report(dataset: Dataset) -> None:
     assert statistics(one)["entries"] == 10
 
 
+def test_a_report_that_overtakes_one_is_refused_and_each_counts_once(dataset: Dataset) -> None:
+    """Otherwise the one that was overtaken would be taken for a repeat, and its block never be done."""
+    one = shard(dataset, **MINIBATCH)
+    one.hello()
+    assert code(one.ask(b"w0", report(2))) == "out-of-order"
+    for sequence in (1, 2, 2):
+        assert isinstance(one.ask(b"w0", report(sequence)), m.Noted)
+    assert statistics(one)["entries"] == 20
+
+
 def test_a_worker_that_is_silent_is_lost_and_its_block_goes_to_who_waits(dataset: Dataset) -> None:
     one = shard(dataset, lease_s=10.0)
     one.hello("a")
