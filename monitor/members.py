@@ -31,7 +31,7 @@ class Worker:
     @property
     def entries(self) -> int:
         """Entries that it has trained."""
-        return self.sample.entries if self.sample else 0
+        return self.sample.entries if self.sample else self.trained
 
     @property
     def entries_per_second(self) -> float:

@@ -15,12 +15,15 @@ from .panels import table, text
 OLD_AFTER_S = 1.5
 
 
-def near(word: str, lookup: Lookup | None, now: float) -> str:
-    """The answer to who asked for `word`: what is known, how old it is, and what is on its way."""
+def near(word: str, lookup: Lookup | None, now: float, *, over: bool = False) -> str:
+    """The answer to who asked for `word`: what is known, how old it is, what is on its way; `over` when the run is."""
     if lookup is None:
         return _told("nobody to ask here")
     if not word:
-        return _told("Asks the running server: the vectors as they are at that moment.")
+        which = (
+            "the run: its vectors as they are" if over else "the running server: the vectors as they are at that moment"
+        )
+        return _told(f"Asks {which}.")
     lines = []
     if lookup.share is not None:
         lines.append(f"<div class=bar><i style='width:{lookup.share:.0%}'></i></div>")

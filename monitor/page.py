@@ -16,9 +16,10 @@ UPDATE_MS = 100
 PANELS_EVERY = 5
 WORKERS_EVERY = 20
 MAX_WORD = 100
-SCROLLED = ("workers", "shards", "events", "near")
-ONE = ("status", "tiles", "workers", "near", "shards", "staleness", "hottest", "events")
-MANY = ("status", "tiles", "workers", "near")
+SCROLLED = {"workers": 300, "shards": 300, "events": 480, "near": 300}
+"""Panels that grow no further than so many pixels, beside the column of charts, and scroll from there."""
+ALWAYS = ("status", "tiles", "workers", "near")
+LIVE = (*ALWAYS, "shards", "staleness", "hottest", "events")
 Silent = Callable[[], Sequence[str]]
 
 
@@ -37,7 +38,8 @@ class Page:
         self._charts = Charts(histories)
         self._asked = TextInput(value="", name="asked")
         self._asked.on_change("value", self._ask)
-        self._panels = {name: self._panel(name) for name in (ONE if len(histories) == 1 else MANY)}
+        self._live = len(histories) == 1 and not (histories[0].finished and not histories[0].shards)
+        self._panels = {name: self._panel(name) for name in (LIVE if self._live else ALWAYS)}
         self.update()
         self._fill(document)
 
@@ -66,13 +68,17 @@ class Page:
                 "near": nearby.compared(self._word, self._histories, self._lookups, colours),
             }
         lookup = self._lookups[0] if self._lookups else None
-        return {
+        words = {
             "status": panels.status(first, now, self._silent()),
             "tiles": panels.tiles(first),
             "workers": panels.workers(first, now),
+            "near": nearby.near(self._word, lookup, now, over=first.finished),
+        }
+        if not self._live:  # losses alone are on record: nothing more is known
+            return words
+        return words | {
             "shards": panels.shards(first),
             "events": panels.events(first),
-            "near": nearby.near(self._word, lookup, now),
             "staleness": nearby.staleness(first),
             "hottest": nearby.hottest(first, lookup),
         }
@@ -82,14 +88,14 @@ class Page:
 
         panel = Div(name=name, text="", disable_math=True, stylesheets=[self._style], sizing_mode="stretch_width")
         if name in SCROLLED:
-            panel.styles = {"overflow": "auto", "max-height": "300px"}
+            panel.styles = {"overflow": "auto", "max-height": f"{SCROLLED[name]}px"}
         return panel
 
     def _fill(self, document: Any) -> None:
         import jinja2
 
         document.template = jinja2.Template(_file("page.html"))
-        document.template_variables["compare"] = len(self._histories) > 1
+        document.template_variables.update(compare=len(self._histories) > 1, live=self._live)
         document.title = "Glovewire"
         charts = self._charts
         for root in (*self._panels.values(), charts.by_time, charts.by_entries, charts.pace, self._asked):

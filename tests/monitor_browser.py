@@ -24,7 +24,7 @@ FLAGS = """
 --remote-debugging-port=0 --remote-allow-origins=*
 """
 RESOLVE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 def chromium() -> str | None:

@@ -13,7 +13,7 @@ from common import sockets
 from common.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
 from common.wire import encode_sample
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class Publisher:

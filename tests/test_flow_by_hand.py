@@ -61,7 +61,7 @@ def test_workers_before_the_server_and_a_server_before_workers(flow: Flow) -> No
     address = f"tcp://127.0.0.1:{port}"
     early = flow.worker(address, name="early")
     monitor = flow.start("monitor", f"tcp://127.0.0.1:{stream}", "--log", "all.jsonl", "--json")
-    question = flow.start("stats", address, "--timeout", 60)
+    question = flow.start("stats", address, "--timeout", 180)
     server = flow.start(
         "server", "data", "--out", "run", "--bind", address, "--publish", f"tcp://127.0.0.1:{stream}", "--dim", 8,
         "--epochs", 300,

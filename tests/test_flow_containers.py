@@ -45,7 +45,7 @@ def undisturbed(settings: dict[str, str], tmp_path_factory: pytest.TempPathFacto
     with Composed("glovewire-test-calm", {**settings, "OUT": str(out)}) as composed:
         composed.compose("up", "--detach", "--no-build")
         for name in sorted(RUNNING):
-            until(lambda name=name: composed.healthy(name), f"{name} is healthy", 60)
+            until(lambda name=name: composed.healthy(name), f"{name} is healthy")
         with urllib.request.urlopen(f"http://127.0.0.1:{composed.port}/", timeout=10) as page:
             assert b"Glovewire" in page.read()
         until(lambda: composed.epoch() >= 5, "training is under way")

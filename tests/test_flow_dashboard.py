@@ -40,7 +40,7 @@ def row_of(browser: Browser, worker: str) -> str:
     return next((row for row in rows if f">{worker}<" in row), "")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.browser
 @pytest.mark.skipif(chromium() is None, reason="no chromium here: apt-get install chromium")
 def test_a_real_training_is_watched_through_a_kill_and_a_restart(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_server_with_keys_by_hand(flow: Flow) -> None:
     monitor = flow.start("monitor", stream, "--keys", "k")
     for stranger in strangers:
         stranger.fails("asks for keys: say --keys")
-    flow.run("checkpoint", address, "--keys", "k", "--timeout", 60)
+    flow.run("checkpoint", address, "--keys", "k", "--timeout", 180)
     shards = flow.run("stats", address, "--json", "--keys", "k").json["shards"]
     assert shards[0]["entries"] > 0
     flow.run("finish", address, "--keys", "k")

@@ -20,7 +20,7 @@ def url_of(running: Running) -> str:
 
 
 def scrape(url: str) -> dict[tuple[str, str], float]:
-    with urlopen(url, timeout=20) as answer:
+    with urlopen(url, timeout=120) as answer:
         families = parser.text_string_to_metric_families(answer.read().decode())
     return {(s.name, next(iter(s.labels.values()), "")): s.value for family in families for s in family.samples}
 

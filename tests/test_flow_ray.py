@@ -13,7 +13,7 @@ from handmade import random_dataset
 from processes import Flow, Running, until
 
 pytest.importorskip("ray", reason="needs the extra 'ray'")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 START_S = 150.0
 EPOCHS = 500
 

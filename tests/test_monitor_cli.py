@@ -47,7 +47,7 @@ def test_it_ends_with_the_run_and_leaves_log_and_plot(tmp_path: Path) -> None:
     with Publisher() as publisher:
         process = start(publisher.address, "--log", str(log), "--plot", str(picture), "--json")
         speak(process, publisher, log, list(run_of(seconds=20)))
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     told = json.loads(out.splitlines()[-1])
     assert told["finished"] is True
@@ -63,7 +63,7 @@ def test_a_failed_run_is_one_line_and_exit_1(tmp_path: Path) -> None:
     with Publisher() as publisher:
         process = start(publisher.address, "--log", str(log))
         speak(process, publisher, log, [loss(), Event(2.0, "failed", "shard 0", "disk full")])
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (1, "error: the run failed: disk full\n")
 
 
@@ -75,7 +75,7 @@ def test_an_interrupt_ends_it_cleanly_with_its_files(tmp_path: Path, number: sig
         speak(process, publisher, log, [loss()])
         until(lambda: b'"entries_per_second"' in log.read_bytes() and b'"epoch"' in log.read_bytes(), "the loss")
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     assert picture.exists()
 
@@ -142,10 +142,15 @@ def test_the_example_of_a_subscriber_runs(tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
-        until(lambda: bool(process.stdout.read(1)), "its first line", lambda: publisher.publish(loss()))  # type: ignore[union-attr]
+
+        def say_again() -> None:
+            publisher.publish(loss())
+            time.sleep(0.02)  # or it could not keep up, and would miss the end
+
+        until(lambda: bool(process.stdout.read(1)), "its first line", say_again)  # type: ignore[union-attr]
         os.set_blocking(process.stdout.fileno(), True)
         publisher.publish(loss(entries=12_345))
         publisher.publish(Event(1.0, "finished", "shard 0", ""))
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "12,345 entries  loss 0.5000" in out

@@ -41,7 +41,7 @@ def take(feed: Feed, count: int) -> list[Received]:
 
 
 def test_samples_arrive_as_they_were_sent() -> None:
-    with Publisher() as publisher, heard(publisher.address, timeout_s=10) as feed:
+    with Publisher() as publisher, heard(publisher.address, timeout_s=60) as feed:
         connect(publisher, feed)
         publisher.publish(loss(entries=7))
         (received,) = take(feed, 1)
@@ -168,7 +168,7 @@ def test_another_version_is_said_in_words() -> None:
 def test_a_feed_may_be_there_before_the_server() -> None:
     with Publisher() as publisher:
         address = publisher.address
-    with heard(address, timeout_s=10) as feed:
+    with heard(address, timeout_s=60) as feed:
         assert feed.poll(0.01) == []
         with Publisher(address=address) as publisher:
             connect(publisher, feed)

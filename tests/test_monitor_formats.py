@@ -98,7 +98,7 @@ def scrape(url: str) -> dict[tuple[str, str], float]:
     """Every sample of the page, as a Prometheus server would read it: (name, value of the first label) -> value."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    with urlopen(url, timeout=10) as answer:
+    with urlopen(url, timeout=120) as answer:
         page = answer.read().decode()
     families = text_string_to_metric_families(page)
     return {(s.name, next(iter(s.labels.values()), "")): s.value for family in families for s in family.samples}

@@ -143,7 +143,7 @@ def test_with_a_real_server_a_latecomer_has_every_sample_and_a_cut_is_filled(tmp
     with served(daemon):
         past = one.core.stream.past
         until(lambda: past._newest >= 3, "some samples that nobody hears")
-        with Feed(daemon.stream_address, timeout_s=10) as feed:
+        with Feed(daemon.stream_address, timeout_s=60) as feed:
             got: list[Received] = []
             until(lambda: len(got) >= 5, "the past, and then the stream", lambda: got.extend(feed.poll(0.05)))
             (cut,) = feed._sources

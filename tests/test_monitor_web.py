@@ -46,7 +46,7 @@ def dashboard(*arguments: str) -> Iterator[str]:
         process.stderr.close()  # type: ignore[union-attr]
         raise
     process.terminate()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
 
 
@@ -158,7 +158,7 @@ def test_three_runs_are_compared_in_light_and_dark_on_any_screen(tmp_path: Path)
 
 
 def test_the_page_names_no_other_machine() -> None:
-    with Publisher() as publisher, dashboard(publisher.address) as url, urlopen(url, timeout=20) as answer:
+    with Publisher() as publisher, dashboard(publisher.address) as url, urlopen(url, timeout=120) as answer:
         page = answer.read().decode()
     scripts = re.findall(r"<script[^>]+src=\"([^\"]+)\"", page)
     assert scripts

@@ -148,14 +148,14 @@ def drawn(draw: random.Random) -> str:
     return draw.choice(["", "", " ", "\t"]) + " ".join(chunks) + draw.choice(["", "", " ", " \n", "\r", "  "])
 
 
-@pytest.mark.timeout(0 if LINES > 6000 else 120)
+@pytest.mark.timeout(0 if LINES > 6000 else 400)
 def test_many_drawn_lines_are_tokenised_as_nltk_does() -> None:
     draw, encoder = random.Random(LINES), Encoder(make_tokenizer("nltk"))
     for _ in range(0, LINES, AT_ONCE):
         assert_equal([drawn(draw) for _ in range(AT_ONCE)], encoder)
 
 
-@pytest.mark.timeout(0 if LINES > 6000 else 120)
+@pytest.mark.timeout(0 if LINES > 6000 else 400)
 @pytest.mark.parametrize(
     "name", ["wikitext2-valid.txt.xz", "wikitext2-test.txt.xz", "enwiki-small.txt.xz", "enwiki-large.txt.xz"]
 )

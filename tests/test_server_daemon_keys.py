@@ -108,11 +108,11 @@ def test_a_server_without_keys(open_daemon: Daemon, one: Shard, ours: Path) -> N
 def test_another_server_than_one_knows(daemon: Daemon, one: Shard, ours: Path, theirs: Path) -> None:
     """This is what somebody in the middle looks like; it may also be a server that is being replaced, so one waits."""
     words = r"not seem to be the server whose key is in .*others/server\.pub"
-    with client(daemon, one, theirs, silence_s=1.0) as stranger, pytest.raises(DeadlineExceeded, match=words):
+    with client(daemon, one, theirs, silence_s=3.0) as stranger, pytest.raises(DeadlineExceeded, match=words):
         stranger.connect()
     with (
         pytest.raises(DeadlineExceeded, match=words),
-        Feed(daemon.stream_address, timeout_s=1, keys=theirs) as feed,
+        Feed(daemon.stream_address, timeout_s=3, keys=theirs) as feed,
     ):
         next(iter(feed))
     assert not one.core.sessions.by_name

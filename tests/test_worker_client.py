@@ -144,10 +144,8 @@ def test_processes_of_one_name_differ_in_their_incarnation() -> None:
         for _ in range(2):
             with Client([server.address], "w") as client:
                 client.connect()
-        one, two = (heard.message for heard in server.messages(m.Hello))
-        assert isinstance(one, m.Hello)
-        assert isinstance(two, m.Hello)
-        assert one.incarnation != two.incarnation
+        hellos = [heard.message for heard in server.messages(m.Hello)]
+        assert len({hello.incarnation for hello in hellos if isinstance(hello, m.Hello)}) == 2
 
 
 # ---- deadlines
@@ -159,20 +157,20 @@ def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=f"no server answers at {address}"):
             client.connect(timeout_s=0.2)
-        assert 0.15 < time.monotonic() - began < 5
+        assert 0.15 < time.monotonic() - began < 20
 
 
 def test_of_several_servers_only_the_silent_one_is_named() -> None:
     missing = nobody()
     with fake_server() as server, Client([server.address, missing], "w") as client:
         with pytest.raises(DeadlineExceeded) as caught:
-            client.connect(timeout_s=0.3)
+            client.connect(timeout_s=2.0)
         assert missing in str(caught.value)
         assert server.address not in str(caught.value)
 
 
 def test_a_server_that_falls_silent_is_named() -> None:
-    with fake_server() as server, Client([server.address], "w", silence_s=0.3) as client:
+    with fake_server() as server, Client([server.address], "w", silence_s=1.0) as client:
         client.connect()
         server.script = lambda heard: None
         with pytest.raises(DeadlineExceeded, match=server.address):
@@ -189,7 +187,7 @@ def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypa
         client.send(0, one_row(), lambda reply: None)
         began = time.monotonic()
         client.part("left")
-        assert 0.15 < time.monotonic() - began < 5
+        assert 0.15 < time.monotonic() - began < 20
         until(lambda: bool(server.messages(m.Bye)))
 
 
@@ -203,9 +201,9 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
 
 
 def test_silence_counts_only_while_somebody_owes_an_answer() -> None:
-    with fake_server() as server, Client([server.address], "w", silence_s=0.1) as client:
+    with fake_server() as server, Client([server.address], "w", silence_s=1.0) as client:
         client.connect()
-        until(lambda: time.monotonic() - client.links[0].heard > 0.2)
+        until(lambda: time.monotonic() - client.links[0].heard > 1.1)
         client.poll(0)
         assert client.ask(0, m.Beat()) == m.Alive(False)
 
@@ -231,8 +229,8 @@ def test_a_hello_that_is_refused_is_said_at_once(kind: type[GlovewireError]) -> 
     with fake_server(lambda _: m.Refused(kind.code, "no")) as server, Client([server.address], "w") as client:
         began = time.monotonic()
         with pytest.raises(kind, match="no"):
-            client.connect(timeout_s=20)
-        assert time.monotonic() - began < 10
+            client.connect(timeout_s=100)
+        assert time.monotonic() - began < 20
 
 
 def test_something_else_at_the_address_is_said_to_be_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
