@@ -17,6 +17,7 @@ from typing import Any
 
 from common import run as runs
 from common.errors import DeadlineExceeded
+from common.keys import ClientKeys, of_client
 from common.messages import Finish
 from common.options import TrainingOptions
 from worker.client import Client
@@ -41,17 +42,21 @@ class Serving:
 
 @contextmanager
 def serving(
-    run: Path | str, shards: int = 1, *, workers: int = 1, checkpoint_every: int = 0, **options: Any
-) -> Iterator[Serving]:
+    run: Path | str, shards: int = 1, *,
+    workers: int = 1, checkpoint_every: int = 0, lease_s: float = 30.0, keys: Path | None = None, **options: Any,
+) -> Iterator[Serving]:  # fmt: skip
     """Serve tensors into the folder `run` while the block lasts; what they are at its end is in `run/tensors.npz`.
 
     `options` are those of `glovewire server --objective tensors`: optimizer, learning_rate, consistency, steps, ...
-    Modes that go in step begin when `workers` have joined. `checkpoint_every` counts updates.
+    Modes that go in step begin when `workers` have joined, and wait `lease_s` seconds for one that fell silent.
+    `checkpoint_every` counts updates. With a folder of `keys`, as made by `glovewire keys`, clients need theirs.
     """
+    known = None if keys is None else of_client(keys)
     folder = runs.prepare(Path(run))
     children = Children(folder / "logs")
     over = threading.Event()
     training = training_arguments(TrainingOptions.of_tensors(**options))
+    protected = [] if keys is None else ["--keys", str(keys.resolve())]
     try:
         servers = [
             children.start(
@@ -59,7 +64,7 @@ def serving(
                 [
                     "server", "--out", str(folder), "--bind", "tcp://127.0.0.1:0", "--publish", "tcp://127.0.0.1:0",
                     "--shard", f"{shard}/{shards}", "--workers", str(workers), "--checkpoint-every",
-                    str(checkpoint_every), "--join", "--json", *training,
+                    str(checkpoint_every), "--lease", str(lease_s), "--join", "--json", *protected, *training,
                 ],
             )
             for shard in range(shards)
@@ -70,7 +75,7 @@ def serving(
         watching.start()
         try:
             yield place
-            _finish(place)
+            _finish(place, known)
             until(lambda: not any(server.running for server in place.servers), LAST_WORDS_S)
         finally:
             over.set()
@@ -82,9 +87,12 @@ def serving(
             raise server.died()
 
 
-def _finish(place: Serving) -> None:
+def _finish(place: Serving, keys: ClientKeys | None) -> None:
     """End the run on the shards where nobody has."""
-    with Client(place.addresses, "serving", silence_s=FINISH_S) as client, contextlib.suppress(DeadlineExceeded):
+    with (
+        Client(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
+        contextlib.suppress(DeadlineExceeded),
+    ):
         for shard, server in enumerate(place.servers):
             if server.running:
                 client.ask(shard, Finish("complete"), FINISH_S)

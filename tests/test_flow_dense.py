@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from processes import until
 
+from common.keys import make
 from common.tensor_files import read
 from launch.serving import serving
 from worker.dense import Client
@@ -17,10 +18,10 @@ from worker.dense import Client
 TARGET = np.arange(3000, dtype=np.float32).reshape(30, 100) / 1000
 
 
-def work(addresses: list[str], rank: int, doomed: bool) -> int:
+def work(addresses: list[str], rank: int, doomed: bool, keys: Path | None) -> int:
     """Walk towards the target until the run is over; the doomed one is killed on its way."""
     pushed = 0
-    with Client(addresses, f"w{rank}") as ps:
+    with Client(addresses, f"w{rank}", keys=keys) as ps:
         ps.create({"x": np.zeros_like(TARGET), "n": np.array(rank)})
         for parameters in ps.steps():
             ps.push({"x": parameters["x"] - TARGET}, loss=1.0)
@@ -30,8 +31,10 @@ def work(addresses: list[str], rank: int, doomed: bool) -> int:
     return pushed
 
 
-def start(addresses: list[str], rank: int, *, doomed: bool = False) -> multiprocessing.process.BaseProcess:
-    process = multiprocessing.get_context("spawn").Process(target=work, args=(addresses, rank, doomed))
+def start(
+    addresses: list[str], rank: int, *, doomed: bool = False, keys: Path | None = None
+) -> multiprocessing.process.BaseProcess:
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(addresses, rank, doomed, keys))
     process.start()
     return process
 
@@ -60,3 +63,23 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
     kept, manifest = read(tmp_path / "run")
     assert manifest.facts["updates"] >= again + 50
     assert np.abs(kept["x"] - TARGET).mean() < 0.8 * np.abs(TARGET).mean()
+
+
+def test_a_worker_that_is_killed_in_step_holds_the_others_up_for_a_lease_and_no_longer(tmp_path: Path) -> None:
+    """The doomed one dies with a step half done, for which the others wait. All of it behind keys."""
+    keys = tmp_path / "keys"
+    make(keys, ["worker"])
+    with serving(tmp_path / "run", workers=3, consistency="sync", optimizer="sgd", lease_s=3, keys=keys) as place:
+        workers = [start(place.addresses, rank, doomed=rank == 0, keys=keys) for rank in range(3)]
+        with Client(place.addresses, "eye", observe=True, keys=keys) as eye:
+            eye.attach()
+            workers[0].join(60)
+            assert workers[0].exitcode == -signal.SIGKILL
+            eye.pull(after=30)
+            eye.finish()
+        for worker in workers[1:]:
+            worker.join(60)
+        assert [worker.exitcode for worker in workers[1:]] == [0, 0]
+    for worker in workers:
+        worker.close()
+    assert read(tmp_path / "run")[1].facts["updates"] >= 30

@@ -69,6 +69,10 @@ def test_create_pull_push_finish(tmp_path: Path) -> None:
         ps.finish()
         assert ps.over
         assert list(ps.steps()) == []
+        with Client(addresses(daemons), "late") as late:
+            late.create(began)
+            assert late.over
+            assert list(late.steps()) == []
         losses = daemons[0]._core.progress.losses
         until(lambda: losses.entries == 30, "the report is in")
         assert losses.epoch_means(0)[0] == pytest.approx(1.5)

@@ -74,7 +74,7 @@ class Client:
         """Say which tensors the model has, by name. The first worker brings their values, those of others are ignored.
 
         Those named in `fixed`, and all that are no floats, are kept as they are and not trained. Waits while another
-        worker brings the values.
+        worker brings the values. Who comes when the run is over is told so by `over`, and by the first `pull`.
         """
         spec = Spec.of(tensors, fixed)
         self._spec, self._trained, self._fixed = spec, *spec.pack_all(tensors)
@@ -190,6 +190,8 @@ class Client:
 
     def _joined(self) -> TensorSession:
         if self._session is None:
+            if self._over:
+                raise errors.Finishing("the run is over")
             raise errors.UsageError("say which tensors there are (create), or take part in what is there (attach)")
         return self._session
 
@@ -216,6 +218,9 @@ class Client:
         while True:
             try:
                 return self._join()
+            except errors.Finishing:
+                self._over = True
+                return None
             except AFRESH:
                 if time.monotonic() > deadline:
                     raise

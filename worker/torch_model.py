@@ -77,7 +77,7 @@ class TorchTrainer:
         self.model = TorchModel(module)
         self._ps = ps
         ps.create(self.model.values(), self.model.fixed)
-        if self.model.fixed:
+        if self.model.fixed and not ps.over:
             self.model.load(ps.pull_fixed())
 
     def step(self, loss_of: Callable[[Module], Any], examples: int = 1) -> bool:
