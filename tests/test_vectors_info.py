@@ -52,14 +52,17 @@ def test_run_in_training_and_finished(tmp_path: Path) -> None:
     (run / runs.CHECKPOINTS / "000002").mkdir(parents=True)
     text, found = ask(run)
     assert "in training" in text
+    assert "last sample" in text
     assert found["last_sample"] == {"loss": 1.5, "epoch": 2}
     assert found["checkpoints"] == ["000002"]
-    runs.write_vectors(run, ["a", "b"], np.array([[3, 4], [0, 5]]), {"seed": 1})
+    runs.write_vectors(run, ["a", "b"], np.array([[3, 4], [0, 5]]), {"seed": 1, "bytes_sent": 2000, "row_ages": {}})
     text, found = ask(run)
     assert found["state"] == "finished"
     assert (found["words"], found["dim"], found["mean_norm"]) == (2, 2, pytest.approx(5))
-    assert found["facts"] == {"seed": 1}
+    assert found["facts"] == {"seed": 1, "bytes_sent": 2000, "row_ages": {}}
     assert "verified" in text
+    assert "2.0 kB" in text
+    assert not any(label in text for label in ("row ages", "last sample"))
 
 
 def test_anything_else_shows_its_facts_and_files(tmp_path: Path) -> None:

@@ -83,16 +83,21 @@ def _analogy_row(kind: str, outcome: Mapping[str, Any]) -> tuple[str, float | No
 
 
 def facts(described: Mapping[str, Any]) -> Iterator[str]:
-    """The outcome of `info.describe` as aligned lines: its own facts first, then its maker's, then its files."""
-    rows = [(name, value) for name, value in described.items() if name not in ("facts", "files", "verified", "bytes")]
+    """The outcome of `info.describe` as aligned lines: its own facts first, then its maker's, then its files.
+
+    What is empty is left out, and of a finished run the last sample, whose figures its facts have.
+    """
+    left_out = {"facts", "files", "verified", "bytes"} | ({"last_sample"} if described.get("facts") else set())
+    rows = [(name, value) for name, value in described.items() if name not in left_out]
     if "verified" in described:
         rows.append(("checksums", "verified" if described["verified"] else "not compared"))
-    rows += sorted(described.get("facts", {}).items())
+    rows += sorted((name, value) for name, value in described.get("facts", {}).items() if value not in ({}, []))
     files = described.get("files", {})
     labels = [*(_label(name) for name, _ in rows), *(f"  {name}" for name in files), "size"]
     width = max(len(label) for label in labels)
     for name, value in rows:
-        yield f"{_label(name):<{width}}  {quantity(value)}"
+        shown = size(value) if name.startswith("bytes_") else quantity(value)
+        yield f"{_label(name):<{width}}  {shown}"
     if files:
         yield f"{'size':<{width}}  {size(described['bytes'])}"
         for name, count in files.items():
