@@ -81,7 +81,9 @@ def train(
     config = bench_train.TrainBenchConfig(dataset, options, store, beside, workers, servers, repeats, peer, peer_epochs)
     if text is not None:
         judges = bench_gensim.Judges(similarity, analogies)
-        return bench_gensim.bench(config, text, judges, _tell)
+        compared = bench_gensim.bench(config, text, judges, _tell)
+        click.echo(bench_gensim.table(compared))
+        return compared
     result = bench_train.bench(config, _tell)
     click.echo(bench_train.table(result))
     return result

@@ -67,6 +67,18 @@ def bench(config: TrainBenchConfig, text: Path, judges: Judges, tell: Callable[[
     }
 
 
+def table(result: dict[str, Any]) -> str:
+    """The result as text for people."""
+    sets = list(result["ours"]["scores"])
+    lines = ["".join([f"{'':<10}{'seconds':>9}", *(f"   {name:>8}" for name in sets)])]
+    for side in ("ours", "gensim"):
+        one = result[side]
+        figures = ("-" if one["scores"][name] is None else f"{one['scores'][name]:.1f}" for name in sets)
+        cells = (f"   {figure:>{max(8, len(name))}}" for name, figure in zip(sets, figures, strict=True))
+        lines.append("".join([f"{side:<10}{one['seconds']:9.1f}", *cells]))
+    return "\n".join([*lines, f"ours is {result['times_as_fast_as_peer']:.3g} times as fast"])
+
+
 def _ours(config: TrainBenchConfig, judges: Judges) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
         children, out = Children(Path(folder) / "logs"), Path(folder) / "run"

@@ -14,7 +14,7 @@ from handmade import random_dataset
 from common.dataset import Dataset
 from common.measured import percentile, spread, surroundings
 from launch.bench import bench
-from launch.bench_gensim import write_tokens
+from launch.bench_gensim import table, write_tokens
 from launch.bench_tally import Measurement, Tally
 from launch.trial import Outcome, Usage
 from preprocess.config import PreprocessConfig
@@ -115,6 +115,10 @@ def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
     for side in ("ours", "gensim"):
         assert result[side].keys() >= {"seconds", "scores"}  # type: ignore[attr-defined]
         assert result[side]["scores"].keys() == {"pairs"}  # type: ignore[index]
+    head, *lines = table(result).splitlines()
+    assert head.split() == ["seconds", "pairs"]
+    assert [line.split()[0] for line in lines] == ["ours", "gensim", "ours"]
+    assert len({len(line) for line in (head, *lines[:2])}) == 1
     refused = run("train", tmp_path / "data", "--peer-gensim", other, *how)
     assert refused.exit_code == 2
     assert "is not the text that" in refused.stderr
