@@ -46,6 +46,7 @@ PRESETS: dict[str, dict[str, Scalar]] = {
         "tied": True,
         "x_max": 100.0,
         "alpha": 0.75,
+        "spectrum": 1.0,
         "init_scale": 0.2771,  # the standard deviation of 0.01 that the seeds draw with, at 256 dimensions
     },
 }
@@ -63,7 +64,7 @@ BOUNDS: dict[tuple[str, ...], tuple[Callable[[float], bool], str]] = {
     ("seed",): _between(0, (1 << 63) - 1),
     ("steps",): _between(0, 1 << 53),
     ("learning_rate", "x_max", "negatives"): (lambda value: value > 0, "a positive number"),
-    ("alpha", "final_rate", "init_scale", "initial_accumulator", "epsilon", "weight_decay", "clip_norm"): (
+    ("alpha", "final_rate", "spectrum", "init_scale", "initial_accumulator", "epsilon", "weight_decay", "clip_norm"): (
         lambda value: value >= 0, "a number of at least 0",
     ),
     ("momentum", "beta1", "beta2", "warmup"): (lambda value: 0 <= value < 1, "at least 0 and less than 1"),
@@ -105,6 +106,7 @@ class TrainingOptions:
     alpha: float = 0.6
     negatives: float = 6.0
     export: str = "sum"
+    spectrum: float = 0.9
     init_scale: float = 0.5
     initial_accumulator: float = 3.0
     batch_size: int = 64

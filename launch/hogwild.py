@@ -25,6 +25,7 @@ from common.messages import Report
 from common.metrics import as_line
 from common.options import TrainingOptions
 from common.rows import RowLayout
+from common.spectrum import evened
 from monitor.history import History
 from monitor.plot import plot
 from monitor.terminal import view
@@ -53,7 +54,7 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
         vectors = np.empty((len(rows), options.dim), np.float32)
         vectors[dataset.permutation] = layout.vectors(rows)
         del rows
-        runs.write_vectors(config.out, dataset.words, vectors, facts)
+        runs.write_vectors(config.out, dataset.words, evened(vectors, options.spectrum), facts)
         return facts
     finally:
         memory.close()

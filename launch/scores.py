@@ -17,6 +17,7 @@ from common.messages import NO_VERSION, Score
 from common.options import TrainingOptions
 from common.rows import RowLayout
 from common.run import load_vectors
+from common.spectrum import evened
 from vectors.evaluate import score
 from worker.client import Client
 from worker.stores import ServerStore
@@ -74,6 +75,7 @@ class Scorer:
         assert rows is not None
         vectors = np.empty((len(rows), self._options.dim), np.float32)
         vectors[self._dataset.permutation] = layout.vectors(rows)
+        evened(vectors, self._options.spectrum)
         for name, found in score(self._dataset.words, vectors, self._files)["similarity"].items():
             if found["spearman"] is not None:
                 self._client.ask(0, Score(Path(name).stem[:64], float(found["spearman"])))

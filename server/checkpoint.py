@@ -22,6 +22,7 @@ from common.errors import ArtifactError
 from common.options import TrainingOptions
 from common.rows import RowLayout
 from common.run import CHECKPOINTS, write_vectors
+from common.spectrum import evened
 
 from .cuts import Snapshot
 
@@ -185,4 +186,4 @@ def assemble(run: Path, dataset: Dataset, options: TrainingOptions, shards: int,
         part = slice(first, first + CHUNK_ROWS)
         vectors[dataset.permutation[part]] = layout.vectors(rows[part])
     del rows
-    write_vectors(run, dataset.words, vectors, facts)
+    write_vectors(run, dataset.words, evened(vectors, options.spectrum), facts)

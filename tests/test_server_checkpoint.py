@@ -18,6 +18,7 @@ from common.errors import ArtifactError
 from common.options import TrainingOptions
 from common.rows import RowLayout
 from common.run import load_vectors
+from common.spectrum import evened
 from server import checkpoint, start
 
 
@@ -47,9 +48,11 @@ def test_rows_come_back_as_they_were(dataset: Dataset, tmp_path: Path, shards: i
     assert TrainingOptions.from_message(facts["options"]).dim == 4
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_vectors_are_the_same_bytes_for_any_number_of_shards(dataset: Dataset, tmp_path: Path, tied: bool) -> None:
-    options = TrainingOptions(dim=4, epochs=2, tied=tied)
+@pytest.mark.parametrize(("tied", "spectrum"), [(True, 1.0), (False, 0.5)])
+def test_vectors_are_the_same_bytes_for_any_number_of_shards(
+    dataset: Dataset, tmp_path: Path, tied: bool, spectrum: float
+) -> None:
+    options = TrainingOptions(dim=4, epochs=2, tied=tied, spectrum=spectrum)
     found = []
     for shards in (1, 3):
         run = tmp_path / str(shards)
@@ -58,8 +61,9 @@ def test_vectors_are_the_same_bytes_for_any_number_of_shards(dataset: Dataset, t
         found.append((run / "vectors.npy").read_bytes())
         vectors = load_vectors(run)
         assert vectors.words == dataset.words
-        by_row = RowLayout.of(options).vectors(rows)
-        np.testing.assert_array_equal(vectors.vectors[dataset.permutation], by_row)
+        expected = np.empty((len(rows), 4), np.float32)
+        expected[dataset.permutation] = RowLayout.of(options).vectors(rows)
+        np.testing.assert_array_equal(vectors.vectors, evened(expected, spectrum))
         assert vectors.facts["loss"] == 1.0
     assert found[0] == found[1]
 
