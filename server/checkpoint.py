@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def prune(run: Path, shard: int, shards: int, keep: int) -> None:
     for folder in (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}"):
         try:
             facts = Manifest.load(folder, KIND, SCHEMA, verify=False).facts
-            old = (int(facts["round"]), int(facts["entries"])) < complete[-keep]
+            old = _reached(facts) < complete[-keep]
             if old and not facts.get("asked") and facts["label"] != FINAL:
                 shutil.rmtree(folder)
         except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
@@ -93,7 +94,7 @@ def prune(run: Path, shard: int, shards: int, keep: int) -> None:
 
 
 def _complete(run: Path) -> list[tuple[int, int, str, int]]:
-    """Round, entries, label and shards of every checkpoint whose parts are all here and belong together."""
+    """Round, gradients, label and shards of every checkpoint whose parts are all here and belong together."""
     found = []
     for folder in (run / CHECKPOINTS).glob("[!.]*.shard-0-of-*"):
         label, _, tail = folder.name.partition(".shard-0-of-")
@@ -107,7 +108,7 @@ def _complete(run: Path) -> list[tuple[int, int, str, int]]:
 
 
 def _rank(run: Path, label: str, shards: int) -> tuple[int, int] | None:
-    """Round and entries of a checkpoint; None when its parts were cut at different rounds, where rounds matter.
+    """How far a checkpoint is; None when its parts were cut at different rounds, where rounds matter.
 
     Shards that were killed one by one leave such parts.
     """
@@ -118,9 +119,14 @@ def _rank(run: Path, label: str, shards: int) -> tuple[int, int] | None:
         apart = len(rounds) > 1 or min(rounds) < 0
         if apart and facts[0]["options"]["consistency"] == "exclusive":
             return None
-        return int(facts[0]["round"]), int(facts[0]["entries"])
+        return _reached(facts[0])
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"checkpoint {label} of {run} lacks facts ({type(error).__name__}: {error})") from error
+
+
+def _reached(facts: Mapping[str, Any]) -> tuple[int, int]:
+    """Round of a checkpoint, -1 without an order, and the gradients in it; of blocks, the entries reported."""
+    return int(facts["round"]), int(facts.get("gradients") or facts["entries"])
 
 
 def missing(run: Path, label: str, shards: int) -> list[int]:

@@ -88,6 +88,7 @@ class Cuts:
         self._on_disk: set[str] = set()
         self._asked: set[str] = set()
         self._count = 0
+        self._taken: int | None = None
         self._planned = 0
         if every and self._order is not None:  # a resumed run is past some of its checkpoints
             self._planned = int(self._order.rounds.min()) // every * every
@@ -150,11 +151,17 @@ class Cuts:
             self._collect()
 
     def after(self, updates: int) -> None:
-        """Without an order: so many updates are in; take the checkpoint that is due, if there is room."""
-        if self._order is None and self._every and updates % self._every == 0:
-            label = f"update-{updates:08d}"
-            if label not in self._unwritten and len(self._unwritten) < MAX_UNWRITTEN:
-                self._add(self.snapshot(label, self._table.values.copy()))
+        """Without an order: so many updates (of minibatches, gradients) are in; take what is due, if there is room.
+
+        Every shard counts the same ones, so that the parts of a checkpoint bear one name, however they came together.
+        """
+        if self._order is not None or not self._every:
+            return
+        before = (updates - 1) // self._every if self._taken is None else self._taken
+        self._taken = updates // self._every
+        label = f"update-{self._taken * self._every:08d}"
+        if self._taken > before and label not in self._unwritten and len(self._unwritten) < MAX_UNWRITTEN:
+            self._add(self.snapshot(label, self._table.values.copy()))
 
     def take(self) -> list[Snapshot]:
         """Checkpoints that are ready to be written."""

@@ -135,6 +135,8 @@ class Exchange:
                 self._change(group[0].push)
             if self._tensors is not None:
                 self._cuts.after(self._consistency.version(0))
+            elif group[0].push.operation == "gradient":
+                self._cuts.after(self._consistency.gradients)
 
     def _step(self, group: Sequence[Arrived]) -> None:
         """One step of the optimizer for all gradients of a group, at the rate of the newest."""

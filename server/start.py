@@ -87,7 +87,10 @@ def resumed(
     if round < 0:
         counted = None if versions is None else versions[first:last].copy()
         reached = Reached(0, int(facts.get("updates", 0)), int(facts.get("gradients", 0)))
-        return Start(mine, reached, int(facts["entries"]), counted)
+        entries = int(facts["entries"])
+        if options.schedule == "minibatch":  # reports come later than the gradients that they are of
+            entries = max(entries, reached.gradients * options.batch_size)
+        return Start(mine, reached, entries, counted)
     return Start(mine, Reached(round), entries_before(dataset, options, round))
 
 

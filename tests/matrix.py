@@ -12,6 +12,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from forked import Forked
 from processes import free_port, until
@@ -102,9 +103,9 @@ def hurt(stage: Stage) -> None:
 
 
 def under_way(stage: Stage) -> None:
-    """Return when there is something to lose: a checkpoint, or in other modes an epoch."""
-    if stage.cell.mode == "blocks/exclusive":
-        pattern = f"round-*.shard-1-of-{SHARDS}"
+    """Return when there is something to lose: a checkpoint, or for blocks in any order an epoch."""
+    if stage.cell.mode != "blocks/async":
+        pattern = f"[!.]*.shard-1-of-{SHARDS}"
         until(lambda: any((stage.path / "checkpoints").glob(pattern)), "there is a checkpoint")
     else:
         until(lambda: "event=epoch" in stage.servers[0].err, "an epoch is trained")
@@ -147,15 +148,21 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
     exact = cell.fault not in (Fault.KILL, Fault.STOP, Fault.CUT)
     if outcome.lost_on_the_way != expected if exact else outcome.lost_on_the_way < 0:
         problems.append(f"sent {pushes['sent']}, heard {pushes['heard']}, the relays took {expected}")
-    manifest = json.loads((stage.folder / "data" / "manifest.json").read_text())
-    total, counted = manifest["facts"]["entries"] * cell.length, facts[0]["entries"]
+    total, counted = _facts(stage.folder / "data")["entries"] * cell.length, facts[0]["entries"]
     if cell.mode.startswith("minibatch"):  # what the dead had not reported is in the table
-        counted = pushes["applied"] // SHARDS * BATCH
+        counted = _facts(stage.path / "checkpoints" / f"final.shard-0-of-{SHARDS}")["gradients"] * BATCH
     if counted != total if cell.mode.startswith("blocks") else counted < total:
         problems.append(f"{counted} entries were trained, of {total}")
+    if not 0 <= facts[0]["seconds"] <= outcome.seconds:
+        problems.append(f"shard 0 says that it trained for {facts[0]['seconds']:.1f} s")
     if cell.mode == "blocks/exclusive":
         outcome.same_bytes = (stage.path / "vectors.npy").read_bytes() == vectors
         if not outcome.same_bytes:
             problems.append("other bytes than undisturbed")
     if cell.fault is Fault.STOP and cell.role is Role.SHARD and "event=lost" in stage.servers[1].err:
         problems.append("the shard that was stopped took others for lost")
+
+
+def _facts(artifact: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((artifact / "manifest.json").read_text(encoding="utf-8"))["facts"]
+    return found

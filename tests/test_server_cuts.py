@@ -165,6 +165,25 @@ def test_automatic_cuts_are_the_same_on_every_shard(dataset: Dataset, order: lis
     assert found == [["round-00000003", "round-00000006", "round-00000009"]] * 2
 
 
+def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_shard(dataset: Dataset) -> None:
+    """Gradients come in another order to each shard, and one that goes on from a checkpoint keeps to the numbers."""
+    every = -(-dataset.total_entries // 8)
+    for number in range(2):
+        one = shard(dataset, number=number, shards=2, epochs=100, batch_size=8, checkpoint_every=1, **MINIBATCH)
+        labels = []
+        for worker in (0, 1):
+            one.hello(f"w{worker}", worker=worker)
+        for step in range(3 * every):
+            worker, sequence = (step + number) % 2, step // 2 + 1
+            none = np.zeros((0, one.core.table.parameters))
+            reply = one.ask(f"w{worker}".encode(), push("gradient", none, rows=[], sequence=sequence, rate=0.1))
+            assert isinstance(reply, m.Applied)
+            for snapshot in one.core.cuts.take():
+                labels.append((snapshot.label, snapshot.facts["gradients"]))
+                one.core.checkpointed(snapshot.label, 1.0)
+        assert labels == [(f"update-{count:08d}", count) for count in (every, 2 * every, 3 * every)]
+
+
 def test_without_an_order_a_checkpoint_is_the_rows_as_they_are(dataset: Dataset) -> None:
     one = shard(dataset, **ASYNC)
     one.send(b"eye", m.Checkpoint(-1))
