@@ -102,6 +102,8 @@ class Exchange:
     def take(self, push: m.Push, worker: int) -> m.Applied:
         """Take a push that was never seen before, and carry out what is due; raises when it may not be taken."""
         self._known(push.table)
+        if self._tensors is not None:
+            push = self._tensors.widened(push)
         self._table.check(push)
         if self._tensors is not None and not self._tensors.is_step(push):
             self._table.write(push)

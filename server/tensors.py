@@ -6,11 +6,13 @@ the others wait, and when that worker is lost before all rows are here, the next
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from common import bfloat16
 from common.errors import BadRequest, LimitExceeded, NotReady
 from common.messages import Create, Created, Push
 from common.options import TrainingOptions
@@ -103,6 +105,13 @@ class Tensors:
         if push.operation == "assign" and self.complete and push.first < trained:
             raise BadRequest("trained tensors change by gradients alone")
         return push.operation == "gradient"
+
+    def widened(self, push: Push) -> Push:
+        """The same push, a gradient that came as bfloat16 in the precision of the table."""
+        if push.operation != "gradient" or push.values.dtype != bfloat16.DTYPE:
+            return push
+        values = bfloat16.widened(push.values).astype(self.table.values.dtype, copy=False)
+        return dataclasses.replace(push, values=values)
 
     def assigned(self, push: Push) -> None:
         """The values of a range are in the table."""

@@ -125,7 +125,8 @@ def test_a_malformed_message_is_a_protocol_error_and_nothing_else(frames: list[b
 def test_a_number_that_is_none_is_refused_wherever_it_stands(value: float) -> None:
     with pytest.raises(NotFinite, match="field rate"):
         wire.decode(push(fields=changed(rate=value)))
-    fields = {"run": "", "shard": 0, "shards": 1, "worker": 0, "sequence": 0, "lease_s": 1.0, "options": {"x": value}}
+    numbers = dict.fromkeys(("shard", "shards", "worker", "sequence", "steps"), 0)
+    fields = {**numbers, "run": "", "lease_s": 1.0, "options": {"x": value}}
     with pytest.raises(NotFinite, match=r"options\.x"):
         wire.decode([wire.GREETING, msgpack.packb(["Welcome", 1, fields, []])])
 

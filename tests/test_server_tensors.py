@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from shards import Shard, code, pull, push
 
 from common import messages as m
+from common.bfloat16 import narrowed
 from common.errors import NotReady
 from common.options import TrainingOptions
 from common.tensors import ROW, Spec
@@ -40,6 +42,14 @@ NOBODY: Any = Nobody()
 def tensors_push(operation: str, first: int, last: int, value: float | np.ndarray = 1.0, **fields: Any) -> m.Push:
     values = np.full((last - first, ROW), value) if np.isscalar(value) else value
     return push(operation, values, first, last, table="tensors", **fields)
+
+
+def half(operation: str, first: int, last: int, value: float = 1.0, width: int = ROW) -> m.Push:
+    """A push in bfloat16."""
+    whole = tensors_push(
+        operation, first, last, np.full((last - first, width), value, np.float32), sequence=2, rate=2.0
+    )
+    return dataclasses.replace(whole, values=narrowed(whole.values))
 
 
 def create(spec: Spec | None = SPEC) -> m.Create:
@@ -106,6 +116,8 @@ def test_when_the_one_who_brings_them_is_lost_the_next_brings_all() -> None:
         push("gradient", np.ones((4, ROW - 1)), 0, 4, table="tensors", sequence=2),
         tensors_push("gradient", 0, 6, sequence=2),
         push("gradient", np.ones((4, ROW)), 0, 4, sequence=2),  # of another table
+        half("assign", 4, 5),
+        half("gradient", 0, 3, width=ROW - 1),
     ],
 )
 def test_what_a_push_may_not_do(wrong: m.Push) -> None:
@@ -120,6 +132,13 @@ def test_gradients_step_and_values_of_fixed_tensors_are_no_update() -> None:
     assert one.ask(b"a", tensors_push("assign", 4, 5, 9.0, sequence=3)) == m.Applied(3, 1, False)
     np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 9])
     assert code(one.ask(b"a", tensors_push("gradient", 0, 4, np.nan, sequence=4))) == "not-finite"
+
+
+def test_a_gradient_may_come_in_half_the_bytes() -> None:
+    one = filled()
+    assert one.ask(b"a", half("gradient", 0, 4, 0.5)) == m.Applied(2, 1, False)
+    np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 0])
+    assert code(one.ask(b"a", dataclasses.replace(half("gradient", 0, 4, np.inf), sequence=3))) == "not-finite"
 
 
 def test_a_pull_waits_for_the_updates_that_it_names() -> None:
@@ -172,3 +191,5 @@ def test_a_server_of_word_vectors_takes_no_tensors(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"))
     one.hello("a")
     assert code(one.ask(b"a", create())) == "bad-request"
+    halves = dataclasses.replace(push("gradient", np.ones((1, 1)), 0, 1), values=np.ones((1, 1), np.uint16))
+    assert code(one.ask(b"a", halves)) == "bad-request"

@@ -14,6 +14,7 @@ from processes import FREE, until
 from shards import served
 
 from common import errors
+from common.bfloat16 import narrowed, widened
 from common.options import TrainingOptions
 from common.tensor_files import read
 from server import dense
@@ -134,6 +135,17 @@ def test_what_cannot_be_is_refused_in_words_and_nothing_is_sent(tmp_path: Path) 
             ps.push({}, loss=float("nan"))
         assert ps.pull()["scale"] == values(0)["scale"]
         assert ps.updates == 0
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+def test_a_gradient_travels_in_half_the_bytes(tmp_path: Path, dtype: str) -> None:
+    began, gradient = values(0, dtype), values(1, dtype)
+    with shards_of(tmp_path / "run", 2) as daemons, Client(addresses(daemons), half=True) as ps:
+        ps.create(began)
+        ps.push(gradient)
+        for name, value in ps.pull().items():
+            arrived = widened(narrowed(gradient[name])).astype(dtype)
+            np.testing.assert_allclose(value, began[name] - arrived.dtype.type(0.5) * arrived, rtol=1e-6)
 
 
 def test_a_gradient_that_is_too_long_is_shortened(tmp_path: Path) -> None:
