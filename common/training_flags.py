@@ -88,7 +88,8 @@ _FLAGS = (
     click.option("--batch-size", default=DEFAULT.batch_size, help="Entries in a minibatch."),
     click.option(
         "--mean-gradient/--sum-gradient",
-        default=DEFAULT.mean_gradient,
+        default=None,
+        show_default="sum-gradient, tensors mean-gradient",
         help="Minibatch: the gradient of the mean loss of a batch, or of its sum.",
     ),
     click.option(

@@ -7,6 +7,7 @@ socket of this process may be open when it forks. Knows nothing of what is compa
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import multiprocessing
@@ -15,29 +16,25 @@ import time
 from dataclasses import asdict, dataclass, field
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Protocol, cast
 
 from common import messages as m
-from common.dataset import Dataset
-from common.errors import GlovewireError
+from common.errors import GlovewireError, NotReady
+from common.modes import BATCH_MODES, Mode
 from common.options import TrainingOptions
-from common.rows import RowLayout
-from worker import kernels, objectives
-from worker.batches import RandomBatches
+from common.tensors import TABLE
+from worker import objectives
 from worker.client import Client
 from worker.config import WorkerConfig
+from worker.dense import Client as DenseClient
 from worker.latency import Latency
 from worker.service import work
 
 from .local import training_arguments
+from .problems import GloveProblem, ImageProblem, Problem
 from .processes import READY_S, Children
 
-SAMPLE_ENTRIES = 20_000
-NOBODY = 1 << 40
-"""The number of a random stream that no worker has."""
+NETWORK = "network"
 LOOK_EVERY_S = 0.1
 LEAVE_S = 10.0
 DIVERGED = 4.0
@@ -70,51 +67,95 @@ class Seen:
 
 
 class Workload(Protocol):
-    """What is trained. Another model is another workload: its server's arguments, its worker, its loss."""
+    """A problem that real processes train: its server's arguments, its worker, its loss."""
 
-    def serve(self, options: TrainingOptions, run: Path) -> list[str]:
+    def serve(self, options: TrainingOptions, scene: Scene, run: Path) -> list[str]:
         """Arguments of `glovewire` that start its server, but for addresses and workers."""
 
-    def work(self, address: str, name: str, latency: str) -> None:
+    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """Train as one worker until the run is over."""
 
     def loss(self, client: Client, options: TrainingOptions) -> tuple[int, float]:
         """Gradients in the table by now, and the loss on entries that are the same every time."""
 
 
-class GloveWorkload:
-    """Minibatches of a dataset; the loss is that of a fixed sample of entries."""
+def workload(problem: Problem) -> Workload:
+    """How real processes train a problem."""
+    return GloveWorkload(problem) if isinstance(problem, GloveProblem) else ImageWorkload(cast(ImageProblem, problem))
 
-    def __init__(self, dataset: Path) -> None:
-        self._path = dataset
-        self._dataset = Dataset.open(dataset)
-        self._sample = RandomBatches(self._dataset, SAMPLE_ENTRIES, 0, NOBODY).next()
+
+class GloveWorkload:
+    """Minibatches of a dataset, by the workers of `glovewire worker`."""
+
+    def __init__(self, problem: GloveProblem) -> None:
+        self._problem, self._path = problem, problem.dataset.path
         objectives.warm()
 
-    def serve(self, options: TrainingOptions, run: Path) -> list[str]:
+    def serve(self, options: TrainingOptions, scene: Scene, run: Path) -> list[str]:
         """See Workload."""
+        del scene
         return ["server", str(self._path), "--out", str(run), "--no-verify", *training_arguments(options)]
 
-    def work(self, address: str, name: str, latency: str) -> None:
+    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """See Workload."""
-        work(WorkerConfig(self._path, (address,), name, verify=False, latency=latency))
+        del options
+        work(WorkerConfig(self._path, (address,), f"w{number}", verify=False, latency=latency))
 
     def loss(self, client: Client, options: TrainingOptions) -> tuple[int, float]:
         """See Workload."""
-        rows = client.ask(0, m.Pull("rows", 0, self._dataset.layout.rows, m.NO_VERSION, 0))
+        rows = client.ask(0, m.Pull("rows", 0, self._problem.dataset.layout.rows, m.NO_VERSION, 0))
         assert isinstance(rows, m.Rows)
-        layout, sample = RowLayout.of(options), self._sample
-        gradients = np.zeros((len(sample.rows), layout.parameters), np.float32)
-        values: npt.NDArray[np.float32] = rows.values[sample.rows]
-        loss, _ = kernels.batch_gradients(
-            values, sample.at_i, sample.at_j, sample.counts, layout.columns, options.dim, options.x_max,
-            options.alpha, gradients,
-        )  # fmt: skip
-        return rows.gradients, float(loss) / len(sample.counts)
+        sample = self._problem.sample
+        return rows.gradients, self._problem.gradients(sample, rows.values[sample.rows], options)[1]
+
+
+class ImageWorkload:
+    """A dense network, by workers of `worker.dense` as a program of one's own has them."""
+
+    def __init__(self, problem: ImageProblem) -> None:
+        self._problem = problem
+
+    def serve(self, options: TrainingOptions, scene: Scene, run: Path) -> list[str]:
+        """See Workload. The run is over after so many updates that all examples have been seen."""
+        gradients = -(-self._problem.examples * options.epochs // options.batch_size)
+        whole = dataclasses.replace(options, steps=-(-gradients // _together(options, scene.workers)))
+        return ["server", "--out", str(run), *training_arguments(whole)]
+
+    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
+        """See Workload."""
+        with DenseClient([address], f"w{number}") as server:
+            server.create({NETWORK: self._problem.network(options.seed)})
+            batches = self._problem.batches(options, number)
+            delays = Latency.parse(latency).draws(options.seed, number)
+            for now in server.steps():
+                gradient, loss = self._problem.slope(now[NETWORK], batches().images)
+                time.sleep(delays())
+                server.push({NETWORK: gradient}, loss=loss, examples=options.batch_size)
+
+    def loss(self, client: Client, options: TrainingOptions) -> tuple[int, float]:
+        """See Workload."""
+        problem = self._problem
+        try:
+            rows = client.ask(0, m.Pull(TABLE, 0, len(problem.rows), m.NO_VERSION, 0))
+        except NotReady:  # the first worker has not brought the network yet
+            return 0, problem.gradients(problem.sample, problem.initial(options)[0], options)[1]
+        assert isinstance(rows, m.Rows)
+        return rows.gradients, problem.gradients(problem.sample, rows.values, options)[1]
+
+
+def _together(options: TrainingOptions, workers: int) -> int:
+    """How many gradients make one update."""
+    mode = Mode.parse(options.consistency, BATCH_MODES)
+    if mode.kind == "sync":
+        return max(workers - options.backup, 1)
+    return max(workers // int(mode.number), 1) if mode.kind == "softsync" else 1
 
 
 def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Path) -> Seen:
-    """Train until it is complete, has diverged, or `scene.seconds` have passed; leaves the run in `folder`."""
+    """Train until it is complete, has diverged, or `scene.seconds` have passed; leaves the run in `folder`.
+
+    Raises ProcessDied when the server ended in any other way: what was seen until then is no training.
+    """
     children = Children(folder / "logs")
     crowd: list[multiprocessing.process.BaseProcess] = []
     fork = multiprocessing.get_context("fork")
@@ -122,16 +163,19 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
     try:
         free = "tcp://127.0.0.1:0"
         where = ["--bind", free, "--publish", free, "--workers", str(scene.workers), "--log-level", "warning"]
-        server = children.start("server", [*workload.serve(options, folder / "run"), *where])
+        server = children.start("server", [*workload.serve(options, scene, folder / "run"), *where])
         address = server.ready_line(time.monotonic() + READY_S).split()[1]
         for number in range(scene.workers):
             latency = scene.latency[min(number, len(scene.latency) - 1)]
             log = folder / "logs" / f"worker-{number}.log"
-            what = (workload, address, f"w{number}", latency, log, go)
+            what = (workload, options, address, number, latency, log, go)
             crowd.append(fork.Process(target=_one, args=what, daemon=True))
             crowd[-1].start()
         with Client([address], "watcher") as client:
-            return _look(workload, client, options, scene, go)
+            seen = _look(workload, client, options, scene, go)
+        if seen.ended == "complete" and server.failed:
+            raise server.died()
+        return seen
     finally:
         go.set()
         for worker in crowd:
@@ -143,14 +187,16 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
         children.end()
 
 
-def _one(workload: Workload, address: str, name: str, latency: str, log: Path, go: Event) -> None:
+def _one(
+    workload: Workload, options: TrainingOptions, address: str, number: int, latency: str, log: Path, go: Event
+) -> None:
     """A worker in a process of its own, which begins when it is told to."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(out, stream)
     go.wait()
     with contextlib.suppress(GlovewireError):  # who diverged has told the server
-        workload.work(address, name, latency)
+        workload.work(options, address, number, latency)
 
 
 def _look(workload: Workload, client: Client, options: TrainingOptions, scene: Scene, go: Event) -> Seen:

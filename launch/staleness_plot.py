@@ -18,47 +18,77 @@ if TYPE_CHECKING:
 KNOWN = {"one worker": "#8c959f", "sync": "#2a9d8f", "async": "#d1495b", "gap": "#0b62d6", "inverse": "#e9a23b"}
 OTHERS = ("#9b5de5", "#5fa8d3", "#6a994e", "#b08968", "#c77dff")
 POINTS = 200
+CONTRAST = 20.0
+"""From so many times the goal on the loss has an axis by powers of ten."""
+LOSS = "loss, on the same examples for all"
 
 
-def curves(setting: dict[str, Any], heading: str, path: Path) -> None:
-    """Loss against seconds and against entries: the median over seeds, a band from least to most."""
-    figure = _figure("Learning curves, each method at its best rate", heading)
-    by_time, by_entries = figure.subplots(1, 2, sharey=True)
-    _panel(by_time, setting, lambda run: run["t"], "seconds")
-    scale = setting["batch_size"] / 1e6
-    _panel(by_entries, setting, lambda run: [n * scale for n in run["gradients"]], "million entries")
-    by_time.set_ylabel("loss on a fixed sample of entries", color=INK, fontsize=11)
-    handles, labels = by_time.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=11, labelcolor=INK)
+def three(
+    methods: Sequence[dict[str, Any]], goal: float, reached: Sequence[float | None], told: str, path: Path
+) -> None:
+    """A few methods by the clock in one large panel, and when the median of each had the goal, if it had."""
+    figure = _figure("Loss by the clock, each method at its best rate", told)
+    axes = figure.subplots()
+    _panel(axes, methods, goal, lambda run: run["t"], "seconds of training")
+    for number, (method, seconds) in enumerate(zip(methods, reached, strict=True)):
+        if seconds is None:
+            continue
+        colour = _colour(number, method["method"])
+        axes.plot([seconds], [goal], "o", color=colour, ms=11, mec="white", mew=1.6, zorder=20)
+        axes.annotate(
+            f"{seconds:.1f} s", (seconds, goal), xytext=(0, 14 if number % 2 else -14), textcoords="offset points",
+            ha="center", va="bottom" if number % 2 else "top", fontsize=14, fontweight="bold", color=colour, zorder=21,
+        )  # fmt: skip
+    axes.set_ylabel(LOSS, color=INK, fontsize=12)
+    _legend(figure, axes, 13)
     _save(figure, path)
 
 
-def ages(setting: dict[str, Any], heading: str, path: Path) -> None:
-    """How many changes gradients knew nothing of: all changes of the shard, and those of their rows."""
-    figure = _figure("How stale gradients were when they were carried out", heading)
+def curves(setting: dict[str, Any], told: str, unit: str, path: Path) -> None:
+    """Loss against seconds and against examples: the median over seeds, a band from least to most."""
+    figure = _figure("Every method at its best rate, by the clock and by the work done", told)
+    by_time, by_entries = figure.subplots(1, 2, sharey=True)
+    methods, goal = setting["methods"], setting["goal"]
+    _panel(by_time, methods, goal, lambda run: run["t"], "seconds of training")
+    most = max(run["gradients"][-1] for method in methods for run in method["runs"]) * setting["batch_size"]
+    size, word = (1e6, "million") if most > 1e6 else (1e3, "thousand")
+    scale = setting["batch_size"] / size
+    _panel(by_entries, methods, goal, lambda run: [n * scale for n in run["gradients"]], f"{word} {unit} trained")
+    by_time.set_ylabel(LOSS, color=INK, fontsize=11)
+    _legend(figure, by_time, 11)
+    _save(figure, path)
+
+
+def ages(setting: dict[str, Any], told: str, path: Path) -> None:
+    """How many changes gradients knew nothing of: all changes of the shard, and those of their rows; mode by mode."""
+    figure = _figure("How old gradients were when they were carried out", told)
     panels = figure.subplots(1, 2, sharey=True)
-    told = (("staleness", "changes to the table since the pull"), ("row_ages", "changes to the row since the pull"))
-    methods = [method for method in setting["methods"] if method["method"] != "one worker"]
-    for axes, (key, label) in zip(panels, told, strict=True):
-        names = max((list(run[key]) for method in methods for run in method["runs"]), key=len)
-        for number, method in enumerate(methods):
-            counts = np.array([sum(run[key].get(name, 0) for run in method["runs"]) for name in names], float)
-            axes.plot(
-                range(len(names)), 100 * counts / max(counts.sum(), 1), "o-", ms=5, lw=2,
-                color=_colour(number, method["method"]), label=method["method"],
-            )  # fmt: skip
+    by_mode: dict[str, list[dict[str, Any]]] = {}
+    for method in setting["methods"]:
+        if method["method"] != "one worker":
+            by_mode.setdefault(method["mode"], []).extend(method["runs"])
+    sides = (("staleness", "changes to the table since the pull"), ("row_ages", "changes to the row since the pull"))
+    for axes, (key, label) in zip(panels, sides, strict=True):
+        names = max((list(run[key]) for runs in by_mode.values() for run in runs), key=len)
+        width = 0.8 / len(by_mode)
+        for number, (mode, runs) in enumerate(by_mode.items()):
+            counts = np.array([sum(run[key].get(name, 0) for run in runs) for name in names], float)
+            places = np.arange(len(names)) + (number - (len(by_mode) - 1) / 2) * width
+            name = "async, with and without policies" if mode == "async" else mode
+            axes.bar(places, 100 * counts / max(counts.sum(), 1), width, color=_colour(number, mode), label=name)
         axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
         _dress(axes, label)
-    panels[0].set_ylabel("share in percent", color=INK, fontsize=11)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=11, labelcolor=INK)
+    panels[0].set_ylabel("percent of gradients, of rows in gradients", color=INK, fontsize=11)
+    _legend(figure, panels[0], 11)
     _save(figure, path)
 
 
-def _panel(axes: Axes, setting: dict[str, Any], place: Any, label: str) -> None:
-    start = max(run["loss"][0] for method in setting["methods"] for run in method["runs"])
-    lowest = min(min(run["loss"]) for method in setting["methods"] for run in method["runs"])
-    for number, method in enumerate(setting["methods"]):
+def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: Any, label: str) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    start = max(run["loss"][0] for method in methods for run in method["runs"])
+    lowest = min(min(run["loss"]) for method in methods for run in method["runs"])
+    for number, method in enumerate(methods):
         kept = [run for run in method["runs"] if run["ended"] != "diverged"]
         colour, name = _colour(number, method["method"]), f"{method['method']} (rate {method['rate']:g})"
         if not kept:
@@ -68,13 +98,19 @@ def _panel(axes: Axes, setting: dict[str, Any], place: Any, label: str) -> None:
         low, middle, high = losses.min(axis=0), np.median(losses, axis=0), losses.max(axis=0)
         axes.fill_between(grid, low, high, color=colour, alpha=0.16, lw=0)
         style = "--" if "/" in method["method"] else "-"
-        axes.plot(grid, middle, color=colour, lw=2.4, ls=style, label=name, solid_capstyle="round", zorder=3 + number)
-    axes.axhline(setting["goal"], color=FAINT, lw=1, ls=(0, (4, 4)), zorder=1)
+        axes.plot(grid, middle, color=colour, lw=2.6, ls=style, label=name, solid_capstyle="round", zorder=3 + number)
+        axes.plot(grid[-1:], middle[-1:], "o", color=colour, ms=6, mec="white", mew=1.2, zorder=19)
+    axes.axhline(goal, color=FAINT, lw=1, ls=(0, (4, 4)), zorder=1)
     axes.annotate(
-        f"goal {setting['goal']:g}", (1, setting["goal"]), xycoords=("axes fraction", "data"), xytext=(0, 4),
-        textcoords="offset points", ha="right", fontsize=9, color=FAINT,
+        f"goal {goal:g}", (0, goal), xycoords=("axes fraction", "data"), xytext=(5, -4), va="top",
+        textcoords="offset points", fontsize=10, color=FAINT,
     )  # fmt: skip
-    axes.set_ylim(lowest * 0.92, min(start, setting["goal"] * 2.2))
+    if start > CONTRAST * goal:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_ylim(lowest * 0.8, start * 1.1)
+    else:
+        axes.set_ylim(max(lowest - 0.08 * goal, 0), min(start, goal * 2.2))
     axes.set_xlim(left=0)
     _dress(axes, label)
 
@@ -92,9 +128,16 @@ def _figure(title: str, told: str) -> Figure:
     figure = Figure(figsize=(13.33, 6.2), facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12, wspace=0.04)
     FigureCanvasAgg(figure)
-    figure.suptitle(f"{title}\n", x=0.012, ha="left", fontsize=18, fontweight="bold", color=INK)
-    figure.text(0.0135, 0.925, told, ha="left", va="top", fontsize=11, color=FAINT)
+    figure.suptitle(f"{title}\n\n", x=0.012, ha="left", fontsize=18, fontweight="bold", color=INK)
+    figure.text(0.0135, 0.925, told, ha="left", va="top", fontsize=11, color=FAINT, linespacing=1.5)
     return figure
+
+
+def _legend(figure: Figure, axes: Axes, size: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=size, labelcolor=INK
+    )  # fmt: skip
 
 
 def _dress(axes: Axes, label: str) -> None:

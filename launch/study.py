@@ -11,18 +11,22 @@ import click
 from common.settings import Command
 from common.training_flags import training_flags
 
-STALENESS: dict[str, Any] = {
-    "schedule": "minibatch",
-    "consistency": "async",
-    "optimizer": "sgd",
-    "mean_gradient": True,
-    "learning_rate": 200.0,
-    "final_rate": 1.0,
-    "dim": 32,
-    "tied": True,
-    "epochs": 3,
-    "x_max": 10.0,
-    "alpha": 0.75,
+STALENESS: dict[str, dict[str, Any]] = {
+    "glove": {
+        "schedule": "minibatch",
+        "consistency": "async",
+        "optimizer": "sgd",
+        "mean_gradient": True,
+        "learning_rate": 200.0,
+        "final_rate": 1.0,
+        "dim": 32,
+        "tied": True,
+        "epochs": 3,
+        "x_max": 10.0,
+        "alpha": 0.75,
+        "batch_size": 2048,
+    },
+    "tensors": {"consistency": "async", "optimizer": "sgd", "learning_rate": 1.0, "epochs": 60, "batch_size": 32},
 }
 """What `study staleness` trains with where nothing else is said."""
 
@@ -67,10 +71,19 @@ def speedup(
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; what is in it is not done again.")
 @click.option("--workers", type=int, multiple=True, default=[16], help="Worker processes; repeat for more settings.")
 @click.option(
-    "--batch", "batches", type=int, multiple=True, default=[2048], help="Entries in a batch; may be repeated."
+    "--batch",
+    "batches",
+    type=int,
+    multiple=True,
+    show_default="2048 entries, or 32 images",
+    help="Examples in a batch; repeat for more settings.",
 )
 @click.option(
-    "--latency", multiple=True, default=["pareto:20ms"], metavar="TIME", help="As of `worker`; may be repeated."
+    "--latency",
+    multiple=True,
+    default=["pareto:20ms"],
+    metavar="TIME",
+    help="As of `worker`; repeat for more.",
 )
 @click.option("--mode", multiple=True, default=["sync"], metavar="MODE", help="Modes to compare with; repeat for more.")
 @click.option(
@@ -104,25 +117,38 @@ def staleness(
 ) -> dict[str, Any]:  # fmt: skip
     """Synchronous, asynchronous and staleness-aware training by minibatches, under simulated latency.
 
-    Leaves REPORT.md, report.json, pictures and each run in OUT. Unless told otherwise: plain descent on mean gradients
-    at a constant rate of 200, 32 tied dimensions, 3 epochs.
+    DATASET is a folder of `preprocess`; or `digits` (the images that scikit-learn carries) or a folder with MNIST's
+    files, for a small dense network instead of word vectors.
+
+    Every method trains at each of a few rates, then with more seeds at its best one. What is to be done, and how long
+    it takes at most, is said first; stopped and started again, it goes on where it was. Leaves REPORT.md, report.json,
+    pictures and each run in OUT.
+
+    Unless told otherwise: plain descent on mean gradients at a constant rate. Word vectors: 32 tied dimensions,
+    3 epochs, a rate of 200. Images: 64 hidden units, 60 epochs, a rate of 1.
     """
+    from common.errors import UsageError
     from common.options import TrainingOptions
 
-    from .crowd import GloveWorkload, watch
-    from .study_staleness import StalenessConfig, run
-    from .virtual import VirtualGlove
+    from . import crowd
+    from . import virtual as without_clock
+    from .problems import GloveProblem, problem
+    from .study_staleness import REPORT, StalenessConfig, run
 
+    trained = problem(dataset)
+    objective = "glove" if isinstance(trained, GloveProblem) else "tensors"
     given = {key: value for key, value in training.items() if _told(ctx, key)}
-    options = TrainingOptions.of_vectors(**{**training, **STALENESS, **given})
+    options = TrainingOptions.from_flags(**{**training, "objective": objective, **STALENESS[objective], **given})
+    if options.objective != objective:
+        raise UsageError(f"{trained.name}: this is not for the objective {options.objective}")
+    batches = batches or (options.batch_size,)
     config = StalenessConfig(out, options, workers, batches, latency, policy, mode, share, seeds, seconds, goal)
     if virtual:
-        glove = VirtualGlove(dataset)
-        way, clock = lambda options, scene, _: glove.watch(options, scene), "virtual time"
+        way, clock = lambda options, scene, _: without_clock.watch(trained, options, scene), "virtual time"
     else:
-        way, clock = partial(watch, GloveWorkload(dataset)), "server and worker processes"
-    result = run(config, way, f"{dataset.name}, {clock}", lambda line: click.echo(line, err=True))
-    click.echo((out / "REPORT.md").read_text(encoding="utf-8"))
+        way, clock = partial(crowd.watch, crowd.workload(trained)), "server and worker processes"
+    result = run(config, way, (trained.name, clock, trained.unit), lambda line: click.echo(line, err=True))
+    click.echo((out / REPORT).read_text(encoding="utf-8"))
     return result
 
 

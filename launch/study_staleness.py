@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ SEEN, FACTS, REPORT = "seen.json", "report.json", "REPORT.md"
 POLICY_DEFAULTS = ("inverse", "hyperbolic:8", "gap", "dc:0.01")
 GOAL_AT = 2 / 3
 """The goal is the loss that plain asynchronous training at its best rate has after so much of its entries."""
+AROUND_S = 4.0
+"""What a training with real processes takes beside itself: its start and its end."""
 
 
 @dataclass(frozen=True)
@@ -82,22 +85,39 @@ class StalenessConfig:
         ]
         return found + [Method(policy, staleness=policy) for policy in self.policies]
 
+    @property
+    def trainings(self) -> int:
+        """How many there are if of no method a further seed diverges at its best rate."""
+        each = [len(self.shares_of(m)) + self.seeds - 1 for m in self.methods(1)]
+        return sum(each) * len(self.scenes()) * len(self.batch_sizes)
+
+    def shares_of(self, method: Method) -> tuple[float, ...]:
+        """The fractions of the learning rate at which a method is tried."""
+        return (method.only_share,) if method.only_share else self.shares
+
 
 Watch = Callable[[TrainingOptions, Scene, Path], Seen]
 """Carries out one training, which may leave files in a folder."""
 
 
-def run(config: StalenessConfig, watch: Watch, name: str, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Train everything, write table and pictures; returns the facts."""
+def run(
+    config: StalenessConfig, watch: Watch, what: tuple[str, str, str], tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Train everything, write table and pictures; returns the facts.
+
+    `what` says what is trained, by which clock, and what its examples are called.
+    """
     before = surroundings()
     config.out.mkdir(parents=True, exist_ok=True)
-    settings = []
-    for scene in config.scenes():
-        for batch in config.batch_sizes:
-            settings.append(_setting(config, watch, scene, batch, tell))
+    name, clock, unit = what
+    tell(_announced(config, name, clock))
+    study = _Study(config, watch, tell)
+    settings = [study.setting(scene, batch) for scene in config.scenes() for batch in config.batch_sizes]
     result = {
         "surroundings": before,
         "workload": name,
+        "clock": clock,
+        "unit": unit,
         "options": config.options.as_message(),
         "seeds": config.seeds,
         "seconds": config.seconds,
@@ -108,54 +128,76 @@ def run(config: StalenessConfig, watch: Watch, name: str, tell: Callable[[str], 
     return result
 
 
-def _setting(
-    config: StalenessConfig, watch: Watch, scene: Scene, batch: int, tell: Callable[[str], None]
-) -> dict[str, Any]:
-    """All methods in one scene with one size of batches."""
-    folder = config.out / f"{scene.workers}-workers-batch-{batch}-{_plain(scene.latency[0])}"
-    rows = []
-    for method in config.methods(scene.workers):
-        there = dataclasses.replace(scene, workers=1) if method.alone else scene
-        place = folder / _plain(method.title)
+def _announced(config: StalenessConfig, name: str, clock: str) -> str:
+    """What is going to be done, and for how long."""
+    methods = ", ".join(method.title for method in config.methods(config.workers[0]))
+    minutes = config.trainings * (config.seconds + AROUND_S) / 60
+    return (
+        f"{name}; {clock}\n"
+        f"methods: {methods}\n"
+        f"{config.trainings} trainings of at most {config.seconds:g} s each, "
+        f"{'as fast as this machine computes them' if 'virtual' in clock else f'{minutes:.0f} minutes at most'}; "
+        f"what is in {config.out} already is not done again"
+    )
 
-        def seen(share: float, seed: int, method: Method = method, there: Scene = there, place: Path = place) -> Seen:
-            rate = config.options.learning_rate * share
-            options = dataclasses.replace(
-                config.options, learning_rate=rate, seed=config.options.seed + seed, batch_size=batch,
+
+class _Study:
+    """Carries out what a study is made of and tells of each training."""
+
+    def __init__(self, config: StalenessConfig, watch: Watch, tell: Callable[[str], None]) -> None:
+        self._config, self._watch, self._tell = config, watch, tell
+        self._asked: set[Path] = set()
+
+    def setting(self, scene: Scene, batch: int) -> dict[str, Any]:
+        """All methods in one scene with one size of batches."""
+        folder = f"{scene.workers}-workers-batch-{batch}-{_plain(scene.latency[0])}"
+        rows = [self._row(method, scene, batch, folder) for method in self._config.methods(scene.workers)]
+        setting = {"workers": scene.workers, "batch_size": batch, "latency": scene.latency[0], "methods": rows}
+        return {**setting, "goal": self._config.goal or _goal(rows), "folder": folder}
+
+    def _row(self, method: Method, scene: Scene, batch: int, folder: str) -> dict[str, Any]:
+        """One method at every rate, and with every seed at the best at which none diverges."""
+        options, place = self._config.options, self._config.out / folder / _plain(method.title)
+        there = dataclasses.replace(scene, workers=1) if method.alone else scene
+
+        def seen(share: float, seed: int) -> Seen:
+            rate = options.learning_rate * share
+            own = dataclasses.replace(
+                options, learning_rate=rate, seed=options.seed + seed, batch_size=batch,
                 consistency=method.consistency, staleness=method.staleness,
             )  # fmt: skip
-            return _once(watch, options, there, place / f"rate-{rate:g}-seed-{seed}", tell)
+            return self._once(own, there, place / f"rate-{rate:g}-seed-{seed}")
 
-        shares = (method.only_share,) if method.only_share else config.shares
+        shares = self._config.shares_of(method)
         tried = {share: seen(share, 0) for share in shares}
         for best in sorted(shares, key=lambda share: (tried[share].ended == "diverged", tried[share].loss[-1])):
-            runs = [seen(best, seed) for seed in range(config.seeds)]
+            runs = [seen(best, seed) for seed in range(self._config.seeds)]
             if all(one.ended != "diverged" for one in runs):
                 break
-        rate = config.options.learning_rate
-        rows.append(
-            {
-                "method": method.title,
-                "rate": rate * best,
-                "tried": {f"{rate * share:g}": _ending(one) for share, one in tried.items()},
-                "runs": [one.as_json() for one in runs],
-            }
+        return {
+            "method": method.title,
+            "mode": method.consistency,
+            "policy": method.staleness,
+            "rate": options.learning_rate * best,
+            "tried": {f"{options.learning_rate * share:g}": _ending(one) for share, one in tried.items()},
+            "runs": [one.as_json() for one in runs],
+        }
+
+    def _once(self, options: TrainingOptions, scene: Scene, place: Path) -> Seen:
+        """One training, unless it is on disk; what is there of one that was cut short is done anew."""
+        self._asked.add(place)
+        found = place / SEEN
+        if found.exists():
+            return Seen(**json.loads(found.read_text(encoding="utf-8")))
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        seen = self._watch(options, scene, place)
+        counted = f"{len(self._asked)}/{max(self._config.trainings, len(self._asked))}"
+        self._tell(
+            f"{counted} {'/'.join(place.parts[-3:])}: {seen.ended} after {seen.t[-1]:.1f} s, loss {seen.loss[-1]:.4f}"
         )
-    setting = {"workers": scene.workers, "batch_size": batch, "latency": scene.latency[0], "methods": rows}
-    return {**setting, "goal": config.goal or _goal(rows), "folder": folder.name}
-
-
-def _once(watch: Watch, options: TrainingOptions, scene: Scene, place: Path, tell: Callable[[str], None]) -> Seen:
-    """One training, unless it is on disk."""
-    found = place / SEEN
-    if found.exists():
-        return Seen(**json.loads(found.read_text(encoding="utf-8")))
-    place.mkdir(parents=True, exist_ok=True)
-    seen = watch(options, scene, place)
-    told = "/".join(place.parts[-3:])
-    tell(f"{told}: {seen.ended} after {seen.t[-1]:.1f} s, loss {seen.loss[-1]:.4f}")
-    write_text_atomically(found, json.dumps(seen.as_json()) + "\n")
-    return seen
+        write_text_atomically(found, json.dumps(seen.as_json()) + "\n")
+        return seen
 
 
 def _goal(rows: Sequence[dict[str, Any]]) -> float:

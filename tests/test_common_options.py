@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import msgpack
 import pytest
 
 from common.errors import UsageError
 from common.options import CONSISTENCIES, DEFAULTS, OBJECTIVES, OPTIMIZERS, SCHEDULES, TrainingOptions, spoken
+from common.training_flags import training_flags
 
 
 def test_the_defaults_are_allowed() -> None:
@@ -83,6 +85,14 @@ def test_an_objective_brings_its_defaults_and_gives_way_to_what_is_given() -> No
 def test_skip_gram_is_refused_what_it_does_not_have(flags: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(flags))):
         TrainingOptions.from_flags(objective="sgns", **flags)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_command_without_flags_has_the_defaults_of_its_objective(objective: str) -> None:
+    """A flag with a default of its own would hide the objective's."""
+    command = click.command()(training_flags(lambda **flags: TrainingOptions.from_flags(**flags)))
+    options = command.main(["--objective", objective], standalone_mode=False)
+    assert options == TrainingOptions.from_flags(objective=objective)
 
 
 def test_every_name_has_a_place() -> None:

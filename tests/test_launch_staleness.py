@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from handmade import random_dataset
 from processes import Flow
 
-from common.errors import UsageError
+from common.errors import ArtifactError, UsageError
 from common.options import TrainingOptions
-from launch.crowd import Scene
+from launch import crowd, study_staleness
+from launch.crowd import Scene, Seen
+from launch.problems import ImageProblem, problem
 from launch.staleness_report import time_to
-from launch.study_staleness import StalenessConfig
-from launch.virtual import VirtualGlove
+from launch.study_staleness import StalenessConfig, run
+from launch.virtual import watch
 
 LONG_S = 110.0
 OPTIONS = TrainingOptions(schedule="minibatch", consistency="async")
@@ -80,10 +84,86 @@ def test_the_control_is_the_largest_rate_divided_by_the_workers(tmp_path: Path) 
     assert [m.title for m in methods if m.alone] == ["one worker"]
 
 
+class Images(ImageProblem):
+    """A few random images, of which a server and workers know as much as of any others."""
+
+    def __init__(self) -> None:
+        draw = np.random.default_rng(3)
+        super().__init__("noise", draw.random((40, 3, 2)), draw.integers(0, 10, 40))
+
+
+def test_the_slope_of_the_network_is_that_of_its_loss() -> None:
+    """By finite differences, in double precision, at every parameter of each layer that is looked at."""
+    images, some = Images(), np.arange(30)
+    network = images.network(1).astype(np.float64)
+    slope, loss = images.slope(network, some)
+    assert loss == pytest.approx(np.log(10), rel=0.5)
+    for at in (*range(0, images.size, 97), images.size - 1):
+        above, below = network.copy(), network.copy()
+        above[at] += 1e-5
+        below[at] -= 1e-5
+        difference = (images.slope(above, some)[1] - images.slope(below, some)[1]) / 2e-5
+        assert slope[at] == pytest.approx(difference, rel=1e-4, abs=1e-8)
+
+
+def test_processes_and_virtual_time_train_the_same_network_in_step(tmp_path: Path) -> None:
+    """Dense: a server of tensors and two workers over TCP; the same losses as without any process."""
+    images, scene = Images(), Scene(2, ("1ms",), 60.0)
+    options = TrainingOptions.of_tensors(
+        consistency="sync", optimizer="sgd", learning_rate=0.5, epochs=10, batch_size=8
+    )
+    real = crowd.watch(crowd.workload(images), options, scene, tmp_path)
+    thought = watch(images, options, scene)
+    assert (real.ended, thought.ended) == ("complete", "complete")
+    assert thought.gradients[-1] == 50
+    assert thought.loss[-1] < thought.loss[0]
+    by_gradients = dict(zip(thought.gradients, thought.loss, strict=True))
+    assert real.gradients[0] == 0
+    for gradients, loss in zip(real.gradients, real.loss, strict=True):
+        assert gradients % 2 == 0
+        assert loss == pytest.approx(by_gradients[gradients], rel=1e-4)
+
+
+def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One training, of which an earlier run of the study has left half; without the pictures."""
+    monkeypatch.setattr(study_staleness, "report", lambda *_: "")
+    (tmp_path / "1-workers-batch-8-0ms" / "async" / "rate-0.5-seed-0" / "run").mkdir(parents=True)
+    options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.5, epochs=2)
+    config = StalenessConfig(
+        tmp_path, options, workers=(1,), batch_sizes=(8,), latencies=("0ms",), policies=("inverse",), modes=("sync",),
+        shares=(1.0,), seeds=1,
+    )  # fmt: skip
+    images, places, told = Images(), [], list[str]()
+
+    def way(options: TrainingOptions, scene: Scene, place: Path) -> Seen:
+        places.append(place)
+        assert not list(place.iterdir())
+        return watch(images, options, scene)
+
+    run(config, way, (images.name, "virtual time", images.unit), told.append)
+    assert len(places) == config.trainings == 5
+    assert "5 trainings of at most 15 s each, as fast as this machine computes them" in told[0]
+    assert told[1].startswith("1/5 ")
+    run(config, way, (images.name, "virtual time", images.unit), told.append)
+    assert len(places) == 5, "what is on disk is not trained again"
+
+
+def test_mnists_files_are_read_packed_or_not(tmp_path: Path) -> None:
+    head = bytes([0, 0, 8, 3]) + np.array([2, 2, 1], ">i4").tobytes()
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(head + bytes([0, 255, 51, 102]))
+    labels = bytes([0, 0, 8, 1]) + np.array([2], ">i4").tobytes() + bytes([7, 9])
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+    images = problem(tmp_path)
+    assert (images.examples, images.unit) == (2, "images")
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels)[:-9])
+    with pytest.raises(ArtifactError, match="no images in train-labels"):
+        problem(tmp_path)
+
+
 def test_virtual_time_is_the_same_every_time_and_knows_what_waiting_costs(tmp_path: Path) -> None:
     """Four workers, one of them slow: in step all go at its pace; otherwise its gradients alone are old."""
     random_dataset(tmp_path / "data", size=40)
-    glove = VirtualGlove(tmp_path / "data")
+    glove = problem(tmp_path / "data")
     scene = Scene(4, ("95ms", "5ms"), 1000.0)
     seen = {}
     for mode in ("async", "sync", "ssp:2"):
@@ -91,7 +171,7 @@ def test_virtual_time_is_the_same_every_time_and_knows_what_waiting_costs(tmp_pa
             schedule="minibatch", consistency=mode, optimizer="sgd", mean_gradient=True, learning_rate=0.1, dim=8,
             tied=True, batch_size=16, epochs=6,
         )  # fmt: skip
-        seen[mode], again = glove.watch(options, scene), glove.watch(options, scene)
+        seen[mode], again = watch(glove, options, scene), watch(glove, options, scene)
         assert seen[mode] == again
         assert seen[mode].ended == "complete"
         assert seen[mode].loss[-1] < seen[mode].loss[0]
