@@ -102,7 +102,7 @@ class Spec:
         """The same as text, for a checkpoint."""
         return json.dumps([[t.name, t.shape, t.dtype, t.trained] for t in self.tensors])
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """Of the table: float64 when some trained tensor is, else float32."""
         return np.dtype("<f8" if any(t.trained and t.dtype == "<f8" for t in self.tensors) else "<f4")

@@ -66,6 +66,11 @@ class TorchModel:
         """The gradients that the last backward pass left; a parameter that took no part has none."""
         return {name: _as_numpy(p.grad) for name, p in self._trained.items() if p.grad is not None}
 
+    def forget_gradients(self) -> None:
+        """As `zero_grad`, which would look for the parameters in every layer once more."""
+        for parameter in self._trained.values():
+            parameter.grad = None
+
     def _all(self) -> dict[str, Any]:
         return {**self._trained, **self._frozen, **self._buffers}
 
@@ -89,7 +94,7 @@ class TorchTrainer:
             self.model.load(self._ps.pull())
         except Finishing:
             return False
-        self.model.module.zero_grad(set_to_none=True)
+        self.model.forget_gradients()
         loss = loss_of(self.model.module)
         loss.backward()
         self._ps.push(self.model.gradients(), loss=float(loss.detach()), examples=examples)
