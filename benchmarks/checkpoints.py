@@ -24,7 +24,7 @@ from watching import FREE, glovewire, told, until
 
 from common.measured import surroundings
 from common.messages import Checkpoint, Message
-from worker.client import Client, raised
+from worker.client import Conversation, raised
 
 SLOWER = 0.9
 SOON = Checkpoint(-1)
@@ -55,7 +55,7 @@ def measure(dataset: str, rounds: int, seconds: float) -> dict[str, Any]:
         address = said.split()[1]
         for name in ("w0", "w1"):
             stack.enter_context(glovewire("worker", dataset, "--server", address, "--name", name, "--no-verify"))
-        client = stack.enter_context(Client([address], "bench"))
+        client = stack.enter_context(Conversation([address], "bench"))
         until(lambda: told(client)["entries"] > 0, "training")
         window(client, run, seconds, writing=True)  # the first one warms everything and does not count
         paces: dict[bool, list[float]] = {False: [], True: []}
@@ -79,7 +79,7 @@ def measure(dataset: str, rounds: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def window(client: Client, run: Path, seconds: float, *, writing: bool) -> tuple[float, int]:
+def window(client: Conversation, run: Path, seconds: float, *, writing: bool) -> tuple[float, int]:
     """Entries per second over one window, and how many checkpoints were written in it."""
     began, before = time.monotonic(), told(client)["entries"]
     answers: list[Message] = []

@@ -30,7 +30,7 @@ from common import messages as m
 from common import sockets, wire
 from common.dataset import Dataset
 from common.errors import GlovewireError
-from worker.client import Client
+from worker.client import Conversation
 
 SAMPLE_EVERY_S = 0.25
 
@@ -132,7 +132,7 @@ def greedy(
 ) -> None:
     """Push, and keep `window` bytes in flight, until killed."""
     values = np.zeros((rows, width), np.float32)
-    with Client([address], f"greedy-{number}", checksum, silence_s=120.0) as client:
+    with Conversation([address], f"greedy-{number}", checksum, silence_s=120.0) as client:
         client.connect()
         while not start.is_set():
             client.poll(100)
@@ -169,7 +169,7 @@ def deaf(address: str, checksum: str, total: int) -> None:
 
 def table_width(address: str) -> int:
     """Floats in one row of the server's table."""
-    with Client([address], "observer") as client:
+    with Conversation([address], "observer") as client:
         client.connect("observer")
         found = client.ask(0, m.Pull("rows", 0, 1, m.NO_VERSION, 0), 30.0)
         return int(getattr(found, "values").shape[1])  # noqa: B009
@@ -177,7 +177,7 @@ def table_width(address: str) -> int:
 
 def shard(address: str) -> dict[str, Any]:
     """What the server says of itself."""
-    with Client([address], "observer") as client:
+    with Conversation([address], "observer") as client:
         found: dict[str, Any] = json.loads(bytes(getattr(client.ask(0, m.Stats(), 60.0), "body", b"{}")))
         return found
 

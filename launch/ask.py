@@ -15,7 +15,7 @@ from common.settings import Command, keys_option, positive, printable
 
 if TYPE_CHECKING:
     from common.messages import Message
-    from worker.client import Client
+    from worker.client import Conversation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,7 +76,7 @@ def checkpoint(servers: tuple[str, ...], timeout: float, keys: Path | None) -> d
     return {"checkpoints": names}
 
 
-def _cut(client: Client, servers: tuple[str, ...], timeout: float) -> list[str]:
+def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[str]:
     """Labels of the checkpoint on each shard; a cut that training has overtaken meanwhile is moved further ahead."""
     from common.errors import NotReady
     from common.messages import Checkpoint, Checkpointed
@@ -96,7 +96,7 @@ def _cut(client: Client, servers: tuple[str, ...], timeout: float) -> list[str]:
             ahead *= 2
 
 
-def _await(client: Client, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
+def _await(client: Conversation, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
     from common.errors import DeadlineExceeded
 
     while len(replies) < count:
@@ -105,7 +105,7 @@ def _await(client: Client, replies: list[Message], count: int, deadline: float, 
             raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: does anybody train?")
 
 
-def _all_shards(client: Client, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
+def _all_shards(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
     """What every shard says of itself; UsageError unless these are all the shards of one training, in any order."""
     found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
     shards = found[0]["shards"]
@@ -115,14 +115,14 @@ def _all_shards(client: Client, servers: tuple[str, ...], timeout: float) -> lis
     return found
 
 
-def _client(servers: tuple[str, ...], keys: Path | None) -> Client:
+def _client(servers: tuple[str, ...], keys: Path | None) -> Conversation:
     from common.keys import of_client
-    from worker.client import Client
+    from worker.client import Conversation
 
-    return Client(servers, "observer", keys=None if keys is None else of_client(keys))
+    return Conversation(servers, "observer", keys=None if keys is None else of_client(keys))
 
 
-def _statistics(client: Client, shard: int, timeout: float) -> dict[str, Any]:
+def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, Any]:
     from common.messages import Stats
 
     reply = client.ask(shard, Stats(), timeout)

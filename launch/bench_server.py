@@ -14,7 +14,7 @@ from common import keys
 from common.artifacts import writing
 from common.options import TrainingOptions
 from common.rows import RowLayout
-from worker.client import Client
+from worker.client import Conversation
 from worker.stores import ServerStore
 
 from .local import training_arguments
@@ -42,7 +42,7 @@ def served(
             ],
         )  # fmt: skip
         address = server.ready_line(time.monotonic() + READY_S).split()[1]
-        with Client([address], "bench", dataset.checksum, keys=mine) as client:
+        with Conversation([address], "bench", dataset.checksum, keys=mine) as client:
             client.connect()
             yield ServerStore(client, options, rows, RowLayout.of(options).width), server.process.pid
     finally:

@@ -24,9 +24,9 @@ from common.modes import BATCH_MODES, Mode
 from common.options import TrainingOptions
 from common.tensors import TABLE
 from worker import objectives
-from worker.client import Client
+from worker.client import Conversation
 from worker.config import WorkerConfig
-from worker.dense import Client as DenseClient
+from worker.dense import Client
 from worker.latency import Latency
 from worker.service import work
 
@@ -75,7 +75,7 @@ class Workload(Protocol):
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """Train as one worker until the run is over."""
 
-    def loss(self, client: Client, options: TrainingOptions) -> tuple[int, float]:
+    def loss(self, client: Conversation, options: TrainingOptions) -> tuple[int, float]:
         """Gradients in the table by now, and the loss on entries that are the same every time."""
 
 
@@ -101,7 +101,7 @@ class GloveWorkload:
         del options
         work(WorkerConfig(self._path, (address,), f"w{number}", verify=False, latency=latency))
 
-    def loss(self, client: Client, options: TrainingOptions) -> tuple[int, float]:
+    def loss(self, client: Conversation, options: TrainingOptions) -> tuple[int, float]:
         """See Workload."""
         rows = client.ask(0, m.Pull("rows", 0, self._problem.dataset.layout.rows, m.NO_VERSION, 0))
         assert isinstance(rows, m.Rows)
@@ -123,7 +123,7 @@ class ImageWorkload:
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """See Workload."""
-        with DenseClient([address], f"w{number}") as server:
+        with Client([address], f"w{number}") as server:
             server.create({NETWORK: self._problem.network(options.seed)})
             batches = self._problem.batches(options, number)
             delays = Latency.parse(latency).draws(options.seed, number)
@@ -132,7 +132,7 @@ class ImageWorkload:
                 time.sleep(delays())
                 server.push({NETWORK: gradient}, loss=loss, examples=options.batch_size)
 
-    def loss(self, client: Client, options: TrainingOptions) -> tuple[int, float]:
+    def loss(self, client: Conversation, options: TrainingOptions) -> tuple[int, float]:
         """See Workload."""
         problem = self._problem
         try:
@@ -171,7 +171,7 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
             what = (workload, options, address, number, latency, log, go)
             crowd.append(fork.Process(target=_one, args=what, daemon=True))
             crowd[-1].start()
-        with Client([address], "watcher") as client:
+        with Conversation([address], "watcher") as client:
             seen = _look(workload, client, options, scene, go)
         if seen.ended == "complete" and server.failed:
             raise server.died()
@@ -199,7 +199,7 @@ def _one(
         workload.work(options, address, number, latency)
 
 
-def _look(workload: Workload, client: Client, options: TrainingOptions, scene: Scene, go: Event) -> Seen:
+def _look(workload: Workload, client: Conversation, options: TrainingOptions, scene: Scene, go: Event) -> Seen:
     """Let it begin, and sample the loss until the end; time 0 is the last moment without a gradient."""
     seen = Seen()
     client.connect(role="observer")
@@ -230,7 +230,7 @@ def _look(workload: Workload, client: Client, options: TrainingOptions, scene: S
         return seen
 
 
-def _count(client: Client, seen: Seen) -> None:
+def _count(client: Conversation, seen: Seen) -> None:
     reply = client.ask(0, m.Stats())
     assert isinstance(reply, m.Statistics)
     facts = json.loads(bytes(reply.body))

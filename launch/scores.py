@@ -19,7 +19,7 @@ from common.rows import RowLayout
 from common.run import load_vectors
 from common.spectrum import evened
 from vectors.evaluate import score
-from worker.client import Client
+from worker.client import Conversation
 from worker.stores import ServerStore
 
 SILENCE_S = 5.0
@@ -45,7 +45,9 @@ class Scorer:
         keys: Path | None = None,
     ) -> None:  # fmt: skip
         self._dataset, self._options, self._files = dataset, options, files
-        self._client = Client(addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else of_client(keys))
+        self._client = Conversation(
+            addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else of_client(keys)
+        )
         self._store: ServerStore | None = None
         self._epoch = 0
 

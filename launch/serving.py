@@ -20,7 +20,7 @@ from common.errors import DeadlineExceeded
 from common.keys import ClientKeys, of_client
 from common.messages import Finish
 from common.options import TrainingOptions
-from worker.client import Client
+from worker.client import Conversation
 
 from .local import training_arguments
 from .processes import READY_S, Child, Children
@@ -90,7 +90,7 @@ def serving(
 def _finish(place: Serving, keys: ClientKeys | None) -> None:
     """End the run on the shards where nobody has."""
     with (
-        Client(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
+        Conversation(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
         contextlib.suppress(DeadlineExceeded),
     ):
         for shard, server in enumerate(place.servers):

@@ -19,7 +19,7 @@ from common.dataset import Dataset
 from common.errors import BindError, GlovewireError
 from server import checkpoint
 from server.daemon import Daemon
-from worker.client import Client
+from worker.client import Conversation
 
 LOCAL = "tcp://127.0.0.1:0"
 
@@ -55,7 +55,7 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def test_a_worker_is_served(daemon: Daemon, one: Shard) -> None:
-    with Client([daemon.address], "w0", one.dataset.checksum) as client:
+    with Conversation([daemon.address], "w0", one.dataset.checksum) as client:
         assert client.connect().run == "run"
         before = client.ask(0, pull(0, 2))
         assert client.ask(0, add(one, 1)) == m.Applied(1, 1, False)
@@ -67,7 +67,7 @@ def test_a_worker_is_served(daemon: Daemon, one: Shard) -> None:
 
 
 def test_the_stream_is_numbered_and_says_who_came(daemon: Daemon, one: Shard) -> None:
-    with sockets.Context() as context, Client([daemon.address], "w0", one.dataset.checksum) as client:
+    with sockets.Context() as context, Conversation([daemon.address], "w0", one.dataset.checksum) as client:
         subscriber = context.subscriber(daemon.stream_address)
         found: list[wire.Numbered] = []
 
@@ -88,7 +88,7 @@ def test_the_stream_is_numbered_and_says_who_came(daemon: Daemon, one: Shard) ->
 
 
 def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path) -> None:
-    with Client([daemon.address], "w0", one.dataset.checksum) as client:
+    with Conversation([daemon.address], "w0", one.dataset.checksum) as client:
         client.connect()
         granted = client.ask(0, m.Lease(1))
         assert isinstance(granted, m.Granted)
@@ -100,7 +100,7 @@ def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path)
 
 
 def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon: Daemon, run: Path) -> None:
-    with Client([daemon.address], "eye") as client:
+    with Conversation([daemon.address], "eye") as client:
         done = client.ask(0, m.Checkpoint(-1))
         assert isinstance(done, m.Checkpointed)
         rows, facts = checkpoint.read(run, done.name, 1)
@@ -110,7 +110,7 @@ def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon:
 
 def test_a_checkpoint_that_cannot_be_written_costs_an_answer_only(daemon: Daemon, run: Path) -> None:
     (run / "checkpoints").write_text("in the way")
-    with Client([daemon.address], "eye") as client:
+    with Conversation([daemon.address], "eye") as client:
         with pytest.raises(GlovewireError, match="cannot be written") as caught:
             client.ask(0, m.Checkpoint(-1))
         assert caught.value.code == "output"
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_an_answer_only(daemon: Daemon
 
 def test_finish_ends_it_and_returns_why(dataset: Dataset, run: Path) -> None:
     daemon = Daemon(shard(dataset, out=run, now=time.monotonic(), **MINIBATCH).core, run, LOCAL, LOCAL)
-    with served(daemon) as ended, Client([daemon.address], "eye") as client:
+    with served(daemon) as ended, Conversation([daemon.address], "eye") as client:
         assert client.ask(0, m.Finish("asked")) == m.Finishing(0)
         until(lambda: bool(ended))
         assert ended == ["asked"]

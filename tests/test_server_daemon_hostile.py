@@ -22,7 +22,7 @@ from common import messages as m
 from common import sockets, wire
 from server.daemon import Daemon
 from server.offenders import MAX_ERRORS
-from worker.client import Client
+from worker.client import Conversation
 
 LOCAL = "tcp://127.0.0.1:0"
 
@@ -37,7 +37,7 @@ def one(tmp_path: Path) -> Shard:
 def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
     """A daemon whose service is checked before and after, to the last counter."""
     daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL)
-    with served(daemon), Client([daemon.address], "w0", one.dataset.checksum) as client:
+    with served(daemon), Conversation([daemon.address], "w0", one.dataset.checksum) as client:
         client.connect()
         assert client.ask(0, add(one, 1)) == m.Applied(1, 1, False)
         yield daemon

@@ -24,7 +24,7 @@ from common import messages as m
 from common.errors import DeadlineExceeded, NotAdmitted
 from monitor.feed import Feed
 from server.daemon import Daemon
-from worker.client import Client
+from worker.client import Conversation
 
 LOCAL = "tcp://127.0.0.1:0"
 AT_ONCE_S = 20.0
@@ -63,9 +63,9 @@ def open_daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-def client(daemon: Daemon, one: Shard, path: Path | None, silence_s: float = 100.0) -> Client:
+def client(daemon: Daemon, one: Shard, path: Path | None, silence_s: float = 100.0) -> Conversation:
     mine = None if path is None else keys.of_client(path)
-    return Client([daemon.address], "w0", one.dataset.checksum, silence_s, mine)
+    return Conversation([daemon.address], "w0", one.dataset.checksum, silence_s, mine)
 
 
 def turned_away(daemon: Daemon, one: Shard, path: Path | None, words: str) -> None:
@@ -122,7 +122,7 @@ def test_another_server_than_one_knows(daemon: Daemon, one: Shard, ours: Path, t
 def test_something_else_that_listens(words: bytes) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
-        Client([f"tcp://127.0.0.1:{other.getsockname()[1]}"], "w0", silence_s=100) as lost,
+        Conversation([f"tcp://127.0.0.1:{other.getsockname()[1]}"], "w0", silence_s=100) as lost,
     ):
         lost.send(0, m.Stats(), lambda _: None)
         stranger, _ = other.accept()
@@ -164,7 +164,7 @@ def test_a_listener_in_the_middle_reads_nothing(one: Shard, ours: Path, tmp_path
     daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.of_server(ours) if protected else None)
     with served(daemon), listening_in(daemon.address) as (address, seen):
         mine = keys.of_client(ours) if protected else None
-        with Client([address], "w0", one.dataset.checksum, keys=mine) as worker:
+        with Conversation([address], "w0", one.dataset.checksum, keys=mine) as worker:
             worker.connect()
             worker.ask(0, add(one, 1, 1.0))
             worker.ask(0, m.Bye(""))

@@ -14,7 +14,7 @@ from common import sockets, wire
 from server import outbox
 from server.daemon import Daemon
 from server.outbox import Outbox
-from worker.client import Client
+from worker.client import Conversation
 
 BIG = outbox.PER_PEER_BYTES
 
@@ -77,7 +77,7 @@ def test_a_worker_that_never_reads_gets_no_more_and_harms_nobody(
     one = shard(dataset, out=tmp_path / "run", now=time.monotonic(), dim=496, **ASYNC)
     daemon = Daemon(one.core, tmp_path / "run", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
     everything = pull(0, 400)
-    with served(daemon), sockets.Context() as context, Client([daemon.address], "w", dataset.checksum) as client:
+    with served(daemon), sockets.Context() as context, Conversation([daemon.address], "w", dataset.checksum) as client:
         deaf = context.dealer(daemon.address)
         for number, message in enumerate([m.Hello("worker", "deaf", 1, dataset.checksum), *[everything] * 200], 1):
             sockets.send(deaf, [b"", *wire.encode(number, message)])

@@ -26,7 +26,7 @@ from common.errors import (
 )
 from worker import client as clients
 from worker import link as links
-from worker.client import Client
+from worker.client import Conversation
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_a_request_is_repeated_until_it_is_answered_and_answered_once() -> None:
     def third_time(heard: Heard) -> m.Message | None:
         return m.Applied(1, 1, False) if isinstance(heard.message, m.Push) and heard.before == 2 else None
 
-    with fake_server(with_replies(third_time)) as server, Client([server.address], "w", silence_s=10) as client:
+    with fake_server(with_replies(third_time)) as server, Conversation([server.address], "w", silence_s=10) as client:
         client.connect()
         assert client.ask(0, one_row()) == m.Applied(1, 1, False)
         pushes = server.messages(m.Push)
@@ -76,7 +76,7 @@ def test_replies_find_their_requests_in_any_order() -> None:
         number = np.frombuffer(str(heard.number).encode(), np.uint8)
         return None if heard.number == first and heard.before == 0 else m.Statistics(number)
 
-    with fake_server() as server, Client([server.address], "w") as client:
+    with fake_server() as server, Conversation([server.address], "w") as client:
         server.script = backwards
         replies: list[tuple[int, bytes]] = []
         for n in range(3):
@@ -89,7 +89,7 @@ def test_replies_find_their_requests_in_any_order() -> None:
 
 
 def test_a_second_answer_to_a_request_is_ignored() -> None:
-    with fake_server(lambda heard: m.Alive(False)) as server, Client([server.address], "w") as client:
+    with fake_server(lambda heard: m.Alive(False)) as server, Conversation([server.address], "w") as client:
         answers: list[m.Message] = []
         client.send(0, m.Beat(), answers.append)
         until(lambda: len(server.heard) == 1)
@@ -105,7 +105,7 @@ def test_a_server_that_parks_a_request_hears_that_we_live() -> None:
             return m.Done("complete")
         return None
 
-    with fake_server() as server, Client([server.address], "w", silence_s=5) as client:
+    with fake_server() as server, Conversation([server.address], "w", silence_s=5) as client:
         server.script = with_replies(park)
         client.connect()
         assert client.ask(0, m.Lease(1)) == m.Done("complete")
@@ -124,7 +124,7 @@ def test_a_server_that_does_not_know_us_hears_hello_again_and_what_was_pending()
             return m.Refused(UnknownSession.code, "say hello first")
         return m.Applied(heard.message.sequence, 1, False)
 
-    with fake_server() as server, Client([server.address], "w", "data", silence_s=10) as client:
+    with fake_server() as server, Conversation([server.address], "w", "data", silence_s=10) as client:
         server.script = with_replies(forgets)
         client.connect()
         applied: list[m.Message] = []
@@ -142,7 +142,7 @@ def test_a_server_that_does_not_know_us_hears_hello_again_and_what_was_pending()
 def test_processes_of_one_name_differ_in_their_incarnation() -> None:
     with fake_server() as server:
         for _ in range(2):
-            with Client([server.address], "w") as client:
+            with Conversation([server.address], "w") as client:
                 client.connect()
         hellos = [heard.message for heard in server.messages(m.Hello)]
         assert len({hello.incarnation for hello in hellos if isinstance(hello, m.Hello)}) == 2
@@ -153,7 +153,7 @@ def test_processes_of_one_name_differ_in_their_incarnation() -> None:
 
 def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
     address = nobody()
-    with Client([address], "w") as client:
+    with Conversation([address], "w") as client:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=f"no server answers at {address}"):
             client.connect(timeout_s=0.2)
@@ -162,7 +162,7 @@ def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
 
 def test_of_several_servers_only_the_silent_one_is_named() -> None:
     missing = nobody()
-    with fake_server() as server, Client([server.address, missing], "w") as client:
+    with fake_server() as server, Conversation([server.address, missing], "w") as client:
         with pytest.raises(DeadlineExceeded) as caught:
             client.connect(timeout_s=2.0)
         assert missing in str(caught.value)
@@ -170,7 +170,7 @@ def test_of_several_servers_only_the_silent_one_is_named() -> None:
 
 
 def test_a_server_that_falls_silent_is_named() -> None:
-    with fake_server() as server, Client([server.address], "w", silence_s=1.0) as client:
+    with fake_server() as server, Conversation([server.address], "w", silence_s=1.0) as client:
         client.connect()
         server.script = lambda heard: None
         with pytest.raises(DeadlineExceeded, match=server.address):
@@ -181,7 +181,7 @@ def test_a_server_that_falls_silent_is_named() -> None:
 
 def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "PARTING_S", 0.2)
-    with fake_server() as server, Client([server.address], "w", silence_s=30) as client:
+    with fake_server() as server, Conversation([server.address], "w", silence_s=30) as client:
         client.connect()
         server.script = lambda heard: None
         client.send(0, one_row(), lambda reply: None)
@@ -194,14 +194,14 @@ def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypa
 def test_an_answer_that_takes_too_long_is_given_up() -> None:
     with (
         fake_server() as server,
-        Client([server.address], "w") as client,
+        Conversation([server.address], "w") as client,
         pytest.raises(DeadlineExceeded, match=server.address),
     ):
         client.ask(0, m.Stats(), timeout_s=0.2)
 
 
 def test_silence_counts_only_while_somebody_owes_an_answer() -> None:
-    with fake_server() as server, Client([server.address], "w", silence_s=1.0) as client:
+    with fake_server() as server, Conversation([server.address], "w", silence_s=1.0) as client:
         client.connect()
         until(lambda: time.monotonic() - client.links[0].heard > 1.1)
         client.poll(0)
@@ -216,7 +216,7 @@ def test_a_refusal_is_raised_as_the_error_that_it_names(kind: type[GlovewireErro
     def refuse(heard: Heard) -> m.Message | None:
         return m.Refused(kind.code, "because") if isinstance(heard.message, m.Stats) else None
 
-    with fake_server(with_replies(refuse)) as server, Client([server.address], "w") as client:
+    with fake_server(with_replies(refuse)) as server, Conversation([server.address], "w") as client:
         client.connect()
         with pytest.raises(kind, match="because") as caught:
             client.ask(0, m.Stats())
@@ -226,7 +226,7 @@ def test_a_refusal_is_raised_as_the_error_that_it_names(kind: type[GlovewireErro
 
 @pytest.mark.parametrize("kind", [DatasetMismatch, VersionMismatch, Finishing])
 def test_a_hello_that_is_refused_is_said_at_once(kind: type[GlovewireError]) -> None:
-    with fake_server(lambda _: m.Refused(kind.code, "no")) as server, Client([server.address], "w") as client:
+    with fake_server(lambda _: m.Refused(kind.code, "no")) as server, Conversation([server.address], "w") as client:
         began = time.monotonic()
         with pytest.raises(kind, match="no"):
             client.connect(timeout_s=100)
@@ -245,7 +245,7 @@ def test_something_else_at_the_address_is_said_to_be_something_else(monkeypatch:
         )
 
     monkeypatch.setattr(wire, "encode", of_tomorrow)
-    with fake_server() as server, Client([server.address], "w") as client:
+    with fake_server() as server, Conversation([server.address], "w") as client:
         with pytest.raises(ProtocolError, match="protocol version 99") as caught:
             client.connect()
         assert server.address in str(caught.value)
@@ -259,7 +259,7 @@ def shard_script(number: int, shards: int, **options: object) -> Callable[[Heard
 
 
 def connected(servers: list[FakeServer]) -> m.Welcome:
-    with Client([server.address for server in servers], "w") as client:
+    with Conversation([server.address for server in servers], "w") as client:
         return client.connect()
 
 
@@ -281,13 +281,13 @@ def test_shards_of_different_trainings_are_refused() -> None:
 
 def test_addresses_are_checked_before_anything_is_opened() -> None:
     with pytest.raises(UsageError, match="no server address"):
-        Client([], "w")
+        Conversation([], "w")
     with pytest.raises(UsageError, match="is not an address"):
-        Client(["tcp://127.0.0.1:1", "nowhere"], "w")
+        Conversation(["tcp://127.0.0.1:1", "nowhere"], "w")
 
 
 def test_what_is_asked_is_counted_and_closing_twice_is_fine() -> None:
-    with fake_server() as server, Client([server.address], "w") as client:
+    with fake_server() as server, Conversation([server.address], "w") as client:
         client.connect()
         before = client.bytes_sent
         client.ask(0, m.Beat())

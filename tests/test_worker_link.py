@@ -13,7 +13,7 @@ from common import messages as m
 from common.errors import OutOfOrder, UnknownSession
 from worker import client as clients
 from worker import link as links
-from worker.client import Client
+from worker.client import Conversation
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_a_worker_whose_session_is_over_is_told_so_at_once() -> None:
             return welcome()
         return m.Refused(UnknownSession.code, "the session of 'w' is over")
 
-    with fake_server() as server, Client([server.address], "w", "data", silence_s=5) as client:
+    with fake_server() as server, Conversation([server.address], "w", "data", silence_s=5) as client:
         server.script = over
         client.connect()
         client.send(0, one_row(), lambda reply: None)
@@ -52,7 +52,7 @@ def test_what_came_out_of_order_is_sent_again_in_its_order() -> None:
             return m.Refused(OutOfOrder.code, "push 2 came before push 1")
         return m.Applied(heard.message.sequence, 1, False)
 
-    with fake_server() as server, Client([server.address], "w", "data", silence_s=10) as client:
+    with fake_server() as server, Conversation([server.address], "w", "data", silence_s=10) as client:
         server.script = lambda heard: loses(heard) or polite(heard)
         client.connect()
         applied: list[m.Message] = []
@@ -73,7 +73,7 @@ def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest
     with (
         fake_server(shard(0)) as idle,
         fake_server(shard(1)) as stopped,
-        Client([idle.address, stopped.address], "w") as client,
+        Conversation([idle.address, stopped.address], "w") as client,
     ):
         client.connect()
         client.send(1, m.Stats(), lambda reply: None)

@@ -30,11 +30,12 @@ HELLO_AGAIN_S = 0.5
 APART = "the shards did not come to be in one run: do they share the run folder?"
 
 
-class Client:
+class Conversation:
     """Talks to all shards as one worker (or observer) called `name`; use it as a context manager.
 
     `dataset` is the dataset's checksum, "" for observers. Every wait ends at a deadline with DeadlineExceeded naming
     the shard that is silent; refusals arrive as the GlovewireError that they name. Servers that have `keys` want ours.
+    For programs of people's own there is `worker.dense.Client`, which speaks of tensors.
     """
 
     def __init__(

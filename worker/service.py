@@ -17,7 +17,7 @@ from common.options import TrainingOptions
 from common.rows import RowLayout
 
 from . import objectives
-from .client import Client
+from .client import Conversation
 from .config import WorkerConfig
 from .latency import Latency
 from .metrics import WorkerMetrics
@@ -51,7 +51,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     sent, reason = 0, ""
     with _metrics(config) as metrics:
         while not reason:
-            with Client(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
+            with Conversation(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
                 _stop_on_signals(client)
                 client.on_sent = metrics.sent
                 try:
@@ -81,7 +81,7 @@ def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
         yield metrics
 
 
-def _join(client: Client, dataset: Dataset, latency: Latency) -> str:
+def _join(client: Conversation, dataset: Dataset, latency: Latency) -> str:
     """Say hello, train, say goodbye; returns why training ended."""
     try:
         welcome = client.connect()
@@ -99,14 +99,14 @@ def _join(client: Client, dataset: Dataset, latency: Latency) -> str:
         raise
 
 
-def _part(client: Client) -> None:
+def _part(client: Conversation) -> None:
     """Leave before the end, so that nobody waits for us; whatever the servers say to that, we are gone."""
     client.failed = None
     with contextlib.suppress(GlovewireError):
         client.part("left")
 
 
-def _stop_on_signals(client: Client) -> None:
+def _stop_on_signals(client: Conversation) -> None:
     """Let the first SIGTERM or SIGINT end the next wait for a server, so that no message is cut; a second one kills."""
 
     def stop(number: int, _: FrameType | None) -> None:

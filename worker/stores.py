@@ -22,7 +22,7 @@ from common.errors import GlovewireError
 from common.options import TrainingOptions
 from common.sharding import Sharding
 
-from .client import ANY_DELAY_MS, Client, raised
+from .client import ANY_DELAY_MS, Conversation, raised
 
 TABLE = "rows"
 CREDIT_BYTES = 64 << 20
@@ -128,7 +128,7 @@ class ServerStore:
     `latency()` is how many seconds the next push takes on its way, beside what the network takes.
     """
 
-    client: Client
+    client: Conversation
     options: TrainingOptions
     rows: int
     width: int

@@ -19,7 +19,7 @@ from common.options import TrainingOptions
 from common.sharding import Part, Sharding
 from common.tensors import ROW, TABLE, Spec
 
-from .client import ANY_DELAY_MS, Client, raised
+from .client import ANY_DELAY_MS, Conversation, raised
 from .tally import Brought, Tally
 
 PIECE_BYTES = 32 << 20
@@ -45,7 +45,7 @@ class TensorSession:
         self._in_flight = 0
         self._reports, self._tally = 0, Tally()
         self._failure: errors.GlovewireError | None = None
-        self._client = Client(addresses, name, "", timeout_s, keys)
+        self._client = Conversation(addresses, name, "", timeout_s, keys)
         try:
             self.options = TrainingOptions.from_message(self._client.connect(role).options)
         except BaseException:
