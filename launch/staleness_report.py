@@ -50,12 +50,14 @@ def report(result: dict[str, Any], out: Path) -> str:
 def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list[str]:
     unit = result["unit"]
     heading = f"{setting['workers']} workers, batches of {setting['batch_size']} {unit}, latency {setting['latency']}"
-    told = f"{result['workload']}   ·   {result['clock']}\n{heading}   ·   {_seeds(result['seeds'])}"
+    told = f"{result['workload']}   ·   {result['clock']}\n{heading}"
+    seeds = "one seed" if result["seeds"] == 1 else f"median and range of {result['seeds']} seeds"
+    of_seeds = f"{told}   ·   {seeds}"
     best = quickest_policy(setting)
     trio = [_of(setting, title) for title in (_first_mode(setting), "async", best) if title]
     pictures: dict[str, Callable[[Path], None]] = {
-        THREE: lambda path: three(trio, setting["goal"], [_median(_reached(setting, m)) for m in trio], told, path),
-        CURVES: lambda path: curves(setting, told, unit, path),
+        THREE: lambda path: three(trio, setting["goal"], [_median(_reached(setting, m)) for m in trio], of_seeds, path),
+        CURVES: lambda path: curves(setting, of_seeds, unit, path),
         AGES: lambda path: ages(setting, told, path),
     }
     for name, draw in pictures.items():
@@ -124,10 +126,6 @@ def _verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> 
 
 def _first_mode(setting: dict[str, Any]) -> str | None:
     return next((row["method"] for row in setting["methods"] if row["mode"] == row["method"] != "async"), None)
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"median and range of {count} seeds"
 
 
 def _reached(setting: dict[str, Any], row: dict[str, Any]) -> list[tuple[float, int] | None]:

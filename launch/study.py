@@ -81,7 +81,7 @@ def speedup(
 @click.option(
     "--latency",
     multiple=True,
-    default=["pareto:20ms"],
+    default=["pareto:100ms"],
     metavar="TIME",
     help="As of `worker`; repeat for more.",
 )

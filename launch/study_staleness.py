@@ -51,7 +51,7 @@ class StalenessConfig:
     options: TrainingOptions
     workers: tuple[int, ...] = (16,)
     batch_sizes: tuple[int, ...] = (2048,)
-    latencies: tuple[str, ...] = ("pareto:20ms",)
+    latencies: tuple[str, ...] = ("pareto:100ms",)
     policies: tuple[str, ...] = POLICY_DEFAULTS
     modes: tuple[str, ...] = ("sync",)
     shares: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.125)

@@ -223,6 +223,14 @@ def test_a_bound_of_0_is_the_order_of_sync_and_a_bound_of_2_lets_two_steps_pass(
         assert crowd.move(0)
 
 
+def test_whoever_joins_late_stands_beside_the_slowest_and_holds_nobody_up_for_what_it_missed() -> None:
+    crowd = Crowd(StaleSynchronous(1), 2, 0)
+    for worker in (0, 1, 0, 1, 0, 1, 0, 1):
+        assert crowd.move(worker)
+    crowd.mode.joined(2)
+    assert crowd.mode.may_pull(PULL, 0)
+
+
 @quick(40)
 @given(seed=st.integers(0, 1 << 30), workers=st.integers(1, 5))
 def test_with_a_bound_of_0_every_gradient_knows_all_of_the_steps_before(seed: int, workers: int) -> None:
