@@ -122,9 +122,10 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
     if stage.cell.end_unheard and "nobody has said that the run is over" in failed.get(stage.monitor, ""):
         failed.pop(stage.monitor)
         outcome.end = f"completes; the monitor ends after {SHORT_SILENCE_S:g} s of silence"
-    if stage.cell.fault is Fault.STOP and f"has not answered for {SILENCE_S:g} s" in failed.get(stage.victim(), ""):
-        failed.pop(stage.victim())  # the run was over before it came back, and nobody was there to tell it
-        outcome.end = f"completes; the stopped worker ends after {SILENCE_S:g} s of silence"
+    for worker in stage.unheard & failed.keys():
+        if f"has not answered for {SILENCE_S:g} s" in failed[worker]:
+            failed.pop(worker)
+            outcome.end = f"completes; a worker that did not hear it ends after {SILENCE_S:g} s of silence"
     outcome.problems += [f"{one.name}: {why}" for one, why in failed.items()]
 
 
@@ -145,7 +146,7 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
     relays = [relay for relay in stage.relays if isinstance(relay, MessageRelay)]
     outcome.lost_on_the_way = pushes["sent"] - pushes["heard"]
     expected = sum(relay.dropped - relay.duplicated for relay in relays)
-    exact = cell.fault not in (Fault.KILL, Fault.STOP, Fault.CUT)
+    exact = cell.fault not in (Fault.KILL, Fault.STOP, Fault.CUT, Fault.DROP)  # a goodbye may be lost, too
     if outcome.lost_on_the_way != expected if exact else outcome.lost_on_the_way < 0:
         problems.append(f"sent {pushes['sent']}, heard {pushes['heard']}, the relays took {expected}")
     total, counted = _facts(stage.folder / "data")["entries"] * cell.length, facts[0]["entries"]
@@ -161,6 +162,8 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
             problems.append("other bytes than undisturbed")
     if cell.fault is Fault.STOP and cell.role is Role.SHARD and "event=lost" in stage.servers[1].err:
         problems.append("the shard that was stopped took others for lost")
+    if cell.fault is Fault.CLOCK and cell.mode.startswith("blocks") and pushes["refused"]:
+        problems.append(f"{pushes['refused']} pushes were refused: who made them was taken for lost")
 
 
 def _facts(artifact: Path) -> dict[str, Any]:

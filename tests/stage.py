@@ -132,6 +132,13 @@ class Stage:
         """Whom processes' faults hurt."""
         return {Role.SHARD: self.servers[1], Role.WORKER: self.workers[0], Role.MONITOR: self.monitor}[self.cell.role]
 
+    @property
+    def unheard(self) -> set[Forked]:
+        """Workers that may miss the end of the run: stopped, or their messages dropped until nobody is left to ask."""
+        hurt = {Role.SHARD: self.workers, Role.WORKER: self.workers[:1], Role.MONITOR: []}[self.cell.role]
+        stopped = self.cell.fault is Fault.STOP and self.cell.role is Role.WORKER
+        return set(hurt) if stopped or self.cell.fault is Fault.DROP else set()
+
     def restart_victim(self) -> None:
         """As whatever supervises processes does it."""
         if self.cell.role is Role.SHARD:

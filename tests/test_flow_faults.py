@@ -1,6 +1,6 @@
 """A part of the matrix of faults, with real processes; benchmarks/faults.py plays all of it.
 
-docs/decisions/0012-faults-on-purpose.md says which protections were taken out to see a test fail; most are still to be.
+docs/decisions/0012-faults-on-purpose.md says which protections were taken out to see a test fail.
 """
 
 from __future__ import annotations
