@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from common.artifacts import replacing
-from monitor.plot import FAINT, FORMATS, GRID, INK
+from monitor.plot import FAINT, INK
+
+from .slide import dress, legend, save, slide
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 KNOWN = {"one worker": "#8c959f", "sync": "#2a9d8f", "async": "#d1495b", "gap": "#0b62d6", "inverse": "#e9a23b"}
 OTHERS = ("#9b5de5", "#5fa8d3", "#6a994e", "#b08968", "#c77dff")
@@ -27,7 +27,7 @@ def three(
     methods: Sequence[dict[str, Any]], goal: float, reached: Sequence[float | None], told: str, path: Path
 ) -> None:
     """A few methods by the clock in one large panel, and when the median of each had the goal, if it had."""
-    figure = _figure("Loss by the clock, each method at its best rate", told)
+    figure = slide("Loss by the clock, each method at its best rate", told)
     axes = figure.subplots()
     _panel(axes, methods, goal, lambda run: run["t"], "seconds of training")
     for number, (method, seconds) in enumerate(zip(methods, reached, strict=True)):
@@ -40,13 +40,13 @@ def three(
             ha="center", va="bottom" if number % 2 else "top", fontsize=14, fontweight="bold", color=colour, zorder=21,
         )  # fmt: skip
     axes.set_ylabel(LOSS, color=INK, fontsize=12)
-    _legend(figure, axes, 13)
-    _save(figure, path)
+    legend(figure, axes, size=13)
+    save(figure, path)
 
 
 def curves(setting: dict[str, Any], told: str, unit: str, path: Path) -> None:
     """Loss against seconds and against examples: the median over seeds, a band from least to most."""
-    figure = _figure("Every method at its best rate, by the clock and by the work done", told)
+    figure = slide("Every method at its best rate, by the clock and by the work done", told)
     by_time, by_entries = figure.subplots(1, 2, sharey=True)
     methods, goal = setting["methods"], setting["goal"]
     _panel(by_time, methods, goal, lambda run: run["t"], "seconds of training")
@@ -55,13 +55,13 @@ def curves(setting: dict[str, Any], told: str, unit: str, path: Path) -> None:
     scale = setting["batch_size"] / size
     _panel(by_entries, methods, goal, lambda run: [n * scale for n in run["gradients"]], f"{word} {unit} trained")
     by_time.set_ylabel(LOSS, color=INK, fontsize=11)
-    _legend(figure, by_time, 11)
-    _save(figure, path)
+    legend(figure, by_time)
+    save(figure, path)
 
 
 def ages(setting: dict[str, Any], told: str, path: Path) -> None:
     """How many changes gradients knew nothing of: all changes of the shard, and those of their rows; mode by mode."""
-    figure = _figure("How old gradients were when they were carried out", told)
+    figure = slide("How old gradients were when they were carried out", told)
     panels = figure.subplots(1, 2, sharey=True)
     by_mode: dict[str, list[dict[str, Any]]] = {}
     for method in setting["methods"]:
@@ -77,10 +77,10 @@ def ages(setting: dict[str, Any], told: str, path: Path) -> None:
             name = "async, with and without policies" if mode == "async" else mode
             axes.bar(places, 100 * counts / max(counts.sum(), 1), width, color=_colour(number, mode), label=name)
         axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
-        _dress(axes, label)
+        dress(axes, label)
     panels[0].set_ylabel("percent of gradients, of rows in gradients", color=INK, fontsize=11)
-    _legend(figure, panels[0], 11)
-    _save(figure, path)
+    legend(figure, panels[0])
+    save(figure, path)
 
 
 def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: Any, label: str) -> None:
@@ -112,7 +112,7 @@ def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: An
     else:
         axes.set_ylim(max(lowest - 0.08 * goal, 0), min(start, goal * 2.2))
     axes.set_xlim(left=0)
-    _dress(axes, label)
+    dress(axes, label)
 
 
 def _together(places: Sequence[Sequence[float]], losses: Sequence[Sequence[float]]) -> tuple[Any, Any]:
@@ -121,39 +121,5 @@ def _together(places: Sequence[Sequence[float]], losses: Sequence[Sequence[float
     return grid, np.array([np.interp(grid, at, loss) for at, loss in zip(places, losses, strict=True)])
 
 
-def _figure(title: str, told: str) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13.33, 6.2), facecolor="white")
-    figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12, wspace=0.04)
-    FigureCanvasAgg(figure)
-    figure.suptitle(f"{title}\n\n", x=0.012, ha="left", fontsize=18, fontweight="bold", color=INK)
-    figure.text(0.0135, 0.925, told, ha="left", va="top", fontsize=11, color=FAINT, linespacing=1.5)
-    return figure
-
-
-def _legend(figure: Figure, axes: Axes, size: int) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=size, labelcolor=INK
-    )  # fmt: skip
-
-
-def _dress(axes: Axes, label: str) -> None:
-    axes.set_xlabel(label, color=INK, fontsize=11)
-    axes.grid(visible=True, which="major", color=GRID, lw=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.tick_params(which="both", length=0, colors=FAINT, labelsize=10)
-
-
 def _colour(number: int, title: str) -> str:
     return KNOWN.get(title, KNOWN["async"] if "/" in title else OTHERS[number % len(OTHERS)])
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with replacing(path) as stream:
-        figure.savefig(stream, format=FORMATS[path.suffix], dpi=110)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.artifacts import replacing
-from monitor.plot import FAINT, FORMATS, GRID, INK
+from monitor.plot import INK
 from monitor.series import Point
+
+from .slide import dress, legend, save, slide
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,26 +33,13 @@ class Curve:
 
 def draw(curves: Sequence[Curve], heading: tuple[str, str], path: Path) -> None:
     """Write the picture to `path` (.png or .svg), whole or not at all."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13.33, 6.2), facecolor="white")
-    figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12, wspace=0.04)
-    FigureCanvasAgg(figure)
+    figure = slide(*heading)
     by_time, by_entries = figure.subplots(1, 2, sharey=True)
     _panel(by_time, curves, lambda point: point.t, "seconds of training")
     _panel(by_entries, curves, lambda point: point.position / 1e6, "million entries trained")
     by_time.set_ylabel("loss: weighted squared error per entry", color=INK, fontsize=11)
-    title, told = heading
-    figure.suptitle(title, x=0.012, ha="left", fontsize=18, fontweight="bold", color=INK)
-    by_time.set_title(told, loc="left", fontsize=11, color=FAINT, pad=16)
-    handles, labels = by_time.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=11,
-        labelcolor=INK,
-    )  # fmt: skip
-    with replacing(path) as stream:
-        figure.savefig(stream, format=FORMATS[path.suffix], dpi=150)
+    legend(figure, by_time, columns=2)
+    save(figure, path)
 
 
 def _panel(axes: Axes, curves: Sequence[Curve], place: Callable[[Point], float], label: str) -> None:
@@ -71,13 +59,7 @@ def _panel(axes: Axes, curves: Sequence[Curve], place: Callable[[Point], float],
     else:
         axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel(label, color=INK, fontsize=11)
-    axes.grid(visible=True, which="major", color=GRID, lw=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.tick_params(which="both", length=0, colors=FAINT, labelsize=10)
+    dress(axes, label)
 
 
 def _named(curve: Curve) -> str:
