@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("settings", nargs="*", default=SETTINGS, metavar="RATE:WORKERS:SERVERS")
     parser.add_argument("--epochs", default=3, type=int)
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     for setting in given.settings:
         rate, workers, servers = setting.split(":")
         measured = train(given.dataset, rate, int(workers), int(servers), given.epochs)

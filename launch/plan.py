@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from common.dataset import MAX_PARTITION_ROWS
 from common.sharding import Sharding
 from server.schedule import LEASES_PER_WORKER, Block, Schedule
 
@@ -82,6 +83,19 @@ def servers_needed(cluster: Cluster) -> int:
         return forecast(replace(cluster, servers=servers)).seconds <= enough
 
     return 1 + bisect_left(range(1, most), True, key=suffice)
+
+
+def partitions_advised(cluster: Cluster) -> int:
+    """Those of the cluster, or a half, a quarter or twice as many where an epoch would be clearly shorter.
+
+    Fewer make fewer rounds and less to send, more let more workers train at the same time.
+    """
+    own = cluster.partitions
+    fewest = min(own, 2 * cluster.workers)  # with these, every worker still has a block in each round
+    choices = [p for p in (own // 4, own // 2, 2 * own) if fewest <= p <= cluster.words <= p * MAX_PARTITION_ROWS]
+    seconds = {p: forecast(replace(cluster, partitions=p)).seconds for p in (own, *choices)}
+    best = min(seconds, key=lambda partitions: seconds[partitions])
+    return best if seconds[best] * ENOUGH < seconds[own] else own
 
 
 @dataclass(eq=False)

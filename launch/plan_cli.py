@@ -69,7 +69,7 @@ def plan(
     from common.rows import RowLayout
     from preprocess.config import default_partitions
 
-    from .plan import Cluster, forecast, servers_needed
+    from .plan import Cluster, forecast, partitions_advised, servers_needed
 
     options = TrainingOptions(dim=dim, tied=tied)
     if dataset is not None:
@@ -85,14 +85,19 @@ def plan(
     needed = servers_needed(cluster)
     cluster = dataclasses.replace(cluster, servers=servers or needed)
     found = forecast(cluster)
+    advised = partitions_advised(cluster)
     for line in _told(cluster, found, needed, epochs):
         click.echo(line)
+    if advised != partitions:
+        shorter = forecast(dataclasses.replace(cluster, partitions=advised)).seconds
+        click.echo(f"better      preprocess --partitions {advised}: {shorter:.3g} s an epoch")
     return {
         "epoch_seconds": found.seconds,
         "training_seconds": found.seconds * epochs,
         "entries_per_second": cluster.entries / found.seconds,
         "servers": cluster.servers,
         "servers_needed": needed,
+        "partitions_advised": advised,
         "bottleneck": found.bottleneck,
         "busy": found.busy,
         "bytes_pulled": found.bytes_pulled,

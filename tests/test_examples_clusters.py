@@ -68,6 +68,13 @@ def test_compose_starts_what_the_pages_say() -> None:
             assert (ROOT / path).is_file(), path
 
 
+def test_what_compose_gets_for_long_ways_is_for_its_services() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    long = yaml.safe_load((ROOT / "examples" / "network" / "long.yml").read_text())["services"]
+    assert set(long) == {"server-0", "server-1", "worker"} <= set(services)
+    assert all(set(service) == {"sysctls"} for service in long.values())
+
+
 def test_prometheus_scrapes_what_the_monitor_serves() -> None:
     scrape = yaml.safe_load((ROOT / "examples" / "monitoring" / "prometheus.yml").read_text())["scrape_configs"][0]
     command = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["monitor"]["command"]

@@ -10,7 +10,7 @@ import pytest
 from processes import PROGRAM, Flow
 
 from common.errors import UsageError
-from launch.plan import LINK_SHARE, Cluster, forecast, servers_needed
+from launch.plan import LINK_SHARE, Cluster, forecast, partitions_advised, servers_needed
 from launch.plan_cli import bytes_per_second
 
 FAST = 1e15
@@ -54,6 +54,12 @@ def test_a_shard_that_copies_slowly_and_a_long_way_cost_time() -> None:
     assert copying.seconds == pytest.approx((copying.bytes_pulled + copying.bytes_pushed) / 2e7, rel=0.1)
     far = forecast(dataclasses.replace(CLUSTER, workers=2, round_trip_s=0.1))
     assert base.seconds < far.seconds < base.seconds + 8 * 4 * 0.1
+
+
+def test_fewer_partitions_are_advised_for_slow_links_and_more_for_many_workers() -> None:
+    assert partitions_advised(CLUSTER) == 8
+    assert partitions_advised(dataclasses.replace(CLUSTER, bytes_per_second=1e6)) == 2
+    assert partitions_advised(dataclasses.replace(CLUSTER, workers=8)) == 16
 
 
 @pytest.mark.parametrize(("text", "bytes_a_second"), [("100Mbit", 12.5e6), ("2.5 Gbit/s", 312.5e6), ("8kbit", 1e3)])
