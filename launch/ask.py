@@ -131,7 +131,6 @@ def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, A
 
 
 def _describe(address: str, one: dict[str, Any]) -> list[str]:
-    rate = one["entries"] / one["seconds"] / 1e6 if one["seconds"] else 0.0
     counters = ", ".join(f"{name} {count}" for name, count in sorted(one["counters"].items())) or "none yet"
     pushes = one["pushes"]
     lines = [
@@ -142,14 +141,25 @@ def _describe(address: str, one: dict[str, Any]) -> list[str]:
         f"  requests  {counters}; {one['parked']} waiting",
     ]
     if one["shard"] == 0:
-        lines[1:1] = [
-            f"  training  epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries, "
-            f"{rate:.2f} M entries/s",
-            f"  loss      {one['loss']:.5f}; with the vectors at zero {one['bias_only_loss']:.5f}; "
-            f"mean vector norm {one['norm']:.3f}",
-        ]
+        lines[1:1] = _progress(one)
     lines += [
         f"  worker    {w['name']}: {w['state']}, {w['entries']:,} entries, heard {w['age_s']:.1f} s ago"
         for w in one["workers"]
     ]
     return lines
+
+
+def _progress(one: dict[str, Any]) -> list[str]:
+    """How far the training is; of a dense model nobody knows how many examples there will be."""
+    rate = one["entries"] / one["seconds"] if one["seconds"] else 0.0
+    if not one["total"]:
+        return [
+            f"  training  {one['entries']:,} examples, {rate:,.0f} examples/s",
+            f"  loss      {one['loss']:.5f}; mean norm of gradients {one['norm']:.3f}",
+        ]
+    return [
+        f"  training  epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries, "
+        f"{rate / 1e6:.2f} M entries/s",
+        f"  loss      {one['loss']:.5f}; with the vectors at zero {one['bias_only_loss']:.5f}; "
+        f"mean vector norm {one['norm']:.3f}",
+    ]

@@ -8,10 +8,12 @@ import signal
 from pathlib import Path
 
 import numpy as np
+from click.testing import CliRunner
 from processes import until
 
 from common.keys import make
 from common.tensor_files import read
+from launch.main import program
 from launch.serving import serving
 from worker.dense import Client
 
@@ -76,6 +78,8 @@ def test_a_worker_that_is_killed_in_step_holds_the_others_up_for_a_lease_and_no_
             workers[0].join(60)
             assert workers[0].exitcode == -signal.SIGKILL
             eye.pull(after=30)
+            said = CliRunner().invoke(program, ["stats", place.addresses[0], "--keys", str(keys)])
+            assert " examples/s\n  loss      " in said.output, said.output
             eye.finish()
         for worker in workers[1:]:
             worker.join(60)
