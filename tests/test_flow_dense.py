@@ -41,6 +41,13 @@ def start(
     return process
 
 
+def on_disk(run: Path) -> set[str]:
+    """Labels of the checkpoints that both shards have written."""
+    names = [path.name for path in (run / "checkpoints").glob("update-*")]
+    first, second = ({name.partition(".")[0] for name in names if name.endswith(f".shard-{k}-of-2")} for k in (0, 1))
+    return first & second
+
+
 def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_path: Path) -> None:
     with serving(tmp_path / "run", 2, checkpoint_every=20, optimizer="sgd", learning_rate=0.01) as place:
         workers = [start(place.addresses, rank, doomed=rank == 0) for rank in range(3)]
@@ -48,6 +55,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
             eye.attach()
             workers[0].join(60)
             eye.pull(after=60)
+            until(lambda: on_disk(tmp_path / "run"), "both shards have written a checkpoint of the same update")
             lost = place.servers[1]
             lost.process.kill()
             until(lambda: place.servers[1] is not lost, "the shard is started again")
