@@ -41,6 +41,9 @@ def report(result: dict[str, Any], out: Path) -> str:
         "training at the largest rate divided by the workers. The loss is that of the same "
         f"{result['unit']} for all. The goal, unless it was given, is what plain asynchronous training has after two "
         "thirds of its run.",
+        "",
+        "Policies are what `--staleness` of `glovewire train` takes: they say what a gradient counts whose rows have "
+        "changed since they were pulled. Modes are what `--consistency` takes.",
     ]
     for setting in result["settings"]:
         lines += ["", *_section(setting, result, out)]

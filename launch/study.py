@@ -68,7 +68,12 @@ def speedup(
 
 @click.command("study-staleness", cls=Command)
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; what is in it is not done again.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder; what was done there in the same way is not done again.",
+)
 @click.option("--workers", type=int, multiple=True, default=[16], help="Worker processes; repeat for more settings.")
 @click.option(
     "--batch",

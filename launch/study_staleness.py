@@ -111,7 +111,7 @@ def run(
     config.out.mkdir(parents=True, exist_ok=True)
     name, clock, unit = what
     tell(_announced(config, name, clock))
-    study = _Study(config, watch, tell)
+    study = _Study(config, watch, what, tell)
     settings = [study.setting(scene, batch) for scene in config.scenes() for batch in config.batch_sizes]
     result = {
         "surroundings": before,
@@ -144,8 +144,10 @@ def _announced(config: StalenessConfig, name: str, clock: str) -> str:
 class _Study:
     """Carries out what a study is made of and tells of each training."""
 
-    def __init__(self, config: StalenessConfig, watch: Watch, tell: Callable[[str], None]) -> None:
-        self._config, self._watch, self._tell = config, watch, tell
+    def __init__(
+        self, config: StalenessConfig, watch: Watch, what: tuple[str, str, str], tell: Callable[[str], None]
+    ) -> None:
+        self._config, self._watch, self._what, self._tell = config, watch, what, tell
         self._asked: set[Path] = set()
 
     def setting(self, scene: Scene, batch: int) -> dict[str, Any]:
@@ -184,11 +186,11 @@ class _Study:
         }
 
     def _once(self, options: TrainingOptions, scene: Scene, place: Path) -> Seen:
-        """One training, unless it is on disk; what is there of one that was cut short is done anew."""
+        """One training, unless it is on disk; what was cut short, or done in another way, is done anew."""
         self._asked.add(place)
-        found = place / SEEN
-        if found.exists():
-            return Seen(**json.loads(found.read_text(encoding="utf-8")))
+        found, told = place / SEEN, self._told(options, scene)
+        if found.exists() and (before := json.loads(found.read_text(encoding="utf-8")))["told"] == told:
+            return Seen(**before["seen"])
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         seen = self._watch(options, scene, place)
@@ -196,8 +198,13 @@ class _Study:
         self._tell(
             f"{counted} {'/'.join(place.parts[-3:])}: {seen.ended} after {seen.t[-1]:.1f} s, loss {seen.loss[-1]:.4f}"
         )
-        write_text_atomically(found, json.dumps(seen.as_json()) + "\n")
+        write_text_atomically(found, json.dumps({"told": told, "seen": seen.as_json()}) + "\n")
         return seen
+
+    def _told(self, options: TrainingOptions, scene: Scene) -> dict[str, Any]:
+        """All that makes one training another one than those before it in the same place."""
+        there = {"workers": scene.workers, "latency": list(scene.latency), "seconds": scene.seconds}
+        return {"what": list(self._what), "scene": there, "options": options.as_message()}
 
 
 def _goal(rows: Sequence[dict[str, Any]]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,8 @@ def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.
     assert told[1].startswith("1/5 ")
     run(config, way, (images.name, "virtual time", images.unit), told.append)
     assert len(places) == 5, "what is on disk is not trained again"
+    run(replace(config, seconds=20.0), way, (images.name, "virtual time", images.unit), told.append)
+    assert len(places) == 10, "unless it is another training"
 
 
 def test_mnists_files_are_read_packed_or_not(tmp_path: Path) -> None:
