@@ -13,18 +13,20 @@ import math
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from common import messages as m
-from common.errors import GlovewireError, NotReady
+from common.errors import Finishing, GlovewireError, NotReady
 from common.modes import BATCH_MODES, Mode
 from common.options import TrainingOptions
 from common.tensors import TABLE
 from worker import objectives
-from worker.client import Conversation
+from worker.client import Conversation, raised
 from worker.config import WorkerConfig
 from worker.dense import Client
 from worker.latency import Latency
@@ -32,7 +34,7 @@ from worker.service import work
 
 from .local import training_arguments
 from .problems import GloveProblem, ImageProblem, Problem
-from .processes import READY_S, Children
+from .processes import READY_S, Child, Children
 
 NETWORK = "network"
 LOOK_EVERY_S = 0.1
@@ -66,6 +68,10 @@ class Seen:
         return asdict(self)
 
 
+Ask = Callable[[m.Message], m.Message]
+"""The server's answer to a request; Finishing when it has ended."""
+
+
 class Workload(Protocol):
     """A problem that real processes train: its server's arguments, its worker, its loss."""
 
@@ -75,7 +81,7 @@ class Workload(Protocol):
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """Train as one worker until the run is over."""
 
-    def loss(self, client: Conversation, options: TrainingOptions) -> tuple[int, float]:
+    def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
         """Gradients in the table by now, and the loss on entries that are the same every time."""
 
 
@@ -101,9 +107,9 @@ class GloveWorkload:
         del options
         work(WorkerConfig(self._path, (address,), f"w{number}", verify=False, latency=latency))
 
-    def loss(self, client: Conversation, options: TrainingOptions) -> tuple[int, float]:
+    def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
         """See Workload."""
-        rows = client.ask(0, m.Pull("rows", 0, self._problem.dataset.layout.rows, m.NO_VERSION, 0))
+        rows = ask(m.Pull("rows", 0, self._problem.dataset.layout.rows, m.NO_VERSION, 0))
         assert isinstance(rows, m.Rows)
         sample = self._problem.sample
         return rows.gradients, self._problem.gradients(sample, rows.values[sample.rows], options)[1]
@@ -132,11 +138,11 @@ class ImageWorkload:
                 time.sleep(delays())
                 server.push({NETWORK: gradient}, loss=loss, examples=options.batch_size)
 
-    def loss(self, client: Conversation, options: TrainingOptions) -> tuple[int, float]:
+    def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
         """See Workload."""
         problem = self._problem
         try:
-            rows = client.ask(0, m.Pull(TABLE, 0, len(problem.rows), m.NO_VERSION, 0))
+            rows = ask(m.Pull(TABLE, 0, len(problem.rows), m.NO_VERSION, 0))
         except NotReady:  # the first worker has not brought the network yet
             return 0, problem.gradients(problem.sample, problem.initial(options)[0], options)[1]
         assert isinstance(rows, m.Rows)
@@ -172,7 +178,7 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
             crowd.append(fork.Process(target=_one, args=what, daemon=True))
             crowd[-1].start()
         with Conversation([address], "watcher") as client:
-            seen = _look(workload, client, options, scene, go)
+            seen = _look(workload, client, partial(_ask, client, server), options, scene, go)
         if seen.ended == "complete" and server.failed:
             raise server.died()
         return seen
@@ -199,14 +205,28 @@ def _one(
         workload.work(options, address, number, latency)
 
 
-def _look(workload: Workload, client: Conversation, options: TrainingOptions, scene: Scene, go: Event) -> Seen:
+def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
+    """See Ask. A server that has ended says nothing, and its silence would be noticed after half a minute."""
+    answer: list[m.Message] = []
+    client.send(0, request, answer.append)
+    while not answer:
+        ended = not server.running
+        client.poll(int(LOOK_EVERY_S * 1e3))
+        if ended and not answer:
+            raise Finishing("the server has ended")
+    return raised(answer[0])
+
+
+def _look(
+    workload: Workload, client: Conversation, ask: Ask, options: TrainingOptions, scene: Scene, go: Event
+) -> Seen:
     """Let it begin, and sample the loss until the end; time 0 is the last moment without a gradient."""
     seen = Seen()
     client.connect(role="observer")
     began = time.monotonic()
     try:
         while True:
-            gradients, loss = workload.loss(client, options)
+            gradients, loss = workload.loss(ask, options)
             now = time.monotonic()
             if not gradients:
                 began, seen.t, seen.gradients, seen.loss = now, [], [], []
@@ -214,13 +234,13 @@ def _look(workload: Workload, client: Conversation, options: TrainingOptions, sc
             seen.gradients.append(gradients)
             seen.loss.append(loss)
             go.set()
-            _count(client, seen)
+            _count(ask, seen)
             if not math.isfinite(loss) or loss > DIVERGED * seen.loss[0]:
                 seen.ended = "diverged"
             elif now - began > scene.seconds:
                 seen.ended = "out of time"
             if seen.ended != "complete":
-                client.ask(0, m.Finish("asked"))
+                ask(m.Finish("asked"))
                 return seen
             client.poll(int(LOOK_EVERY_S * 1e3))
             time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
@@ -230,8 +250,8 @@ def _look(workload: Workload, client: Conversation, options: TrainingOptions, sc
         return seen
 
 
-def _count(client: Conversation, seen: Seen) -> None:
-    reply = client.ask(0, m.Stats())
+def _count(ask: Ask, seen: Seen) -> None:
+    reply = ask(m.Stats())
     assert isinstance(reply, m.Statistics)
     facts = json.loads(bytes(reply.body))
     seen.staleness, seen.row_ages = facts["staleness"], facts["row_ages"]
