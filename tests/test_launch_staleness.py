@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from handmade import random_dataset
 from processes import Flow
 
-from common.errors import ArtifactError, UsageError
+from common.errors import ArtifactError, ProcessDied, UsageError
 from common.options import TrainingOptions
 from launch import crowd, study_staleness
 from launch.crowd import Scene, Seen
@@ -124,6 +125,24 @@ def test_processes_and_virtual_time_train_the_same_network_in_step(tmp_path: Pat
     for gradients, loss in zip(real.gradients, real.loss, strict=True):
         assert gradients % 2 == 0
         assert loss == pytest.approx(by_gradients[gradients], rel=1e-4)
+
+
+class Deadly(crowd.ImageWorkload):
+    """Kills the server as soon as it has a gradient."""
+
+    def loss(self, ask: crowd.Ask, options: TrainingOptions) -> tuple[int, float]:
+        found = super().loss(ask, options)
+        for child in psutil.Process().children() if found[0] else []:
+            if "server" in child.cmdline():
+                child.kill()
+        return found
+
+
+def test_a_server_that_dies_is_no_end_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowd, "LEAVE_S", 0.5)
+    options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.1, epochs=10_000)
+    with pytest.raises(ProcessDied, match="server was killed by signal 9"):
+        crowd.watch(Deadly(Images()), options, Scene(1, ("1ms",), 600.0), tmp_path)
 
 
 def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
