@@ -13,6 +13,8 @@ PROTOCOL_VERSION = 3
 MAGIC = b"GLWR"
 NO_VERSION = -1
 """In Pull: answer at once, whatever the version of the rows."""
+A_LIFE = 1 << 20
+"""Numbers of workers in one life of a run: whoever has a number of the life before is nobody of this one."""
 
 Array = npt.NDArray[Any]
 Scalar = int | float | str | bool

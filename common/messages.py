@@ -29,14 +29,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .block_messages import Done, Granted, Lease
-from .fields import MAGIC, NO_VERSION, PROTOCOL_VERSION, Array, Message, Scalar, array
+from .fields import A_LIFE, MAGIC, NO_VERSION, PROTOCOL_VERSION, Array, Message, Scalar, array
 from .model_messages import Create, Created
 from .questions import History, Past, Statistics, Stats, Vocabulary, Words
 from .samples import Event, LossSample, QualitySample, ServerSample, WorkerSample
 
 __all__ = [
-    "MAGIC", "MESSAGES", "NO_VERSION", "PROTOCOL_VERSION", "STREAM", "TOPICS", "Create", "Created", "Done", "Event",
-    "Granted", "History", "Lease", "LossSample", "Message", "Past", "QualitySample", "Scalar", "ServerSample",
+    "A_LIFE", "MAGIC", "MESSAGES", "NO_VERSION", "PROTOCOL_VERSION", "STREAM", "TOPICS", "Create", "Created", "Done",
+    "Event", "Granted", "History", "Lease", "LossSample", "Message", "Past", "QualitySample", "Scalar", "ServerSample",
     "Statistics", "Stats", "Vocabulary", "Words", "WorkerSample",
 ]  # fmt: skip
 
@@ -170,6 +170,11 @@ class Welcome(Message):
     lease_s: float
     options: dict[str, Scalar]
     steps: int = 0
+
+    @property
+    def rank(self) -> int:
+        """Which worker of this life it is, from 0: in each life the same random streams go on."""
+        return self.worker % A_LIFE
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from .exchange import Exchange
 from .news import News
 from .parking import MayWait, Outgoing, Parked, Parking
 from .progress import Progress
-from .sessions import A_LIFE, Peer, Session, Sessions
+from .sessions import Peer, Session, Sessions
 from .status import checkpoint_facts, worker_sample
 from .stream import Stream
 from .table import Table
@@ -44,7 +44,7 @@ class Core:
     ) -> None:  # fmt: skip
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
-        self.sessions = Sessions(identity.life * A_LIFE)
+        self.sessions = Sessions(identity.life * m.A_LIFE)
         self.tally = Tally()
         self.news = News(started, identity.shard)
         self.stream = Stream(identity.run)

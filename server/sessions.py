@@ -10,8 +10,6 @@ from common.messages import Granted, Hello
 
 MAX_SESSIONS = 1024
 MAX_ENDED = 4096
-A_LIFE = 1 << 20
-"""Numbers of workers in one life of a run: whoever has a number of the life before is nobody of this one."""
 LATE_FRACTION = 0.25
 """A worker that has been silent for this part of its lease is late; after all of it, lost."""
 STALL_S = 1.0

@@ -90,10 +90,10 @@ def _join(client: Conversation, dataset: Dataset, latency: Latency) -> str:
         _part(client)
         raise
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
-    delays = latency.draws(options.seed, welcome.worker)
+    delays = latency.draws(options.seed, welcome.rank)
     store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
     try:
-        return train(store, dataset, options, welcome.worker, welcome.steps)
+        return train(store, dataset, options, welcome.rank, welcome.steps)
     except Interrupted:
         _part(client)
         raise
