@@ -92,10 +92,11 @@ demo: $(CORE)
 	$(say) 'glovewire info $(RUN)'
 	@$(WITH) glovewire info $(RUN)
 	@[ -e $(RUN)-sgns/vectors.npy ] || { rm -rf $(RUN)-sgns; \
-	  echo '== training skip-gram on the same matrix: glovewire train $(DATASET) --out $(RUN)-sgns --objective sgns'; \
+	  echo '== skip-gram on the same matrix: glovewire train $(DATASET) --out $(RUN)-sgns --objective sgns'; \
 	  $(WITH) glovewire train $(DATASET) --out $(RUN)-sgns --objective sgns $(TRAIN_ARGS); }
-	@for run in $(RUN) $(RUN)-sgns; do echo "== glovewire neighbours $$run socket thread list"; \
-	  $(WITH) glovewire neighbours $$run socket thread list || exit 1; done
+	@for run in $(RUN) $(RUN)-sgns; do echo "== glovewire neighbours $$run $(QUERY) --top 6"; \
+	  $(WITH) glovewire neighbours $$run $(QUERY) --top 6 || exit 1; done
+	$(say) 'GloVe brings words of the same kind, skip-gram rarer words of the same topic: docs/objectives.md'
 	$(say) 'glovewire export $(RUN) --format word2vec --out $(OUT)/pydoc.word2vec.txt'
 	@mkdir -p $(OUT); rm -f $(OUT)/pydoc.word2vec.txt
 	@$(WITH) glovewire export $(RUN) --format word2vec --out $(OUT)/pydoc.word2vec.txt

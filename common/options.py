@@ -22,7 +22,7 @@ BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
 DEFAULTS: dict[str, dict[str, Scalar]] = {
     "glove": {},
-    "sgns": {"epochs": 10, "learning_rate": 0.5, "x_max": 10.0, "alpha": 1.0, "initial_accumulator": 1.0},
+    "sgns": {"epochs": 20, "x_max": 10.0, "alpha": 0.9, "initial_accumulator": 1.0, "spectrum": 0.75},
     "tensors": {
         "schedule": "minibatch",
         "optimizer": "adam",
@@ -104,9 +104,9 @@ class TrainingOptions:
     final_rate: float = 0.1
     x_max: float = 8.0
     alpha: float = 0.6
-    negatives: float = 6.0
+    negatives: float = 15.0
     export: str = "sum"
-    spectrum: float = 0.9
+    spectrum: float = 0.95
     init_scale: float = 0.5
     initial_accumulator: float = 3.0
     batch_size: int = 64

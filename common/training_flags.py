@@ -76,12 +76,10 @@ _FLAGS = (
         default=DEFAULT.export,
         help="What vectors.npy holds of an untied model: word and context vectors summed, or word vectors alone.",
     ),
-    click.option(
+    _option(
         "--spectrum",
-        default=DEFAULT.spectrum,
-        metavar="POWER",
-        help="Of the strength of directions in vectors.npy: below 1, those that most words share count less; 1 is as "
-        "trained.",
+        help="Power of the strength of directions in vectors.npy: below 1, those that most words share count less; 1 "
+        "is as trained.",
     ),
     click.option("--init-scale", default=DEFAULT.init_scale, help="Vectors start uniform in +-this / sqrt(dim)."),
     _option("--initial-accumulator", help="AdaGrad's state at the start."),

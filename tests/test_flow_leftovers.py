@@ -110,10 +110,14 @@ def test_a_worker_that_is_told_to_stop_after_its_server_was_killed(flow: Flow) -
     worker.ends(0, seconds=25)  # its patience with a silent server is longer
 
 
-@pytest.mark.parametrize("schedule", ["blocks", "minibatch"])
-def test_after_training_diverged(flow: Flow, schedule: str) -> None:
-    command = ["--optimizer", "sgd", "--lr", 1e6, "--schedule", schedule, "--workers", 2, "--servers", 2]
-    flow.train("run", *command).fails("the loss became", "use a smaller learning rate")
+@pytest.mark.parametrize(
+    "how",
+    [["--optimizer", "sgd", "--lr", 1e6], ["--optimizer", "sgd", "--lr", 1e6, "--schedule", "minibatch"],
+     ["--objective", "sgns", "--lr", 1e20]],
+    ids=["blocks", "minibatch", "skip-gram"],
+)  # fmt: skip
+def test_after_training_diverged(flow: Flow, how: list[str | float]) -> None:
+    flow.train("run", *how, "--workers", 2, "--servers", 2).fails("the loss became", "use a smaller learning rate")
     assert not flow.path("run", "vectors.npy").exists()
 
 
