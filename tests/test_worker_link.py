@@ -64,6 +64,33 @@ def test_what_came_out_of_order_is_sent_again_in_its_order() -> None:
         assert client.links[0].pushes == len(server.messages(m.Push))
 
 
+def test_rows_are_not_asked_for_again_while_they_may_be_on_their_way() -> None:
+    rows = links.Pending(m.Pull("rows", 0, 1, 0, 0), [b""], print, sent=10.0, times=1)
+    assert rows.due(10.2, usual_s=0.0)
+    assert not rows.due(11.9, usual_s=1.0)
+    assert rows.due(12.1, usual_s=1.0)
+    assert rows.due(10.1 + links.RESEND_MOST_S, usual_s=1000.0)
+    assert links.Pending(m.Beat(), [b""], print, sent=10.0, times=1).due(10.2, usual_s=1.0)
+
+
+def test_a_link_learns_how_long_rows_take_and_forgets_it() -> None:
+    def late(heard: Heard) -> m.Message | None:
+        if not isinstance(heard.message, m.Pull):
+            return polite(heard)
+        return m.Rows(0, np.ones((1, 4), np.float32)) if heard.message.first or heard.before == 2 else None
+
+    with fake_server(late) as server, Conversation([server.address], "w", "data") as client:
+        client.connect()
+        client.send(0, m.Pull("rows", 0, 1, 0, 0), lambda reply: None)
+        client.flush()
+        slow = client.links[0].usual_s
+        assert slow > 2 * links.RESEND_FIRST_S
+        for _ in range(9):
+            client.send(0, m.Pull("rows", 1, 2, 0, 0), lambda reply: None)
+            client.flush()
+        assert client.links[0].usual_s < slow
+
+
 def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "BEAT_AFTER_S", 0.05)
 

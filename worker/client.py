@@ -228,7 +228,7 @@ class Conversation:
         if refused == errors.OutOfOrder.code:
             link.again(pending)
             return
-        del link.pending[reply.number]
+        link.answered(reply.number, link.heard)
         pending.on_reply(reply.message)
 
     def _keep_alive(self, link: Link, now: float, silence: bool) -> None:

@@ -14,6 +14,9 @@ from common import sockets, wire
 
 RESEND_FIRST_S = 0.5
 RESEND_AFTER_S = 5.0
+RESEND_MOST_S = 10.0
+PATIENCE = 2.0
+FORGETTING = 0.7
 UNSENT = 0.0
 
 OnReply = Callable[[m.Message], None]
@@ -28,14 +31,21 @@ class Pending:
     on_reply: OnReply
     sent: float = UNSENT
     times: int = 0
+    first: float = 0.0
 
-    def due(self, now: float) -> bool:
-        """Whether it has to be sent (again): a small one soon and then less and less often, a big one after a while."""
+    def due(self, now: float, usual_s: float) -> bool:
+        """Whether it has to be sent (again): a small one soon and then less and less often, a big one after a while.
+
+        Answers with rows take `usual_s` on this link. Who asks again before they can be there gets them twice, and a
+        slow link is then busy with rows that nobody needs.
+        """
         if self.sent == UNSENT:
             return True
         big = wire.bytes_of(self.frames) > sockets.BIG_FRAME_BYTES
+        rows_s = min(PATIENCE * usual_s, RESEND_MOST_S) if isinstance(self.message, m.Pull) else 0.0
+        soon = max(RESEND_FIRST_S, rows_s)
         return now - self.sent > (
-            RESEND_AFTER_S if big else min(RESEND_FIRST_S * 2.0 ** (self.times - 1), RESEND_AFTER_S)
+            RESEND_AFTER_S if big else min(soon * 2.0 ** (self.times - 1), max(RESEND_AFTER_S, soon))
         )
 
 
@@ -51,6 +61,7 @@ class Link:
         self.beaten = 0.0
         self.welcome: m.Welcome | None = None
         self.pushes = 0  # how many were sent, repeats included
+        self.usual_s = 0.0  # that an answer with rows takes, the slowest of late
         self._number = 0
 
     @property
@@ -70,10 +81,16 @@ class Link:
             self._transmit(self.pending[self._number])
         return wire.bytes_of(frames)
 
+    def answered(self, number: int, now: float) -> None:
+        """A request is pending no longer; rows tell how fast the link is."""
+        pending = self.pending.pop(number)
+        if isinstance(pending.message, m.Pull):
+            self.usual_s = max(now - pending.first, FORGETTING * self.usual_s)
+
     def resend(self, now: float) -> None:
         """Repeat, in their order, what has waited too long for an answer."""
         for pending in self.pending.values():
-            if pending.due(now) and not self._transmit(pending):
+            if pending.due(now, self.usual_s) and not self._transmit(pending):
                 return
 
     def again(self, last: Pending | None = None) -> None:
@@ -90,6 +107,7 @@ class Link:
             return False
         sockets.send(self.socket, pending.frames)
         pending.sent = time.monotonic()
+        pending.first = pending.first or pending.sent
         pending.times += 1
         self.pushes += isinstance(pending.message, m.Push)
         return True
