@@ -125,8 +125,8 @@ def staleness(
     DATASET is a folder of `preprocess`; or `digits` (the images that scikit-learn carries) or a folder with MNIST's
     files, for a small dense network instead of word vectors.
 
-    Every method trains at each of a few rates, then with more seeds at its best one. What is to be done, and how long
-    it takes at most, is said first; stopped and started again, it goes on where it was. Leaves REPORT.md, report.json,
+    Every method trains at each of a few rates, then with more seeds at its best one. What is to be done, and about
+    how long it takes, is said first; stopped and started again, it goes on where it was. Leaves REPORT.md, report.json,
     pictures and each run in OUT.
 
     Unless told otherwise: plain descent on mean gradients at a constant rate. Word vectors: 32 tied dimensions,

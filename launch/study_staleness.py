@@ -28,8 +28,8 @@ SEEN, FACTS, REPORT = "seen.json", "report.json", "REPORT.md"
 POLICY_DEFAULTS = ("inverse", "hyperbolic:8", "gap", "dc:0.01")
 GOAL_AT = 2 / 3
 """The goal is the loss that plain asynchronous training at its best rate has after so much of its entries."""
-AROUND_S = 4.0
-"""What a training with real processes takes beside itself: its start and its end."""
+AROUND_S = 7.0
+"""What a training with real processes takes beside itself on a busy machine: its start and its end."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _announced(config: StalenessConfig, name: str, clock: str) -> str:
         f"{name}; {clock}\n"
         f"methods: {methods}\n"
         f"{config.trainings} trainings of at most {config.seconds:g} s each, "
-        f"{'as fast as this machine computes them' if 'virtual' in clock else f'{minutes:.0f} minutes at most'}; "
+        f"{'as fast as this machine computes them' if 'virtual' in clock else f'about {minutes:.0f} minutes'}; "
         f"what is in {config.out} already is not done again"
     )
 
