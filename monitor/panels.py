@@ -127,9 +127,9 @@ def shards(history: History) -> str:
         "pulls/s",
         "pushes/s",
         "waiting",
-        "repeated",
+        "again",
         "refused",
-        "checkpoints",
+        "saved",
     )
     return table(headings, rows, len(order) - len(rows), "no shard has said anything yet")
 
