@@ -25,7 +25,9 @@ BIG_FRAME_BYTES = 64 << 10
 COPIED_FRAMES = 3
 KEPT_FRAMES = MAX_FRAMES + 2
 HANDSHAKE_MS = 5_000
-HEARTBEAT_MS = 2_000
+KEEPALIVE_S = 5
+"""After twice this without a sign of life the system ends a connection, and it is made again. Not by heartbeats of
+ZeroMQ: libzmq 4.3.5 aborts the process when one is due to a peer that died with messages that nobody has read yet."""
 QUEUE_MESSAGES = 1_000
 UNREAD_MESSAGES = 2
 """Of each peer of a server; the rest stays in its sender's memory, not ours. With 1, no peer with keys gets in."""
@@ -33,8 +35,7 @@ STREAM_QUEUE_MESSAGES = 10_000
 IDENTITY = bytes  # of a peer, as its ROUTER made it
 # As plain integers: looking up a member of an enumeration costs as much as the call that it is for.
 _EVENTS, _RCVMORE, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN), int(zmq.NOBLOCK)
-_POLLOUT = int(zmq.POLLOUT)
-_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_POLLOUT, _NOBLOCK_MORE = int(zmq.POLLOUT), int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 class Context:
@@ -121,9 +122,11 @@ class Context:
         socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         # Without a ZAP domain libzmq falls back to a handshake of 2010 and delivers a stranger's bytes as messages.
         socket.setsockopt_string(zmq.ZAP_DOMAIN, "glovewire")
-        if kind != zmq.PUB:
-            socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-            socket.set(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT_MS)
+        socket.set(zmq.TCP_KEEPALIVE, 1)
+        for option in (zmq.TCP_KEEPALIVE_IDLE, zmq.TCP_KEEPALIVE_CNT):
+            socket.set(option, KEEPALIVE_S)
+        socket.set(zmq.TCP_KEEPALIVE_INTVL, 1)
+        socket.set(zmq.TCP_MAXRT, 2_000 * KEEPALIVE_S)
         socket.set(zmq.RECONNECT_IVL, 50)
         socket.set(zmq.RECONNECT_IVL_MAX, 1_000)
         self._lock(socket)
@@ -153,34 +156,6 @@ class Context:
         if (attempts := self._attempts.pop(socket, None)) is not None:
             socket.disable_monitor()
             attempts.close()
-
-
-class Wakeup:
-    """A byte in a socketpair: wakes a poller from a signal handler or another thread, at once."""
-
-    def __init__(self) -> None:
-        self.reader, self._writer = plain.socketpair()
-        self.reader.setblocking(False)
-        self._writer.setblocking(False)
-
-    def set(self) -> None:
-        """Wake whoever polls `reader`; harmless when it is set already."""
-        try:
-            self._writer.send(b"\0")
-        except OSError:  # full (already set) or closed: either way nobody needs waking
-            return
-
-    def clear(self) -> None:
-        """Take back every `set` so far."""
-        try:
-            self.reader.recv(4096)
-        except OSError:  # nothing there
-            return
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.reader.close()
-        self._writer.close()
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:

@@ -21,6 +21,7 @@ from common.errors import GlovewireError, ProtocolError
 from common.exposition import Exposition, RunMetrics
 from common.keys import ServerKeys
 from common.run import METRICS
+from common.wakeup import Wakeup
 
 from . import checkpoint, status
 from .config import STOPPED
@@ -53,7 +54,7 @@ class Daemon:
         self, core: Core, run: Path, bind: str, publish: str, keep: int = 0, keys: ServerKeys | None = None
     ) -> None:
         self._core, self._run, self._keep = core, run, keep
-        self._wakeup = sockets.Wakeup()
+        self._wakeup = Wakeup()
         self._context = sockets.Context(keys)
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: dict[str, Future[float]] = {}
@@ -130,8 +131,15 @@ class Daemon:
                 late = now > ending + (FAREWELL_AFTER_SIGNAL_S if self._core.ending == STOPPED else FAREWELL_S)
                 if late:
                     self._send(self._core.finish(self._core.ending or STOPPED, at_once=True))
-                if self._core.finishing is not None and (not self._core.sessions.workers or late):
+                if self._core.finishing is not None and not self._awaits(now - ending, late=late):
                     return self._core.finishing
+
+    def _awaits(self, over_s: float, *, late: bool) -> bool:
+        """Whether workers are still to leave, or, expected and never seen, to come and hear that there is no work."""
+        core = self._core
+        if core.finishing == "complete" and core.sessions.absent and over_s < core.identity.lease_s:
+            return True
+        return bool(core.sessions.workers) and not late
 
     def write_now(self, snapshot: Snapshot) -> None:
         """Write a checkpoint in this thread; what is being written in the other one comes first."""

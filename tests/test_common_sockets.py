@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -13,6 +15,7 @@ from processes import until
 from common import sockets
 from common.errors import BindError, DeadlineExceeded, UsageError
 from common.sockets import Context, check_address, is_loopback
+from common.wakeup import Wakeup
 from common.wire import MAX_FRAMES
 
 LOCAL = "tcp://127.0.0.1:0"
@@ -152,6 +155,35 @@ def test_every_socket_has_its_limits() -> None:
         assert all(one.get(zmq.RCVHWM) > 0 for one in (router, dealer, subscriber))
 
 
+PEER = """
+import sys, time
+from common import sockets
+dealer = sockets.Context().dealer(sys.argv[1])
+for _ in range(500):
+    sockets.send(dealer, [bytes(2000)])
+time.sleep(60)
+"""
+BUSY_SERVER = """
+import subprocess, sys, time
+from common import sockets
+with sockets.Context() as context:
+    router, address = context.router("tcp://127.0.0.1:0")
+    peer = subprocess.Popen([sys.executable, "-c", sys.argv[1], address])
+    router.poll()
+    time.sleep(0.5)  # for more than it keeps unread
+    peer.kill()
+    peer.wait()
+    time.sleep(5)  # for what the library may still do about the dead
+    print(len(sockets.receive(router)))
+"""
+
+
+def test_a_peer_that_dies_before_it_was_read_does_not_take_the_server_with_it() -> None:
+    """With heartbeats of libzmq 4.3.5 it does: the next one finds a connection that is half closed, and aborts."""
+    done = subprocess.run([sys.executable, "-c", BUSY_SERVER, PEER], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+
+
 def test_a_server_that_is_busy_takes_little_of_who_sends_without_end() -> None:
     """What it does not read stays with the sender, but for two messages and what the system buffers."""
     with sockets.Context() as context:
@@ -167,7 +199,7 @@ def test_a_server_that_is_busy_takes_little_of_who_sends_without_end() -> None:
 
 
 def test_a_wakeup_is_heard_once_however_often_it_is_set() -> None:
-    wakeup = sockets.Wakeup()
+    wakeup = Wakeup()
     poller = zmq.Poller()
     poller.register(wakeup.reader, zmq.POLLIN)
     assert poller.poll(0) == []
