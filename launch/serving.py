@@ -48,7 +48,8 @@ def serving(
     """Serve tensors into the folder `run` while the block lasts; what they are at its end is in `run/tensors.npz`.
 
     `options` are those of `glovewire server --objective tensors`: optimizer, learning_rate, consistency, steps, ...
-    Modes that go in step begin when `workers` have joined, and wait `lease_s` seconds for one that fell silent.
+    Modes that go in step begin when `workers` have joined, and wait `lease_s` seconds for one that fell silent. A run
+    that is complete waits as long for those of them that have never come: they hear that there is nothing left to do.
     `checkpoint_every` counts updates. With a folder of `keys`, as made by `glovewire keys`, clients need theirs.
     """
     known = None if keys is None else of_client(keys)

@@ -36,7 +36,9 @@ from common.training_flags import training_flags
     help="A worker that is silent for so long is lost; its blocks go to others.",
 )
 @click.option(
-    "--workers", default=1, help="Minibatches in step (sync, ssp, softsync) begin when so many workers have joined."
+    "--workers",
+    default=1,
+    help="So many will come: minibatches in step (sync, ssp, softsync) begin when they have joined.",
 )
 @keys_option
 @prometheus_option

@@ -44,8 +44,7 @@ class Core:
     ) -> None:  # fmt: skip
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
-        self.sessions = Sessions(identity.life * m.A_LIFE)
-        self.tally = Tally()
+        self.sessions, self.tally = Sessions(identity.life * m.A_LIFE), Tally()
         self.news = News(started, identity.shard)
         self.stream = Stream(identity.run)
         self.counters: Counter[str] = Counter()
@@ -137,6 +136,7 @@ class Core:
     # ---- one handler a request
 
     def _hello(self, hello: m.Hello, peer: Peer, _: int, now: float) -> m.Message:
+        self.sessions.note(hello)
         if self.finishing is not None:
             raise Finishing.because(self.finishing)
         if hello.role == "worker" and hello.dataset != self.identity.dataset:

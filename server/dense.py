@@ -31,7 +31,10 @@ def build(config: ServerConfig, life: Life, now: float) -> Core:
     every = config.checkpoint_every
     identity = Identity(life.run, config.shard, config.shards, "", config.lease_s, every, life.number)
     progress = TensorProgress(Losses(0, 0, now, entries=examples), lambda: mode.version(0), options.steps)
-    return Core(identity, options, tensors.table, mode, progress, now, tensors=tensors)
+    core = Core(identity, options, tensors.table, mode, progress, now, tensors=tensors)
+    if config.workers > 1 and config.shard == 0:
+        core.sessions.expected = config.workers
+    return core
 
 
 def _restored(tensors: Tensors, config: ServerConfig, life: Life) -> tuple[Reached, int]:

@@ -48,6 +48,8 @@ class Sessions:
     _by_peer: dict[Peer, Session] = field(default_factory=dict)
     _ended: OrderedDict[tuple[str, int], bool] = field(default_factory=OrderedDict)
     _watched: float | None = None
+    expected: int = 0
+    _came: set[str] = field(default_factory=set)
 
     def open(self, hello: Hello, peer: Peer, now: float) -> tuple[Session, Session | None]:
         """The session of a hello, and the one that it replaces (same name, other incarnation), if any."""
@@ -78,6 +80,16 @@ class Sessions:
             return hello.worker
         self.next_number += 1
         return self.next_number - 1
+
+    def note(self, hello: Hello) -> None:
+        """Somebody has come, be it too late."""
+        if hello.role == "worker" and len(self._came) < self.expected:
+            self._came.add(hello.name[:64])
+
+    @property
+    def absent(self) -> int:
+        """How many of the `expected` workers have never come."""
+        return self.expected - len(self._came)
 
     def of(self, peer: Peer, now: float) -> Session:
         """The session that speaks from `peer`, marked as heard; UnknownSession if there is none."""

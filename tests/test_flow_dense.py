@@ -53,7 +53,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
         workers = [start(place.addresses, rank, doomed=rank == 0) for rank in range(3)]
         with Client(place.addresses, "eye", observe=True) as eye:
             eye.attach()
-            workers[0].join(60)
+            workers[0].join(180)
             eye.pull(after=60)
             until(lambda: on_disk(tmp_path / "run"), "both shards have written a checkpoint of the same update")
             lost = place.servers[1]
@@ -66,7 +66,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
             assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, None, None]
             eye.finish()
         for worker in workers[1:]:
-            worker.join(60)
+            worker.join(180)
         assert [worker.exitcode for worker in workers[1:]] == [0, 0]
     for worker in workers:
         worker.close()
@@ -83,15 +83,26 @@ def test_a_worker_that_is_killed_in_step_holds_the_others_up_for_a_lease_and_no_
         workers = [start(place.addresses, rank, doomed=rank == 0, keys=keys) for rank in range(3)]
         with Client(place.addresses, "eye", observe=True, keys=keys) as eye:
             eye.attach()
-            workers[0].join(60)
+            workers[0].join(180)
             assert workers[0].exitcode == -signal.SIGKILL
             eye.pull(after=30)
             said = CliRunner().invoke(program, ["stats", place.addresses[0], "--keys", str(keys)])
             assert " examples/s\n  loss      " in said.output, said.output
             eye.finish()
         for worker in workers[1:]:
-            worker.join(60)
+            worker.join(180)
         assert [worker.exitcode for worker in workers[1:]] == [0, 0]
     for worker in workers:
         worker.close()
     assert read(tmp_path / "run")[1].facts["updates"] >= 30
+
+
+def test_who_comes_when_all_is_done_hears_so(tmp_path: Path) -> None:
+    """A pool may start its last worker when the others have left nothing to do: that is nobody's fault."""
+    with serving(tmp_path / "run", workers=2, consistency="async", optimizer="sgd", steps=20) as place:
+        for rank in range(2):
+            worker = start(place.addresses, rank)
+            worker.join(180)
+            assert worker.exitcode == 0
+            worker.close()
+    assert read(tmp_path / "run")[1].facts["updates"] == 20

@@ -92,8 +92,12 @@ WRONG = {
             [*command, "data", "--out", "run", "--objective", "tensors"],
             ["the objective tensors has no DATASET", "`glovewire server --objective tensors`"],
         )
-        for command in (["train"], ["study", "speedup"], ["study", "staleness"])
+        for command in (["train"], ["study", "speedup"])
     },
+    "word vectors as a dense model": (
+        ["study", "staleness", "data", "--out", "run", "--objective", "tensors"],
+        ["GloVe on data", "not for the objective tensors"],
+    ),
     "a word for a number": (["train", "data", "--out", "run", "--dim", "many"], ["'--dim'", "'many'"]),
 }
 

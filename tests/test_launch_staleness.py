@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 from dataclasses import replace
@@ -133,8 +134,9 @@ class Deadly(crowd.ImageWorkload):
     def loss(self, ask: crowd.Ask, options: TrainingOptions) -> tuple[int, float]:
         found = super().loss(ask, options)
         for child in psutil.Process().children() if found[0] else []:
-            if "server" in child.cmdline():
-                child.kill()
+            with contextlib.suppress(psutil.Error):  # dead since the last look
+                if "server" in child.cmdline():
+                    child.kill()
         return found
 
 
