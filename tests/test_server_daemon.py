@@ -136,7 +136,7 @@ def test_a_signal_stops_it_at_once(dataset: Dataset, run: Path, monkeypatch: pyt
         began = time.monotonic()
         kill.start()
         assert daemon.serve() == "stopped"
-        assert time.monotonic() - began < 30  # it would sleep for a minute
+        assert time.monotonic() - began < 5
         kill.join()
     finally:
         signal.signal(signal.SIGTERM, before[0])
