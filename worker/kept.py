@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-KEPT_BYTES = 40 << 20
+KEPT_BYTES = 20 << 20
 
 
 def most(partition_bytes: int) -> int:
