@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.artifacts import replacing
-from monitor.plot import FAINT, FORMATS, GRID, INK
+from monitor.plot import FAINT, FORMATS, INK, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,12 +32,7 @@ def slide(title: str, told: str) -> Figure:
 def dress(axes: Axes, label: str) -> None:
     """Grid, no frame, and what the horizontal axis shows."""
     axes.set_xlabel(label, color=INK, fontsize=11)
-    axes.grid(visible=True, which="major", color=GRID, lw=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.tick_params(which="both", length=0, colors=FAINT, labelsize=10)
+    style(axes, 10)
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 4, size: int = 11) -> None:

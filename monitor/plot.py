@@ -73,7 +73,7 @@ def draw(history: History, title: str = "") -> Figure:
 
 
 def _draw_axes(axes: Axes, history: History, curve: Sequence[Point], place: Callable[[Point], float]) -> None:
-    _style(axes)
+    style(axes, 9)
     workers = sorted(history.workers.values(), key=lambda worker: units.natural(worker.name))
     for number, worker in enumerate(workers):
         points = worker.series.curve()
@@ -95,13 +95,14 @@ def _draw_axes(axes: Axes, history: History, curve: Sequence[Point], place: Call
     axes.set_xlim(0, max(xs, default=1.0) * 1.04 or 1.0)
 
 
-def _style(axes: Axes) -> None:
+def style(axes: Axes, label_size: float) -> None:
+    """A grid and no frame but a line below; numbers of `label_size` points along both axes."""
     axes.grid(visible=True, which="major", color=GRID, lw=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
-    axes.tick_params(which="both", length=0, colors=FAINT, labelsize=9)
+    axes.tick_params(which="both", length=0, colors=FAINT, labelsize=label_size)
 
 
 def _mark_epochs(axes: Axes, curve: Sequence[Point]) -> None:
