@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+from common import idx
+
+FILES = (idx.IMAGES, idx.LABELS, idx.TEST_IMAGES, idx.TEST_LABELS)
 HUB = "ylecun/mnist"
 DIGITS = "digits"
 TEST_PART = 5
@@ -34,7 +35,7 @@ def load(data: str) -> Images:
         return _digits()
     if data == "hub":
         return _from_hub()
-    images, labels, test, test_labels = (_idx(Path(data), name) for name in FILES)
+    images, labels, test, test_labels = (idx.read(Path(data), name) for name in FILES)
     return Images(_scaled(images, 255), labels.astype(np.int64), _scaled(test, 255), test_labels.astype(np.int64))
 
 
@@ -44,15 +45,6 @@ def batches(count: int, size: int, seed: int) -> Any:
     while True:
         order = draw.permutation(count)
         yield from (order[at : at + size] for at in range(0, count - size + 1, size))
-
-
-def _idx(folder: Path, name: str) -> Array:
-    """One idx file, gzipped or not: magic number, sizes, bytes."""
-    packed = folder / f"{name}.gz"
-    raw = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
-    rank = raw[3]
-    shape = np.frombuffer(raw, ">i4", rank, 4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
 def _scaled(images: Array, most: int) -> Array:

@@ -5,7 +5,6 @@ Nothing here knows who trains, with how many others, or over what: processes are
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from common import idx
 from common.dataset import Dataset
 from common.draws import Purpose, stream
-from common.errors import ArtifactError, MissingExtra
+from common.errors import MissingExtra
 from common.options import TrainingOptions
 from common.rows import RowLayout, state_columns
 from common.tensors import ROW
@@ -27,7 +27,6 @@ SAMPLE = 20_000
 NOBODY = 1 << 40
 """The number of a random stream that no worker has."""
 DIGITS = "digits"
-IDX_IMAGES, IDX_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 HIDDEN = 64
 CLASSES = 10
 
@@ -65,8 +64,8 @@ def problem(data: Path) -> Problem:
     """Images where `data` is `digits` or a folder of idx files, else a dataset of `glovewire preprocess`."""
     if data == Path(DIGITS) and not data.exists():
         return ImageProblem(DIGITS, *_digits())
-    if any(data.glob(f"{IDX_IMAGES}*")):
-        return ImageProblem(data.name, _idx(data, IDX_IMAGES) / np.float32(255), _idx(data, IDX_LABELS))
+    if any(data.glob(f"{idx.IMAGES}*")):
+        return ImageProblem(data.name, idx.read(data, idx.IMAGES) / np.float32(255), idx.read(data, idx.LABELS))
     return GloveProblem(data)
 
 
@@ -181,14 +180,3 @@ def _digits() -> tuple[Array, Array]:
         raise MissingExtra("the images called digits need scikit-learn: pip install 'glovewire[examples]'") from error
     images, labels = load_digits(return_X_y=True)
     return images / 16, labels
-
-
-def _idx(folder: Path, name: str) -> Array:
-    """One file of MNIST's format (magic number, sizes, bytes), gzipped or not."""
-    packed, plain = folder / f"{name}.gz", folder / name
-    try:
-        raw = gzip.decompress(packed.read_bytes()) if packed.exists() else plain.read_bytes()
-        shape = np.frombuffer(raw, ">i4", raw[3], 4)
-        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-    except (OSError, EOFError, ValueError, IndexError) as error:
-        raise ArtifactError(f"{folder} has no images in {name}: {error}") from error
