@@ -138,7 +138,7 @@ def staleness(
     from . import crowd
     from . import virtual as without_clock
     from .problems import GloveProblem, problem
-    from .study_staleness import REPORT, StalenessConfig, run
+    from .study_staleness import REPORT, StalenessConfig, Subject, run
 
     trained = problem(dataset)
     objective = "glove" if isinstance(trained, GloveProblem) else "tensors"
@@ -148,11 +148,9 @@ def staleness(
         raise UsageError(f"{trained.name}: this is not for the objective {options.objective}")
     batches = batches or (options.batch_size,)
     config = StalenessConfig(out, options, workers, batches, latency, policy, mode, share, seeds, seconds, goal)
-    if virtual:
-        way, clock = lambda options, scene, _: without_clock.watch(trained, options, scene), "virtual time"
-    else:
-        way, clock = partial(crowd.watch, crowd.workload(trained)), "server and worker processes"
-    result = run(config, way, (trained.name, clock, trained.unit), lambda line: click.echo(line, err=True))
+    real = partial(crowd.watch, crowd.workload(trained))
+    way = (lambda options, scene, _: without_clock.watch(trained, options, scene)) if virtual else real
+    result = run(config, way, Subject(trained.name, trained.unit, virtual), lambda line: click.echo(line, err=True))
     click.echo((out / REPORT).read_text(encoding="utf-8"))
     return result
 

@@ -96,28 +96,36 @@ class StalenessConfig:
         return (method.only_share,) if method.only_share else self.shares
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is trained, what its examples are called, and whether in virtual time or with real processes."""
+
+    name: str
+    unit: str
+    virtual: bool
+
+    @property
+    def clock(self) -> str:
+        """By which the curves are drawn, for people."""
+        return "virtual time" if self.virtual else "server and worker processes"
+
+
 Watch = Callable[[TrainingOptions, Scene, Path], Seen]
 """Carries out one training, which may leave files in a folder."""
 
 
-def run(
-    config: StalenessConfig, watch: Watch, what: tuple[str, str, str], tell: Callable[[str], None]
-) -> dict[str, Any]:
-    """Train everything, write table and pictures; returns the facts.
-
-    `what` says what is trained, by which clock, and what its examples are called.
-    """
+def run(config: StalenessConfig, watch: Watch, what: Subject, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Train everything, write table and pictures; returns the facts."""
     before = surroundings()
     config.out.mkdir(parents=True, exist_ok=True)
-    name, clock, unit = what
-    tell(_announced(config, name, clock))
+    tell(_announced(config, what))
     study = _Study(config, watch, what, tell)
     settings = [study.setting(scene, batch) for scene in config.scenes() for batch in config.batch_sizes]
     result = {
         "surroundings": before,
-        "workload": name,
-        "clock": clock,
-        "unit": unit,
+        "workload": what.name,
+        "clock": what.clock,
+        "unit": what.unit,
         "options": config.options.as_message(),
         "seeds": config.seeds,
         "seconds": config.seconds,
@@ -128,15 +136,15 @@ def run(
     return result
 
 
-def _announced(config: StalenessConfig, name: str, clock: str) -> str:
+def _announced(config: StalenessConfig, what: Subject) -> str:
     """What is going to be done, and for how long."""
     methods = ", ".join(method.title for method in config.methods(config.workers[0]))
     minutes = config.trainings * (config.seconds + AROUND_S) / 60
     return (
-        f"{name}; {clock}\n"
+        f"{what.name}; {what.clock}\n"
         f"methods: {methods}\n"
         f"{config.trainings} trainings of at most {config.seconds:g} s each, "
-        f"{'as fast as this machine computes them' if 'virtual' in clock else f'about {minutes:.0f} minutes'}; "
+        f"{'as fast as this machine computes them' if what.virtual else f'about {minutes:.0f} minutes'}; "
         f"what is in {config.out} already is not done again"
     )
 
@@ -144,9 +152,7 @@ def _announced(config: StalenessConfig, name: str, clock: str) -> str:
 class _Study:
     """Carries out what a study is made of and tells of each training."""
 
-    def __init__(
-        self, config: StalenessConfig, watch: Watch, what: tuple[str, str, str], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: StalenessConfig, watch: Watch, what: Subject, tell: Callable[[str], None]) -> None:
         self._config, self._watch, self._what, self._tell = config, watch, what, tell
         self._asked: set[Path] = set()
 
@@ -204,7 +210,8 @@ class _Study:
     def _told(self, options: TrainingOptions, scene: Scene) -> dict[str, Any]:
         """All that makes one training another one than those before it in the same place."""
         there = {"workers": scene.workers, "latency": list(scene.latency), "seconds": scene.seconds}
-        return {"what": list(self._what), "scene": there, "options": options.as_message()}
+        what = [self._what.name, self._what.clock, self._what.unit]
+        return {"what": what, "scene": there, "options": options.as_message()}
 
 
 def _goal(rows: Sequence[dict[str, Any]]) -> float:

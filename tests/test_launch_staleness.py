@@ -157,19 +157,20 @@ def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.
         shares=(1.0,), seeds=1,
     )  # fmt: skip
     images, places, told = Images(), [], list[str]()
+    subject = study_staleness.Subject(images.name, images.unit, virtual=True)
 
     def way(options: TrainingOptions, scene: Scene, place: Path) -> Seen:
         places.append(place)
         assert not list(place.iterdir())
         return watch(images, options, scene)
 
-    run(config, way, (images.name, "virtual time", images.unit), told.append)
+    run(config, way, subject, told.append)
     assert len(places) == config.trainings == 5
     assert "5 trainings of at most 15 s each, as fast as this machine computes them" in told[0]
     assert told[1].startswith("1/5 ")
-    run(config, way, (images.name, "virtual time", images.unit), told.append)
+    run(config, way, subject, told.append)
     assert len(places) == 5, "what is on disk is not trained again"
-    run(replace(config, seconds=20.0), way, (images.name, "virtual time", images.unit), told.append)
+    run(replace(config, seconds=20.0), way, subject, told.append)
     assert len(places) == 10, "unless it is another training"
 
 
