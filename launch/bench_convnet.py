@@ -27,7 +27,10 @@ class Pace:
 
 
 class Watch:
-    """Runs from its making on: the time, and what this process and all below it take of the processors."""
+    """Runs from its making on: the time, and what this process and all below it take of the processors.
+
+    What ends meanwhile, such as actors of the measurement before, takes its count along and is left out.
+    """
 
     def __init__(self) -> None:
         self._began, self._used = time.perf_counter(), _used_s()
@@ -39,7 +42,8 @@ class Watch:
 
     def pace(self, updates: int) -> Pace:
         """Of so many updates since the beginning."""
-        return Pace(updates / self.seconds, (_used_s() - self._used) * 1e3 / max(updates, 1))
+        used_s = sum(total - self._used.get(pid, 0.0) for pid, total in _used_s().items())
+        return Pace(updates / self.seconds, used_s * 1e3 / max(updates, 1))
 
 
 def make() -> Any:
@@ -113,5 +117,7 @@ def _normal(images: Any) -> Any:
     return (images.float() / 255 - MEAN) / DEVIATION
 
 
-def _used_s() -> float:
-    return sum(cpu_seconds(pid) for pid in (os.getpid(), *descendants(os.getpid())))
+def _used_s() -> dict[int, float]:
+    """Processor time so far of each process."""
+    found = {pid: cpu_seconds(pid) for pid in (os.getpid(), *descendants(os.getpid()))}
+    return {pid: total for pid, total in found.items() if total}  # without those that ended while we looked

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from common.errors import UsageError
-from launch.bench_convnet import Pace
+from launch.bench_convnet import Pace, Watch
 from launch.bench_dense import MODES, DenseBenchConfig, summary, table
 
 
@@ -26,3 +29,13 @@ def test_what_a_gradient_takes_is_nobodys_merit() -> None:
     lines = table(found).splitlines()
     assert lines[0] == "glovewire sync         300 updates/s (300 to 300), 3.00 ms of processor time each"
     assert lines[-1] == "3.0 times ray async in updates, 4.5 times in all but the gradient"
+
+
+def test_a_process_that_ends_meanwhile_takes_nothing_off_what_the_others_used() -> None:
+    busy = "sum(range(10_000_000)); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        watch = Watch()
+        child.communicate(b"\n")
+    assert watch.pace(1).cpu_ms >= 0
