@@ -93,6 +93,8 @@ class Client:
         In synchronous training this waits for the update that the last push belongs to; with `after`, until so many
         updates are in.
         """
+        if self.over:  # what the last push asked for may be here: nobody needs a gradient of it
+            raise errors.Finishing("the run is over")
         rows = self._again(lambda session: session.pull(trained=True, after=after))
         self._trained = rows
         return self.spec.unpack(rows.copy(), trained=True)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,27 @@ IN_FLIGHT = 4
 """Pushes without an answer that a shard may have from us."""
 
 Array = npt.NDArray[Any]
+OnError = Callable[[errors.GlovewireError], None]
+
+
+@dataclass
+class _Coming:
+    """Rows on their way to us, and the version of each shard's; `missing` messages have not arrived."""
+
+    rows: Array
+    versions: list[int]
+    missing: int = 0
+    failure: errors.GlovewireError | None = None
+
+    def take(self, shard: int, at: slice, reply: m.Message) -> None:
+        """A message with some of them has come."""
+        assert isinstance(reply, m.Rows)
+        self.rows[at], self.versions[shard] = reply.values, reply.version
+        self.missing -= 1
+
+    def fail(self, error: errors.GlovewireError) -> None:
+        """They do not come."""
+        self.failure = error
 
 
 class TensorSession:
@@ -44,6 +67,7 @@ class TensorSession:
         self._sequences = [0] * len(addresses)
         self._in_flight = 0
         self._reports, self._tally = 0, Tally()
+        self._ahead: _Coming | None = None
         self._failure: errors.GlovewireError | None = None
         self._client = Conversation(addresses, name, "", timeout_s, keys)
         try:
@@ -71,37 +95,32 @@ class TensorSession:
         return spec
 
     def pull(self, *, trained: bool, after: int = m.NO_VERSION) -> Array:
-        """The rows of the trained (or fixed) tensors, shape (rows, ROW), once every shard has seen `after` updates."""
-        first, last = self._spec.part(trained)
-        rows = np.empty((last - first, ROW), self._spec.dtype)
-        missing = 0
+        """The rows of the trained (or fixed) tensors, shape (rows, ROW), once every shard has seen `after` updates.
 
-        def ask(shard: int, low: int, high: int) -> None:
-            nonlocal missing
-
-            def arrived(reply: m.Message) -> None:
-                nonlocal missing
-                assert isinstance(reply, m.Rows)
-                rows[low - first : high - first] = reply.values
-                missing -= 1
-                if trained:
-                    self.versions[shard] = reply.version
-
-            missing += 1
-            self._send(shard, m.Pull(TABLE, low, high, after, 0), arrived)
-
-        for part in self._sharding.split(first, last):
-            for low, high in self._pieces(part.first, part.last, whole=trained):
-                ask(part.shard, low, high)
-        while missing:
+        Trained rows were asked for by the last push, and may be here by now.
+        """
+        ahead = None
+        if trained:
+            ahead, self._ahead = self._ahead, None
+        coming = ahead if ahead is not None and after == m.NO_VERSION else self._asked_for(trained=trained, after=after)
+        while coming.missing and coming.failure is None:
             self._wait()
-        return rows
+        if coming.failure is not None:
+            self._fail(coming.failure)
+            raise coming.failure
+        if trained:
+            self.versions = coming.versions
+        return coming.rows
 
     def push(self, gradient: Array, rate: float) -> None:
-        """Hand in a gradient of all trained rows; it must stay as it is. Waits while too many are without an answer."""
+        """Hand in a gradient of all trained rows; it must stay as it is. Waits while too many are without an answer.
+
+        The next step needs the rows as they are then: they are asked for at once and come while its batch is prepared.
+        """
         self._raise_failure()
         for part in self._sharding.split(0, self._spec.trained_rows):
             self._push("gradient", part, gradient[part.first : part.last], rate)
+        self._ahead = self._asked_for(trained=True)
         while self._in_flight > IN_FLIGHT * len(self._addresses):
             self._wait()
 
@@ -178,6 +197,17 @@ class TensorSession:
         most = last - first if whole else PIECE_BYTES // (ROW * self._spec.dtype.itemsize)
         return ((low, min(low + most, last)) for low in range(first, last, max(most, 1)))
 
+    def _asked_for(self, *, trained: bool, after: int = m.NO_VERSION) -> _Coming:
+        """Rows that come while others do something else; what goes wrong with them is theirs to say."""
+        first, last = self._spec.part(trained)
+        coming = _Coming(np.empty((last - first, ROW), self._spec.dtype), list(self.versions))
+        for part in self._sharding.split(first, last):
+            for low, high in self._pieces(part.first, part.last, whole=trained):
+                arrived = partial(coming.take, part.shard, slice(low - first, high - first))
+                coming.missing += 1
+                self._send(part.shard, m.Pull(TABLE, low, high, after, 0), arrived, coming.fail)
+        return coming
+
     def _report(self) -> None:
         if self._tally.entries:
             self._reports += 1
@@ -187,17 +217,20 @@ class TensorSession:
     def _noted(self, reply: m.Message) -> None:
         self.over = self.over or (isinstance(reply, m.Noted) and reply.stop)
 
-    def _send(self, shard: int, request: m.Message, arrived: Callable[[m.Message], None]) -> None:
+    def _send(
+        self, shard: int, request: m.Message, arrived: Callable[[m.Message], None], failed: OnError | None = None
+    ) -> None:
         def settle(reply: m.Message) -> None:
             try:
                 arrived(raised(reply))
-            except errors.Finishing as error:
-                self.over = True
-                self._failure = error
             except errors.GlovewireError as error:
-                self._failure = error
+                (failed or self._fail)(error)
 
         self._client.send(shard, request, settle)
+
+    def _fail(self, error: errors.GlovewireError) -> None:
+        self.over = self.over or isinstance(error, errors.Finishing)
+        self._failure = error
 
     def _wait(self) -> None:
         self._client.poll(ANY_DELAY_MS)
