@@ -38,7 +38,8 @@ from common.training_flags import training_flags
 @click.option(
     "--workers",
     default=1,
-    help="So many will come: minibatches in step (sync, ssp, softsync) begin when they have joined.",
+    help="So many will come: minibatches in step (sync, ssp, softsync) begin when they have joined, and a run that is "
+    "complete waits a lease for those who have not.",
 )
 @keys_option
 @prometheus_option

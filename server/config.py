@@ -82,7 +82,7 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class Identity:
-    """What does not change while the server runs."""
+    """What does not change while the server runs; so many `workers` will come."""
 
     run: str
     shard: int
@@ -91,6 +91,12 @@ class Identity:
     lease_s: float
     checkpoint_rounds: int = 0
     life: int = 0
+    workers: int = 1
+
+    @property
+    def awaited(self) -> int:
+        """Workers that a complete run waits for before it ends: shard 0 does, whose goodbye the others follow."""
+        return 0 if self.shard else self.workers
 
 
 def parse_shard(text: str) -> tuple[int, int]:

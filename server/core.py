@@ -44,7 +44,7 @@ class Core:
     ) -> None:  # fmt: skip
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
-        self.sessions, self.tally = Sessions(identity.life * m.A_LIFE), Tally()
+        self.sessions, self.tally = Sessions(identity.life * m.A_LIFE, identity.awaited), Tally()
         self.news = News(started, identity.shard)
         self.stream = Stream(identity.run)
         self.counters: Counter[str] = Counter()
@@ -195,7 +195,7 @@ class Core:
         if report.sequence > session.reported:
             self.news.add(self.progress.count(session, report, now, now - self.news.started))
             session.reported = report.sequence
-            self.exchange.reported(report.lease, self.progress.floor)
+            self.exchange.undo.reported(report.lease)
             self._end_when_complete()
         return m.Noted(self.finishing is not None, self.progress.losses.epoch, self.progress.losses.entries)
 

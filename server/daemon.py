@@ -17,7 +17,7 @@ from types import FrameType
 import zmq
 
 from common import log, messages, sockets, wire
-from common.errors import GlovewireError, ProtocolError
+from common.errors import Finishing, GlovewireError, ProtocolError
 from common.exposition import Exposition, RunMetrics
 from common.keys import ServerKeys
 from common.run import METRICS
@@ -29,7 +29,6 @@ from .core import Core
 from .cuts import Snapshot
 from .offenders import Offenders
 from .outbox import Outbox
-from .pace import Pace
 from .parking import Outgoing
 from .record import Record
 from .sessions import Peer
@@ -59,7 +58,6 @@ class Daemon:
         self._context = sockets.Context(keys)
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: dict[str, Future[float]] = {}
-        self._pace = Pace()
         self._record = Record(run / METRICS)
         self._offenders = Offenders()
         self._signalled = 0
@@ -89,7 +87,8 @@ class Daemon:
 
     def renew(self, core: Core) -> None:
         """Serve another core from now on, on the same sockets: sessions, stream and record begin again."""
-        self._await_written()
+        for future in self._writing.values():
+            future.exception()
         self._record.close()
         self._core, self._record = core, Record(self._run / METRICS)
         self._writing, self._roll, self._sampled, self._called = {}, status.Roll(), 0.0, 0.0
@@ -133,6 +132,7 @@ class Daemon:
                 if late:
                     self._send(self._core.finish(self._core.ending or STOPPED, at_once=True))
                 if self._core.finishing is not None and not self._awaits(now - ending, late=late):
+                    self._dismiss(self._core.finishing)
                     return self._core.finishing
 
     def _awaits(self, over_s: float, *, late: bool) -> bool:
@@ -142,9 +142,15 @@ class Daemon:
             return True
         return bool(core.sessions.workers) and not late
 
+    def _dismiss(self, reason: str) -> None:
+        """Tell whoever is still here, not least those who only look: a server that is gone answers nobody."""
+        over = messages.Refused(Finishing.code, str(Finishing.because(reason)))
+        self._send([Outgoing(session.peer, 0, over) for session in self._core.sessions.by_name.values()])
+
     def write_now(self, snapshot: Snapshot) -> None:
         """Write a checkpoint in this thread; what is being written in the other one comes first."""
-        self._await_written()
+        for future in self._writing.values():
+            future.exception()
         self._collect_written(time.monotonic())
         checkpoint.write(self._run, snapshot)
 
@@ -165,7 +171,6 @@ class Daemon:
 
     def close(self) -> None:
         """Release sockets, files and threads; twice is fine."""
-        self._pace.hurry()
         self._writer.shutdown()
         self._record.close()
         if self._exposition is not None:
@@ -236,8 +241,6 @@ class Daemon:
             self._send(self._core.finish(STOPPED))
         self._send(self._core.tick(now))
         for snapshot in self._core.cuts.take():
-            if self._writing:  # it waits for the one before
-                self._pace.hurry()
             self._writing[snapshot.label] = self._writer.submit(self._write, snapshot)
         self._collect_written(now)
         self._publish(now)
@@ -245,22 +248,14 @@ class Daemon:
     def _write(self, snapshot: Snapshot) -> float:
         """Write a checkpoint; seconds that it took."""
         began = time.monotonic()
-        self._pace.begin()
         try:
-            checkpoint.write(self._run, snapshot, self._pace.rest)
+            checkpoint.write(self._run, snapshot)
             taken_s = time.monotonic() - began
             who = self._core.identity
             checkpoint.prune(self._run, who.shard, who.shards, self._keep)
             return taken_s
         finally:
             self._wakeup.set()
-
-    def _await_written(self) -> None:
-        """Return when no checkpoint is being written."""
-        self._pace.hurry()
-        for future in self._writing.values():
-            future.exception()
-        self._pace.ease()
 
     def _collect_written(self, now: float) -> None:
         self._wakeup.clear()
@@ -271,8 +266,6 @@ class Daemon:
                 raise error
             seconds = writing.result() if error is None else 0.0
             self._send(self._core.checkpointed(label, now, error, seconds))
-            if not self._writing:
-                self._pace.ease()
 
     def _publish(self, now: float, *, last: bool = False) -> None:
         core, stream = self._core, self._core.stream

@@ -29,12 +29,9 @@ def build(config: ServerConfig, life: Life, now: float) -> Core:
     reached, examples = _restored(tensors, config, life) if life.label else (consistency.BEGINNING, 0)
     mode = consistency.make(options, np.zeros(2, np.int64), reached, config.workers)
     every = config.checkpoint_every
-    identity = Identity(life.run, config.shard, config.shards, "", config.lease_s, every, life.number)
+    identity = Identity(life.run, config.shard, config.shards, "", config.lease_s, every, life.number, config.workers)
     progress = TensorProgress(Losses(0, 0, now, entries=examples), lambda: mode.version(0), options.steps)
-    core = Core(identity, options, tensors.table, mode, progress, now, tensors=tensors)
-    if config.workers > 1 and config.shard == 0:
-        core.sessions.expected = config.workers
-    return core
+    return Core(identity, options, tensors.table, mode, progress, now, tensors=tensors)
 
 
 def _restored(tensors: Tensors, config: ServerConfig, life: Life) -> tuple[Reached, int]:

@@ -63,10 +63,13 @@ def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float)
     mode = consistency.make(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
-        schedule = Schedule(layout.partitions, options.epochs, options.seed, begin.reached.round)
+        reached = max(begin.reached.round, begin.entries // max(dataset.total_entries, 1) * layout.partitions)
+        schedule = Schedule(layout.partitions, options.epochs, options.seed, reached)
     batches = -(-dataset.total_entries // options.batch_size)
     every = config.checkpoint_every * (layout.partitions if options.schedule == "blocks" else batches)
-    identity = Identity(life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every, life.number)
+    identity = Identity(
+        life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every, life.number, config.workers
+    )
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
     progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size)

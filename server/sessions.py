@@ -41,14 +41,17 @@ class Session:
 
 @dataclass
 class Sessions:
-    """Every session by name, and by the address of its last hello; the first worker gets `next_number`."""
+    """Every session by name, and by the address of its last hello.
+
+    The first worker gets `next_number`; so many are `expected`.
+    """
 
     next_number: int = 0
+    expected: int = 0
     by_name: dict[str, Session] = field(default_factory=dict)
     _by_peer: dict[Peer, Session] = field(default_factory=dict)
     _ended: OrderedDict[tuple[str, int], bool] = field(default_factory=OrderedDict)
     _watched: float | None = None
-    expected: int = 0
     _came: set[str] = field(default_factory=set)
 
     def open(self, hello: Hello, peer: Peer, now: float) -> tuple[Session, Session | None]:
@@ -88,8 +91,8 @@ class Sessions:
 
     @property
     def absent(self) -> int:
-        """How many of the `expected` workers have never come."""
-        return self.expected - len(self._came)
+        """How many of the `expected` workers have never come, once any has: a complete run may begin for nobody."""
+        return self.expected - len(self._came) if self._came else 0
 
     def of(self, peer: Peer, now: float) -> Session:
         """The session that speaks from `peer`, marked as heard; UnknownSession if there is none."""

@@ -41,6 +41,16 @@ def start(
     return process
 
 
+def ended(workers: list[multiprocessing.process.BaseProcess]) -> list[int | None]:
+    """How each of them ended, once all have."""
+    for worker in workers:
+        worker.join(180)
+    codes = [worker.exitcode for worker in workers]
+    for worker in workers:
+        worker.close()
+    return codes
+
+
 def on_disk(run: Path) -> set[str]:
     """Labels of the checkpoints that both shards have written."""
     names = [path.name for path in (run / "checkpoints").glob("update-*")]
@@ -65,11 +75,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
             eye.pull(after=again + 50)
             assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, None, None]
             eye.finish()
-        for worker in workers[1:]:
-            worker.join(180)
-        assert [worker.exitcode for worker in workers[1:]] == [0, 0]
-    for worker in workers:
-        worker.close()
+        assert ended(workers) == [-signal.SIGKILL, 0, 0]
     kept, manifest = read(tmp_path / "run")
     assert manifest.facts["updates"] >= again + 50
     assert np.abs(kept["x"] - TARGET).mean() < 0.8 * np.abs(TARGET).mean()
@@ -89,20 +95,27 @@ def test_a_worker_that_is_killed_in_step_holds_the_others_up_for_a_lease_and_no_
             said = CliRunner().invoke(program, ["stats", place.addresses[0], "--keys", str(keys)])
             assert " examples/s\n  loss      " in said.output, said.output
             eye.finish()
-        for worker in workers[1:]:
-            worker.join(180)
-        assert [worker.exitcode for worker in workers[1:]] == [0, 0]
-    for worker in workers:
-        worker.close()
+        assert ended(workers) == [-signal.SIGKILL, 0, 0]
     assert read(tmp_path / "run")[1].facts["updates"] >= 30
+
+
+def test_an_observer_that_was_busy_when_the_run_ended_hears_so(tmp_path: Path) -> None:
+    """It is not waited for, so it asks a server that is gone: the last word of that has come before."""
+    with (
+        serving(tmp_path / "run", consistency="async", optimizer="sgd", steps=20) as place,
+        Client(place.addresses, "eye", observe=True) as eye,
+    ):
+        worker = start(place.addresses, 0)
+        eye.attach()
+        assert ended([worker]) == [0]
+        until(lambda: not place.servers[0].running, "the server has ended")
+        eye.score("test accuracy", 50.0)
+        assert eye.over
 
 
 def test_who_comes_when_all_is_done_hears_so(tmp_path: Path) -> None:
     """A pool may start its last worker when the others have left nothing to do: that is nobody's fault."""
     with serving(tmp_path / "run", workers=2, consistency="async", optimizer="sgd", steps=20) as place:
         for rank in range(2):
-            worker = start(place.addresses, rank)
-            worker.join(180)
-            assert worker.exitcode == 0
-            worker.close()
+            assert ended([start(place.addresses, rank)]) == [0]
     assert read(tmp_path / "run")[1].facts["updates"] == 20

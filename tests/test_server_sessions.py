@@ -9,6 +9,7 @@ import pytest
 from common import messages as m
 from common.errors import BadRequest, LimitExceeded, UnknownSession
 from server import parking, sessions
+from server.config import Identity
 from server.parking import Parked, Parking
 from server.sessions import Session, Sessions
 
@@ -26,6 +27,22 @@ def test_a_session_is_found_by_its_peer_and_marked_as_heard() -> None:
     assert all_.workers == [session]
     with pytest.raises(UnknownSession):
         all_.of(b"q", 5.0)
+
+
+def test_who_never_came_is_missed_once_anybody_has_come() -> None:
+    """A run that was complete when it was taken up again has nobody to wait for."""
+    all_ = Sessions(expected=3)
+    assert all_.absent == 0
+    for name, absent in (("w0", 2), ("w0", 2), ("w1", 1), ("w2", 0), ("w3", 0)):
+        all_.note(hello(name))
+        assert all_.absent == absent
+    all_.note(hello("eye", role="observer"))
+    assert all_.absent == 0
+
+
+def test_only_shard_0_waits_for_workers_that_have_not_come() -> None:
+    for shard, awaited in ((0, 4), (1, 0)):
+        assert Identity("run", shard, 2, "", 30.0, workers=4).awaited == awaited
 
 
 def test_the_same_incarnation_resumes_from_another_address() -> None:
