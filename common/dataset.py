@@ -128,6 +128,11 @@ class Dataset:
         """Entries of the full matrix: both triangles where only one is stored."""
         return int(self.manifest.facts["entries"])
 
+    @cached_property
+    def frequencies(self) -> npt.NDArray[np.float64]:
+        """How often the word of each table row comes up, as a fraction of the text; float64 of shape (rows,)."""
+        return self.counts[self.permutation] / max(int(self.counts.sum()), 1)
+
     def block_range(self, a: int, b: int) -> tuple[int, int]:
         """First and last (exclusive) stored entry of block (a, b)."""
         block = self.layout.block_index[a, b]

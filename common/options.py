@@ -22,7 +22,7 @@ BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
 DEFAULTS: dict[str, dict[str, Scalar]] = {
     "glove": {},
-    "sgns": {"epochs": 20, "x_max": 10.0, "alpha": 0.9, "initial_accumulator": 1.0, "spectrum": 0.75},
+    "sgns": {"epochs": 24, "x_max": 10.0, "alpha": 0.85, "initial_accumulator": 1.0, "spectrum": 0.8},
     "tensors": {
         "schedule": "minibatch",
         "optimizer": "adam",
@@ -63,7 +63,7 @@ BOUNDS: dict[tuple[str, ...], tuple[Callable[[float], bool], str]] = {
     ("backup",): _between(0, 1023),
     ("seed",): _between(0, (1 << 63) - 1),
     ("steps",): _between(0, 1 << 53),
-    ("learning_rate", "x_max", "negatives"): (lambda value: value > 0, "a positive number"),
+    ("learning_rate", "x_max", "negatives", "sample"): (lambda value: value > 0, "a positive number"),
     ("alpha", "final_rate", "spectrum", "init_scale", "initial_accumulator", "epsilon", "weight_decay", "clip_norm"): (
         lambda value: value >= 0, "a number of at least 0",
     ),
@@ -89,8 +89,8 @@ class TrainingOptions:
     """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left at the end.
 
     The defaults are GloVe's; `from_flags` knows those of every objective. `warmup` is the fraction of the training in
-    which the rate rises from zero. `negatives` is for skip-gram alone; `clip_norm` and `steps` are for tensors: the
-    longest gradient, the updates until the end, 0 for none.
+    which the rate rises from zero. `negatives` and `sample` are for skip-gram alone; `clip_norm` and `steps` are for
+    tensors: the longest gradient, the updates until the end, 0 for none.
     """
 
     objective: str = "glove"
@@ -104,7 +104,8 @@ class TrainingOptions:
     final_rate: float = 0.1
     x_max: float = 8.0
     alpha: float = 0.6
-    negatives: float = 15.0
+    negatives: float = 25.0
+    sample: float = 1e-4
     export: str = "sum"
     spectrum: float = 0.95
     init_scale: float = 0.5

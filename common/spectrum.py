@@ -23,9 +23,9 @@ def evened(vectors: Vectors, power: float) -> Vectors:
     mean square of their coordinates there, over that of all directions. A power of 1 changes nothing. Vectors that hold
     something that is no number, or nothing but zeros, stay as they are.
     """
-    pieces = [slice(first, first + _ROWS_AT_ONCE) for first in range(0, len(vectors), _ROWS_AT_ONCE)]
     if power == 1.0 or not np.isfinite(vectors).all():
         return vectors
+    pieces = [slice(first, first + _ROWS_AT_ONCE) for first in range(0, len(vectors), _ROWS_AT_ONCE)]
     squares = np.zeros((vectors.shape[1],) * 2)
     for piece in pieces:
         unit = vectors[piece].astype(np.float64)

@@ -71,6 +71,11 @@ _FLAGS = (
     _option("--alpha", help="Exponent of the weight."),
     click.option("--negatives", default=DEFAULT.negatives, help="Skip-gram: negatives for each entry."),
     click.option(
+        "--sample",
+        default=DEFAULT.sample,
+        help="Skip-gram: words that make up more than this fraction of the text are thinned out; 1 is none.",
+    ),
+    click.option(
         "--export",
         type=click.Choice(EXPORTS),
         default=DEFAULT.export,

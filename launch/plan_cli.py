@@ -130,7 +130,8 @@ def measured_rate(options: TrainingOptions) -> float:
     entries = np.empty(len(at), ENTRY)
     entries["i"], entries["j"], entries["x"] = i[order], j[order], draw.integers(1, 20, len(at))
     count = (SAMPLE_ROWS // tile) ** 2
-    tiles = Tiles(entries, np.searchsorted(number[order], np.arange(count + 1)), np.arange(count), 0, True, False)
+    starts, even = np.searchsorted(number[order], np.arange(count + 1)), np.full(SAMPLE_ROWS, 1 / SAMPLE_ROWS)
+    tiles = Tiles(entries, (even, even), starts, np.arange(count), 0, True, False)
     layout = RowLayout.of(options)
     rows = [layout.initial(first, first + SAMPLE_ROWS, options) for first in (0, SAMPLE_ROWS)]
     train = OBJECTIVES[options.objective].train

@@ -57,6 +57,13 @@ def test_entries_are_mapped_and_read_only(tmp_path: Path) -> None:
         dataset.entries["x"][0] = 1
 
 
+def test_frequencies_are_those_of_the_words_in_the_order_of_the_rows(tmp_path: Path) -> None:
+    dataset, _ = random_dataset(tmp_path / "d")
+    total = sum(dataset.counts.tolist())
+    expected = [dataset.counts[word] / total for word in dataset.permutation]
+    np.testing.assert_allclose(dataset.frequencies, expected, rtol=1e-12)
+
+
 def test_the_checksum_is_that_of_the_content(tmp_path: Path) -> None:
     one, two, other = (
         random_dataset(tmp_path / name, size=size)[0].checksum for name, size in (("a", 25), ("b", 25), ("c", 20))

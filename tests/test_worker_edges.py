@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
-from handmade import write_dataset
+from handmade import random_dataset, write_dataset
 
 from common import messages as m
 from common.dataset import Dataset
@@ -67,6 +67,18 @@ def test_small_and_hollow_matrices_are_trained(
     assert np.isfinite(rows).all()
     by_epoch = np.array([report.loss for report in reports]).reshape(EPOCHS, -1).sum(1)
     assert not pairs or by_epoch[-1] < by_epoch[0]
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_skip_gram_weighs_a_pair_by_what_is_left_of_its_count(tmp_path: Path, symmetric: bool) -> None:
+    """The loss with the vectors at zero knows nothing but the weights: log 2 for a pair and each of its negatives."""
+    dataset, _ = random_dataset(tmp_path / "data", symmetric=symmetric)
+    _, reports = trained(dataset, objective="sgns", epochs=1, sample=0.04, x_max=3.0, alpha=0.5, negatives=2.0)
+    kept = np.minimum(1, np.sqrt(0.04 * dataset.counts.sum() / dataset.counts))
+    pairs = dataset.matrix()
+    weights = np.minimum(1, pairs.data * kept[pairs.row] * kept[pairs.col] / 3) ** 0.5
+    assert 0 < (kept < 1).sum() < len(kept)
+    assert sum(report.bias_only_loss for report in reports) == pytest.approx(3 * np.log(2) * weights.sum(), rel=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad-row", "adagrad", "sgd"])

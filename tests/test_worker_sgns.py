@@ -36,7 +36,16 @@ def train(
     layout: RowLayout, a: np.ndarray, b: np.ndarray, entries: np.ndarray, rate: float = RATE, **more: object
 ) -> tuple[float, float, int]:
     starts, order = np.array([0, len(entries)], np.int64), np.zeros(1, np.int64)
-    given = {"starts": starts, "order": order, "seed": 3, "symmetric": True, "diagonal": a is b, **more}
+    rare = (np.zeros(len(a)), np.zeros(len(b)))
+    given = {
+        "frequencies": rare,
+        "starts": starts,
+        "order": order,
+        "seed": 3,
+        "symmetric": True,
+        "diagonal": a is b,
+        **more,
+    }
     return OBJECTIVES["sgns"].train(a, b, Tiles(entries, **given), layout, OPTIONS, rate)  # type: ignore[arg-type]
 
 
@@ -97,6 +106,12 @@ def test_groups_share_their_row_and_cover_every_entry() -> None:
     assert count == sum(-(-np.count_nonzero(entries["i"][10:] == i) // sgns_kernels.POSITIVES) for i in range(9))
 
 
+def test_frequent_words_are_thinned_out() -> None:
+    found = sgns.kept(np.array([0.0, 1e-5, 1e-4, 4e-4, 1.0]), 1e-4)
+    np.testing.assert_allclose(found, [1, 1, 1, 0.5, 0.01])
+    assert sgns.kept(np.array([0.0, 0.3, 1.0]), 1.0).tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize(("diagonal", "symmetric"), [(True, True), (False, True), (False, False)])
 def test_every_pair_of_the_full_matrix_counts_once(diagonal: bool, symmetric: bool) -> None:
     """The loss at zero is log 2 for each pair and negative; with the vectors at zero it is the loss itself."""
@@ -105,8 +120,11 @@ def test_every_pair_of_the_full_matrix_counts_once(diagonal: bool, symmetric: bo
     a[:, : layout.parameters] = b[:, : layout.parameters] = 0
     entries = entries_of(30, 300, triangle=diagonal)
     times = np.where(diagonal & (entries["i"] == entries["j"]), 1, 2) if symmetric else np.ones(len(entries))
-    weights = np.minimum(entries["x"].astype(np.float64) / 10, 1) ** 0.75
-    loss, floor, covered = train(layout, a, b, entries, symmetric=symmetric)
+    frequencies = [np.random.default_rng(side).random(30) * 2 * OPTIONS.sample for side in (0, 0 if diagonal else 1)]
+    kept_a, kept_b = (np.minimum(1, (OPTIONS.sample / each) ** 0.5) for each in frequencies)
+    counts = entries["x"] * kept_a[entries["i"]] * kept_b[entries["j"]]
+    weights = np.minimum(counts / 10, 1) ** 0.75
+    loss, floor, covered = train(layout, a, b, entries, symmetric=symmetric, frequencies=tuple(frequencies))
     assert covered == times.sum()
     assert floor == pytest.approx(np.log(2) * (1 + K) * (times * weights).sum(), rel=1e-5)
     assert loss == pytest.approx(floor, rel=1e-5)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from common.options import TrainingOptions
 from common.rows import RowLayout
 
-from . import kernels, sgns_kernels
+from . import kernels, sgns, sgns_kernels
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -22,11 +22,13 @@ Sums = tuple[float, float, int]
 class Tiles:
     """A piece of a block: the tiles `order` of its entries, of which tile t is entries[starts[t]:starts[t + 1]].
 
-    `seed` belongs to the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too;
-    in a `diagonal` block both partitions are the same.
+    `frequencies` are those of the words of both partitions, fractions of the text, each of shape (rows,). `seed`
+    belongs to the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too; in a
+    `diagonal` block both partitions are the same.
     """
 
     entries: npt.NDArray[np.void]
+    frequencies: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
     starts: Indices
     order: Indices
     seed: int
@@ -65,9 +67,10 @@ def _warm_glove() -> None:
 def _train_sgns(
     rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
 ) -> Sums:
+    kept_a, kept_b = (np.log(sgns.kept(each, options.sample)).astype(np.float32) for each in tiles.frequencies)
     return sgns_kernels.train_block(
-        rows_a, rows_b, tiles.entries, tiles.starts, tiles.order, tiles.seed, layout.columns, layout.dim,
-        tiles.symmetric, tiles.diagonal, options.x_max, options.alpha, options.negatives, rate,
+        rows_a, rows_b, tiles.entries, kept_a, kept_b, tiles.starts, tiles.order, tiles.seed, layout.columns,
+        layout.dim, tiles.symmetric, tiles.diagonal, options.x_max, options.alpha, options.negatives, rate,
     )  # fmt: skip
 
 

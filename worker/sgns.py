@@ -4,7 +4,8 @@ A group is one row u against the rows v of its pairs, each with a weight w, and 
 
     loss = - sum_k w_k log s(u . v_k) - (K sum_k w_k / M) sum_m log s(-u . n_m),   s(x) = 1 / (1 + exp(-x))
 
-with K negatives for each pair, estimated from M rows. Pure: no I/O, no state, any float dtype.
+with K negatives for each pair, estimated from M rows. The weight of a pair is GloVe's, of what is left of its count
+when frequent words are thinned out. Pure: no I/O, no state, any float dtype.
 """
 
 from __future__ import annotations
@@ -15,6 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating[Any]]
+
+
+def kept(frequencies: Floats, sample: float) -> Floats:
+    """What thinning leaves of each word: min(1, sqrt(sample / f)) for fractions f of the text.
+
+    Source: the "subsampling of frequent words" of Mikolov et al. 2013.
+    """
+    return np.sqrt(sample / np.maximum(frequencies, sample))
 
 
 def weights_of(weights: Floats, rows: int, negatives: float) -> Floats:

@@ -166,8 +166,9 @@ def train_tile(
 
 @compiled_fast
 def train_tiles(
-    rows_a: Rows, rows_b: Rows, pairs: Pairs, counts: Rows, starts: Indices, order: Indices, seed: int,
-    columns: Indices, symmetric: bool, diagonal: bool, log_max: Any, alpha: Any, ratio: Any, group: Scratch, pace: Pace,
+    rows_a: Rows, rows_b: Rows, pairs: Pairs, counts: Rows, kept_a: Rows, kept_b: Rows, starts: Indices,
+    order: Indices, seed: int, columns: Indices, symmetric: bool, diagonal: bool, log_max: Any, alpha: Any, ratio: Any,
+    group: Scratch, pace: Pace,
 ) -> tuple[float, float, int]:  # fmt: skip
     """The compiled part of `train_block`: sums of loss and weights, and the entries covered."""
     loss = total = 0.0
@@ -182,7 +183,8 @@ def train_tiles(
             continue
         count = groups_of(pairs, first, size, groups)
         for k in range(size):
-            targets[k] = weight_of(log(counts[first + k, 1]), log_max, alpha)
+            kept = kept_a[pairs[first + k, 0]] + kept_b[pairs[first + k, 1]]
+            targets[k] = weight_of(log(counts[first + k, 1]) + kept, log_max, alpha)
         for mirrored in range(2 if symmetric else 1):
             one = Side(rows_a, columns[mirrored, 0], columns[mirrored, 2])
             others = Side(rows_b, columns[1 - mirrored, 0], columns[1 - mirrored, 2])
@@ -196,20 +198,23 @@ def train_tiles(
 
 
 def train_block(
-    rows_a: Rows, rows_b: Rows, entries: Entries, starts: Indices, order: Indices, seed: int, columns: Indices,
-    dim: int, symmetric: bool, diagonal: bool, x_max: float, alpha: float, negatives: float, rate: float,
+    rows_a: Rows, rows_b: Rows, entries: Entries, kept_a: Rows, kept_b: Rows, starts: Indices, order: Indices,
+    seed: int, columns: Indices, dim: int, symmetric: bool, diagonal: bool, x_max: float, alpha: float,
+    negatives: float, rate: float,
 ) -> tuple[float, float, int]:  # fmt: skip
     """Steps over the entries of the tiles in `order`; sums of loss and of the loss at zero, entries covered.
 
     `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
-    block. `columns` as in RowLayout. A stored entry of a symmetric matrix stands for its mirror image too: a second
-    step in which the roles are changed. `starts` (tiles + 1,) delimits tiles.
+    block. `kept_a` and `kept_b` are the logarithms of what is kept of each of their words, at most 0. `columns` as in
+    RowLayout. A stored entry of a symmetric matrix stands for its mirror image too: a second step in which the roles
+    are changed. `starts` (tiles + 1,) delimits tiles.
     """
     pairs, counts = plain(entries)
     span = padded(dim)
     loss, total, covered = train_tiles(
-        rows_a, rows_b, pairs, counts, starts, order, seed, columns, symmetric, diagonal, np.float32(np.log(x_max)),
-        np.float32(alpha), np.float32(negatives), scratch_of(span), Pace(np.float32(rate), span, np.float32(1 / dim)),
+        rows_a, rows_b, pairs, counts, kept_a, kept_b, starts, order, seed, columns, symmetric, diagonal,
+        np.float32(np.log(x_max)), np.float32(alpha), np.float32(negatives), scratch_of(span),
+        Pace(np.float32(rate), span, np.float32(1 / dim)),
     )  # fmt: skip
     return loss, LN_2 * (1.0 + negatives) * total, covered
 
@@ -220,4 +225,5 @@ def warm(columns: Indices, width: int, dim: int) -> None:
     entries = np.ones(0, ENTRY)
     entries.setflags(write=False)
     starts, order = np.zeros(2, np.int64), np.zeros(1, np.int64)
-    train_block(rows, rows, entries, starts, order, 0, columns, dim, True, True, 1.0, 1.0, 1.0, 0.1)
+    kept = np.zeros(1, np.float32)
+    train_block(rows, rows, entries, kept, kept, starts, order, 0, columns, dim, True, True, 1.0, 1.0, 1.0, 0.1)

@@ -159,6 +159,7 @@ class BlockTrainer:
     def _compute(self, granted: m.Granted, rows_a: Rows, rows_b: Rows) -> tuple[float, float, int]:
         layout, options = self._dataset.layout, self._options
         a, b, total = granted.a, granted.b, layout.partitions * options.epochs
+        frequencies = {p: self._dataset.frequencies[slice(*self._range(p))] for p in (a, b)}
         pairs = [(a, b)] if layout.symmetric or a == b else [(a, b), (b, a)]
         loss, floor, covered, rate = 0.0, 0.0, 0, options.rate(granted.round / total)
         for x, y in pairs:
@@ -168,7 +169,7 @@ class BlockTrainer:
             order = draw.permutation(len(starts) - 1)
             seed, left, right = int(draw.integers(1 << 31)), *((rows_a, rows_b) if x == a else (rows_b, rows_a))
             for tiles in portions(order, starts):
-                piece = Tiles(entries, starts, tiles, seed, layout.symmetric, x == y)
+                piece = Tiles(entries, (frequencies[x], frequencies[y]), starts, tiles, seed, layout.symmetric, x == y)
                 sums = self._objective.train(left, right, piece, self._layout, options, rate)
                 loss, floor, covered = loss + sums[0], floor + sums[1], covered + sums[2]
                 self._store.poll()
