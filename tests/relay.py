@@ -76,6 +76,8 @@ class Relay(ABC):
 class MessageRelay(Relay):
     """Takes the place of a server's request address; counts the pushes that it `dropped` and `duplicated`.
 
+    It hears who has parted: whose goodbye the server has answered, so that its count of pushes is known there.
+
     The first message each way of every connection passes unharmed: who never came in proves nothing.
     """
 
@@ -90,6 +92,12 @@ class MessageRelay(Relay):
         self._count = itertools.count()
         self._not_before: dict[tuple[bytes, bool], float] = {}
         self._passed: Counter[tuple[bytes, bool]] = Counter()
+        self._parted: set[bytes] = set()
+
+    @property
+    def all_parted(self) -> bool:
+        """Whether the server has heard the goodbye of everybody who came."""
+        return self._parted >= self._back.keys()
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -102,6 +110,8 @@ class MessageRelay(Relay):
             for peer, back in self._back.items():
                 while sockets.has_message(back):
                     answer = sockets.receive(back)
+                    if _kind(answer) is m.Farewell:
+                        self._parted.add(peer)
                     self._pass_on(peer, False, lambda peer=peer, frames=answer: self._down(peer, frames))
             while self._queue and self._queue[0][0] <= time.monotonic():
                 heapq.heappop(self._queue)[2]()
@@ -113,7 +123,7 @@ class MessageRelay(Relay):
             poller.register(self._back[peer], zmq.POLLIN)
         back = self._back[peer]
         times = self._pass_on(peer, True, lambda: sockets.send(back, frames))
-        if times != 1 and _is_push(frames):
+        if times != 1 and _kind(frames) is m.Push:
             self.dropped += times == 0
             self.duplicated += times == 2
 
@@ -228,11 +238,11 @@ class TcpRelay(Relay):
         self._other.clear()
 
 
-def _is_push(frames: list[wire.Frame]) -> bool:
+def _kind(frames: list[wire.Frame]) -> type[m.Message] | None:
     try:
-        return isinstance(wire.decode(frames[1:]).message, m.Push)
+        return type(wire.decode(frames[1:]).message)
     except GlovewireError:
-        return False
+        return None
 
 
 def _is_last_word(frames: list[wire.Frame]) -> bool:
