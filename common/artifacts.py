@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +63,17 @@ def peek_kind(folder: Path) -> str:
     return _read_manifest(folder).kind
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes."""
+def go_on() -> None:
+    """Do not rest."""
+
+
+def file_sha256(path: Path, rest: Callable[[], None] = go_on) -> str:
+    """SHA-256 (hex) of a file's bytes; `rest` is called after each mebibyte."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
+            rest()
     return digest.hexdigest()
 
 
@@ -86,12 +91,16 @@ def require_free(path: Path, *, what: str) -> None:
 
 
 @contextmanager
-def writing(folder: Path, kind: str, schema: int, facts: dict[str, Any], *, replace: bool = False) -> Iterator[Path]:
+def writing(
+    folder: Path, kind: str, schema: int, facts: dict[str, Any], *, replace: bool = False,
+    rest: Callable[[], None] = go_on,
+) -> Iterator[Path]:  # fmt: skip
     """Make an artifact: yields a scratch folder beside `folder`; on success it is sealed and renamed into place.
 
     `facts` may be filled by the caller until the block ends. On any error the scratch folder is removed and
     `folder` is as it was. A disk that is full or a folder that cannot be written raises OutputError. With `replace`,
-    an artifact that is there already gives way to the new one when that is whole.
+    an artifact that is there already gives way to the new one when that is whole. `rest` is called now and then
+    while checksums are made.
     """
     if not replace:
         require_free(folder, what=kind)
@@ -101,7 +110,7 @@ def writing(folder: Path, kind: str, schema: int, facts: dict[str, Any], *, repl
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         yield scratch
-        seal(scratch, kind, schema, facts)
+        seal(scratch, kind, schema, facts, rest=rest)
         _give_way(folder, replace)
         scratch.rename(folder)
         _sync_folder(folder.parent)
@@ -119,8 +128,9 @@ def _give_way(folder: Path, replace: bool) -> None:
 
 
 def seal(
-    folder: Path, kind: str, schema: int, facts: Mapping[str, Any], only: Collection[str] | None = None
-) -> Manifest:
+    folder: Path, kind: str, schema: int, facts: Mapping[str, Any], only: Collection[str] | None = None, *,
+    rest: Callable[[], None] = go_on,
+) -> Manifest:  # fmt: skip
     """Write the manifest over the files that are in `folder` now, and flush everything to disk.
 
     `only` names the files that the manifest answers for, where others beside them go on changing.
@@ -133,7 +143,7 @@ def seal(
     for path in paths:
         files[path.relative_to(folder).as_posix()] = {
             "bytes": path.stat().st_size,
-            "sha256": file_sha256(path),
+            "sha256": file_sha256(path, rest),
         }
         with path.open("rb") as stream:
             os.fsync(stream.fileno())

@@ -20,21 +20,25 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def addressed(command: F) -> F:
-    """Add the arguments that every question has."""
-    command = click.option(
-        "--timeout",
-        default=10.0,
-        metavar="SECONDS",
-        callback=positive,
-        help="Give up when there is no answer for so long; a server that is still to be started is waited for.",
-    )(command)
-    command = keys_option(command)
-    return click.argument("servers", nargs=-1, required=True, metavar="tcp://HOST:PORT...")(command)
+def addressed(timeout: float = 10.0) -> Callable[[F], F]:
+    """Add the arguments that every question has; `timeout` is the default, in seconds."""
+
+    def add(command: F) -> F:
+        command = click.option(
+            "--timeout",
+            default=timeout,
+            metavar="SECONDS",
+            callback=positive,
+            help="Give up when there is no answer for so long; a server that is still to be started is waited for.",
+        )(command)
+        command = keys_option(command)
+        return click.argument("servers", nargs=-1, required=True, metavar="tcp://HOST:PORT...")(command)
+
+    return add
 
 
 @click.command(cls=Command)
-@addressed
+@addressed()
 def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
     """Ask each server what it is doing."""
     with _client(servers, keys) as client:
@@ -46,7 +50,7 @@ def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[s
 
 
 @click.command(cls=Command)
-@addressed
+@addressed()
 def finish(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
     """End training cleanly and keep the vectors. Give the address of every shard."""
     from common.messages import Finish, Finishing
@@ -63,7 +67,7 @@ def finish(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[
 
 
 @click.command(cls=Command)
-@addressed
+@addressed(60.0)
 def checkpoint(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
     """Cut a checkpoint of a running training, and wait until it is on disk.
 

@@ -18,6 +18,7 @@ from functools import partial
 from common.dataset import MAX_PARTITION_ROWS
 from common.sharding import Sharding
 from server.schedule import LEASES_PER_WORKER, Block, Schedule
+from worker.kept import Kept, most
 
 Resource = tuple[str, int]
 
@@ -100,12 +101,12 @@ def partitions_advised(cluster: Cluster) -> int:
 
 @dataclass(eq=False)
 class _Task:
-    """A block that a worker holds, and how many of its partitions are on their way."""
+    """A block that a worker holds: how many parts of its rows are on their way, which partitions need not come."""
 
     lease: int
     block: Block
     missing: int = 0
-    heirs: list[_Task] = field(default_factory=list)
+    own: set[int] = field(default_factory=set)
 
     @property
     def partitions(self) -> set[int]:
@@ -129,6 +130,8 @@ class _Play:
         self._tasks: list[list[_Task]] = [[] for _ in range(cluster.workers)]
         self._held = [0] * cluster.workers
         self._computing = [False] * cluster.workers
+        size = cluster.words * cluster.row_bytes // cluster.partitions
+        self._kept: list[Kept[None]] = [Kept(most(size)) for _ in range(cluster.workers)]
         self.now = 0.0
         self.pulled = self.pushed = 0
         self.busy: dict[Resource, float] = defaultdict(float)
@@ -168,17 +171,16 @@ class _Play:
                 self._after(self._of.round_trip_s, partial(self._take, worker, _Task(*granted)))
 
     def _take(self, worker: int, task: _Task) -> None:
-        """Ask for the rows of a block, except those that an earlier one of the same worker leaves here."""
+        """Ask for the rows of a block, except those that the worker has, or will have from an earlier one."""
+        before = [t.partitions for t in self._tasks[worker] if t.block.round == task.block.round - 1]
         for partition in task.partitions:
-            task.missing += 1
-            before = [
-                t for t in self._tasks[worker] if t.block.round == task.block.round - 1 and partition in t.partitions
-            ]
-            if before:
-                before[0].heirs.append(task)
+            if self._kept[worker].has(partition, task.block.round) or any(partition in those for those in before):
+                task.own.add(partition)
             else:
+                task.missing += 1
                 self._after(self._of.round_trip_s / 2, partial(self._pull, worker, task, partition))
         self._tasks[worker].append(task)
+        self._compute(worker)
 
     def _pull(self, worker: int, task: _Task, partition: int) -> None:
         """A pull is at the shards: they answer when the partition has come to the block's round."""
@@ -200,19 +202,23 @@ class _Play:
 
     def _compute(self, worker: int) -> None:
         """Train the first block whose rows are here, if none is being trained."""
-        ready = [task for task in self._tasks[worker] if not task.missing]
+        kept = self._kept[worker]
+        ready = [t for t in self._tasks[worker] if not t.missing and all(kept.has(p, t.block.round) for p in t.own)]
         if self._computing[worker] or not ready:
             return
         task = min(ready, key=lambda task: task.block)
         entries = self._of.entries / self._of.partitions**2 * len(task.partitions)
         self._computing[worker] = True
+        for partition in task.own:
+            kept.take(partition)
         self._use([("worker", worker)], entries / self._of.entries_per_second, partial(self._computed, worker, task))
 
     def _computed(self, worker: int, task: _Task) -> None:
         self._computing[worker] = False
         self._tasks[worker].remove(task)
-        for heir in task.heirs:
-            heir.missing -= 1
+        needed = {partition for other in self._tasks[worker] for partition in other.own}
+        for partition in task.partitions:
+            self._kept[worker].put(partition, task.block.round + 1, None, needed)
         left = [sum(len(self._parts[partition]) for partition in task.partitions)]
         for partition in task.partitions:
             for shard, size in self._parts[partition]:

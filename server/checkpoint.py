@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from common import log
-from common.arrays import UNREADABLE, load_array
-from common.artifacts import Manifest, writing
+from common.arrays import UNREADABLE, load_array, save_array
+from common.artifacts import Manifest, go_on, writing
 from common.dataset import Dataset
 from common.errors import ArtifactError
 from common.options import TrainingOptions
@@ -38,7 +38,9 @@ FINAL = "final"
 _NUMBERS = frozenset(map(str, range(1, 257)))
 """Of shards, as they stand in the name of a folder."""
 CHUNK_ROWS = 4096
-SHARED = ("dataset", "options", "round", "shards")
+LACKING = (KeyError, TypeError, ValueError)
+"""What comes of facts that are not those of a checkpoint."""
+SHARED = ("dataset", "options", "shards")
 """Facts that every shard's part of a checkpoint has in common; `tensors`, too, where there are any."""
 
 
@@ -47,14 +49,14 @@ def place(run: Path, label: str, shard: int, shards: int) -> Path:
     return run / CHECKPOINTS / f"{label}.shard-{shard}-of-{shards}"
 
 
-def write(run: Path, snapshot: Snapshot) -> Path:
-    """Put a snapshot on disk, whole or not at all; OutputError when the disk refuses."""
+def write(run: Path, snapshot: Snapshot, rest: Callable[[], None] = go_on) -> Path:
+    """Put a snapshot on disk, whole or not at all, with a `rest` after each mebibyte; OutputError when it refuses."""
     facts = dict(snapshot.facts)
     folder = place(run, snapshot.label, int(facts["shard"]), int(facts["shards"]))
-    with writing(folder, KIND, SCHEMA, facts, replace=True) as scratch:
-        np.save(scratch / ROWS, snapshot.rows, allow_pickle=False)
+    with writing(folder, KIND, SCHEMA, facts, replace=True, rest=rest) as scratch:
+        save_array(scratch / ROWS, snapshot.rows, rest)
         if snapshot.versions is not None:
-            np.save(scratch / VERSIONS, snapshot.versions, allow_pickle=False)
+            save_array(scratch / VERSIONS, snapshot.versions, rest)
     return folder
 
 
@@ -108,24 +110,26 @@ def _complete(run: Path) -> list[tuple[int, int, str, int]]:
 
 
 def _rank(run: Path, label: str, shards: int) -> tuple[int, int] | None:
-    """How far a checkpoint is; None when its parts were cut at different rounds, where rounds matter.
+    """How far a checkpoint is; None when its parts do not fit together.
 
     Shards that were killed one by one leave such parts.
     """
     places = (place(run, label, shard, shards) for shard in range(shards))
     facts = [Manifest.load(folder, KIND, SCHEMA, verify=False).facts for folder in places]
     try:
-        rounds = {int(each["round"]) for each in facts}
-        apart = len(rounds) > 1 or min(rounds) < 0
-        if apart and facts[0]["options"]["consistency"] == "exclusive":
-            return None
-        return _reached(facts[0])
-    except (KeyError, TypeError, ValueError) as error:
+        return None if _apart(facts) else _reached(facts[0])
+    except LACKING as error:
         raise ArtifactError(f"checkpoint {label} of {run} lacks facts ({type(error).__name__}: {error})") from error
 
 
+def _apart(facts: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether parts were cut at different rounds, in exclusive order; otherwise shard 0 knows best which it was."""
+    rounds = {int(each["round"]) for each in facts}
+    return facts[0]["options"]["consistency"] == "exclusive" and (len(rounds) > 1 or min(rounds) < 0)
+
+
 def _reached(facts: Mapping[str, Any]) -> tuple[int, int]:
-    """Round of a checkpoint, -1 without an order, and the gradients in it; of blocks, the entries reported."""
+    """Round of a checkpoint, -1 of minibatches, and the gradients in it; of blocks, the entries reported."""
     return int(facts["round"]), int(facts.get("gradients") or facts["entries"])
 
 
@@ -138,7 +142,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
     """All rows of a checkpoint, in row order, and the facts of shard 0.
 
     Raises ArtifactError when a part is missing, altered, not a part of that shard, or of another training; or, with
-    `one_round`, was cut at another round.
+    `one_round`, in exclusive order, was cut at another round.
     """
     parts: list[npt.NDArray[Any]] = []
     facts: list[dict[str, Any]] = []
@@ -148,10 +152,15 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         rows = _load_rows(folder)
         facts.append(found)
         parts.append(rows)
-        same = SHARED if one_round else [key for key in SHARED if key != "round"]
         strange = found.get("tensors") != facts[0].get("tensors")
-        if strange or any(key not in found or found[key] != facts[0][key] for key in same):
+        if strange or any(key not in found or found[key] != facts[0][key] for key in SHARED):
             raise ArtifactError(f"{folder} belongs to another training than shard 0's part")
+        try:
+            apart = one_round and _apart([facts[0], found])
+        except LACKING as error:
+            raise ArtifactError(f"{folder} lacks facts ({type(error).__name__}: {error})") from error
+        if apart:
+            raise ArtifactError(f"{folder} was cut at another round than shard 0's part")
         first = sum(map(len, parts[:-1]))
         fits = rows.shape[1] == parts[0].shape[1] and found.get("shards") == shards and found.get("shard") == shard
         if not fits or found.get("rows") != [first, first + len(rows)]:

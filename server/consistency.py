@@ -133,6 +133,18 @@ class ExclusiveBlocks:
         return int(self.rounds[self.partition(first, first + 1)])
 
 
+class AsynchronousBlocks(Asynchronous):
+    """Differences of blocks are added as they come, and nobody waits.
+
+    `rounds` is how far each partition is at least: every block of the rounds before is in the table whole.
+    """
+
+    def __init__(self, bounds: npt.NDArray[np.int64], start: int) -> None:
+        super().__init__()
+        self.bounds = bounds
+        self.rounds = np.full(len(bounds) - 1, start, np.int64)
+
+
 @dataclass(frozen=True)
 class Reached:
     """How far a training is when its server starts: rounds of blocks, or changes and the gradients in them."""
@@ -161,5 +173,7 @@ def make(options: TrainingOptions, bounds: npt.NDArray[np.int64], reached: Reach
             return StaleSynchronous(int(mode.number), workers, *so_far)
         case "softsync":
             return SoftSynchronous(int(mode.number), workers, *so_far)
+        case _ if options.schedule == "blocks":
+            return AsynchronousBlocks(bounds, reached.round)
         case _:
             return Asynchronous(0, *so_far)

@@ -195,7 +195,7 @@ class Core:
         if report.sequence > session.reported:
             self.news.add(self.progress.count(session, report, now, now - self.news.started))
             session.reported = report.sequence
-            self.exchange.undo.reported(report.lease)
+            self.exchange.reported(report.lease, self.progress.floor)
             self._end_when_complete()
         return m.Noted(self.finishing is not None, self.progress.losses.epoch, self.progress.losses.entries)
 

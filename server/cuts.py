@@ -1,11 +1,13 @@
-"""A consistent cut of the table without stopping it: each partition is copied when it reaches the round of the cut.
+"""A cut of the table without stopping it: each partition is copied when it reaches the round of the cut.
 
-Every shard does this by itself and arrives at the same state of the whole training. Pure: no I/O, no clock.
+Every shard does this by itself. In exclusive order all arrive at the same state of the whole training. Blocks in any
+order are cut when every block of the rounds before is known to be in the table; some of later rounds are in it, too.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ import numpy.typing as npt
 from common.errors import NotReady
 from common.messages import Push
 
-from .consistency import Consistency, ExclusiveBlocks
+from .consistency import AsynchronousBlocks, Consistency, ExclusiveBlocks
 from .sessions import Peer
 from .table import Table
 
@@ -23,6 +25,7 @@ MAX_ASKERS = 256
 MAX_UNWRITTEN = 4
 
 Rows = npt.NDArray[np.float32]
+Blocks = ExclusiveBlocks | AsynchronousBlocks
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,14 @@ class Snapshot:
 
 
 class Cut:
-    """The rows of one shard as they are after exactly `round` rounds; `complete` once every partition got there."""
+    """The rows of one shard as they are after `round` rounds; `complete` once every partition got there."""
 
-    def __init__(self, round: int, table: Table, order: ExclusiveBlocks, bounds: npt.NDArray[np.int64]) -> None:
+    def __init__(self, round: int, table: Table, blocks: Blocks) -> None:
         self.round = round
         self.rows = np.empty_like(table.values)
-        self._table, self._order, self._bounds = table, order, bounds
-        self._missing = {p for p in range(len(bounds) - 1) if self._span(p)[0] < self._span(p)[1]}
-        if any(order.rounds[p] > round for p in self._missing):
+        self._table, self._blocks = table, blocks
+        self._missing = {p for p in range(len(blocks.rounds)) if self._span(p)[0] < self._span(p)[1]}
+        if any(blocks.rounds[p] > round for p in self._missing):
             raise NotReady(f"some rows are past round {round} already: ask for a later one")
         for partition in sorted(self._missing):
             self.offer(partition)
@@ -55,15 +58,15 @@ class Cut:
         return not self._missing
 
     def offer(self, partition: int) -> None:
-        """Look at a partition after each of its rounds, before the next."""
-        if partition in self._missing and self._order.rounds[partition] == self.round:
+        """Look at a partition after each of its rounds, in exclusive order before the next."""
+        if partition in self._missing and self._blocks.rounds[partition] >= self.round:
             low, high = self._span(partition)
             self.rows[low:high] = self._table.values[low:high]
             self._missing.discard(partition)
 
     def _span(self, partition: int) -> tuple[int, int]:
-        low = max(int(self._bounds[partition]), self._table.first)
-        high = min(int(self._bounds[partition + 1]), self._table.last)
+        low = max(int(self._blocks.bounds[partition]), self._table.first)
+        high = min(int(self._blocks.bounds[partition + 1]), self._table.last)
         return low - self._table.first, high - self._table.first
 
 
@@ -79,8 +82,8 @@ class Cuts:
         facts: Callable[[], dict[str, Any]],
     ) -> None:
         self._table, self._consistency, self._every, self._facts = table, consistency, every, facts
-        self._order = consistency if isinstance(consistency, ExclusiveBlocks) else None
-        self._rounds = 0 if self._order is None else epochs * len(self._order.rounds)
+        self._blocks = consistency if isinstance(consistency, Blocks) else None
+        self._rounds = 0 if self._blocks is None else epochs * len(self._blocks.rounds)
         self._cuts: list[Cut] = []
         self._ready: list[Snapshot] = []
         self._askers: list[tuple[str, Peer, int]] = []
@@ -90,30 +93,28 @@ class Cuts:
         self._count = 0
         self._taken: int | None = None
         self._planned = 0
-        if every and self._order is not None:  # a resumed run is past some of its checkpoints
-            self._planned = int(self._order.rounds.min()) // every * every
         self._plan()
 
     @property
     def in_order(self) -> bool:
-        """Whether rows go through rounds, so that consistent cuts exist."""
-        return self._order is not None
+        """Whether the rows of a partition go through one round after the other."""
+        return isinstance(self._blocks, ExclusiveBlocks)
 
     @property
     def round(self) -> int:
-        """The round that all rows have reached, -1 when they are apart or have no order."""
-        if self._order is None or len(rounds := np.unique(self._order.rounds[self._ours()])) != 1:
+        """The round that all rows have reached, -1 when they are apart or there are no rounds."""
+        if self._blocks is None or len(rounds := np.unique(self._blocks.rounds[self._ours()])) != 1:
             return -1
         return int(rounds[0])
 
     def _ours(self) -> npt.NDArray[np.int64]:
         """Partitions that have rows on this shard."""
-        assert self._order is not None
-        bounds = np.clip(self._order.bounds, self._table.first, self._table.last)
+        assert self._blocks is not None
+        bounds = np.clip(self._blocks.bounds, self._table.first, self._table.last)
         return np.flatnonzero(np.diff(bounds))
 
     def request(self, round: int, peer: Peer, number: int) -> str | None:
-        """Somebody asks for a cut after `round` rounds (-1: soon; without an order: now) and wants to hear of it.
+        """Somebody asks for a cut after `round` rounds (-1: soon; minibatches: now) and wants to hear of it.
 
         Returns the label of a checkpoint that is on disk already, None when its asker hears later. Raises NotReady
         when the table is past the round, or when so many copies of it are wanted already that more would fill memory.
@@ -122,14 +123,14 @@ class Cuts:
             return None
         if len(self._askers) >= MAX_ASKERS:
             raise NotReady(f"{MAX_ASKERS} requests for checkpoints wait already: ask again later")
-        if self._order is None:
+        if self._blocks is None:
             self._may_copy()
             self._count += 1
             label = f"asked-{self._count:06d}"
             self._asked.add(label)
             self._add(self.snapshot(label, self._table.values.copy()))
         else:
-            soon = int(self._order.rounds.max()) + 2
+            soon = int(self._blocks.rounds.max()) + 2
             label = self._label(round := min(round if round >= 0 else soon, self._rounds))
             if label in self._on_disk:
                 return label
@@ -141,21 +142,22 @@ class Cuts:
         return None
 
     def offer(self, push: Push) -> None:
-        """A push was applied: take what the cuts wait for."""
-        if self._order is not None and self._cuts:
-            partition = self._order.partition(push.first, push.last)
-            for cut in self._cuts:
-                cut.offer(partition)
-            if self._order.rounds[partition] == self._planned:
-                self._plan()
-            self._collect()
+        """A push was applied: in exclusive order a partition has come a round further."""
+        if isinstance(self._blocks, ExclusiveBlocks) and self._cuts:
+            self._advance([self._blocks.partition(push.first, push.last)])
+
+    def whole(self, floor: int) -> None:
+        """Every block of the rounds before `floor` is in the table: without an order all that is known."""
+        if isinstance(self._blocks, AsynchronousBlocks) and floor > self._blocks.rounds[0]:
+            self._blocks.rounds[:] = min(floor, self._rounds)
+            self._advance(range(len(self._blocks.rounds)))
 
     def after(self, updates: int) -> None:
-        """Without an order: so many updates (of minibatches, gradients) are in; take what is due, if there is room.
+        """Without rounds: so many updates (of minibatches, gradients) are in; take what is due, if there is room.
 
         Every shard counts the same ones, so that the parts of a checkpoint bear one name, however they came together.
         """
-        if self._order is not None or not self._every:
+        if self._blocks is not None or not self._every:
             return
         before = (updates - 1) // self._every if self._taken is None else self._taken
         self._taken = updates // self._every
@@ -193,20 +195,32 @@ class Cuts:
     def _plan(self) -> None:
         """Plan the next automatic checkpoint when the first partition has come to the one before.
 
-        Nobody can be past it then, and every shard plans the same rounds.
+        Nobody can be past it then, and every shard plans the same rounds. One is left out where the disk is too slow.
         """
-        self._planned += self._every
-        is_due = bool(self._every) and self._planned < self._rounds
-        if is_due and self._label(self._planned) not in self._unwritten:
+        if self._blocks is None or not self._every:
+            return
+        self._planned = (int(self._blocks.rounds.max()) // self._every + 1) * self._every
+        is_new = self._label(self._planned) not in self._unwritten and len(self._unwritten) < MAX_UNWRITTEN
+        if self._planned < self._rounds and is_new:
             self._cut_at(self._planned)
+
+    def _advance(self, partitions: Sequence[int]) -> None:
+        """Partitions have come further: take what the cuts wait for."""
+        assert self._blocks is not None
+        for cut in self._cuts:
+            for partition in partitions:
+                cut.offer(partition)
+        if any(self._blocks.rounds[partition] >= self._planned for partition in partitions):
+            self._plan()
+        self._collect()
 
     def _may_copy(self) -> None:
         if len(self._unwritten) >= MAX_UNWRITTEN:
             raise NotReady(f"{MAX_UNWRITTEN} checkpoints are on their way already: ask again when they are written")
 
     def _cut_at(self, round: int) -> None:
-        assert self._order is not None
-        self._cuts.append(Cut(round, self._table, self._order, self._order.bounds))
+        assert self._blocks is not None
+        self._cuts.append(Cut(round, self._table, self._blocks))
         self._unwritten.add(self._label(round))
         self._collect()
 

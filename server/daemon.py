@@ -29,6 +29,7 @@ from .core import Core
 from .cuts import Snapshot
 from .offenders import Offenders
 from .outbox import Outbox
+from .pace import Pace
 from .parking import Outgoing
 from .record import Record
 from .sessions import Peer
@@ -58,6 +59,7 @@ class Daemon:
         self._context = sockets.Context(keys)
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: dict[str, Future[float]] = {}
+        self._pace = Pace()
         self._record = Record(run / METRICS)
         self._offenders = Offenders()
         self._signalled = 0
@@ -87,8 +89,7 @@ class Daemon:
 
     def renew(self, core: Core) -> None:
         """Serve another core from now on, on the same sockets: sessions, stream and record begin again."""
-        for future in self._writing.values():
-            future.exception()
+        self._await_written()
         self._record.close()
         self._core, self._record = core, Record(self._run / METRICS)
         self._writing, self._roll, self._sampled, self._called = {}, status.Roll(), 0.0, 0.0
@@ -149,8 +150,7 @@ class Daemon:
 
     def write_now(self, snapshot: Snapshot) -> None:
         """Write a checkpoint in this thread; what is being written in the other one comes first."""
-        for future in self._writing.values():
-            future.exception()
+        self._await_written()
         self._collect_written(time.monotonic())
         checkpoint.write(self._run, snapshot)
 
@@ -171,6 +171,7 @@ class Daemon:
 
     def close(self) -> None:
         """Release sockets, files and threads; twice is fine."""
+        self._pace.hurry()
         self._writer.shutdown()
         self._record.close()
         if self._exposition is not None:
@@ -241,6 +242,8 @@ class Daemon:
             self._send(self._core.finish(STOPPED))
         self._send(self._core.tick(now))
         for snapshot in self._core.cuts.take():
+            if self._writing:  # it waits for the one before
+                self._pace.hurry()
             self._writing[snapshot.label] = self._writer.submit(self._write, snapshot)
         self._collect_written(now)
         self._publish(now)
@@ -248,14 +251,22 @@ class Daemon:
     def _write(self, snapshot: Snapshot) -> float:
         """Write a checkpoint; seconds that it took."""
         began = time.monotonic()
+        self._pace.begin()
         try:
-            checkpoint.write(self._run, snapshot)
+            checkpoint.write(self._run, snapshot, self._pace.rest)
             taken_s = time.monotonic() - began
             who = self._core.identity
             checkpoint.prune(self._run, who.shard, who.shards, self._keep)
             return taken_s
         finally:
             self._wakeup.set()
+
+    def _await_written(self) -> None:
+        """Return when no checkpoint is being written."""
+        self._pace.hurry()
+        for future in self._writing.values():
+            future.exception()
+        self._pace.ease()
 
     def _collect_written(self, now: float) -> None:
         self._wakeup.clear()
@@ -266,6 +277,8 @@ class Daemon:
                 raise error
             seconds = writing.result() if error is None else 0.0
             self._send(self._core.checkpointed(label, now, error, seconds))
+            if not self._writing:
+                self._pace.ease()
 
     def _publish(self, now: float, *, last: bool = False) -> None:
         core, stream = self._core, self._core.stream

@@ -80,7 +80,17 @@ class Exchange:
         if self._tensors is not None:
             self._tensors.require_complete()
         self._table.check_pull(pull)
-        self.undo.forget(pull.floor)
+        self.whole(pull.floor)
+
+    def reported(self, lease: int, floor: int) -> None:
+        """The block of a lease is in every table whole, and so are those of all rounds before `floor`."""
+        self.undo.reported(lease)
+        self.whole(floor)
+
+    def whole(self, floor: int) -> None:
+        """Every block of the rounds before `floor` is in every table whole."""
+        self.undo.forget(floor)
+        self._cuts.whole(floor)
 
     def answer(self, pull: m.Pull, worker: int) -> m.Rows | None:
         """The rows of a pull that `check_pull` has passed, None while it has to wait."""

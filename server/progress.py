@@ -34,6 +34,11 @@ class Progress:
         return max(self._gradients() * self._batch, self._begun) >= self.losses.total
 
     @property
+    def floor(self) -> int:
+        """Every block of the rounds before this one has been trained and reported; 0 where there are no rounds."""
+        return self.schedule.floor if self.schedule is not None else 0
+
+    @property
     def _most(self) -> int:
         """Entries that one report can be of: the last batch may go beyond the end."""
         return self.losses.total + self._batch
@@ -54,8 +59,7 @@ class Progress:
             return None
         lease, block = granted
         session.ticket = ticket
-        epoch, floor = self.schedule.epoch_of(block), self.schedule.floor
-        session.grant = Granted(lease, epoch, block.round, block.a, block.b, floor)
+        session.grant = Granted(lease, self.schedule.epoch_of(block), block.round, block.a, block.b, self.floor)
         return session.grant
 
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:

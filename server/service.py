@@ -63,8 +63,7 @@ def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float)
     mode = consistency.make(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
-        reached = max(begin.reached.round, begin.entries // max(dataset.total_entries, 1) * layout.partitions)
-        schedule = Schedule(layout.partitions, options.epochs, options.seed, reached)
+        schedule = Schedule(layout.partitions, options.epochs, options.seed, begin.reached.round)
     batches = -(-dataset.total_entries // options.batch_size)
     every = config.checkpoint_every * (layout.partitions if options.schedule == "blocks" else batches)
     identity = Identity(

@@ -82,16 +82,16 @@ def resumed(
         raise ArtifactError(f"the checkpoint {label} of {run} has {len(rows)} rows instead of {dataset.layout.rows}")
     mine = np.ascontiguousarray(rows[first:last])
     width, most, round = RowLayout.of(options).width, options.epochs * dataset.layout.partitions, int(facts["round"])
-    if mine.dtype != np.float32 or rows.shape[1] != width or not np.isfinite(mine).all() or round > most:
+    blocks = options.schedule == "blocks"
+    strange = not 0 <= round <= most if blocks else round != -1
+    if mine.dtype != np.float32 or rows.shape[1] != width or not np.isfinite(mine).all() or strange:
         raise ArtifactError(f"the checkpoint {label} of {run} holds rows or a round that training cannot have reached")
-    if round < 0:
-        counted = None if versions is None else versions[first:last].copy()
-        reached = Reached(0, int(facts.get("updates", 0)), int(facts.get("gradients", 0)))
-        entries = int(facts["entries"])
-        if options.schedule == "minibatch":  # reports come later than the gradients that they are of
-            entries = max(entries, reached.gradients * options.batch_size)
-        return Start(mine, reached, entries, counted)
-    return Start(mine, Reached(round), entries_before(dataset, options, round))
+    if blocks:
+        return Start(mine, Reached(round), entries_before(dataset, options, round))
+    counted = None if versions is None else versions[first:last].copy()
+    reached = Reached(0, int(facts.get("updates", 0)), int(facts.get("gradients", 0)))
+    # Reports come later than the gradients that they are of.
+    return Start(mine, reached, max(int(facts["entries"]), reached.gradients * options.batch_size), counted)
 
 
 def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> int:

@@ -103,12 +103,10 @@ def hurt(stage: Stage) -> None:
 
 
 def under_way(stage: Stage) -> None:
-    """Return when there is something to lose: a checkpoint, or for blocks in any order an epoch."""
-    if stage.cell.mode != "blocks/async":
-        pattern = f"[!.]*.shard-1-of-{SHARDS}"
-        until(lambda: any((stage.path / "checkpoints").glob(pattern)), "there is a checkpoint")
-    else:
-        until(lambda: "event=epoch" in stage.servers[0].err, "an epoch is trained")
+    """Return when there is something to go back to: a checkpoint of every shard."""
+    parts = [f"[!.]*.shard-{shard}-of-{SHARDS}" for shard in range(SHARDS)]
+    folder = stage.path / "checkpoints"
+    until(lambda: all(any(folder.glob(part)) for part in parts), "there is a checkpoint")
 
 
 def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
@@ -162,10 +160,17 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
         outcome.same_bytes = (stage.path / "vectors.npy").read_bytes() == vectors
         if not outcome.same_bytes:
             problems.append("other bytes than undisturbed")
+    if cell.fault is Fault.KILL and cell.role is Role.SHARD and not _life(stage, 1)["label"]:
+        problems.append("the shards began anew and not from a checkpoint")
     if cell.fault is Fault.STOP and cell.role is Role.SHARD and "event=lost" in stage.servers[1].err:
         problems.append("the shard that was stopped took others for lost")
     if cell.fault is Fault.CLOCK and cell.mode.startswith("blocks") and pushes["refused"]:
         problems.append(f"{pushes['refused']} pushes were refused: who made them was taken for lost")
+
+
+def _life(stage: Stage, number: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((stage.path / "checkpoints" / f".life-{number:06d}").read_text("utf-8"))
+    return found
 
 
 def _facts(artifact: Path) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
+
+from processes import until
 
 FLAGS = """
 --headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
@@ -51,7 +52,7 @@ class Browser:
         self._number = 0
         self._page: Any = None
         try:
-            self._loop.run_until_complete(self._attach())
+            self._loop.run_until_complete(self._attach(until(self._port, "the browser has started", DEADLINE_S)))
         except BaseException:
             self.close()
             raise
@@ -72,11 +73,7 @@ class Browser:
 
     def until(self, code: str, deadline_s: float = DEADLINE_S) -> Any:
         """Wait for a JavaScript expression to be true."""
-        end = time.monotonic() + deadline_s
-        while not (value := self.run(code)):
-            assert time.monotonic() < end, f"{code} did not become true; errors: {self.errors}"
-            self._loop.run_until_complete(asyncio.sleep(0.05))
-        return value
+        return until(lambda: self.run(code), lambda: f"{code}; errors: {self.errors}", deadline_s)
 
     def shot(self, path: Path, *, whole: bool = False) -> None:
         """Save what is on the screen, or the whole page."""
@@ -101,15 +98,14 @@ class Browser:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _attach(self) -> None:
+    def _port(self) -> str | None:
+        assert self._process.poll() is None, "the browser ended at once"
+        told = Path(self._profile.name) / "DevToolsActivePort"
+        return told.read_text().split()[0] if told.exists() and "\n" in told.read_text() else None
+
+    async def _attach(self, port: str) -> None:
         from tornado.websocket import websocket_connect
 
-        port_file, end = Path(self._profile.name) / "DevToolsActivePort", time.monotonic() + DEADLINE_S
-        while not (port_file.exists() and port_file.read_text().count("\n")):
-            assert time.monotonic() < end, "the browser did not start"
-            assert self._process.poll() is None, "the browser ended at once"
-            await asyncio.sleep(0.02)
-        port = port_file.read_text().split()[0]
         with urlopen(Request(f"http://127.0.0.1:{port}/json"), timeout=DEADLINE_S) as answer:
             pages = [entry for entry in json.load(answer) if entry["type"] == "page"]
         self._page = await websocket_connect(pages[0]["webSocketDebuggerUrl"], max_message_size=1 << 28)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from processes import until as wait
 
 from common import sockets
 from common.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
 from common.wire import encode_sample
-
-DEADLINE_S = 120.0
 
 
 class Publisher:
@@ -42,12 +41,17 @@ class Publisher:
         self.close()
 
 
-def until(done: Callable[[], bool], what: str, again: Callable[[], object] = lambda: time.sleep(0.005)) -> None:
-    """Call `again` until `done`; an assertion error naming `what` after the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        again()
+def until(done: Callable[[], bool], what: str, again: Callable[[], object] | None = None) -> None:
+    """Call `again`, where given, until `done`; fails naming `what` at the deadline."""
+
+    def happened() -> bool:
+        if done():
+            return True
+        if again is not None:
+            again()
+        return False
+
+    wait(happened, what)
 
 
 def loss(t: float = 1.0, worker: str = "all", entries: int = 100, value: float = 0.5, **changes: float) -> LossSample:

@@ -27,11 +27,11 @@ FREE = "tcp://127.0.0.1:0"
 _pause = threading.Event()
 
 
-def until(happened: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
-    """The first true value of `happened()`; fails naming `what` at the deadline."""
+def until(happened: Callable[[], Any], what: str | Callable[[], str], seconds: float = DEADLINE_S) -> Any:
+    """The first true value of `happened()`; fails at the deadline, naming `what` (a function is asked then)."""
     deadline = time.monotonic() + seconds
     while not (value := happened()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what if isinstance(what, str) else what()}"
         _pause.wait(0.02)
     return value
 
@@ -75,7 +75,7 @@ class Running:
 
     def ends(self, status: int = 0, seconds: float = DEADLINE_S) -> Running:
         """Wait for its end and compare the exit status."""
-        until(lambda: not self.running, f"{self.words} ends; {self.story}", seconds)
+        until(lambda: not self.running, lambda: f"{self.words} ends; {self.story}", seconds)
         assert self.process.returncode == status, self.story
         return self
 

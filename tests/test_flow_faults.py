@@ -19,6 +19,7 @@ from stage import Cell, Role
 EXCLUSIVE, ASYNC, SYNC = "blocks/exclusive", "blocks/async", "minibatch/sync"
 CELLS = [
     Cell(Fault.KILL, Role.SHARD, EXCLUSIVE, epochs=300),
+    Cell(Fault.KILL, Role.SHARD, ASYNC, epochs=300),
     Cell(Fault.KILL, Role.WORKER, SYNC, epochs=60),
     Cell(Fault.STOP, Role.WORKER, ASYNC, epochs=300),
     Cell(Fault.STOP, Role.SHARD, EXCLUSIVE, epochs=300),

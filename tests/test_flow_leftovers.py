@@ -107,7 +107,7 @@ def test_a_worker_that_is_told_to_stop_after_its_server_was_killed(flow: Flow) -
     server.process.kill()
     server.ends(-signal.SIGKILL)
     worker.signal(signal.SIGTERM)
-    worker.ends(0, seconds=25)  # its patience with a silent server is longer
+    worker.ends(0, seconds=15)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
     def again() -> None:
         lookup.step()
         shares.append(lookup.share)
-        time.sleep(0.001)
 
     until(lambda: lookup.share is None, "every row", again)
     assert lookup.trouble == ""

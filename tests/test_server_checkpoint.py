@@ -227,6 +227,21 @@ UNREACHABLE: dict[str, Callable[[Path], Any]] = {
 }
 
 
+def test_blocks_in_any_order_go_on_after_the_rounds_that_shard_0_knows_to_be_whole(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    """The other shards hear of it later, and what is in the rows of later rounds does not count."""
+    for number, floor in enumerate((2, 1)):
+        core = shard(dataset, number=number, shards=2, consistency="async").core
+        core.exchange.whole(floor)
+        checkpoint.write(tmp_path, core.final())
+    options = TrainingOptions(dim=4, epochs=2, tied=True, consistency="async")
+    assert checkpoint.newest(tmp_path) == ("final", 2)
+    begin = start.resumed(tmp_path, "final", 2, options, dataset, 0, dataset.layout.rows)
+    assert begin.reached.round == 2
+    assert 0 < begin.entries == start.entries_before(dataset, options, 2) < dataset.total_entries
+
+
 @pytest.mark.parametrize("change", UNREACHABLE.values(), ids=UNREACHABLE.keys())
 def test_a_checkpoint_that_training_cannot_have_left_is_not_resumed(
     dataset: Dataset, tmp_path: Path, change: Callable[[Path], Any]

@@ -11,7 +11,7 @@ from common import messages as m
 from common.errors import BadRequest, LeaseLost
 from common.options import TrainingOptions
 from server import consistency
-from server.consistency import BEGINNING, Consistency, ExclusiveBlocks, Reached
+from server.consistency import BEGINNING, AsynchronousBlocks, Consistency, ExclusiveBlocks, Reached
 from server.modes import Asynchronous, Fate, SoftSynchronous, StaleSynchronous, Synchronous
 
 BOUNDS = np.array([0, 8, 16, 25])
@@ -114,7 +114,7 @@ def test_without_an_order_everything_goes_and_versions_count_pushes() -> None:
 
 def test_the_options_choose_the_mode() -> None:
     assert isinstance(consistency.make(TrainingOptions(), BOUNDS, BEGINNING), ExclusiveBlocks)
-    assert type(consistency.make(TrainingOptions(consistency="async"), BOUNDS, BEGINNING)) is Asynchronous
+    assert type(consistency.make(TrainingOptions(consistency="async"), BOUNDS, BEGINNING)) is AsynchronousBlocks
     kinds = {"async": Asynchronous, "sync": Synchronous, "ssp:2": StaleSynchronous, "softsync:3": SoftSynchronous}
     for text, kind in kinds.items():
         options = TrainingOptions(schedule="minibatch", consistency=text)

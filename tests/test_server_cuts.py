@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shards import ASYNC, MINIBATCH, Shard, code, in_memory, push, shard
+from shards import ASYNC, MINIBATCH, Shard, code, in_memory, pull, push, report, shard
 from strategies import quick
 
 from common import messages as m
@@ -184,8 +184,53 @@ def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_s
         assert labels == [(f"update-{count:08d}", count) for count in (every, 2 * every, 3 * every)]
 
 
-def test_without_an_order_a_checkpoint_is_the_rows_as_they_are(dataset: Dataset) -> None:
-    one = shard(dataset, **ASYNC)
+@quick(20)
+@given(st.lists(st.integers(0, 99), max_size=40))
+def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
+    dataset: Dataset, order: list[int]
+) -> None:
+    """Shard 0 knows it from the reports, the other one from the next pull; two workers, blocks done in any order."""
+    options = {"epochs": 4, "checkpoint_every": 1, **ASYNC}
+    both = [shard(dataset, number=number, shards=2, **options) for number in range(2)]
+    tables = [one.core.table.values for one in both]
+    for table in tables:
+        table[:] = 0
+    for one in both:
+        one.hello("w0", worker=0)
+    tickets, held, pushed, found = 0, [], 0, [[], []]
+    for choice in [*order, *range(400)]:
+        asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if choice % 2 or not held else None
+        if isinstance(asked, m.Granted):
+            tickets += 1
+            held.append(asked)
+            both[1].ask(b"w0", pull(both[1].core.table.first, both[1].core.table.last, floor=asked.floor))
+        elif held:
+            done = held.pop(choice % len(held))
+            pushed += 1
+            for one in both:
+                add_rounds(one, done, pushed)
+            both[0].ask(b"w0", report(pushed, done.lease))
+        for one, mine in zip(both, found, strict=True):
+            for snapshot in one.core.cuts.take():
+                mine.append(snapshot.label)
+                assert snapshot.rows.min() >= snapshot.facts["round"]
+                one.core.checkpointed(snapshot.label, 1.0)
+    assert found == [["round-00000003", "round-00000006", "round-00000009"]] * 2
+    assert both[0].core.final().facts["round"] == 12
+    assert all((table == 12).all() for table in tables)
+
+
+def add_rounds(of: Shard, done: m.Granted, sequence: int) -> None:
+    """One to every row of a block that this shard has."""
+    bounds, table = of.dataset.layout.bounds, of.core.table
+    rows = [row for p in sorted({done.a, done.b}) for row in range(bounds[p], bounds[p + 1])]
+    mine = [row for row in rows if table.first <= row < table.last]
+    values = np.ones((len(mine), table.values.shape[1]), np.float32)
+    assert isinstance(of.ask(b"w0", push("add", values, rows=mine, sequence=sequence)), m.Applied)
+
+
+def test_of_minibatches_a_checkpoint_is_the_rows_as_they_are(dataset: Dataset) -> None:
+    one = shard(dataset, **MINIBATCH)
     one.send(b"eye", m.Checkpoint(-1))
     (snapshot,) = one.core.cuts.take()
     before = one.core.table.values.copy()

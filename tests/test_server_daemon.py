@@ -101,7 +101,7 @@ def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path)
 
 def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon: Daemon, run: Path) -> None:
     with Conversation([daemon.address], "eye") as client:
-        done = client.ask(0, m.Checkpoint(-1))
+        done = client.ask(0, m.Checkpoint(0))
         assert isinstance(done, m.Checkpointed)
         rows, facts = checkpoint.read(run, done.name, 1)
         assert rows.shape[0] == facts["rows"][1] == 25
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_an_answer_only(daemon: Daemon
     (run / "checkpoints").write_text("in the way")
     with Conversation([daemon.address], "eye") as client:
         with pytest.raises(GlovewireError, match="cannot be written") as caught:
-            client.ask(0, m.Checkpoint(-1))
+            client.ask(0, m.Checkpoint(0))
         assert caught.value.code == "output"
         assert isinstance(client.ask(0, m.Stats()), m.Statistics)
 
@@ -136,7 +136,7 @@ def test_a_signal_stops_it_at_once(dataset: Dataset, run: Path, monkeypatch: pyt
         began = time.monotonic()
         kill.start()
         assert daemon.serve() == "stopped"
-        assert time.monotonic() - began < 30  # it would sleep for a minute
+        assert time.monotonic() - began < 5
         kill.join()
     finally:
         signal.signal(signal.SIGTERM, before[0])

@@ -157,7 +157,7 @@ def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=f"no server answers at {address}"):
             client.connect(timeout_s=0.2)
-        assert 0.15 < time.monotonic() - began < 20
+        assert 0.15 < time.monotonic() - began < 5
 
 
 def test_of_several_servers_only_the_silent_one_is_named() -> None:
@@ -187,7 +187,7 @@ def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypa
         client.send(0, one_row(), lambda reply: None)
         began = time.monotonic()
         client.part("left")
-        assert 0.15 < time.monotonic() - began < 20
+        assert 0.15 < time.monotonic() - began < 5
         until(lambda: bool(server.messages(m.Bye)))
 
 
@@ -230,7 +230,7 @@ def test_a_hello_that_is_refused_is_said_at_once(kind: type[GlovewireError]) -> 
         began = time.monotonic()
         with pytest.raises(kind, match="no"):
             client.connect(timeout_s=100)
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 10
 
 
 def test_something_else_at_the_address_is_said_to_be_something_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from common.errors import GlovewireError
 from common.options import TrainingOptions
 from common.sharding import Sharding
 
+from .buffers import aligned
 from .client import ANY_DELAY_MS, Conversation, raised
 
 TABLE = "rows"
@@ -30,7 +31,6 @@ LEAVING_S = 10.0
 PULL_BYTES = 32 << 20
 PUSH_BYTES = 1 << 18
 """Differences go in pieces: what a server has of many workers at once stays small."""
-LINE_FLOATS = 16
 NO_LEASE = m.Granted(-1, 0, m.NO_VERSION, 0, 0, 0)
 """For changes to ranges without a lease, in asynchronous mode."""
 
@@ -291,10 +291,3 @@ def _put(pulled: Pulled, shard: int, span: slice, message: m.Message) -> None:
             pulled.versions = None
         elif pulled.versions is not None:
             pulled.versions[span] = message.versions
-
-
-def aligned(rows: int, width: int) -> Rows:
-    """An uninitialised float32 array of shape (rows, width) that begins on a cache line: vector loads cost less."""
-    raw = np.empty(rows * width + LINE_FLOATS, np.float32)
-    start = -raw.ctypes.data // raw.itemsize % LINE_FLOATS
-    return raw[start : start + rows * width].reshape(rows, width)

@@ -1,7 +1,7 @@
 """The training loop over blocks: lease -> pull -> compute -> push, until told to stop; the same for every store.
 
-Blocks keep up to two leases: the rows of the next block are on their way while this one computes, and rows that both
-share never travel. Knows nothing of sockets, and of time only how long a step took.
+The rows of the next blocks are on their way while this one computes. In exclusive order rows that were trained here
+last are pushed, but not pulled again. Knows nothing of sockets, and of time only how long a step took.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from common.options import TrainingOptions
 from common.rows import RowLayout
 
 from . import kernels
+from .buffers import copied
+from .kept import Kept, most
 from .minibatch import BatchTrainer
 from .objectives import OBJECTIVES, Tiles
 from .stores import Reply, Rows, Store, settled
@@ -51,15 +53,27 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
 
 @dataclass
 class Task:
-    """A leased block and the rows that it needs, here or on their way; partition -> reply."""
+    """A leased block and the rows that are pulled for it, partition -> reply; it finds the others among those kept."""
 
     granted: m.Granted
-    rows: dict[int, Reply[Rows]]
+    pulled: dict[int, Reply[Rows]]
 
     @property
-    def ready(self) -> bool:
-        """Whether every row is here."""
-        return all(reply.done for reply in self.rows.values())
+    def partitions(self) -> set[int]:
+        """The one or two whose rows it needs."""
+        return {self.granted.a, self.granted.b}
+
+
+@dataclass
+class Trained:
+    """Rows that were trained here, and the push that reads them."""
+
+    rows: Rows
+    push: Reply[None]
+
+    def take(self) -> Rows:
+        """The rows, for changing them: as they are, or a copy while the push still reads them."""
+        return self.rows if self.push.done else copied(self.rows)
 
 
 class BlockTrainer:
@@ -72,6 +86,8 @@ class BlockTrainer:
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
         self._tasks: list[Task] = []
+        rows = int(np.diff(dataset.layout.bounds).max())
+        self._kept: Kept[Trained] = Kept(most(rows * self._layout.width * 4))
         self._unreported: list[tuple[Reply[None], MakeReport]] = []
         self._reports: list[Reply[m.Noted]] = []
         self._asked: Reply[m.Granted | m.Done] | None = None
@@ -117,23 +133,32 @@ class BlockTrainer:
         self._reports = settled(self._reports)
 
     def _next_ready(self) -> Task | None:
-        ready = [task for task in self._tasks if task.ready]
+        ready = [task for task in self._tasks if self._is_ready(task)]
         return min(ready, key=lambda task: task.granted.round, default=None)
 
+    def _is_ready(self, task: Task) -> bool:
+        """Whether every row is here."""
+        own = task.partitions - task.pulled.keys()
+        return all(reply.done for reply in task.pulled.values()) and all(
+            self._kept.has(partition, task.granted.round) for partition in own
+        )
+
     def _pull(self, granted: m.Granted) -> Task:
-        """Ask for the rows of a block, except those that an earlier task of ours will leave here."""
-        rows: dict[int, Reply[Rows]] = {}
-        for partition in {granted.a, granted.b}:
-            if self._exclusive and not self._in_place and self._will_have(partition, granted.round):
-                rows[partition] = Reply(None, 1)
-            else:
+        """Ask for the rows of a block, except those that we have, or that an earlier task of ours will leave here."""
+        task = Task(granted, {})
+        for partition in task.partitions:
+            if not self._will_have(partition, granted.round):
                 first, last = self._range(partition)
                 version = granted.round if self._exclusive else m.NO_VERSION
-                rows[partition] = self._store.pull_range(first, last, version)
-        return Task(granted, rows)
+                task.pulled[partition] = self._store.pull_range(first, last, version)
+        return task
 
     def _will_have(self, partition: int, round: int) -> bool:
-        return any(t.granted.round == round - 1 and partition in (t.granted.a, t.granted.b) for t in self._tasks)
+        if not self._exclusive or self._in_place:
+            return False
+        return self._kept.has(partition, round) or any(
+            task.granted.round == round - 1 and partition in task.partitions for task in self._tasks
+        )
 
     def _range(self, partition: int) -> tuple[int, int]:
         bounds = self._dataset.layout.bounds
@@ -142,8 +167,7 @@ class BlockTrainer:
     def _train(self, task: Task) -> None:
         began = time.perf_counter()
         granted = task.granted
-        rows = {partition: reply.get() for partition, reply in task.rows.items()}
-        local: dict[int, Rows] = {p: r for p, r in rows.items() if r is not None}
+        local = {partition: self._rows(task, partition) for partition in task.partitions}
         before = {} if self._exclusive or self._in_place else {p: r.copy() for p, r in local.items()}
         loss, floor, entries = self._compute(granted, local[granted.a], local[granted.b])
         self._tasks.remove(task)
@@ -155,6 +179,13 @@ class BlockTrainer:
             return m.Report(sequence, granted.lease, entries, loss, floor, float(np.mean(norms)), seconds, sent)
 
         self._unreported.append((push, report))
+
+    def _rows(self, task: Task, partition: int) -> Rows:
+        """The rows of a partition of a task that is ready."""
+        reply = task.pulled.get(partition)
+        rows = self._kept.take(partition).take() if reply is None else reply.get()
+        assert rows is not None
+        return rows
 
     def _compute(self, granted: m.Granted, rows_a: Rows, rows_b: Rows) -> tuple[float, float, int]:
         layout, options = self._dataset.layout, self._options
@@ -178,15 +209,16 @@ class BlockTrainer:
         return loss, floor, covered
 
     def _give(self, granted: m.Granted, local: dict[int, Rows], before: dict[int, Rows]) -> Reply[None]:
-        """Push trained rows, and hand copies to the task of ours that needs them next."""
+        """Push trained rows, and keep them: one of our next tasks may need them."""
         for partition, old in before.items():
             np.subtract(local[partition], old, out=old)
-        for task in (task for task in self._tasks if task.granted.round == granted.round + 1):
-            for partition, reply in task.rows.items():
-                if partition in local and not reply.done and reply.value is None:
-                    reply.value, reply.missing = local[partition].copy(), 0
         changes = [(self._range(partition)[0], values) for partition, values in (before or local).items()]
-        return self._store.push_block("add" if before else "assign", granted, changes)
+        push = self._store.push_block("add" if before else "assign", granted, changes)
+        if self._exclusive and not self._in_place:
+            needed = {partition for task in self._tasks for partition in task.partitions - task.pulled.keys()}
+            for partition, rows in local.items():
+                self._kept.put(partition, granted.round + 1, Trained(rows, push), needed)
+        return push
 
 
 def portions(order: Indices, starts: Indices) -> Iterator[Indices]:
