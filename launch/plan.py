@@ -1,7 +1,8 @@
 """How long an epoch takes on machines that one does not have yet: the block schedule, played through with a clock.
 
-Everybody does in the model what they do in training: the real `Schedule` grants blocks, a worker keeps two of them,
-pulls the rows that it has not got, computes one block at a time and pushes; a pull waits for its partition's version.
+Everybody does in the model what they do in training: the real `Schedule` grants blocks, a worker keeps some of them to
+train, pulls the rows that it has not got, computes one block at a time and pushes; a pull waits for its partition's
+version.
 Links, shards and workers are queues that serve at a rate. Pure: no network, no clock, no files.
 """
 
@@ -17,8 +18,9 @@ from functools import partial
 
 from common.dataset import MAX_PARTITION_ROWS
 from common.sharding import Sharding
-from server.schedule import LEASES_PER_WORKER, Block, Schedule
+from server.schedule import Block, Schedule
 from worker.kept import Kept, most
+from worker.trainer import TASKS
 
 Resource = tuple[str, int]
 
@@ -128,7 +130,8 @@ class _Play:
         self._unpushed: dict[int, int] = {}
         self._parked: dict[int, list[tuple[int, _Task]]] = defaultdict(list)
         self._tasks: list[list[_Task]] = [[] for _ in range(cluster.workers)]
-        self._held = [0] * cluster.workers
+        self._asking = [False] * cluster.workers
+        self._waiting: list[int] = []  # workers whose question shard 0 could not answer yet
         self._computing = [False] * cluster.workers
         size = cluster.words * cluster.row_bytes // cluster.partitions
         self._kept: list[Kept[None]] = [Kept(most(size)) for _ in range(cluster.workers)]
@@ -144,7 +147,8 @@ class _Play:
 
     def run(self) -> None:
         """Until everything is trained."""
-        self._grant()
+        for worker in range(self._of.workers):
+            self._ask(worker)
         while self._events:
             self.now, _, happens = heapq.heappop(self._events)
             happens()
@@ -153,22 +157,28 @@ class _Play:
         heapq.heappush(self._events, (self.now + seconds, next(self._number), happens))
 
     def _use(self, resources: list[Resource], seconds: float, happens: Callable[[], None]) -> None:
-        """Something happens when a job is done that needs all of the resources at once for so long."""
-        begin = max(self.now, *(self._free[resource] for resource in resources))
+        """Something happens when a job is done that takes each of the resources so long: both ends of a way."""
         for resource in resources:
-            self._free[resource] = begin + seconds
+            self._free[resource] = max(self.now, self._free[resource]) + seconds
             self.busy[resource] += seconds
-        self._after(begin + seconds - self.now, happens)
+        self._after(max(self._free[resource] for resource in resources) - self.now, happens)
+
+    def _ask(self, worker: int) -> None:
+        """A worker keeps one question open while it has few blocks to train."""
+        if not self._asking[worker] and len(self._tasks[worker]) < TASKS:
+            self._asking[worker] = True
+            self._after(self._of.round_trip_s / 2, partial(self._asked, worker))
+
+    def _asked(self, worker: int) -> None:
+        self._waiting.append(worker)
+        self._grant()
 
     def _grant(self) -> None:
-        """Shard 0 hands out what it may, first to those who hold least."""
-        for worker in sorted(range(self._of.workers), key=lambda worker: self._held[worker]):
-            while self._held[worker] < LEASES_PER_WORKER:
-                granted = self._schedule.grant(str(worker))
-                if granted is None:  # nothing is free, for nobody
-                    return
-                self._held[worker] += 1
-                self._after(self._of.round_trip_s, partial(self._take, worker, _Task(*granted)))
+        """Shard 0 hands out what it may, first to those who have waited longest."""
+        for worker in list(self._waiting):
+            if granted := self._schedule.grant(str(worker)):
+                self._waiting.remove(worker)
+                self._after(self._of.round_trip_s / 2, partial(self._take, worker, _Task(*granted)))
 
     def _take(self, worker: int, task: _Task) -> None:
         """Ask for the rows of a block, except those that the worker has, or will have from an earlier one."""
@@ -180,6 +190,8 @@ class _Play:
                 task.missing += 1
                 self._after(self._of.round_trip_s / 2, partial(self._pull, worker, task, partition))
         self._tasks[worker].append(task)
+        self._asking[worker] = False
+        self._ask(worker)
         self._compute(worker)
 
     def _pull(self, worker: int, task: _Task, partition: int) -> None:
@@ -226,13 +238,14 @@ class _Play:
                 link: list[Resource] = [("worker link, out", worker), ("server link, in", shard)]
                 served = partial(
                     self._use, [("server", shard)], size / self._of.served_per_second,
-                    partial(self._pushed, worker, task, partition, left),
+                    partial(self._pushed, task, partition, left),
                 )  # fmt: skip
                 came = partial(self._after, self._of.round_trip_s / 2, served)
                 self._use(link, size / self._goodput, came)
+        self._ask(worker)
         self._compute(worker)
 
-    def _pushed(self, worker: int, task: _Task, partition: int, left: list[int]) -> None:
+    def _pushed(self, task: _Task, partition: int, left: list[int]) -> None:
         """A part of a push is in the table; the last one ends the lease, by a report."""
         left[0] -= 1
         unpushed = self._unpushed.pop(partition, len(self._parts[partition])) - 1
@@ -243,9 +256,8 @@ class _Play:
             for waiting, its_task in self._parked.pop(partition, []):
                 self._pull(waiting, its_task, partition)
         if not left[0]:
-            self._after(self._of.round_trip_s, partial(self._reported, worker, task))
+            self._after(self._of.round_trip_s, partial(self._reported, task))
 
-    def _reported(self, worker: int, task: _Task) -> None:
+    def _reported(self, task: _Task) -> None:
         self._schedule.finish(task.lease)
-        self._held[worker] -= 1
         self._grant()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SERVED_PER_S = 1.5e9
 """Bytes a second that a shard takes in or gives out on one core: `glovewire bench wire`, 1,024 rows a message."""
+BUFFER_BYTES = 4 << 20
+"""What Linux lets a sender keep without an answer unless it is told otherwise (net.ipv4.tcp_wmem)."""
 MEASURE_S = 0.5
 SAMPLE_ROWS = 4096
 SAMPLE_DENSITY = 0.055
@@ -91,6 +93,12 @@ def plan(
     if advised != partitions:
         shorter = forecast(dataclasses.replace(cluster, partitions=advised)).seconds
         click.echo(f"better      preprocess --partitions {advised}: {shorter:.3g} s an epoch")
+    under_way = link * cluster.round_trip_s
+    if under_way > BUFFER_BYTES:
+        click.echo(
+            f"buffers     such a link has {under_way / 1e6:.0f} MB under way: raise net.ipv4.tcp_wmem and tcp_rmem, "
+            f"since {BUFFER_BYTES >> 20} MiB carry {BUFFER_BYTES / cluster.round_trip_s / 1e6:.0f} MB/s at most"
+        )
     return {
         "epoch_seconds": found.seconds,
         "training_seconds": found.seconds * epochs,
@@ -103,6 +111,7 @@ def plan(
         "bytes_pulled": found.bytes_pulled,
         "bytes_pushed": found.bytes_pushed,
         "kernel_rate": cluster.entries_per_second,
+        "bytes_under_way": under_way,
     }
 
 

@@ -18,7 +18,8 @@ from common.errors import GlovewireError, ProcessDied
 
 PARENT_VARIABLE = "GLOVEWIRE_PARENT"
 _PR_SET_PDEATHSIG = 1
-READY_S = 60.0
+READY_S = 180.0
+"""A machine that does much else needs more than a minute to compile a server's loops."""
 MAX_STARTS = 100
 STOP_S = 10.0
 NO_SPACE_BYTES = 4096

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from common.rounds import Pair, epoch_rounds
 
 LOOKAHEAD_ROUNDS = 3
-LEASES_PER_WORKER = 2
+LEASES_PER_WORKER = 8
+"""Most of them are trained and on their way back: a worker asks while it has few that are still to be trained."""
 
 
 @dataclass(frozen=True, order=True)

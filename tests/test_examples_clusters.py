@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from source import ROOT
 
 KUBERNETES = "1.31"
 MANIFESTS = sorted((ROOT / "examples" / "kubernetes").glob("*.yaml"))
+COMPOSE = [ROOT / "docker-compose.yml", ROOT / "examples" / "network" / "long.yml"]
 SCRIPTS = [*ROOT.glob("examples/*/*.sh"), ROOT / ".ci" / "run"]
 
 
@@ -66,6 +68,21 @@ def test_compose_starts_what_the_pages_say() -> None:
     for path in (word.split(":")[0] for service in services.values() for word in service.get("volumes", ())):
         if path.startswith("./"):
             assert (ROOT / path).is_file(), path
+
+
+def check_compose(*paths: Path) -> subprocess.CompletedProcess[str]:
+    """What the schema of the Compose specification, which Compose v2 reads by, says of the files."""
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", *map(str, paths)]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+def test_compose_files_are_what_the_specification_takes(tmp_path: Path) -> None:
+    found = check_compose(*COMPOSE)
+    assert found.returncode == 0, found.stdout
+    (tmp_path / "wrong.yml").write_text(COMPOSE[0].read_text().replace("healthcheck:", "healthchek:"))
+    wrong = check_compose(tmp_path / "wrong.yml")
+    assert wrong.returncode == 1
+    assert "healthchek" in wrong.stdout
 
 
 def test_what_compose_gets_for_long_ways_is_for_its_services() -> None:

@@ -56,6 +56,12 @@ def test_a_shard_that_copies_slowly_and_a_long_way_cost_time() -> None:
     assert base.seconds < far.seconds < base.seconds + 8 * 4 * 0.1
 
 
+def test_blocks_on_their_way_back_keep_nobody_from_the_next() -> None:
+    """A block takes 0.25 s to train; with its way there and back it is three times as long in a worker's hands."""
+    far = forecast(dataclasses.replace(CLUSTER, workers=2, round_trip_s=0.2))
+    assert far.seconds < 1.3 * forecast(dataclasses.replace(CLUSTER, workers=2)).seconds
+
+
 def test_fewer_partitions_are_advised_for_slow_links_and_more_for_many_workers() -> None:
     assert partitions_advised(CLUSTER) == 8
     assert partitions_advised(dataclasses.replace(CLUSTER, bytes_per_second=1e6)) == 2
@@ -80,7 +86,11 @@ def test_the_command(tmp_path: Path) -> None:
         assert plan.json["bottleneck"] in {*plan.json["busy"], "rounds"}
         assert plan.json["entries_per_second"] == pytest.approx(1e9 / plan.json["epoch_seconds"])
         assert "more than" in plan.out
+        assert "tcp_wmem" not in plan.out
         assert json.loads(plan.out.splitlines()[-1]) == plan.json
+        far = flow.run(*words[:-2], "--round-trip", 45, "--kernel-rate", 1e7, "--json")
+        assert far.json["bytes_under_way"] == pytest.approx(1e9 / 8 * 0.045)
+        assert "tcp_wmem" in far.out
         flow.start("plan", "--words", 1, "--workers", 0, program=PROGRAM).fails(
             "--entries", "words", "workers", status=2
         )

@@ -32,6 +32,7 @@ Indices = npt.NDArray[np.int64]
 
 PORTION_ENTRIES = 1 << 18
 TASKS = 3
+STUCK_S = 1.0
 
 
 def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> str:
@@ -92,6 +93,7 @@ class BlockTrainer:
         self._reports: list[Reply[m.Noted]] = []
         self._asked: Reply[m.Granted | m.Done] | None = None
         self._reason = ""
+        self._trained = time.perf_counter()
 
     def run(self) -> str:
         """Train every block that is granted; returns why there are no more."""
@@ -118,9 +120,7 @@ class BlockTrainer:
                 self._tasks.append(self._pull(answer))
             elif answer is not None:
                 self._reason = answer.reason
-        # With every row still on its way, ask on: what they wait for may be a block that somebody gave back.
-        hungry = len(self._tasks) < TASKS or self._next_ready() is None
-        if self._asked is None and not self._reason and hungry:
+        if self._asked is None and not self._reason and (len(self._tasks) < TASKS or self._is_stuck()):
             self._asked = self._store.lease()
         waiting = []
         for push, report in self._unreported:
@@ -131,6 +131,10 @@ class BlockTrainer:
                 waiting.append((push, report))
         self._unreported = waiting
         self._reports = settled(self._reports)
+
+    def _is_stuck(self) -> bool:
+        """Whether no rows have come for a while: what all of them wait for may be a block that somebody gave back."""
+        return self._next_ready() is None and time.perf_counter() - self._trained > STUCK_S
 
     def _next_ready(self) -> Task | None:
         ready = [task for task in self._tasks if self._is_ready(task)]
@@ -171,6 +175,7 @@ class BlockTrainer:
         before = {} if self._exclusive or self._in_place else {p: r.copy() for p, r in local.items()}
         loss, floor, entries = self._compute(granted, local[granted.a], local[granted.b])
         self._tasks.remove(task)
+        self._trained = time.perf_counter()
         push = self._give(granted, local, before)
         norms = [kernels.mean_norm(r, self._layout.columns, self._options.dim) for r in local.values()]
         seconds = time.perf_counter() - began

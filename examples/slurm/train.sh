@@ -13,7 +13,7 @@ set -euo pipefail
 dataset=$1 run=$2
 shift 2
 shards=2
-port=5555 # of shard 0; every shard takes two
+port=${PORT:-5555} # of shard 0; every shard takes two
 keys=$run.keys
 
 # The nodes' names, one for each task; the first tasks are on the first of them.
