@@ -61,13 +61,12 @@ class Daemon:
         self._writing: dict[str, Future[float]] = {}
         self._pace = Pace()
         self._record = Record(run / METRICS)
-        self._offenders = Offenders()
         self._signalled = 0
         self._sampled = self._called = 0.0
         self._roll = status.Roll()
         self._metrics = RunMetrics()
         self._exposition: Exposition | None = None
-        self._outbox = Outbox()
+        self._outbox, self._offenders = Outbox(), Offenders()
         self._bytes_in = self._bytes_out = 0
         try:
             self._router, self.address = self._context.router(bind)

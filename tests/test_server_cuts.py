@@ -16,6 +16,7 @@ from common.dataset import Dataset
 from common.errors import OutputError
 from common.rounds import epoch_rounds
 from server import cuts
+from worker.trainer import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +200,8 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
         one.hello("w0", worker=0)
     tickets, held, pushed, found = 0, [], 0, [[], []]
     for choice in [*order, *range(400)]:
-        asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if choice % 2 or not held else None
+        hungry = not held or (choice % 2 and len(held) < TASKS)
+        asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if hungry else None
         if isinstance(asked, m.Granted):
             tickets += 1
             held.append(asked)
