@@ -108,7 +108,10 @@ class Running:
         """The processes that it has started, by role: `server 0`, `worker 1`."""
         found = {}
         for child in psutil.Process(self.pid).children(recursive=True):
-            words = child.cmdline()
+            try:
+                words = child.cmdline()
+            except psutil.NoSuchProcess:  # it has just ended
+                continue
             if "server" in words and "--shard" in words:
                 found[f"server {words[words.index('--shard') + 1].partition('/')[0]}"] = child
             elif "worker" in words:
