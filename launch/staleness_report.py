@@ -70,7 +70,7 @@ def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list
     rows = [
         f"## {heading}",
         "",
-        _verdict(setting, best, plain),
+        verdict(setting, best, plain),
         "",
         f"![the three]({setting['folder']}-{THREE}.png)",
         "",
@@ -105,7 +105,7 @@ def quickest_policy(setting: dict[str, Any]) -> str | None:
     return str(min(ways, key=order)["method"]) if ways else None
 
 
-def _verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> str:
+def verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> str:
     """What the table says of the quickest policy beside all that know nothing of staleness."""
     there = {row["method"]: _median(_reached(setting, row)) for row in setting["methods"]}
     mine = there.get(best or "")
@@ -119,6 +119,8 @@ def _verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> 
     if not others:
         return f"`{best}` had the goal after {mine:.2f} s, nothing else without a policy with every seed."
     first = min(others, key=lambda title: others[title])
+    if not others[first]:
+        return f"The goal, {setting['goal']:g}, was had before any training: it compares nobody."
     which = "" if plain is None or first == "async" else f" Plain asynchronous training took {plain:.2f} s."
     share = 100 * (1 - mine / others[first])
     return (

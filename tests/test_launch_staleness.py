@@ -19,7 +19,7 @@ from common.options import TrainingOptions
 from launch import crowd, study_staleness
 from launch.crowd import Scene, Seen
 from launch.problems import ImageProblem, problem
-from launch.staleness_report import time_to
+from launch.staleness_report import time_to, verdict
 from launch.study_staleness import StalenessConfig, run
 from launch.virtual import watch
 
@@ -64,6 +64,14 @@ def test_the_time_to_a_loss_lies_between_the_samples_around_it() -> None:
     assert time_to(run, 3.0) == (0.5, 5)
     assert time_to(run, 1.25) == (1.75, 18)
     assert time_to(run, 0.5) is None
+
+
+def test_a_goal_that_was_had_before_any_training_compares_nobody() -> None:
+    """Where async diverges at every rate, what it has after two thirds of its entries is worse than the beginning."""
+    run = {"t": [0.0, 1.0], "gradients": [0, 10], "loss": [0.6, 0.1]}
+    methods = [{"method": name, "policy": policy, "runs": [run]} for name, policy in (("sync", "none"), ("gap", "gap"))]
+    assert "before any training" in verdict({"goal": 6.0, "methods": methods}, "gap", None)
+    assert "0 % later" in verdict({"goal": 0.35, "methods": methods}, "gap", None)
 
 
 @pytest.mark.parametrize(
