@@ -20,13 +20,15 @@ pytestmark = [
     pytest.mark.skipif(not engine(), reason="needs a Docker engine and Compose"),
 ]
 RUNNING = {"server-0-1", "server-1-1", "worker-1", "worker-2", "worker-3", "monitor-1"}
-EPOCHS = 400
+EPOCHS = 300
+LATENCY = "8ms"
+"""Of each of the 36 pushes of an epoch: three workers take half a minute, on a fast machine, too."""
 CUT_S = 10.0
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A corpus of a thousand words that takes some ten seconds to train."""
+    """A corpus of a thousand words whose training lasts long enough to look at it, and to hurt it."""
     run("docker", "build", "--quiet", "--tag", "glovewire", ".", seconds=900)
     folder = tmp_path_factory.mktemp("text")
     folder.chmod(0o755)  # the containers' user reads it
@@ -34,7 +36,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "zipf.txt").write_text("".join(" ".join(f"w{word}" for word in line) + "\n" for line in words))
     return {
         "TEXT": str(folder), "CORPUS": "zipf.txt", "PREPROCESS_ARGS": "--partitions 8", "DIM": "64",
-        "EPOCHS": str(EPOCHS), "SERVER_ARGS": "--checkpoint-every 20",
+        "EPOCHS": str(EPOCHS), "SERVER_ARGS": "--checkpoint-every 20", "WORKER_ARGS": f"--latency {LATENCY}",
     }  # fmt: skip
 
 
