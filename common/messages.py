@@ -80,7 +80,7 @@ class Push(Message):
 
     `operation`: `assign` (the rows become `values`), `add` (differences) or `gradient` (the server's optimizer
     steps with `rate`). `version` is that of the rows it was computed from, `versions` that of each row; `lease` the
-    lease it was computed under, or -1. Gradients of tensors may come as bfloat16 (`<u2`).
+    lease it was computed under, or -1. `floor` is as in a pull. Gradients of tensors may come as bfloat16 (`<u2`).
     """
 
     table: str
@@ -94,6 +94,7 @@ class Push(Message):
     values: Array = array("<f4", "<f8", "<u2", rank=2)
     rows: Array | None = array("<i8", rank=1, optional=True)
     versions: Array | None = array("<i8", rank=1, optional=True)
+    floor: int = 0
 
 
 @dataclass(frozen=True)

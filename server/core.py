@@ -172,7 +172,7 @@ class Core:
 
     def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self.sessions.of(peer, now)
-        self.exchange.check_pull(pull)
+        self.exchange.check_pull(pull, session)
         return self._answer_or_park(peer, number, session, pull)
 
     def _push(self, push: m.Push, peer: Peer, _: int, now: float) -> m.Message:

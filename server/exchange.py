@@ -74,13 +74,14 @@ class Exchange:
             raise BadRequest("this server trains word vectors: start one with --objective tensors")
         return self._tensors.join(session, create)
 
-    def check_pull(self, pull: m.Pull) -> None:
-        """Raise unless the rows are here; learn from it which rounds are in every table whole."""
+    def check_pull(self, pull: m.Pull, session: Session) -> None:
+        """Raise unless the rows are here; learn from a worker's which rounds are in every table whole."""
         self._known(pull.table)
         if self._tensors is not None:
             self._tensors.require_complete()
         self._table.check_pull(pull)
-        self.whole(pull.floor)
+        if session.role == "worker":
+            self.whole(pull.floor)
 
     def reported(self, lease: int, floor: int) -> None:
         """The block of a lease is in every table whole, and so are those of all rounds before `floor`."""
@@ -112,6 +113,7 @@ class Exchange:
     def take(self, push: m.Push, worker: int) -> m.Applied:
         """Take a push that was never seen before, and carry out what is due; raises when it may not be taken."""
         self._known(push.table)
+        self.whole(push.floor)
         if self._tensors is not None:
             push = self._tensors.widened(push)
         self._table.check(push)

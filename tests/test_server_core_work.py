@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from shards import ASYNC, MINIBATCH, add, code, in_memory, pull, push, report, shard, statistics
+from shards import ASYNC, MINIBATCH, add, assign, code, in_memory, pull, push, report, shard, statistics
 
 from common import messages as m
 from common.dataset import Dataset
@@ -179,3 +180,32 @@ def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset:
     assert one.core.finishing == "complete"
     assert code(one.ask(b"w0", pull(rows=[3]))) == "finishing"
     assert one.ask(b"w0", report(1, -1, 3 * size)) == m.Noted(True, 1, 3 * size)
+
+
+@pytest.mark.parametrize("by", ["push", "pull"])
+def test_rows_before_a_round_go_when_a_worker_tells_that_it_is_over(dataset: Dataset, by: str) -> None:
+    """Only shard 0 hears reports; a worker that keeps its rows pulls none, so that its pushes have to tell."""
+    one = shard(dataset, number=1, shards=2, epochs=4)
+    one.hello("w0", worker=0)
+    table, undo = one.core.table, one.core.exchange.undo
+    bounds = np.unique(np.clip(dataset.layout.bounds, table.first, table.last)).tolist()
+    most = sequence = 0
+    for round in range(8):
+        if by == "pull":
+            one.ask(b"w0", pull(table.first, table.first + 1, floor=round))
+        for first, last in pairwise(bounds):
+            sequence += 1
+            values, floor = np.ones((last - first, table.values.shape[1])), round if by == "push" else 0
+            told = push("assign", values, first, last, sequence=sequence, version=round, floor=floor)
+            assert isinstance(one.ask(b"w0", told), m.Applied)
+        most = max(most, len(undo))
+    assert most == len(bounds) - 1 > 1
+
+
+def test_who_only_looks_is_not_believed_that_a_round_is_over(dataset: Dataset) -> None:
+    one = shard(dataset, epochs=4)
+    one.hello("w0")
+    one.hello("eve", peer=b"eve", role="observer")
+    assert isinstance(one.ask(b"w0", assign(one, 1, 0, 0, 1.0)), m.Applied)
+    one.ask(b"eve", pull(0, 1, floor=3))
+    assert len(one.core.exchange.undo) == 1

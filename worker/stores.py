@@ -185,7 +185,8 @@ class ServerStore:
             for shard, low, high in self._pieces(first, first + len(values), at_once):
                 piece = values[low - first : high - first]
                 number = self._next(shard)
-                push = m.Push(TABLE, number, operation, low, high, lease.round, lease.lease, 0.0, piece)
+                what = (low, high, lease.round, lease.lease, 0.0, piece)
+                push = m.Push(TABLE, number, operation, *what, floor=self._floor)
                 self._push(shard, push, reply)
         return reply
 
