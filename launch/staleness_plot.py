@@ -100,11 +100,12 @@ def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: An
         style = "--" if "/" in method["method"] else "-"
         axes.plot(grid, middle, color=colour, lw=2.6, ls=style, label=name, solid_capstyle="round", zorder=3 + number)
         axes.plot(grid[-1:], middle[-1:], "o", color=colour, ms=6, mec="white", mew=1.2, zorder=19)
-    axes.axhline(goal, color=FAINT, lw=1, ls=(0, (4, 4)), zorder=1)
-    axes.annotate(
-        f"goal {goal:g}", (0, goal), xycoords=("axes fraction", "data"), xytext=(5, -4), va="top",
-        textcoords="offset points", fontsize=10, color=FAINT,
-    )  # fmt: skip
+    if goal < start:
+        axes.axhline(goal, color=FAINT, lw=1, ls=(0, (4, 4)), zorder=1)
+        axes.annotate(
+            f"goal {goal:g}", (0, goal), xycoords=("axes fraction", "data"), xytext=(5, -4), va="top",
+            textcoords="offset points", fontsize=10, color=FAINT,
+        )  # fmt: skip
     if start > CONTRAST * goal:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
