@@ -184,7 +184,7 @@ class _Play:
         """Ask for the rows of a block, except those that the worker has, or will have from an earlier one."""
         before = [t.partitions for t in self._tasks[worker] if t.block.round == task.block.round - 1]
         for partition in task.partitions:
-            if self._kept[worker].has(partition, task.block.round) or any(partition in those for those in before):
+            if self._kept[worker].has((partition, task.block.round)) or any(partition in those for those in before):
                 task.own.add(partition)
             else:
                 task.missing += 1
@@ -215,22 +215,22 @@ class _Play:
     def _compute(self, worker: int) -> None:
         """Train the first block whose rows are here, if none is being trained."""
         kept = self._kept[worker]
-        ready = [t for t in self._tasks[worker] if not t.missing and all(kept.has(p, t.block.round) for p in t.own)]
+        ready = [t for t in self._tasks[worker] if not t.missing and all(kept.has((p, t.block.round)) for p in t.own)]
         if self._computing[worker] or not ready:
             return
         task = min(ready, key=lambda task: task.block)
         entries = self._of.entries / self._of.partitions**2 * len(task.partitions)
         self._computing[worker] = True
         for partition in task.own:
-            kept.take(partition)
+            kept.take((partition, task.block.round))
         self._use([("worker", worker)], entries / self._of.entries_per_second, partial(self._computed, worker, task))
 
     def _computed(self, worker: int, task: _Task) -> None:
         self._computing[worker] = False
         self._tasks[worker].remove(task)
-        needed = {partition for other in self._tasks[worker] for partition in other.own}
+        needed = {(partition, other.block.round) for other in self._tasks[worker] for partition in other.own}
         for partition in task.partitions:
-            self._kept[worker].put(partition, task.block.round + 1, None, needed)
+            self._kept[worker].put((partition, task.block.round + 1), None, needed)
         left = [sum(len(self._parts[partition]) for partition in task.partitions)]
         for partition in task.partitions:
             for shard, size in self._parts[partition]:

@@ -33,11 +33,15 @@ def test_in_step_the_bytes_are_the_same_however_long_pushes_take(tmp_path: Path)
 def test_a_worker_that_is_killed_in_step_holds_nobody_up(tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)
     with Flow(tmp_path) as flow:
-        server = flow.server("run", *IN_STEP, "--epochs", 8, "--workers", 2, "--lease", 2)
+        server = flow.server("run", *IN_STEP, "--epochs", 1_000_000, "--workers", 2, "--lease", 2)
         address, _ = server.ready()
         one, other = (flow.worker(address, name=name) for name in ("anna", "bert"))
         until(lambda: flow.stats(address)["entries"] > 0, "something is trained")
         other.signal(signal.SIGKILL)
+        server.says("event=lost subject=bert")
+        seen = flow.stats(address)["entries"]
+        until(lambda: flow.stats(address)["entries"] > seen, "the other one goes on")
+        flow.run("finish", address)
         one.ends(0)
         server.ends(0)
 

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 from worker.kept import Kept
 
+NOBODY: set[tuple[int, int]] = set()
+
 
 def test_a_partition_is_here_for_the_round_that_it_has_come_to_and_no_other() -> None:
     kept: Kept[str] = Kept(4)
-    kept.put(3, 7, "rows", set())
-    assert kept.has(3, 7)
-    assert not kept.has(3, 6)
-    assert not kept.has(3, 8)
-    assert not kept.has(2, 7)
-    assert kept.take(3) == "rows"
-    assert not kept.has(3, 7)
+    kept.put((3, 7), "rows", NOBODY)
+    assert kept.has((3, 7))
+    assert not kept.has((3, 6))
+    assert not kept.has((3, 8))
+    assert not kept.has((2, 7))
+    assert kept.take((3, 7)) == "rows"
+    assert not kept.has((3, 7))
 
 
-def test_a_block_that_is_trained_again_does_not_take_the_place_of_newer_rows() -> None:
+def test_of_the_rounds_of_a_partition_the_last_one_stays() -> None:
     kept: Kept[str] = Kept(4)
-    kept.put(3, 7, "new", set())
-    kept.put(3, 5, "old", set())
-    assert kept.has(3, 7)
-    assert kept.take(3) == "new"
-    kept.put(3, 7, "first", set())
-    kept.put(3, 8, "next", set())
-    assert kept.take(3) == "next"
+    kept.put((3, 7), "seven", NOBODY)
+    kept.put((3, 8), "eight", NOBODY)
+    kept.put((3, 5), "five", NOBODY)
+    assert [round for round in range(10) if kept.has((3, round))] == [8]
+    assert kept.take((3, 8)) == "eight"
 
 
-def test_the_newest_stay_and_what_a_block_needs_stays_however_old_it_is() -> None:
+def test_what_a_block_needs_stays_however_old_it_is_and_beside_newer_rounds() -> None:
     kept: Kept[int] = Kept(2)
     for partition in range(5):
-        kept.put(partition, 1, partition, {0})
-    assert [partition for partition in range(5) if kept.has(partition, 1)] == [0, 3, 4]
-    kept.put(3, 2, 3, set())
-    kept.put(1, 2, 1, set())
-    assert [(p, r) for p in range(5) for r in (1, 2) if kept.has(p, r)] == [(1, 2), (3, 2)]
+        kept.put((partition, 1), partition, {(0, 1)})
+    assert [partition for partition in range(5) if kept.has((partition, 1))] == [0, 3, 4]
+    kept.put((0, 4), 0, {(0, 1)})
+    assert kept.has((0, 1))
+    assert kept.has((0, 4))
+    kept.put((0, 2), 0, {(0, 1), (0, 2)})
+    assert kept.has((0, 2)), "a block trained again leads through rounds that were there before"
+    assert [kept.take((0, round)) for round in (1, 2, 4)] == [0, 0, 0]

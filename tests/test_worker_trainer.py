@@ -1,4 +1,7 @@
-"""When a worker asks for blocks: few ahead, however many are on their way back, and on when nothing comes."""
+"""When a worker asks for blocks: few ahead, however many are on their way back, and on when nothing comes.
+
+And which rows it trains where blocks of others come back to be trained again.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +62,66 @@ class Far:
         self.now += TICK_S
         if self.now > self._until_s:
             raise Finishing("seen enough")
+
+
+class Returned:
+    """A store that grants a block of a late round, then two of earlier ones that a lost worker had trained already.
+
+    Rows of the first round come when the late block is pushed. The lead in the order is partition 0's.
+    """
+
+    in_place = False
+    blocks = (m.Granted(1, 0, 2, 0, 0, 0), m.Granted(2, 0, 0, 0, 1, 0), m.Granted(3, 0, 1, 0, 2, 0))
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._granted = self.waited = 0
+        self._late: list[Reply[Rows]] = []
+        self.pulled: list[tuple[int, int]] = []
+        self.pushed: list[int] = []
+
+    def lease(self) -> Reply[m.Granted | m.Done]:
+        self._granted += 1
+        return Reply(self.blocks[self._granted - 1] if self._granted <= len(self.blocks) else m.Done("complete"), 0)
+
+    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
+        self.pulled.append((first, version))
+        reply = Reply(np.full((last - first, self._width), 0.1, np.float32), 0)
+        if not version:
+            reply.missing = 1
+            self._late.append(reply)
+        return reply
+
+    def push_block(self, operation: str, lease: m.Granted, changes: object) -> Reply[None]:
+        del operation, changes
+        self.pushed.append(lease.round)
+        for reply in self._late:
+            reply.missing = 0
+        return Reply(None, 0)
+
+    def report(self, report: object) -> Reply[m.Noted]:
+        del report
+        return Reply(m.Noted(stop=False, epoch=0, entries=0), 0)
+
+    def poll(self) -> None:
+        """Nothing arrives."""
+
+    def wait(self) -> None:
+        self.waited += 1
+        if self.waited > 100:
+            raise Finishing("it waits for ever")
+
+
+def test_blocks_that_come_back_are_trained_beside_later_rounds_of_their_partition(tmp_path: Path) -> None:
+    """The second one needs what the first one makes of partition 0, of which a later round is here by then."""
+    diagonal = scipy.sparse.eye(64, dtype=np.float32, format="coo")
+    words = [f"w{number:02}" for number in range(64)]
+    dataset = write_dataset(tmp_path / "data", diagonal, np.ones(64), words, partitions=32)
+    store = Returned(RowLayout.of(TrainingOptions(dim=4)).width)
+    stored: Any = store
+    assert BlockTrainer(stored, dataset, TrainingOptions(dim=4), 0, 0).run() == "complete"
+    assert store.pushed == [2, 0, 1]
+    assert (0, 1) not in store.pulled  # (first row, version): partition 0 at round 1 is what the worker made of it
 
 
 def play(folder: Path, monkeypatch: pytest.MonkeyPatch, *, rows_come: bool) -> Far:

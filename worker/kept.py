@@ -9,6 +9,8 @@ from collections.abc import Set
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+At = tuple[int, int]
+"""A partition at the start of a round."""
 
 KEPT_BYTES = 20 << 20
 
@@ -19,23 +21,29 @@ def most(partition_bytes: int) -> int:
 
 
 class Kept(Generic[T]):
-    """Something for each partition that is here; of those that no leased block needs, the `most` newest."""
+    """Something for each partition and round that is here: what leased blocks need, and the `most` newest others."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._here: dict[int, tuple[int, T]] = {}
+        self._here: dict[At, T] = {}
 
-    def has(self, partition: int, round: int) -> bool:
-        """Whether the partition is here as a block of `round` needs it."""
-        return partition in self._here and self._here[partition][0] == round
+    def has(self, at: At) -> bool:
+        """Whether it is here."""
+        return at in self._here
 
-    def take(self, partition: int) -> T:
-        """Give a partition away."""
-        return self._here.pop(partition)[1]
+    def take(self, at: At) -> T:
+        """Give it away."""
+        return self._here.pop(at)
 
-    def put(self, partition: int, round: int, value: T, needed: Set[int]) -> None:
-        """A partition has come to `round` here. A block that is trained again may leave one that is older than ours."""
-        here = self._here.pop(partition, (round, value))
-        self._here[partition] = here if here[0] > round else (round, value)
-        for other in [other for other in reversed(self._here) if other not in needed][self._most :]:
+    def put(self, at: At, value: T, needed: Set[At]) -> None:
+        """A partition has come to a round here; what nobody needs stays only in the last of its rounds.
+
+        One that is trained again for others passes through rounds that it was in before.
+        """
+        self._here.pop(at, None)
+        self._here[at] = value
+        last = {partition: max(r for p, r in self._here if p == partition) for partition, _ in self._here}
+        spare = [(p, r) for p, r in reversed(self._here) if (p, r) not in needed]
+        newest = [(p, r) for p, r in spare if r == last[p]]
+        for other in set(spare) - set(newest[: self._most]):
             del self._here[other]

@@ -144,7 +144,7 @@ class BlockTrainer:
         """Whether every row is here."""
         own = task.partitions - task.pulled.keys()
         return all(reply.done for reply in task.pulled.values()) and all(
-            self._kept.has(partition, task.granted.round) for partition in own
+            self._kept.has((partition, task.granted.round)) for partition in own
         )
 
     def _pull(self, granted: m.Granted) -> Task:
@@ -160,7 +160,7 @@ class BlockTrainer:
     def _will_have(self, partition: int, round: int) -> bool:
         if not self._exclusive or self._in_place:
             return False
-        return self._kept.has(partition, round) or any(
+        return self._kept.has((partition, round)) or any(
             task.granted.round == round - 1 and partition in task.partitions for task in self._tasks
         )
 
@@ -188,7 +188,7 @@ class BlockTrainer:
     def _rows(self, task: Task, partition: int) -> Rows:
         """The rows of a partition of a task that is ready."""
         reply = task.pulled.get(partition)
-        rows = self._kept.take(partition).take() if reply is None else reply.get()
+        rows = self._kept.take((partition, task.granted.round)).take() if reply is None else reply.get()
         assert rows is not None
         return rows
 
@@ -220,9 +220,9 @@ class BlockTrainer:
         changes = [(self._range(partition)[0], values) for partition, values in (before or local).items()]
         push = self._store.push_block("add" if before else "assign", granted, changes)
         if self._exclusive and not self._in_place:
-            needed = {partition for task in self._tasks for partition in task.partitions - task.pulled.keys()}
+            needed = {(p, task.granted.round) for task in self._tasks for p in task.partitions - task.pulled.keys()}
             for partition, rows in local.items():
-                self._kept.put(partition, granted.round + 1, Trained(rows, push), needed)
+                self._kept.put((partition, granted.round + 1), Trained(rows, push), needed)
         return push
 
 
