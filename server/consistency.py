@@ -144,6 +144,12 @@ class AsynchronousBlocks(Asynchronous):
         self.bounds = bounds
         self.rounds = np.full(len(bounds) - 1, start, np.int64)
 
+    def whole(self, floor: int) -> bool:
+        """Every block of the rounds before `floor` is in the table; whether that is more than was known."""
+        further = floor > self.rounds[0]
+        self.rounds[:] = max(floor, self.rounds[0])
+        return bool(further)
+
 
 @dataclass(frozen=True)
 class Reached:

@@ -148,8 +148,7 @@ class Cuts:
 
     def whole(self, floor: int) -> None:
         """Every block of the rounds before `floor` is in the table: without an order all that is known."""
-        if isinstance(self._blocks, AsynchronousBlocks) and floor > self._blocks.rounds[0]:
-            self._blocks.rounds[:] = min(floor, self._rounds)
+        if isinstance(self._blocks, AsynchronousBlocks) and self._blocks.whole(min(floor, self._rounds)):
             self._advance(range(len(self._blocks.rounds)))
 
     def after(self, updates: int) -> None:

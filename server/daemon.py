@@ -1,7 +1,7 @@
 """Sockets, poller and signals around the core: the only place in this package that does I/O on the network.
 
 start -> serve -> stop -> close. The constructor binds and nothing else. One thread owns the table; a second one
-writes checkpoints from copies.
+writes checkpoints from copies (`Writer`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 
@@ -29,10 +28,10 @@ from .core import Core
 from .cuts import Snapshot
 from .offenders import Offenders
 from .outbox import Outbox
-from .pace import Pace
 from .parking import Outgoing
 from .record import Record
 from .sessions import Peer
+from .writer import Writer, Written
 
 POLL_MS = 50
 CARE_MS = 5
@@ -54,19 +53,18 @@ class Daemon:
     def __init__(
         self, core: Core, run: Path, bind: str, publish: str, keep: int = 0, keys: ServerKeys | None = None
     ) -> None:
-        self._core, self._run, self._keep = core, run, keep
+        self._core, self._run = core, run
         self._wakeup = Wakeup()
         self._context = sockets.Context(keys)
-        self._writer = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: dict[str, Future[float]] = {}
-        self._pace = Pace()
+        self._writer = Writer(run, keep, self._wakeup.set)
         self._record = Record(run / METRICS)
+        self._offenders = Offenders()
         self._signalled = 0
         self._sampled = self._called = 0.0
         self._roll = status.Roll()
         self._metrics = RunMetrics()
         self._exposition: Exposition | None = None
-        self._outbox, self._offenders = Outbox(), Offenders()
+        self._outbox = Outbox()
         self._bytes_in = self._bytes_out = 0
         try:
             self._router, self.address = self._context.router(bind)
@@ -88,10 +86,10 @@ class Daemon:
 
     def renew(self, core: Core) -> None:
         """Serve another core from now on, on the same sockets: sessions, stream and record begin again."""
-        self._await_written()
+        self._writer.finish()
         self._record.close()
         self._core, self._record = core, Record(self._run / METRICS)
-        self._writing, self._roll, self._sampled, self._called = {}, status.Roll(), 0.0, 0.0
+        self._roll, self._sampled, self._called = status.Roll(), 0.0, 0.0
 
     def serve(self, look: Look = lambda _: "") -> str:
         """Answer requests until the run is over and workers have left; returns why it ended.
@@ -149,8 +147,7 @@ class Daemon:
 
     def write_now(self, snapshot: Snapshot) -> None:
         """Write a checkpoint in this thread; what is being written in the other one comes first."""
-        self._await_written()
-        self._collect_written(time.monotonic())
+        self._tell(self._writer.finish(), time.monotonic())
         checkpoint.write(self._run, snapshot)
 
     @property
@@ -170,8 +167,7 @@ class Daemon:
 
     def close(self) -> None:
         """Release sockets, files and threads; twice is fine."""
-        self._pace.hurry()
-        self._writer.shutdown()
+        self._writer.close()
         self._record.close()
         if self._exposition is not None:
             self._exposition.close()
@@ -241,43 +237,15 @@ class Daemon:
             self._send(self._core.finish(STOPPED))
         self._send(self._core.tick(now))
         for snapshot in self._core.cuts.take():
-            if self._writing:  # it waits for the one before
-                self._pace.hurry()
-            self._writing[snapshot.label] = self._writer.submit(self._write, snapshot)
-        self._collect_written(now)
+            self._writer.begin(snapshot)
+        self._wakeup.clear()
+        self._tell(self._writer.written(), now)
         self._publish(now)
 
-    def _write(self, snapshot: Snapshot) -> float:
-        """Write a checkpoint; seconds that it took."""
-        began = time.monotonic()
-        self._pace.begin()
-        try:
-            checkpoint.write(self._run, snapshot, self._pace.rest)
-            taken_s = time.monotonic() - began
-            who = self._core.identity
-            checkpoint.prune(self._run, who.shard, who.shards, self._keep)
-            return taken_s
-        finally:
-            self._wakeup.set()
-
-    def _await_written(self) -> None:
-        """Return when no checkpoint is being written."""
-        self._pace.hurry()
-        for future in self._writing.values():
-            future.exception()
-        self._pace.ease()
-
-    def _collect_written(self, now: float) -> None:
-        self._wakeup.clear()
-        for label in [label for label, future in self._writing.items() if future.done()]:
-            writing = self._writing.pop(label)
-            error = writing.exception()
-            if error is not None and not isinstance(error, GlovewireError):
-                raise error
-            seconds = writing.result() if error is None else 0.0
-            self._send(self._core.checkpointed(label, now, error, seconds))
-            if not self._writing:
-                self._pace.ease()
+    def _tell(self, written: Iterable[Written], now: float) -> None:
+        """Tell those who asked for them, and the stream, what has become of checkpoints."""
+        for each in written:
+            self._send(self._core.checkpointed(each.label, now, each.error, each.seconds))
 
     def _publish(self, now: float, *, last: bool = False) -> None:
         core, stream = self._core, self._core.stream

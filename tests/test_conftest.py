@@ -24,7 +24,7 @@ import pytest
 import zmq
 
 KEPT = []
-FOREVER = [sys.executable, "-c", "import time; time.sleep(600)"]
+FOREVER = [sys.executable, "-c", "import threading; threading.Event().wait(600)"]
 
 
 class Raises:
@@ -44,8 +44,8 @@ LEAKS = {
     "process": ("KEPT.append(subprocess.Popen(FOREVER))", "process "),
     "grandchild": (
         "subprocess.run([sys.executable, '-c', 'import subprocess, sys; "
-        'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(601)"])\'], check=True)',
-        "time.sleep(601)",
+        'subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait(601)"])\'], check=True)',
+        "Event().wait(601)",
     ),
     "thread": (
         "KEPT.append(threading.Event()); threading.Thread(target=KEPT[-1].wait, name='stray', daemon=True).start()",
@@ -110,7 +110,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def careless():
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(602)"]).returncode = 0
+    subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait(602)"]).returncode = 0
 
 
 def test_module_leak(careless):
@@ -130,7 +130,7 @@ def test_what_is_no_leak_passes(outcomes: Mapping[str, str], name: str) -> None:
 
 def test_a_fixture_of_a_module_is_held_to_it_too(outcomes: Mapping[str, str]) -> None:
     assert "leaked by the fixtures of test_module.py" in outcomes["module_leak"]
-    assert "time.sleep(602)" in outcomes["module_leak"]
+    assert "Event().wait(602)" in outcomes["module_leak"]
 
 
 def test_no_case_went_missing(outcomes: Mapping[str, str]) -> None:

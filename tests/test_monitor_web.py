@@ -68,7 +68,7 @@ class Training:
         self.publisher.publish(shard(0, t, int(t * 10), int(t * 1e6)))
         self.publisher.publish(loss(t, "all", int(1e5 * t), 1 / (1 + t), total=10**9))
         self._next = max(self._next + 0.1, time.monotonic())
-        time.sleep(max(0.0, self._next - time.monotonic()))
+        until(lambda: time.monotonic() >= self._next, "a tenth of a second has passed")
 
 
 def pace(browser: Browser, training: Training) -> float:

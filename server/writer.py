@@ -1,0 +1,77 @@
+"""Writes checkpoints while others train: in a thread of its own, one after the other, at ease unless somebody waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import GlovewireError
+
+from . import checkpoint
+from .cuts import Snapshot
+from .pace import Pace
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint that is on disk after `seconds`, or the error for which it is not."""
+
+    label: str
+    seconds: float
+    error: GlovewireError | None
+
+
+class Writer:
+    """Writes one shard's snapshots into `run` and keeps the last `keep` automatic ones; calls `done` after each."""
+
+    def __init__(self, run: Path, keep: int, done: Callable[[], None]) -> None:
+        self._run, self._keep, self._done = run, keep, done
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pace = Pace()
+        self._writing: dict[str, Future[float]] = {}
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Write a snapshot once those that were begun before are on disk: they hurry from now on."""
+        if self._writing:
+            self._pace.hurry()
+        self._writing[snapshot.label] = self._thread.submit(self._write, snapshot)
+
+    def written(self) -> list[Written]:
+        """What has ended since the last call; raises what is no GlovewireError."""
+        found = []
+        for label in [label for label, future in self._writing.items() if future.done()]:
+            future = self._writing.pop(label)
+            error = future.exception()
+            if error is not None and not isinstance(error, GlovewireError):
+                raise error
+            found.append(Written(label, 0.0 if error else future.result(), error))
+        if not self._writing:
+            self._pace.ease()
+        return found
+
+    def finish(self) -> list[Written]:
+        """The same once nothing is being written any more."""
+        self._pace.hurry()
+        for future in self._writing.values():
+            future.exception()
+        return self.written()
+
+    def close(self) -> None:
+        """Write what was begun, without rest, and end the thread; twice is fine."""
+        self._pace.hurry()
+        self._thread.shutdown()
+
+    def _write(self, snapshot: Snapshot) -> float:
+        """Write a checkpoint; seconds that it took."""
+        began = time.monotonic()
+        self._pace.begin()
+        try:
+            checkpoint.write(self._run, snapshot, self._pace.rest)
+            taken_s = time.monotonic() - began
+            checkpoint.prune(self._run, int(snapshot.facts["shard"]), int(snapshot.facts["shards"]), self._keep)
+            return taken_s
+        finally:
+            self._done()
