@@ -13,6 +13,7 @@ set -euo pipefail
 dataset=$1 run=$2
 shift 2
 shards=2
+workers=$((SLURM_NTASKS - shards))
 port=${PORT:-5555} # of shard 0; every shard takes two
 keys=$run.keys
 
@@ -27,11 +28,12 @@ done
 for ((shard = 0; shard < shards; shard++)); do
   srun --exact --ntasks=1 --nodes=1 --nodelist="${nodes[shard]}" \
     glovewire server "$dataset" --out "$run" --shard "$shard/$shards" --keys "$keys" --recover --checkpoint-every 1 \
+    --workers "$workers" \
     --bind "tcp://0.0.0.0:$((port + 2 * shard))" --publish "tcp://0.0.0.0:$((port + 2 * shard + 1))" "$@" &
 done
 
 servers=()
 for address in "${addresses[@]}"; do servers+=(--server "$address"); done
-srun --exact --ntasks="$((SLURM_NTASKS - shards))" --kill-on-bad-exit=0 \
+srun --exact --ntasks="$workers" --kill-on-bad-exit=0 \
   glovewire worker "$dataset" "${servers[@]}" --keys "$keys" --timeout 300
 wait
