@@ -88,7 +88,7 @@ class Feed:
     @property
     def silent(self) -> tuple[str, ...]:
         """Addresses that have not said anything yet."""
-        return tuple(source.address for source in self._sources.values() if source.heard is None)
+        return tuple(source.address for source in self._sources.values() if not source.heard)
 
     @property
     def lost(self) -> int:
@@ -195,7 +195,7 @@ class Feed:
             line.ask(History(wanted))
 
     def _check_silence(self) -> None:
-        silent = [each.address + self._attempts[at].doubt for at, each in self._sources.items() if each.heard is None]
+        silent = [each.address + self._attempts[at].doubt for at, each in self._sources.items() if not each.heard]
         if self._timeout_s is not None and self._now >= self._timeout_s and silent:
             raise DeadlineExceeded(
                 f"no sample from {', '.join(silent)} within {self._timeout_s:g} s: is this the publish address of a "

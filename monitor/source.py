@@ -2,11 +2,13 @@
 
 Who comes late has a hole in the numbers from 1 to the first one heard; who was cut off has one from the last. Both are
 the same here: what comes after a hole is held back until the hole is filled, or nobody answers, so that samples are
-handed over in their order and each once. It must never hold back for longer than its deadlines say.
+handed over in their order and each once. A sample that was overtaken on its way fills its hole by itself; when its turn
+is over, it is dropped, and stays missing. It must never hold back for longer than its deadlines say.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ PORT_WAIT_S = 1.0
 """For a sample that says where to ask: a server sends two a second."""
 ANSWER_WAIT_S = 3.0
 MAX_HELD = 50_000
+LIVES_KEPT = 16
+"""Former lives of the run whose late samples are known as such."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Source:
         self.address = address
         self.run = ""
         self.port: int | None = None
-        self.heard: int | None = None
+        self.heard = False
         self.heard_at = 0.0
         self.missed = 0
         self.filled = 0
@@ -67,6 +71,7 @@ class Source:
         self._history = history
         self._restarted = False
         self._held: deque[Numbered] = deque()
+        self._lives: deque[str] = deque(maxlen=LIVES_KEPT)
         self._forget()
 
     def _forget(self) -> None:
@@ -86,15 +91,17 @@ class Source:
 
     def take(self, sample: Numbered, now: float) -> Iterator[Received]:
         """A sample was heard: what can be handed over now."""
-        if self.heard is not None and (sample.run != self.run or sample.number <= self.heard):
+        if sample.run in self._lives:
+            return
+        if self.heard and sample.run != self.run:
             yield from self._begin_anew(now)
-        self.heard, self.run, self.heard_at = sample.number, sample.run, now
+        self.heard, self.run, self.heard_at = True, sample.run, now
         if isinstance(sample.message, ServerSample):
             self.port = sample.message.port
-        self._held.append(sample)
-        yield from self._advance(now)
-        if len(self._held) > MAX_HELD:
+        self._put(sample)
+        if self._hole is not None and (self._held[0].number == self._last_number + 1 or len(self._held) > MAX_HELD):
             yield from self._close(now)
+        yield from self._advance(now)
 
     def fill(self, past: Past, now: float) -> Iterator[Received]:
         """The answer to a question for what comes after `wanted`; raises ProtocolError when it is none."""
@@ -122,6 +129,18 @@ class Source:
     def _last_number(self) -> int:
         return self._last or 0
 
+    def _put(self, sample: Numbered) -> None:
+        """Hold a sample in its place, once. What has been handed over or given up has none any more."""
+        at = bisect_left(self._held, sample.number, key=_number)
+        there = at < len(self._held) and self._held[at].number == sample.number
+        if there or (self._last is not None and sample.number <= self._last):
+            return
+        if at == 0 and self._hole is not None:  # it ends here now; what is missing behind it counts in its turn
+            ends_sooner = self._held[0].number - sample.number
+            self._hole.size -= ends_sooner
+            self.missed -= 0 if self._hole.late else ends_sooner
+        self._held.insert(at, sample)
+
     def _advance(self, now: float) -> Iterator[Received]:
         """Hand over what is held, up to a hole."""
         while self._held and self._hole is None:
@@ -145,6 +164,7 @@ class Source:
         """The publisher has: its numbers begin again."""
         while self._hole is not None:
             yield from self._close(now)
+        self._lives.append(self.run)
         self._forget()
         self._restarted = True
         self.port, self.finished, self.failed = None, False, None
@@ -159,3 +179,7 @@ class Source:
             self.finished = True
         elif isinstance(message, Event) and message.kind == "failed":
             self.failed = message.text or message.subject or "no reason given"
+
+
+def _number(sample: Numbered) -> int:
+    return sample.number

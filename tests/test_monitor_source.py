@@ -12,7 +12,7 @@ from monitor_fakes import loss, server_sample, until, worker
 from shards import ASYNC, in_memory, served, shard
 
 from common.errors import ProtocolError
-from common.messages import Message, Past
+from common.messages import Event, Message, Past
 from common.wire import Numbered, encode_sample
 from monitor.feed import Feed, Received
 from monitor.source import ANSWER_WAIT_S, MAX_HELD, PORT_WAIT_S, Source
@@ -135,6 +135,51 @@ def test_a_server_that_starts_anew_ends_what_was_held_and_has_a_past_of_its_own(
     found = list(source.fill(other.past(0), 1.2))
     assert numbers(found) == [1, 2, 3, 4, 5]
     assert [received.restarted for received in found] == [True] + [False] * 4
+
+
+def heard(source: Source, sent: Sequence[Numbered]) -> list[Received]:
+    return [received for sample in sent for received in source.take(sample, 0.0)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_samples_that_overtake_each_other_are_put_in_order_without_asking_for_any(
+    source: Source, stream: Stream, seed: int
+) -> None:
+    said = [stream.say(TELLS_PORT), *(stream.say() for _ in range(30))]
+    later = np.random.default_rng(seed).permutation(30) + 1
+    got = heard(source, [said[0], *(said[at] for at in later), *(said[at] for at in later)])
+    assert numbers(got) == list(range(1, 32))
+    assert not any(received.lost or received.restarted for received in got)
+    assert (source.lost, source.wanted) == (0, None)
+
+
+def test_a_late_sample_fills_its_part_of_a_hole_and_leaves_the_rest(source: Source, stream: Stream) -> None:
+    said = [stream.say(TELLS_PORT), *(stream.say() for _ in range(9))]
+    assert numbers(heard(source, [said[0], said[9]])) == [1]
+    assert source.lost == 8
+    assert heard(source, [said[5]]) == []
+    assert (source.lost, source.wanted) == (4, 1)
+    assert numbers(source.fill(stream.past(1, last=5, leave_out=[3]), 0.1)) == [2, 4, 5, 6]
+    assert (source.lost, source.wanted) == (1 + 3, 6)
+    assert numbers(source.give_up(0.2 + ANSWER_WAIT_S)) == [10]
+    assert heard(source, said) == [], "their turn is over"
+    assert source.lost == 4
+
+
+def test_an_end_stays_an_end_whatever_comes_late(source: Source, stream: Stream) -> None:
+    said = [stream.say(TELLS_PORT), stream.say(), stream.say(Event(9.0, "finished", "shard 0", ""))]
+    assert numbers(heard(source, [said[0], said[2], said[1]])) == [1, 2, 3]
+    assert source.finished
+    assert heard(source, said) == []
+    assert source.finished
+
+
+def test_a_late_sample_of_the_life_before_is_none_of_this_one(source: Source, stream: Stream) -> None:
+    late, other = stream.say(), Stream("other")
+    got = heard(source, [stream.say(), other.say(TELLS_PORT), late, other.say()])
+    assert source.run == "other"
+    assert [(each.run, each.number) for each in got] == [("run", 2), ("other", 1), ("other", 2)]
+    assert [each.restarted for each in got] == [False, True, False]
 
 
 def test_with_a_real_server_a_latecomer_has_every_sample_and_a_cut_is_filled(tmp_path: Path) -> None:
