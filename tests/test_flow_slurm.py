@@ -42,6 +42,7 @@ def test_a_job_trains_on_all_its_tasks_and_leaves_vectors(tmp_path: Path) -> Non
             SLURM_NTASKS="4", PORT=str(free_port()), PATH=f"{programs}:{os.environ['PATH']}",
         )  # fmt: skip
         job.ends(0)
-        assert job.err.count("event=left reason=complete") == 2, job.story  # workers, however late; the others are shards
+        reason = "event=left reason=complete"
+        assert job.err.count(reason) == 2, job.story  # workers, however late; the others are shards
         flow.train("calm", "--workers", 1, "--epochs", 3).ends(0)
         assert flow.vectors("run") == flow.vectors("calm")
