@@ -43,6 +43,6 @@ def test_a_job_trains_on_all_its_tasks_and_leaves_vectors(tmp_path: Path) -> Non
         )  # fmt: skip
         job.ends(0)
         reason = "event=left reason=complete"
-        assert job.err.count(reason) == 2, job.story  # workers, however late; the others are shards
+        assert job.err.count(reason) == 2, job.story  # workers; the others are shards
         flow.train("calm", "--workers", 1, "--epochs", 3).ends(0)
         assert flow.vectors("run") == flow.vectors("calm")
