@@ -81,6 +81,8 @@ class Push(Message):
     `operation`: `assign` (the rows become `values`), `add` (differences) or `gradient` (the server's optimizer
     steps with `rate`). `version` is that of the rows it was computed from, `versions` that of each row; `lease` the
     lease it was computed under, or -1. `floor` is as in a pull. Gradients of tensors may come as bfloat16 (`<u2`).
+    With `then_pull` the same request asks for the rows as they are afterwards: `Applied` at once, `Rows` when a `Pull`
+    would get them; where both are there together, `Rows` alone.
     """
 
     table: str
@@ -95,6 +97,12 @@ class Push(Message):
     rows: Array | None = array("<i8", rank=1, optional=True)
     versions: Array | None = array("<i8", rank=1, optional=True)
     floor: int = 0
+    then_pull: bool = False
+
+    @property
+    def pull(self) -> Pull:
+        """The pull of the same rows, as they are."""
+        return Pull(self.table, self.first, self.last, NO_VERSION, 0, self.rows)
 
 
 @dataclass(frozen=True)

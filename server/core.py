@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from common import messages as m
-from common.errors import BadRequest, DatasetMismatch, Finishing, GlovewireError, OutOfOrder, ProtocolError
+from common.errors import BadRequest, DatasetMismatch, Finishing, GlovewireError, ProtocolError
 from common.options import TrainingOptions
 
 from . import answers
@@ -21,7 +21,7 @@ from .exchange import Exchange
 from .news import News
 from .parking import MayWait, Outgoing, Parked, Parking
 from .progress import Progress
-from .sessions import Peer, Session, Sessions
+from .sessions import Peer, Session, Sessions, is_new
 from .status import checkpoint_facts, worker_sample
 from .stream import Stream
 from .table import Table
@@ -57,10 +57,9 @@ class Core:
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
         self.exchange = Exchange(table, consistency, options, self.cuts, self.counters, tensors)
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
-            m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push,
-            m.Report: self._report, m.Beat: self._beat, m.Stats: self._asked, m.History: self._asked,
-            m.Vocabulary: self._asked, m.Checkpoint: self._checkpoint,
-            m.Finish: self._finish, m.Bye: self._bye, m.Score: self._score, m.Create: self._create,
+            m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push, m.Create: self._create,
+            m.Report: self._report, m.Beat: self._beat, m.Bye: self._bye, m.Finish: self._finish, m.Score: self._score,
+            m.Stats: self._asked, m.History: self._asked, m.Vocabulary: self._asked, m.Checkpoint: self._checkpoint,
         }  # fmt: skip
 
     # ---- what the daemon calls
@@ -175,24 +174,25 @@ class Core:
         self.exchange.check_pull(pull, session)
         return self._answer_or_park(peer, number, session, pull)
 
-    def _push(self, push: m.Push, peer: Peer, _: int, now: float) -> m.Message:
+    def _push(self, push: m.Push, peer: Peer, number: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
-        if push.sequence <= session.pushed:
-            return self.exchange.again(push)
-        if push.sequence != session.pushed + 1:
-            raise OutOfOrder(f"push {push.sequence} came before push {session.pushed + 1}")
-        reply = self.exchange.take(push, session.index)
-        session.pushed, session.staleness = push.sequence, self.exchange.staleness.last
-        self._end_when_complete()
+        if push.then_pull:
+            self.exchange.check_pull(push.pull)
+        if is_new("push", push.sequence, session.pushed):
+            reply = self.exchange.take(push, session.index)
+            session.pushed, session.staleness = push.sequence, self.exchange.staleness.last
+            self._end_when_complete()
+        else:
+            reply = self.exchange.again(push)
+        if push.then_pull:
+            self.parking.add(Parked(peer, number, session, push.pull))
         return reply
 
     def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
         if self.identity.shard:
             raise BadRequest("only shard 0 counts reports")
-        if report.sequence > session.reported + 1:
-            raise OutOfOrder(f"report {report.sequence} came before report {session.reported + 1}")
-        if report.sequence > session.reported:
+        if is_new("report", report.sequence, session.reported):
             self.news.add(self.progress.count(session, report, now, now - self.news.started))
             session.reported = report.sequence
             self.exchange.reported(report.lease, self.progress.floor)
@@ -297,4 +297,4 @@ class Core:
 
     def _drain(self) -> list[Outgoing]:
         out, self._out = self._out, []
-        return out
+        return list({(each.peer, each.number): each for each in out}.values())  # the last reply to a request says all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from common.errors import BadRequest, LimitExceeded, UnknownSession
+from common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession
 from common.messages import Granted, Hello
 
 MAX_SESSIONS = 1024
@@ -161,3 +161,10 @@ class Sessions:
             raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
         if replaced is not None:
             raise UnknownSession(f"the session of {hello.name!r} is over: begin a new one")
+
+
+def is_new(what: str, sequence: int, last: int) -> bool:
+    """Whether a numbered push or report is the next one, not a repeat; OutOfOrder when one between is missing."""
+    if sequence > last + 1:
+        raise OutOfOrder(f"{what} {sequence} came before {what} {last + 1}")
+    return sequence > last

@@ -100,7 +100,7 @@ def in_memory(path: Path, **options: Any) -> Dataset:
 
 USUAL: dict[str, Any] = {
     "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "floor": 0, "rate": 0.0,
-    "rows": None,
+    "rows": None, "then_pull": False,
 }  # fmt: skip
 """What a request says when a test does not care."""
 

@@ -193,3 +193,34 @@ def test_a_server_of_word_vectors_takes_no_tensors(tmp_path: Path) -> None:
     assert code(one.ask(b"a", create())) == "bad-request"
     halves = dataclasses.replace(push("gradient", np.ones((1, 1)), 0, 1), values=np.ones((1, 1), np.uint16))
     assert code(one.ask(b"a", halves)) == "bad-request"
+
+
+def test_a_push_may_ask_for_the_rows_after_it() -> None:
+    """In step: who comes first hears that its gradient is in, and gets the rows with the other; no reply is wasted."""
+    one = filled(consistency="sync")
+    one.hello("b")
+    gradients = {
+        name: tensors_push("gradient", 0, 4, value, sequence=sequence, version=0, rate=1.0, then_pull=True)
+        for name, sequence, value in (("a", 2, 1.0), ("b", 1, 3.0))
+    }
+    first = one.send(b"a", gradients["a"])
+    assert [type(reply) for reply in one.inbox[b"a", first]] == [m.Applied]
+    last = one.send(b"b", gradients["b"])
+    assert [type(reply) for reply in one.inbox[b"b", last]] == [m.Rows]
+    for name, number in (("a", first), ("b", last)):
+        rows = one.reply(name.encode(), number)
+        assert isinstance(rows, m.Rows)
+        assert rows.version == 1
+        assert (rows.values == -2).all()
+    again = one.ask(b"b", gradients["b"], last)
+    assert isinstance(again, m.Rows)
+    assert again.version == 1
+    assert one.core.tally.summary()["repeated"] == 1
+
+
+def test_the_push_that_completes_a_run_is_in_though_its_rows_are_refused() -> None:
+    one = filled(steps=1)
+    last = tensors_push("gradient", 0, 4, 1.0, sequence=2, rate=1.0, then_pull=True)
+    assert code(one.ask(b"a", last)) == "finishing"
+    assert one.core.progress.complete
+    assert one.core.tally.summary()["refused"] == 0

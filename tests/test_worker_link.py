@@ -105,3 +105,25 @@ def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest
         client.connect()
         client.send(1, m.Stats(), lambda reply: None)
         until(lambda: client.poll(10) is None and bool(idle.messages(m.Beat)))
+
+
+def test_a_push_that_is_in_is_repeated_as_the_pull_that_came_with_it() -> None:
+    """Who waits for others must not send its gradient again and again. A goodbye does not wait for the rows."""
+    rows = m.Rows(1, np.ones((1, 4), np.float32))
+
+    def takes(heard: Heard) -> m.Message | None:
+        if isinstance(heard.message, m.Push):
+            return m.Applied(1, 0, False)
+        return rows if isinstance(heard.message, m.Pull) and heard.before == 2 else polite(heard)
+
+    both = push("add", np.ones((1, 4)), 0, 1, then_pull=True)
+    with fake_server(takes) as server, Conversation([server.address], "w", "data", silence_s=10) as client:
+        client.connect()
+        replies: list[m.Message] = []
+        client.send(0, both, replies.append)
+        client.flush()
+        assert [type(reply) for reply in replies] == [m.Applied, m.Rows]
+        assert [type(each.message) for each in server.heard if each.number == server.messages(m.Push)[0].number] == [
+            m.Push, m.Pull, m.Pull,
+        ]  # fmt: skip
+        assert server.messages(m.Pull)[0].message == both.pull

@@ -139,10 +139,6 @@ class Conversation:
         cannot do.
         """
         deadline = time.monotonic() + (within_s or PARTING_S)
-        for link in self.links:
-            for number, pending in list(link.pending.items()):
-                if isinstance(pending.message, (m.Hello, m.Pull, m.Lease)):
-                    del link.pending[number]
         self._settle(deadline)
         for shard, link in enumerate(self.links):
             if link.welcome is not None:
@@ -150,7 +146,7 @@ class Conversation:
         self._settle(deadline)
 
     def _settle(self, deadline: float) -> None:
-        while any(link.pending for link in self.links) and time.monotonic() < deadline:
+        while any(link.owed for link in self.links) and time.monotonic() < deadline:
             self.poll(ANY_DELAY_MS)
 
     def close(self) -> None:
@@ -228,7 +224,7 @@ class Conversation:
         if refused == errors.OutOfOrder.code:
             link.again(pending)
             return
-        link.answered(reply.number, link.heard)
+        link.answered(reply.number, reply.message, link.heard)
         pending.on_reply(reply.message)
 
     def _keep_alive(self, link: Link, now: float, silence: bool) -> None:

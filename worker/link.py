@@ -69,6 +69,11 @@ class Link:
         """The address, and what may be wrong there."""
         return self.address + self.attempts.doubt
 
+    @property
+    def owed(self) -> bool:
+        """Whether something is pending that does not wait for other workers, nor for a server to come."""
+        return any(not isinstance(each.message, m.Hello | m.Pull | m.Lease) for each in self.pending.values())
+
     def send(self, message: m.Message, on_reply: OnReply) -> int:
         """Send a request; returns its bytes."""
         if not self.pending:
@@ -81,9 +86,14 @@ class Link:
             self._transmit(self.pending[self._number])
         return wire.bytes_of(frames)
 
-    def answered(self, number: int, now: float) -> None:
-        """A request is pending no longer; rows tell how fast the link is."""
-        pending = self.pending.pop(number)
+    def answered(self, number: int, reply: m.Message, now: float) -> None:
+        """A request is pending no longer, but for the rows that a push may ask for; they tell how fast the link is."""
+        pending = self.pending[number]
+        if isinstance(pending.message, m.Push) and pending.message.then_pull and isinstance(reply, m.Applied):
+            pending.message = pending.message.pull
+            pending.frames = [b"", *wire.encode(number, pending.message)]
+            return
+        del self.pending[number]
         if isinstance(pending.message, m.Pull):
             self.usual_s = max(now - pending.first, FORGETTING * self.usual_s)
 

@@ -65,7 +65,7 @@ class TensorSession:
         self.versions = [m.NO_VERSION] * len(addresses)
         self._addresses, self._timeout_s = addresses, timeout_s
         self._sequences = [0] * len(addresses)
-        self._in_flight = 0
+        self._in_flight: set[tuple[int, int]] = set()
         self._reports, self._tally = 0, Tally()
         self._ahead: _Coming | None = None
         self._failure: errors.GlovewireError | None = None
@@ -118,10 +118,10 @@ class TensorSession:
         The next step needs the rows as they are then: they are asked for at once and come while its batch is prepared.
         """
         self._raise_failure()
+        self._ahead = self._coming(trained=True)
         for part in self._sharding.split(0, self._spec.trained_rows):
-            self._push("gradient", part, gradient[part.first : part.last], rate)
-        self._ahead = self._asked_for(trained=True)
-        while self._in_flight > IN_FLIGHT * len(self._addresses):
+            self._push("gradient", part, gradient[part.first : part.last], rate, self._ahead)
+        while len(self._in_flight) > IN_FLIGHT * len(self._addresses):
             self._wait()
 
     def assign(self, rows: Array, first: int) -> None:
@@ -180,27 +180,45 @@ class TensorSession:
                 self.assign(rows[low - at : high - at], low)
         self.flush()
 
-    def _push(self, operation: str, part: Part, values: Array, rate: float = 0.0) -> None:
+    def _push(
+        self, operation: str, part: Part, values: Array, rate: float = 0.0, coming: _Coming | None = None
+    ) -> None:
+        """Send a push of a part; `coming` are the rows that it asks for, of the whole range from 0."""
         self._sequences[part.shard] += 1
-        version = self.versions[part.shard] if operation == "gradient" else m.NO_VERSION
-        sequence = self._sequences[part.shard]
-        push = m.Push(TABLE, sequence, operation, part.first, part.last, version, -1, rate, values)
+        version = m.NO_VERSION if coming is None else self.versions[part.shard]
+        sent = part.shard, self._sequences[part.shard]
+        push = m.Push(
+            TABLE, sent[1], operation, part.first, part.last, version, -1, rate, values, then_pull=coming is not None
+        )
 
-        def arrived(_: m.Message) -> None:
-            self._in_flight -= 1
+        def arrived(reply: m.Message) -> None:
+            self._in_flight.discard(sent)
+            if coming is not None and isinstance(reply, m.Rows):
+                coming.take(part.shard, slice(part.first, part.last), reply)
 
-        self._in_flight += 1
-        self._send(part.shard, push, arrived)
+        def failed(error: errors.GlovewireError) -> None:
+            pushed = sent not in self._in_flight or isinstance(error, errors.Finishing)  # it is about the rows
+            self._in_flight.discard(sent)
+            (coming.fail if coming is not None and pushed else self._fail)(error)
+
+        self._in_flight.add(sent)
+        if coming is not None:
+            coming.missing += 1
+        self._send(part.shard, push, arrived, failed)
 
     def _pieces(self, first: int, last: int, *, whole: bool = False) -> Iterator[tuple[int, int]]:
         """[first, last) in ranges that fit in a message; the trained rows of a shard do."""
         most = last - first if whole else PIECE_BYTES // (ROW * self._spec.dtype.itemsize)
         return ((low, min(low + most, last)) for low in range(first, last, max(most, 1)))
 
+    def _coming(self, *, trained: bool) -> _Coming:
+        first, last = self._spec.part(trained)
+        return _Coming(np.empty((last - first, ROW), self._spec.dtype), list(self.versions))
+
     def _asked_for(self, *, trained: bool, after: int = m.NO_VERSION) -> _Coming:
         """Rows that come while others do something else; what goes wrong with them is theirs to say."""
         first, last = self._spec.part(trained)
-        coming = _Coming(np.empty((last - first, ROW), self._spec.dtype), list(self.versions))
+        coming = self._coming(trained=trained)
         for part in self._sharding.split(first, last):
             for low, high in self._pieces(part.first, part.last, whole=trained):
                 arrived = partial(coming.take, part.shard, slice(low - first, high - first))
