@@ -6,7 +6,7 @@ What anybody may ask, and the answers, are in `questions`; the samples of the st
     worker, observer       Hello        Welcome
     worker (to shard 0)    Lease        Granted, or Done; parked while other workers hold what is left
     worker, observer       Pull         Rows; parked until the rows have the version asked for
-    worker                 Push         Applied
+    worker                 Push         Applied; with `then_pull` then, or instead, Rows
     worker, observer       Create       Created; parked while another worker brings the first values
     worker (to shard 0)    Report       Noted
     worker                 Beat         Alive
@@ -81,8 +81,8 @@ class Push(Message):
     `operation`: `assign` (the rows become `values`), `add` (differences) or `gradient` (the server's optimizer
     steps with `rate`). `version` is that of the rows it was computed from, `versions` that of each row; `lease` the
     lease it was computed under, or -1. `floor` is as in a pull. Gradients of tensors may come as bfloat16 (`<u2`).
-    With `then_pull` the same request asks for the rows as they are afterwards: `Applied` at once, `Rows` when a `Pull`
-    would get them; where both are there together, `Rows` alone.
+    With `then_pull` the same request asks for the rows afterwards, or for those in `wanted`: `Applied` at once, `Rows`
+    when a `Pull` would get them; where both are there together, `Rows` alone.
     """
 
     table: str
@@ -98,11 +98,13 @@ class Push(Message):
     versions: Array | None = array("<i8", rank=1, optional=True)
     floor: int = 0
     then_pull: bool = False
+    wanted: Array | None = array("<i8", rank=1, optional=True)
 
     @property
     def pull(self) -> Pull:
-        """The pull of the same rows, as they are."""
-        return Pull(self.table, self.first, self.last, NO_VERSION, 0, self.rows)
+        """The pull that the same request is, with `then_pull`."""
+        rows = self.rows if self.wanted is None else self.wanted
+        return Pull(self.table, self.first, self.last, NO_VERSION, self.floor, rows)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from common.artifacts import writing
 from common.options import TrainingOptions
 from common.rows import RowLayout
 from worker.client import Conversation
-from worker.stores import ServerStore
+from worker.remote import ServerStore
 
 from .local import training_arguments
 from .processes import READY_S, Children

@@ -24,7 +24,8 @@ from common.errors import GlovewireError
 from common.measured import surroundings
 from common.options import TrainingOptions
 from common.settings import require
-from worker.stores import NO_LEASE, Reply, ServerStore
+from worker.remote import NO_LEASE, ServerStore
+from worker.stores import Reply
 
 from .bench_server import served
 from .bench_tally import Measurement, Tally
@@ -39,6 +40,12 @@ training is so long that the server does not take it for complete."""
 PLACES = 16
 """Different rows that messages of one size are about, drawn once."""
 NULL_ROWS = 32
+NULL_STEPS = {
+    "null_step": "both awaited",
+    "null_step_push_not_awaited": "push not awaited",
+    "null_step_in_one": "in one message, as in training",
+}
+"""Ways to take a step of training without the training."""
 WARM_S = 0.3
 
 Start = Callable[[int], Reply[Any]]
@@ -128,7 +135,7 @@ def _measure(
         replace(case, encrypted=True) for case in cases if case.place == "range" and case.window == max(config.windows)
     ]
     tallies: dict[Case, Tally] = defaultdict(Tally)
-    steps = {"null_step": Tally(), "null_step_push_not_awaited": Tally()}
+    steps = {name: Tally() for name in NULL_STEPS}
     for wire in wires:
         wire.run(wire.starter(Case("pull", "random", NULL_ROWS, 1)), 1, min(WARM_S, config.seconds))
     for repeat in range(config.repeats):
@@ -136,7 +143,7 @@ def _measure(
             wire = wires[case.encrypted]
             tallies[case].add(case.size, wire.run(wire.starter(case), case.window, config.seconds))
         for name, tally in steps.items():
-            tally.add(NULL_ROWS, wires[False].null_steps(config.seconds, await_push=name == "null_step"))
+            tally.add(NULL_ROWS, wires[False].null_steps(config.seconds, name))
         tell(f"repeat {repeat + 1} of {config.repeats} is done")
     return dict(tallies), steps
 
@@ -165,7 +172,7 @@ class Wire:
 
         def push_rows(n: int) -> Reply[Any]:
             self._pushed[places[n % PLACES]] += 1
-            return store.push_rows("add", places[n % PLACES], ones, 0.0)
+            return store.push_rows("add", places[n % PLACES], ones, 0.0)[0]
 
         def push_range(n: int) -> Reply[Any]:
             self._pushed[first[n % PLACES] : first[n % PLACES] + case.size] += 1
@@ -199,11 +206,11 @@ class Wire:
                     failed += 1
         return self._trial(clock() - began, latencies, failed, before)
 
-    def null_steps(self, seconds: float, *, await_push: bool) -> Measurement:
-        """A step of training without the training: pull rows, wait for them, push as many.
+    def null_steps(self, seconds: float, how: str) -> Measurement:
+        """Steps in one of the ways in NULL_STEPS: pull rows, wait for them, push as many.
 
-        With `await_push` it ends when the push is in; otherwise when it is sent, as in training by minibatches, and
-        the next pull follows it.
+        Where the push is not awaited a step ends when it is sent, and the next pull follows it. In one message, a step
+        pushes rows, asks for the next ones with it, as training by minibatches does, and ends when they are here.
         """
         pull, push = (self.starter(Case(operation, "random", NULL_ROWS, 1)) for operation in ("pull", "push"))
         latencies: list[float] = []
@@ -211,9 +218,15 @@ class Wire:
         failed, before = 0, self._cpu()
         began = now = time.perf_counter()
         while now - began < seconds:
-            asked, good = now, self._await(pull(len(latencies)))
-            pushes.append(push(len(latencies)))
-            if await_push:
+            asked, number = now, len(latencies)
+            if how == "null_step_in_one":
+                pushed, pulled = self._push_and_pull(number)
+                pushes.append(pushed)
+                good = self._await(pulled)
+            else:
+                good = self._await(pull(number))
+                pushes.append(push(number))
+            if how == "null_step":
                 good = self._await(pushes[-1]) and good
             settled = [reply for reply in pushes if reply.done]
             pushes = [reply for reply in pushes if not reply.done]
@@ -224,6 +237,11 @@ class Wire:
                 failed += 1
         self._store.flush()
         return self._trial(now - began, latencies, failed, before)
+
+    def _push_and_pull(self, number: int) -> tuple[Reply[Any], Reply[Any]]:
+        rows, wanted = (self._of_size(NULL_ROWS)[each % PLACES] for each in (number, number + 1))
+        self._pushed[rows] += 1
+        return self._store.push_rows("add", rows, self._ones[:NULL_ROWS], 0.0, wanted=wanted)
 
     def _await(self, reply: Reply[Any]) -> bool:
         while not reply.done:
@@ -278,7 +296,7 @@ def table(result: dict[str, Any]) -> str:
             f" ({rate['min'] / 1e6:.3f} to {rate['max'] / 1e6:.3f}){one['bytes_per_second']['median'] / 1e9:>8.2f}"
             f"{one['p50_us']['median']:>9.0f}{one['p99_us']['median']:>9.0f}"
         )
-    for name, what in (("null_step", "both awaited"), ("null_step_push_not_awaited", "push not awaited")):
+    for name, what in NULL_STEPS.items():
         one = result[name]
         lines.append(
             f"null step (pull {NULL_ROWS} + push {NULL_ROWS} rows, {what}): p50 {one['p50_us']['median']:.0f} us "

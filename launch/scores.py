@@ -20,7 +20,7 @@ from common.run import load_vectors
 from common.spectrum import evened
 from vectors.evaluate import score
 from worker.client import Conversation
-from worker.stores import ServerStore
+from worker.remote import ServerStore
 
 SILENCE_S = 5.0
 

@@ -19,7 +19,7 @@ from .consistency import Consistency
 from .cuts import Cuts, Snapshot
 from .exchange import Exchange
 from .news import News
-from .parking import MayWait, Outgoing, Parked, Parking
+from .parking import MayWait, Outgoing, Parked, Parking, told_once
 from .progress import Progress
 from .sessions import Peer, Session, Sessions, is_new
 from .status import checkpoint_facts, worker_sample
@@ -177,7 +177,8 @@ class Core:
     def _push(self, push: m.Push, peer: Peer, number: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
         if push.then_pull:
-            self.exchange.check_pull(push.pull)
+            self.exchange.check_pull(push.pull, session)
+            self.parking.require_room(session)
         if is_new("push", push.sequence, session.pushed):
             reply = self.exchange.take(push, session.index)
             session.pushed, session.staleness = push.sequence, self.exchange.staleness.last
@@ -297,4 +298,4 @@ class Core:
 
     def _drain(self) -> list[Outgoing]:
         out, self._out = self._out, []
-        return list({(each.peer, each.number): each for each in out}.values())  # the last reply to a request says all
+        return told_once(out)

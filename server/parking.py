@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from common.errors import LimitExceeded
-from common.messages import Create, Lease, Message, Pull
+from common.messages import Applied, Create, Lease, Message, Pull, Rows
 
 from .sessions import Peer, Session
 
@@ -51,11 +51,15 @@ class Parking:
         """Let a request wait, once however often it is asked; LimitExceeded when too many wait already."""
         if any((other.peer, other.number) == (parked.peer, parked.number) for other in self._waiting):
             return
+        self.require_room(parked.session)
+        self._waiting.append(parked)
+
+    def require_room(self, session: Session) -> None:
+        """LimitExceeded unless one more request of a session may wait."""
         if len(self._waiting) >= MAX_PARKED:
             raise LimitExceeded(f"{MAX_PARKED} requests wait at this server already")
-        if sum(other.session is parked.session for other in self._waiting) >= MAX_PARKED_PER_SESSION:
+        if sum(other.session is session for other in self._waiting) >= MAX_PARKED_PER_SESSION:
             raise LimitExceeded(f"{MAX_PARKED_PER_SESSION} requests of yours wait already")
-        self._waiting.append(parked)
 
     def retry(self, answer: Callable[[Parked], Message | None]) -> Iterator[tuple[Parked, Message]]:
         """Ask `answer` about each; those that have one leave and are yielded with it."""
@@ -66,3 +70,14 @@ class Parking:
                 self._waiting.append(parked)
             else:
                 yield parked, reply
+
+
+def told_once(out: list[Outgoing]) -> list[Outgoing]:
+    """Replies without the word that a push is in, where the rows that it asked for are among them and say so, too."""
+    with_rows = {(each.peer, each.number) for each in out if isinstance(each.message, Rows)}
+
+    def is_said(each: Outgoing) -> bool:
+        reply = each.message
+        return isinstance(reply, Applied) and not reply.late and (each.peer, each.number) in with_rows
+
+    return [each for each in out if not is_said(each)] if len(out) > 1 else out

@@ -21,7 +21,7 @@ BAD = (ProtocolError, NotFinite)
 """VersionMismatch and LimitExceeded are ProtocolErrors."""
 
 PUSH: dict[str, Any] = {
-    field.name: {"table": "rows", "operation": "add", "rate": 0.5}.get(field.name, 1)
+    field.name: {"table": "rows", "operation": "add", "rate": 0.5, "then_pull": False}.get(field.name, 1)
     for field in dataclasses.fields(m.Push)
     if not field.metadata
 }
@@ -30,7 +30,7 @@ ARRAYS = (VALUES.tobytes(),)
 
 
 def push(
-    *, fields: Any = PUSH, shapes: Any = (["<f4", [2, 3]], None, None), arrays: Any = ARRAYS, name: Any = "Push",
+    *, fields: Any = PUSH, shapes: Any = (["<f4", [2, 3]], None, None, None), arrays: Any = ARRAYS, name: Any = "Push",
     number: Any = 1,
 ) -> list[bytes]:  # fmt: skip
     """Frames of a push, with any part of it replaced."""
@@ -90,26 +90,26 @@ MALFORMED: dict[str, list[bytes]] = {
     "array missing": push(arrays=()),
     "array too many": push(arrays=(VALUES.tobytes(), b"")),
     "shape missing": push(shapes=(["<f4", [2, 3]],)),
-    "shape too many": push(shapes=(["<f4", [2, 3]], None, None, None)),
+    "shape too many": push(shapes=(["<f4", [2, 3]], None, None, None, None)),
     "array that must be there is nil": push(shapes=(None, ["<i8", [1]], None), arrays=(bytes(8),)),
-    "dtype not allowed": push(shapes=(["<f2", [2, 3]], None, None), arrays=(bytes(12),)),
-    "dtype big-endian": push(shapes=([">f4", [2, 3]], None, None)),
-    "dtype object": push(shapes=(["|O", [2, 3]], None, None), arrays=(bytes(48),)),
-    "dtype a structure": push(shapes=([[["f0", "<f4"]], [2, 3]], None, None)),
-    "dtype a number": push(shapes=([4, [2, 3]], None, None)),
-    "rank too small": push(shapes=(["<f4", [6]], None, None)),
-    "rank too large": push(shapes=(["<f4", [1, 2, 3]], None, None)),
-    "shape negative": push(shapes=(["<f4", [-2, -3]], None, None)),
-    "shape half negative": push(shapes=(["<f4", [-1, 6]], None, None)),
-    "shape huge": push(shapes=(["<f4", [1 << 40, 1 << 40]], None, None)),
-    "shape wraps around": push(shapes=(["<f4", [1 << 32, 1 << 32]], None, None), arrays=(b"",)),
-    "shape of floats": push(shapes=(["<f4", [2.0, 3.0]], None, None)),
-    "shape of bools": push(shapes=(["<f4", [True, True]], None, None), arrays=(bytes(4),)),
-    "shape of text": push(shapes=(["<f4", "23"], None, None)),
-    "shape too large for its bytes": push(shapes=(["<f4", [2, 4]], None, None)),
-    "shape too small for its bytes": push(shapes=(["<f4", [2, 2]], None, None)),
-    "description is text": push(shapes=("<f4", None, None)),
-    "description of three": push(shapes=(["<f4", [2, 3], 0], None, None)),
+    "dtype not allowed": push(shapes=(["<f2", [2, 3]], None, None, None), arrays=(bytes(12),)),
+    "dtype big-endian": push(shapes=([">f4", [2, 3]], None, None, None)),
+    "dtype object": push(shapes=(["|O", [2, 3]], None, None, None), arrays=(bytes(48),)),
+    "dtype a structure": push(shapes=([[["f0", "<f4"]], [2, 3]], None, None, None)),
+    "dtype a number": push(shapes=([4, [2, 3]], None, None, None)),
+    "rank too small": push(shapes=(["<f4", [6]], None, None, None)),
+    "rank too large": push(shapes=(["<f4", [1, 2, 3]], None, None, None)),
+    "shape negative": push(shapes=(["<f4", [-2, -3]], None, None, None)),
+    "shape half negative": push(shapes=(["<f4", [-1, 6]], None, None, None)),
+    "shape huge": push(shapes=(["<f4", [1 << 40, 1 << 40]], None, None, None)),
+    "shape wraps around": push(shapes=(["<f4", [1 << 32, 1 << 32]], None, None, None), arrays=(b"",)),
+    "shape of floats": push(shapes=(["<f4", [2.0, 3.0]], None, None, None)),
+    "shape of bools": push(shapes=(["<f4", [True, True]], None, None, None), arrays=(bytes(4),)),
+    "shape of text": push(shapes=(["<f4", "23"], None, None, None)),
+    "shape too large for its bytes": push(shapes=(["<f4", [2, 4]], None, None, None)),
+    "shape too small for its bytes": push(shapes=(["<f4", [2, 2]], None, None, None)),
+    "description is text": push(shapes=("<f4", None, None, None)),
+    "description of three": push(shapes=(["<f4", [2, 3], 0], None, None, None)),
 }
 
 

@@ -16,6 +16,7 @@ from common.measured import percentile, spread, surroundings
 from launch.bench import bench
 from launch.bench_gensim import table, write_tokens
 from launch.bench_tally import Measurement, Tally
+from launch.bench_wire import NULL_STEPS
 from launch.trial import Outcome, Usage
 from preprocess.config import PreprocessConfig
 from preprocess.run import run as preprocess
@@ -47,7 +48,7 @@ def test_the_wire_is_measured_and_every_push_counted() -> None:
         (o, p, s, w, False) for o in ("pull", "push") for p in ("random", "range") for s in (1, 64) for w in (1, 4)
     }
     assert cases == plain | {(o, "range", s, 4, True) for o in ("pull", "push") for s in (1, 64)}
-    for one in [*result["results"], result["null_step"], result["null_step_push_not_awaited"]]:  # type: ignore[misc]
+    for one in [*result["results"], *(result[name] for name in NULL_STEPS)]:  # type: ignore[misc]
         assert one["rows_per_second"].keys() == one["p50_us"].keys() == one["p99_us"].keys() == SPREAD
         assert 0 < one["rows_per_second"]["min"] <= one["rows_per_second"]["median"] <= one["rows_per_second"]["max"]
         assert one["success"] == 1

@@ -75,15 +75,15 @@ class MemoryStore:
         return Reply(None, 0)
 
     def push_rows(
-        self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled | None = None
-    ) -> Reply[bool]:
-        """A step of the optimizer on the given rows, at once."""
+        self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
+    ) -> tuple[Reply[bool], Reply[Pulled]]:
+        """A step of the optimizer on the given rows, at once; and a copy of those wanted next."""
         del pulled
         if operation != "gradient":
             raise BadRequest(f"rows in memory take gradients, not {operation!r}")
         self._step(self._rows, rows, values, rate, np.ones(len(rows), np.float32))
         self._gradients += 1
-        return Reply(True, 0)
+        return Reply(True, 0), self.pull_rows(wanted)
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
         """Pass a report on; there is no wire, so no bytes."""

@@ -1,4 +1,4 @@
-"""The training loop over minibatches: draw -> pull -> gradient -> push, until told to stop; the same for every store.
+"""The training loop over minibatches: rows -> gradient -> push, with it pull the next rows; the same for every store.
 
 The optimizer is the store's. Knows nothing of sockets, and of time only when a report is due.
 """
@@ -29,13 +29,14 @@ class BatchTrainer:
         self._layout = RowLayout.of(options)
         self._batches = RandomBatches(dataset, options.batch_size, options.seed, worker, step)
         self._total = dataset.total_entries * options.epochs
-        self._in_step = options.consistency != "async"
         self._tally = Tally()
         self._pushed: list[tuple[Reply[bool], Brought]] = []
         self._noted: Reply[m.Noted] | None = None
 
     def run(self) -> str:
         """Train until the store says that it has enough; returns why it ended."""
+        self._batch = self._batches.next()
+        self._coming = self._store.pull_rows(self._batch.rows)
         try:
             while True:
                 self._step()
@@ -57,13 +58,11 @@ class BatchTrainer:
         return self._tally.entries * PARTS >= self._total
 
     def _step(self) -> None:
-        while self._in_step and not all(push.done for push, _ in self._pushed):
-            self._store.wait()  # a pull that overtook its worker's gradient would be one for the step before
-        batch, columns = self._batches.next(), self._layout.columns
-        reply = self._store.pull_rows(batch.rows)
-        while not reply.done:
+        batch, columns = self._batch, self._layout.columns
+        self._batch = self._batches.next()  # while the rows of this one come
+        while not self._coming.done:
             self._store.wait()
-        pulled = reply.get()
+        pulled = self._coming.get()
         assert pulled is not None
         gradients = np.zeros((len(batch.rows), self._layout.parameters), np.float32)
         loss, floor = kernels.batch_gradients(
@@ -75,7 +74,7 @@ class BatchTrainer:
             gradients *= 2.0 / len(batch.counts)
         rate = self._options.rate(pulled.gradients * self._options.batch_size / self._total)
         norm = kernels.mean_norm(pulled.values, columns, self._options.dim)
-        push = self._store.push_rows("gradient", batch.rows, gradients, rate, pulled)
+        push, self._coming = self._store.push_rows("gradient", batch.rows, gradients, rate, pulled, self._batch.rows)
         self._pushed.append((push, Brought(len(batch.counts), loss, floor, norm)))
 
     def _count(self) -> None:

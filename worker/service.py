@@ -21,7 +21,7 @@ from .client import Conversation
 from .config import WorkerConfig
 from .latency import Latency
 from .metrics import WorkerMetrics
-from .stores import ServerStore
+from .remote import ServerStore
 from .trainer import train
 
 LOOPBACK = "127.0.0.1"
