@@ -8,28 +8,20 @@ arrive would be worthless.
 from __future__ import annotations
 
 import tempfile
-import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from common import messages as m
 from common.allocation import keep_buffers, settle
-from common.errors import GlovewireError
 from common.measured import surroundings
 from common.options import TrainingOptions
 from common.settings import require
-from worker.remote import NO_LEASE, ServerStore
-from worker.stores import Reply
 
 from .bench_server import served
-from .bench_tally import Measurement, Tally
-from .usage import cpu_seconds
+from .bench_tally import Tally
+from .bench_wire_driver import NULL_ROWS, NULL_STEPS, Case, Wire
 
 ROW: dict[str, Any] = {
     "schedule": "minibatch", "consistency": "async", "tied": True, "optimizer": "adagrad-row", "batch_size": 1,
@@ -37,18 +29,7 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 """What a row holds does not follow the defaults of training, so that figures of different versions compare; and the
 training is so long that the server does not take it for complete."""
-PLACES = 16
-"""Different rows that messages of one size are about, drawn once."""
-NULL_ROWS = 32
-NULL_STEPS = {
-    "null_step": "both awaited",
-    "null_step_push_not_awaited": "push not awaited",
-    "null_step_in_one": "in one message, as in training",
-}
-"""Ways to take a step of training without the training."""
 WARM_S = 0.3
-
-Start = Callable[[int], Reply[Any]]
 
 
 @dataclass(frozen=True)
@@ -79,17 +60,6 @@ class WireConfig:
         require(problems)
 
 
-@dataclass(frozen=True, order=True)
-class Case:
-    """One figure: an operation on random rows or on a contiguous range, so many at a time, perhaps encrypted."""
-
-    operation: str
-    place: str
-    size: int
-    window: int
-    encrypted: bool = False
-
-
 def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything that `config` names; `tell` hears a line for each repeat."""
     keep_buffers()  # as server and workers do
@@ -101,7 +71,8 @@ def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
             served(Path(folder, name), config.rows, options, encrypted=name == "secret") for name in ("plain", "secret")
         )
         with plain as (store, server), secret as others:
-            wires = Wire(config, store, server), Wire(config, *others)
+            most = max(config.sizes)
+            wires = [Wire(*ends, config.rows, most, config.seed) for ends in ((store, server), others)]
             tallies, steps = _measure(config, wires, tell)
             lost = sum(wire.rows_not_as_pushed() for wire in wires)
     row_bytes = store.width * 4
@@ -121,7 +92,7 @@ def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _measure(
-    config: WireConfig, wires: tuple[Wire, Wire], tell: Callable[[str], None]
+    config: WireConfig, wires: list[Wire], tell: Callable[[str], None]
 ) -> tuple[dict[Case, Tally], dict[str, Tally]]:
     """Every case over the plain wire, and those of ranges with the most messages in flight over the encrypted one."""
     cases = [
@@ -146,144 +117,6 @@ def _measure(
             tally.add(NULL_ROWS, wires[False].null_steps(config.seconds, name))
         tell(f"repeat {repeat + 1} of {config.repeats} is done")
     return dict(tallies), steps
-
-
-class Wire:
-    """Drives one store as a worker would, and remembers which rows it has changed how often."""
-
-    def __init__(self, config: WireConfig, store: ServerStore, server: int) -> None:
-        self._store, self._rows, self._server = store, config.rows, server
-        self._draw = np.random.default_rng(config.seed)
-        self._places: dict[int, list[npt.NDArray[np.int64]]] = {}
-        self._pushed = np.zeros(config.rows, np.int64)
-        self._ones = np.ones((max(*config.sizes, NULL_ROWS), store.width), np.float32)
-
-    def starter(self, case: Case) -> Start:
-        """The function that starts the n-th message of a case."""
-        places = self._of_size(case.size)
-        first = [int(place[0]) for place in self._ranges(case.size)]
-        ones, store = self._ones[: case.size], self._store
-
-        def pull_rows(n: int) -> Reply[Any]:
-            return store.pull_rows(places[n % PLACES])
-
-        def pull_range(n: int) -> Reply[Any]:
-            return store.pull_range(first[n % PLACES], first[n % PLACES] + case.size, m.NO_VERSION)
-
-        def push_rows(n: int) -> Reply[Any]:
-            self._pushed[places[n % PLACES]] += 1
-            return store.push_rows("add", places[n % PLACES], ones, 0.0)[0]
-
-        def push_range(n: int) -> Reply[Any]:
-            self._pushed[first[n % PLACES] : first[n % PLACES] + case.size] += 1
-            return store.push_block("add", NO_LEASE, [(first[n % PLACES], ones)])
-
-        return {
-            ("pull", "random"): pull_rows,
-            ("pull", "range"): pull_range,
-            ("push", "random"): push_rows,
-            ("push", "range"): push_range,
-        }[case.operation, case.place]
-
-    def run(self, start: Start, window: int, seconds: float) -> Measurement:
-        """Keep `window` messages in flight for so long, then wait for the last answer."""
-        pending: deque[tuple[float, Reply[Any]]] = deque()
-        latencies: list[float] = []
-        failed = number = 0
-        clock, before = time.perf_counter, self._cpu()
-        began = now = clock()
-        while now - began < seconds or pending:
-            while len(pending) < window and now - began < seconds:
-                pending.append((clock(), start(number)))
-                number += 1
-            self._store.wait()
-            now = clock()
-            while pending and pending[0][1].done:
-                asked, reply = pending.popleft()
-                if _came(reply):
-                    latencies.append(now - asked)
-                else:
-                    failed += 1
-        return self._trial(clock() - began, latencies, failed, before)
-
-    def null_steps(self, seconds: float, how: str) -> Measurement:
-        """Steps in one of the ways in NULL_STEPS: pull rows, wait for them, push as many.
-
-        Where the push is not awaited a step ends when it is sent, and the next pull follows it. In one message, a step
-        pushes rows, asks for the next ones with it, as training by minibatches does, and ends when they are here.
-        """
-        pull, push = (self.starter(Case(operation, "random", NULL_ROWS, 1)) for operation in ("pull", "push"))
-        latencies: list[float] = []
-        pushes: list[Reply[Any]] = []
-        failed, before = 0, self._cpu()
-        began = now = time.perf_counter()
-        while now - began < seconds:
-            asked, number = now, len(latencies)
-            if how == "null_step_in_one":
-                pushed, pulled = self._push_and_pull(number)
-                pushes.append(pushed)
-                good = self._await(pulled)
-            else:
-                good = self._await(pull(number))
-                pushes.append(push(number))
-            if how == "null_step":
-                good = self._await(pushes[-1]) and good
-            settled = [reply for reply in pushes if reply.done]
-            pushes = [reply for reply in pushes if not reply.done]
-            now = time.perf_counter()
-            if good and all(map(_came, settled)):
-                latencies.append(now - asked)
-            else:
-                failed += 1
-        self._store.flush()
-        return self._trial(now - began, latencies, failed, before)
-
-    def _push_and_pull(self, number: int) -> tuple[Reply[Any], Reply[Any]]:
-        rows, wanted = (self._of_size(NULL_ROWS)[each % PLACES] for each in (number, number + 1))
-        self._pushed[rows] += 1
-        return self._store.push_rows("add", rows, self._ones[:NULL_ROWS], 0.0, wanted=wanted)
-
-    def _await(self, reply: Reply[Any]) -> bool:
-        while not reply.done:
-            self._store.wait()
-        return _came(reply)
-
-    def rows_not_as_pushed(self) -> int:
-        """How many rows of the table are not what the pushes must have made of them (in a column that began at 0)."""
-        wrong = 0
-        for first in range(0, self._rows, 4096):
-            last = min(first + 4096, self._rows)
-            reply = self._store.pull_range(first, last, m.NO_VERSION)
-            self._await(reply)
-            rows = reply.get()
-            assert rows is not None
-            wrong += int(np.count_nonzero(rows[:, -1] != self._pushed[first:last]))
-        return wrong
-
-    def _cpu(self) -> tuple[float, float]:
-        return time.process_time(), cpu_seconds(self._server)
-
-    def _trial(self, seconds: float, latencies: list[float], failed: int, before: tuple[float, float]) -> Measurement:
-        client, server = self._cpu()
-        return Measurement(seconds, latencies, failed, client - before[0], server - before[1])
-
-    def _of_size(self, size: int) -> list[npt.NDArray[np.int64]]:
-        if size not in self._places:
-            self._places[size] = [
-                np.sort(self._draw.choice(self._rows, size, replace=False)).astype(np.int64) for _ in range(PLACES)
-            ]
-        return self._places[size]
-
-    def _ranges(self, size: int) -> list[npt.NDArray[np.int64]]:
-        return [np.arange(first, first + size) for first in self._draw.integers(0, self._rows - size + 1, PLACES)]
-
-
-def _came(reply: Reply[Any]) -> bool:
-    try:
-        reply.get()
-    except GlovewireError:
-        return False
-    return True
 
 
 def table(result: dict[str, Any]) -> str:

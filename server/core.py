@@ -16,7 +16,7 @@ from common.options import TrainingOptions
 from . import answers
 from .config import Identity
 from .consistency import Consistency
-from .cuts import Cuts, Snapshot
+from .cuts import LAST_CHECKPOINT, Cuts, Snapshot
 from .exchange import Exchange
 from .news import News
 from .parking import MayWait, Outgoing, Parked, Parking, told_once
@@ -27,8 +27,6 @@ from .stream import Stream
 from .table import Table
 from .tally import STRANGER, Tally
 from .tensors import Tensors
-
-LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 
 
 class Core:

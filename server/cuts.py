@@ -23,6 +23,7 @@ from .table import Table
 
 MAX_ASKERS = 256
 MAX_UNWRITTEN = 4
+LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 
 Rows = npt.NDArray[np.float32]
 Blocks = ExclusiveBlocks | AsynchronousBlocks

@@ -16,7 +16,7 @@ from common.measured import percentile, spread, surroundings
 from launch.bench import bench
 from launch.bench_gensim import table, write_tokens
 from launch.bench_tally import Measurement, Tally
-from launch.bench_wire import NULL_STEPS
+from launch.bench_wire_driver import NULL_STEPS
 from launch.trial import Outcome, Usage
 from preprocess.config import PreprocessConfig
 from preprocess.run import run as preprocess

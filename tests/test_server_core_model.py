@@ -8,6 +8,7 @@ sum of the pushes that were acknowledged as new, and the counters reconcile.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -119,33 +120,41 @@ class Model(RuleBasedStateMachine):
 
     @precondition(lambda self: self.peer)
     @rule(
-        data=st.data(), ahead=st.sampled_from([1, 1, 1, 0, -1, 2, 5]), first=st.integers(0, 20), rows=st.integers(1, 5)
-    )
-    def push(self, data: st.DataObject, ahead: int, first: int, rows: int) -> None:
-        """The next push, a repeat of an earlier one, or one that overtook others."""
+        data=st.data(), ahead=st.sampled_from([1, 1, 1, 0, -1, 2, 5]), first=st.integers(0, 20), rows=st.integers(1, 5),
+        then_pull=st.booleans(),
+    )  # fmt: skip
+    def push(self, data: st.DataObject, ahead: int, first: int, rows: int, then_pull: bool) -> None:
+        """The next push, a repeat of an earlier one, or one that overtook others; perhaps it asks for rows."""
         name = self.somebody(data)
         sequence = self.pushed[name] + ahead
         if sequence < 1:
             return
-        reply = self.shard.ask(self.peer[name], add(self.shard, sequence, 1.0, first, first + rows))
+        push = dataclasses.replace(add(self.shard, sequence, 1.0, first, first + rows), then_pull=then_pull)
+        replies = self.shard.inbox[self.peer[name], self.shard.send(self.peer[name], push)]
         if ahead > 1:
-            assert code(reply) == "out-of-order"
+            assert [code(reply) for reply in replies] == ["out-of-order"]
             self.refused += 1
             return
-        assert isinstance(reply, m.Applied)
-        assert (reply.sequence, reply.repeated) == (sequence, ahead < 1)
         if ahead == 1:
             self.table[first : first + rows] += 1.0
             self.pushed[name] += 1
             self.applied += 1
         else:
             self.repeated += 1
+        if then_pull:
+            self.has_pulled(replies.pop(), first, rows)
+        for reply in replies:
+            assert isinstance(reply, m.Applied)
+            assert (reply.sequence, reply.repeated) == (sequence, ahead < 1)
+        assert len(replies) == (self.over or not then_pull)
 
     @precondition(lambda self: self.peer)
     @rule(data=st.data(), first=st.integers(0, 20), rows=st.integers(0, 5))
     def pull(self, data: st.DataObject, first: int, rows: int) -> None:
         name = self.somebody(data)
-        reply = self.shard.ask(self.peer[name], pull(first, first + rows))
+        self.has_pulled(self.shard.ask(self.peer[name], pull(first, first + rows)), first, rows)
+
+    def has_pulled(self, reply: m.Message | None, first: int, rows: int) -> None:
         if self.over:
             assert code(reply) == "finishing"
         else:
