@@ -64,7 +64,9 @@ def test_compose_starts_what_the_pages_say() -> None:
     assert {service["profiles"][0] for service in services.values() if "profiles" in service} == {
         "wikitext", "study", "monitoring",
     }  # fmt: skip
-    assert services["worker"]["deploy"]["replicas"] == 3
+    assert services["worker"]["deploy"]["replicas"] == "${WORKERS:-3}"
+    for shard in ("server-0", "server-1"):  # told of as many workers as there are, they wait for a late one
+        assert services[shard]["environment"]["GLOVEWIRE_SERVER_WORKERS"] == "${WORKERS:-3}"
     for path in (word.split(":")[0] for service in services.values() for word in service.get("volumes", ())):
         if path.startswith("./"):
             assert (ROOT / path).is_file(), path
