@@ -52,6 +52,10 @@ PRESETS: dict[str, dict[str, Scalar]] = {
 }
 
 
+MAX_RATE = 1e6
+"""A server takes no step with a larger one."""
+
+
 def _between(least: int, most: int) -> tuple[Callable[[float], bool], str]:
     return lambda value: least <= value <= most, f"between {least} and {most}"
 
@@ -63,7 +67,8 @@ BOUNDS: dict[tuple[str, ...], tuple[Callable[[float], bool], str]] = {
     ("backup",): _between(0, 1023),
     ("seed",): _between(0, (1 << 63) - 1),
     ("steps",): _between(0, 1 << 53),
-    ("learning_rate", "x_max", "negatives", "sample"): (lambda value: value > 0, "a positive number"),
+    ("learning_rate",): (lambda value: 0 < value <= MAX_RATE, f"a positive number, at most {MAX_RATE:,.0f}"),
+    ("x_max", "negatives", "sample"): (lambda value: value > 0, "a positive number"),
     ("alpha", "final_rate", "spectrum", "init_scale", "initial_accumulator", "epsilon", "weight_decay", "clip_norm"): (
         lambda value: value >= 0, "a number of at least 0",
     ),

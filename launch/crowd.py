@@ -244,8 +244,9 @@ def _look(
                 return seen
             client.poll(int(LOOK_EVERY_S * 1e3))
             time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
-    except GlovewireError:
-        if seen.loss and not seen.loss[-1] <= DIVERGED * seen.loss[0]:
+    except GlovewireError as error:
+        told = isinstance(error, Finishing) and error.reason.startswith("failed")
+        if told or (seen.loss and not seen.loss[-1] <= DIVERGED * seen.loss[0]):
             seen.ended = "diverged"
         return seen
 

@@ -144,7 +144,7 @@ def _announced(config: StalenessConfig, what: Subject) -> str:
         f"{what.name}; {what.clock}\n"
         f"methods: {methods}\n"
         f"{config.trainings} trainings of at most {config.seconds:g} s each, "
-        f"{'as fast as this machine computes them' if what.virtual else f'about {minutes:.0f} minutes'}; "
+        f"{'as fast as this machine computes them' if what.virtual else f'about {minutes:.0f} min'}; "
         f"what is in {config.out} already is not done again"
     )
 

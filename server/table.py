@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from common.errors import BadRequest, LimitExceeded, NotFinite
 from common.messages import Pull, Push
+from common.options import MAX_RATE
 from common.wire import MAX_FRAME_BYTES
 
 from . import kernels
 from .optimizers import Scales, Step
-
-MAX_RATE = 1e6
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]

@@ -24,6 +24,7 @@ def test_the_defaults_are_allowed() -> None:
         ("learning_rate", float("inf")),
         ("learning_rate", 0.0),
         ("learning_rate", -0.1),
+        ("learning_rate", 1.1e6),
         ("x_max", float("nan")),
         ("x_max", 0.0),
         ("alpha", float("nan")),

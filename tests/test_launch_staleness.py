@@ -155,6 +155,14 @@ def test_a_server_that_dies_is_no_end_of_a_training(tmp_path: Path, monkeypatch:
         crowd.watch(Deadly(Images()), options, Scene(1, ("1ms",), 600.0), tmp_path)
 
 
+def test_a_training_that_a_worker_found_diverged_is_not_complete(tmp_path: Path) -> None:
+    """Between two looks the loss goes from one that is fine to no number: the server knows it from the worker."""
+    random_dataset(tmp_path / "data", size=40)
+    options = replace(OPTIONS, dim=8, tied=True, optimizer="sgd", learning_rate=1e6, epochs=10_000)
+    words = crowd.workload(problem(tmp_path / "data"))
+    assert crowd.watch(words, options, Scene(1, ("1ms",), LONG_S), tmp_path / "seen").ended == "diverged"
+
+
 def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One training, of which an earlier run of the study has left half; without the pictures."""
     monkeypatch.setattr(study_staleness, "report", lambda *_: "")
