@@ -1,4 +1,4 @@
-"""What a process does about memory once, when it starts: keep the buffers of messages, leave what it has loaded alone.
+"""What a process does about memory once, when it starts: keep the buffers of messages, drop what only loading took.
 
 glibc gives every buffer over 128 KiB back to the kernel when it is freed, and the kernel clears each page of the next
 one: between two processes that exchange messages of a megabyte this is a third of all work (benchmarks/README.md).
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 FROM_THE_HEAP_BYTES = 32 << 20
 """Buffers up to this size are reused; larger ones (tables) are mapped and given back as before."""
 KEEP_BYTES = 32 << 20
 """The most free memory at the heap's end that stays with the process."""
+COMPILER = "libllvmlite"
+_MADV_DONTNEED = 4
 
 
 def keep_buffers() -> bool:
@@ -30,9 +33,27 @@ def keep_buffers() -> bool:
 
 
 def settle() -> None:
-    """What the process has loaded stays: look for garbage only among what comes later.
+    """What the process has loaded stays: look for garbage only among what comes later. The compiler's code may go.
 
     Numba brings tens of thousands of objects, and all were gone through again and again while nothing of them could go.
+    It brings LLVM, too: 70 MB of machine code that nobody needs once the kernels are there.
     """
     gc.collect()
     gc.freeze()
+    _forget_code(COMPILER)
+
+
+def _forget_code(library: str) -> None:
+    """Give the pages of a library's code back to the system; what is called after all is read from its file again.
+
+    Where there is no such list of mappings (Linux has it) nothing happens.
+    """
+    try:
+        mappings = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    advise = ctypes.CDLL(None).madvise
+    for span, rights, *_, path in (line.split(maxsplit=5) for line in mappings if library in line):
+        if rights == "r-xp" and library in path:  # never written, so nothing is lost; other parts may have been
+            first, last = (int(address, 16) for address in span.split("-"))
+            advise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_DONTNEED)
