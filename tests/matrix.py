@@ -143,7 +143,7 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
         problems.append(f"pushes do not reconcile: {pushes}")
     relays = [relay for relay in stage.relays if isinstance(relay, MessageRelay)]
     outcome.lost_on_the_way = pushes["sent"] - pushes["heard"]
-    expected = sum(relay.dropped - relay.duplicated for relay in relays)
+    expected = sum(relay.lost for relay in relays)
     exact = cell.fault not in (Fault.KILL, Fault.STOP, Fault.CUT)
     if cell.fault is Fault.DROP:  # a goodbye may be lost, too
         exact = all(relay.all_parted for relay in relays)

@@ -74,16 +74,17 @@ class Relay(ABC):
 
 
 class MessageRelay(Relay):
-    """Takes the place of a server's request address; counts the pushes that it `dropped` and `duplicated`.
+    """Takes the place of a server's request address; knows how many pushes were `lost` here.
 
-    It hears who has parted: whose goodbye the server has answered, so that its count of pushes is known there.
+    It hears who has parted: whose goodbye the server has answered, so that its count of pushes is known there. A push
+    that its sender's goodbye has overtaken is lost: the server may be gone, and if not it knows the sender no more.
 
     The first message each way of every connection passes unharmed: who never came in proves nothing.
     """
 
     def __init__(self, server: str, fault: Fault, rate: float, seed: int) -> None:
         super().__init__()
-        self.dropped = self.duplicated = 0
+        self._taken = self._passed = 0  # pushes, each before its sender's goodbye
         self._server, self._fault, self._rate, self._draw = server, fault, rate, random.Random(seed)
         self._context = sockets.Context()
         self._front, self.address = self._context.router(HERE)
@@ -91,8 +92,14 @@ class MessageRelay(Relay):
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._not_before: dict[tuple[bytes, bool], float] = {}
-        self._passed: Counter[tuple[bytes, bool]] = Counter()
+        self._seen: Counter[tuple[bytes, bool]] = Counter()
+        self._parting: set[tuple[bytes, bool]] = set()
         self._parted: set[bytes] = set()
+
+    @property
+    def lost(self) -> int:
+        """Pushes that came here less those that left; negative where more were repeated."""
+        return self._taken - self._passed
 
     @property
     def all_parted(self) -> bool:
@@ -121,18 +128,26 @@ class MessageRelay(Relay):
         if peer not in self._back:
             self._back[peer] = self._context.dealer(self._server)
             poller.register(self._back[peer], zmq.POLLIN)
-        back = self._back[peer]
-        times = self._pass_on(peer, True, lambda: sockets.send(back, frames))
-        if times != 1 and _kind(frames) is m.Push:
-            self.dropped += times == 0
-            self.duplicated += times == 2
+        kind = _kind(frames)
+        self._taken += self._counts(peer, kind, came=True)
+        self._pass_on(peer, True, lambda: self._up(peer, kind, frames))
 
-    def _pass_on(self, peer: bytes, up: bool, send: Callable[[], None]) -> int:
-        """Queue a message: not at all, once or twice, now or later; how many times."""
-        self._passed[peer, up] += 1
-        now, hit = time.monotonic(), self._draw.random() < self._rate and self._passed[peer, up] > 1
+    def _up(self, peer: bytes, kind: type[m.Message] | None, frames: list[wire.Frame]) -> None:
+        self._passed += self._counts(peer, kind, came=False)
+        sockets.send(self._back[peer], frames)
+
+    def _counts(self, peer: bytes, kind: type[m.Message] | None, *, came: bool) -> bool:
+        """Whether a message that came, or leaves now, is a push whose sender has not said goodbye yet."""
+        if kind is m.Bye:
+            self._parting.add((peer, came))
+        return kind is m.Push and (peer, came) not in self._parting
+
+    def _pass_on(self, peer: bytes, up: bool, send: Callable[[], None]) -> None:
+        """Queue a message: not at all, once or twice, now or later."""
+        self._seen[peer, up] += 1
+        now, hit = time.monotonic(), self._draw.random() < self._rate and self._seen[peer, up] > 1
         if hit and self._fault is Fault.DROP:
-            return 0
+            return
         due = now
         if hit and self._fault in (Fault.DELAY, Fault.REORDER):
             due += self._draw.uniform(0, LONGEST_DELAY_S)
@@ -141,7 +156,6 @@ class MessageRelay(Relay):
         times = 2 if hit and self._fault is Fault.DUPLICATE else 1
         for _ in range(times):
             heapq.heappush(self._queue, (due, next(self._count), send))
-        return times
 
     def _down(self, peer: bytes, frames: list[wire.Frame]) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it has gone meanwhile

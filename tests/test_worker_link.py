@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -10,10 +10,13 @@ from fake_server import Heard, fake_server, polite, until, welcome
 from shards import push
 
 from common import messages as m
+from common import sockets, wire
 from common.errors import OutOfOrder, UnknownSession
+from common.sockets import Context
 from worker import client as clients
 from worker import link as links
 from worker.client import Conversation
+from worker.link import Link
 
 
 @pytest.fixture(autouse=True)
@@ -73,22 +76,81 @@ def test_rows_are_not_asked_for_again_while_they_may_be_on_their_way() -> None:
     assert links.Pending(m.Beat(), [b""], print, sent=10.0, times=1).due(10.2, usual_s=1.0)
 
 
-def test_a_link_learns_how_long_rows_take_and_forgets_it() -> None:
-    def late(heard: Heard) -> m.Message | None:
+@pytest.fixture
+def link() -> Iterator[Link]:
+    with Context() as context:
+        yield Link(context, "tcp://127.0.0.1:9")
+
+
+def answered(link: Link, *, after_s: float, times: int = 1) -> int:
+    """Ask for rows `times` times, and get them so long after the first time."""
+    link.send(m.Pull("rows", 0, 1, 0, 0), print)
+    (number,) = link.pending
+    link.pending[number].times, asked = times, link.pending[number].first
+    link.answered(number, m.Rows(0, np.ones((1, 4), np.float32)), asked + after_s)
+    return number
+
+
+def test_a_link_learns_how_long_rows_take_and_forgets_it(link: Link) -> None:
+    answered(link, after_s=3.0)
+    assert link.usual_s == pytest.approx(3.0)
+    answered(link, after_s=0.1)
+    assert link.usual_s == pytest.approx(links.FORGETTING * 3.0)
+
+
+def test_what_was_lost_makes_no_link_slow_and_two_answers_say_that_nothing_was_lost(link: Link) -> None:
+    """Or else each loss would make the wait for the next one longer."""
+    first, second = (answered(link, after_s=took_s, times=3) for took_s in (2.0, 4.0))
+    assert link.usual_s == 0.0
+    for number, usual_s in ((first, 2.0), (second, 4.0), (first, 4.0)):
+        link.answered_again(number)
+        assert link.usual_s == pytest.approx(usual_s)
+    for _ in range(2 * links.MOST_DOUBTFUL):
+        answered(link, after_s=1.0, times=2)
+    assert len(link._doubtful) == links.MOST_DOUBTFUL
+
+
+def test_rows_that_come_twice_are_told_to_the_link() -> None:
+    """The server is slow: it answers the first question when it has been asked three times, and then the others."""
+
+    def slow(heard: Heard) -> m.Message | None:
         if not isinstance(heard.message, m.Pull):
             return polite(heard)
-        return m.Rows(0, np.ones((1, 4), np.float32)) if heard.message.first or heard.before == 2 else None
+        return m.Rows(0, np.ones((1, 4), np.float32)) if heard.before >= 2 else None
 
-    with fake_server(late) as server, Conversation([server.address], "w", "data") as client:
+    with fake_server(slow) as server, Conversation([server.address], "w", "data") as client:
         client.connect()
         client.send(0, m.Pull("rows", 0, 1, 0, 0), lambda reply: None)
         client.flush()
-        slow = client.links[0].usual_s
-        assert slow > 2 * links.RESEND_FIRST_S
-        for _ in range(9):
-            client.send(0, m.Pull("rows", 1, 2, 0, 0), lambda reply: None)
-            client.flush()
-        assert client.links[0].usual_s < slow
+        (link,) = client.links
+        assert link.usual_s == 0.0
+        (pull,) = link._doubtful
+        again = [b"", *wire.encode(pull, m.Pull("rows", 0, 1, 0, 0))]
+        sockets.send(link.socket, again)
+        until(lambda: client.poll(10) is None and link.usual_s > 2 * links.RESEND_FIRST_S)
+
+
+def test_who_has_said_goodbye_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first server is gone when the second one answers; a sign of life to it stays without an answer."""
+    monkeypatch.setattr(clients, "BEAT_AFTER_S", 0.05)
+
+    def shard(number: int) -> Callable[[Heard], m.Message | None]:
+        def script(heard: Heard) -> m.Message | None:
+            if isinstance(heard.message, m.Bye):
+                return m.Farewell() if number == 0 or heard.before == 2 else None
+            return welcome(number, 2) if isinstance(heard.message, m.Hello) else None
+
+        return script
+
+    with (
+        fake_server(shard(0)) as gone,
+        fake_server(shard(1)) as slow,
+        Conversation([gone.address, slow.address], "w") as client,
+    ):
+        client.connect()
+        client.part("left")
+        assert len(slow.messages(m.Bye)) >= 3
+        assert not any(link.pending for link in client.links)
 
 
 def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,13 +170,16 @@ def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest
 
 
 def test_a_push_that_is_in_is_repeated_as_the_pull_that_came_with_it() -> None:
-    """Who waits for others must not send its gradient again and again. A goodbye does not wait for the rows."""
+    """Who waits for others must not send its gradient again and again. A goodbye does not wait for the rows.
+
+    Where the push was repeated, `Applied` comes twice: rows are still awaited.
+    """
     rows = m.Rows(1, np.ones((1, 4), np.float32))
 
     def takes(heard: Heard) -> m.Message | None:
-        if isinstance(heard.message, m.Push):
-            return m.Applied(1, 0, False)
-        return rows if isinstance(heard.message, m.Pull) and heard.before == 2 else polite(heard)
+        if isinstance(heard.message, m.Push | m.Pull) and heard.before < 2:
+            return m.Applied(1, 0, repeated=bool(heard.before))
+        return rows if isinstance(heard.message, m.Pull) else polite(heard)
 
     both = push("add", np.ones((1, 4)), 0, 1, then_pull=True)
     with fake_server(takes) as server, Conversation([server.address], "w", "data", silence_s=10) as client:

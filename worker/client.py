@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -142,7 +143,7 @@ class Conversation:
         self._settle(deadline)
         for shard, link in enumerate(self.links):
             if link.welcome is not None:
-                self.send(shard, m.Bye(reason, link.pushes), lambda _: None)
+                self.send(shard, m.Bye(reason, link.pushes), partial(_parted, link))
         self._settle(deadline)
 
     def _settle(self, deadline: float) -> None:
@@ -212,8 +213,10 @@ class Conversation:
             self.failed = errors.from_wire(reply.message.code, reply.message.text)
             return
         pending = link.pending.get(reply.number)
-        if pending is None:
-            return
+        if pending is None or (isinstance(pending.message, m.Pull) and isinstance(reply.message, m.Applied)):
+            if isinstance(reply.message, m.Rows):
+                link.answered_again(reply.number)
+            return  # a push that was repeated is applied, and was before: the rows that it asks for are still to come
         refused = reply.message.code if isinstance(reply.message, m.Refused) else ""
         if refused == errors.UnknownSession.code and not isinstance(pending.message, m.Hello):
             if isinstance(pending.message, m.Beat):
@@ -237,6 +240,10 @@ class Conversation:
             if not any(isinstance(pending.message, m.Beat) for pending in link.pending.values()):
                 link.send(m.Beat(), lambda _: None)
         link.resend(now)
+
+
+def _parted(link: Link, _: m.Message) -> None:
+    link.parted()
 
 
 def raised(reply: m.Message) -> m.Message:

@@ -17,6 +17,7 @@ RESEND_AFTER_S = 5.0
 RESEND_MOST_S = 10.0
 PATIENCE = 2.0
 FORGETTING = 0.7
+MOST_DOUBTFUL = 64
 UNSENT = 0.0
 
 OnReply = Callable[[m.Message], None]
@@ -62,6 +63,7 @@ class Link:
         self.welcome: m.Welcome | None = None
         self.pushes = 0  # how many were sent, repeats included
         self.usual_s = 0.0  # that an answer with rows takes, the slowest of late
+        self._doubtful: dict[int, float] = {}  # seconds until rows came that had been asked for more than once
         self._number = 0
 
     @property
@@ -87,15 +89,35 @@ class Link:
         return wire.bytes_of(frames)
 
     def answered(self, number: int, reply: m.Message, now: float) -> None:
-        """A request is pending no longer, but for the rows that a push may ask for; they tell how fast the link is."""
+        """A request is pending no longer, but for the rows that a push may ask for.
+
+        Rows tell how fast the link is, if they were asked for once. Otherwise they may have been slow, or the first
+        question lost: who asks later and later where messages get lost waits longer and longer for nothing.
+        """
         pending = self.pending[number]
         if isinstance(pending.message, m.Push) and pending.message.then_pull and isinstance(reply, m.Applied):
             pending.message = pending.message.pull
             pending.frames = [b"", *wire.encode(number, pending.message)]
             return
         del self.pending[number]
-        if isinstance(pending.message, m.Pull):
-            self.usual_s = max(now - pending.first, FORGETTING * self.usual_s)
+        if not isinstance(pending.message, m.Pull):
+            return
+        took_s = now - pending.first
+        if pending.times == 1:
+            self.usual_s = max(took_s, FORGETTING * self.usual_s)
+            return
+        self._doubtful[number] = took_s
+        if len(self._doubtful) > MOST_DOUBTFUL:
+            del self._doubtful[next(iter(self._doubtful))]
+
+    def answered_again(self, number: int) -> None:
+        """The same rows once more: nothing was lost, the link is as slow as the first answer was."""
+        self.usual_s = max(self.usual_s, self._doubtful.pop(number, 0.0))
+
+    def parted(self) -> None:
+        """The goodbye was answered: nobody is there for anything else."""
+        self.welcome = None
+        self.pending.clear()
 
     def resend(self, now: float) -> None:
         """Repeat, in their order, what has waited too long for an answer."""
