@@ -12,14 +12,20 @@ from source import ROOT
 
 SRUN = """#!/bin/bash
 # Runs a command as often as it is told to, all at once, and fails if one of them does.
-count=1 code=0
+count=$SLURM_NTASKS code=0
 while [[ $1 == --* ]]; do
   case $1 in --ntasks=*) count=${1#*=} ;; esac
   shift
 done
+export SLURMD_NODENAME=localhost
 for ((task = 0; task < count; task++)); do "$@" & done
 for task in $(jobs -p); do wait "$task" || code=$?; done
 exit $code
+"""
+GLOVEWIRE = f"""#!/bin/bash
+# The last worker is killed when it first begins.
+if [[ "$*" == *task-3* ]] && mkdir killed 2> /dev/null; then kill -KILL $$; fi
+exec {sys.executable} -m launch.main "$@"
 """
 
 
@@ -28,13 +34,12 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_job_trains_on_all_its_tasks_and_leaves_vectors(tmp_path: Path) -> None:
+def test_a_job_trains_on_all_its_tasks_though_one_is_killed_and_leaves_vectors(tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)
     programs = tmp_path / "bin"
     programs.mkdir()
     program(programs / "srun", SRUN)
-    program(programs / "hostname", "#!/bin/sh\necho localhost\n")
-    program(programs / "glovewire", f'#!/bin/sh\nexec {sys.executable} -m launch.main "$@"\n')
+    program(programs / "glovewire", GLOVEWIRE)
     with Flow(tmp_path) as flow:
         job = flow.start(
             "data", tmp_path / "run", "--dim", 8, "--epochs", 3,

@@ -1,7 +1,7 @@
 #!/bin/bash
 # A training on a Slurm cluster: `sbatch examples/slurm/train.sh DATASET RUN [OPTIONS of glovewire server...]`
 # The first two tasks are shards, the others workers, each with a core. DATASET and RUN are on a file system that every node has,
-# and so is the environment in which `glovewire` is installed.
+# and so is the environment in which `glovewire` is installed. Submitted again with the same RUN it goes on where it was.
 #SBATCH --job-name=glovewire
 #SBATCH --ntasks=8
 #SBATCH --cpus-per-task=1
@@ -17,23 +17,34 @@ workers=$((SLURM_NTASKS - shards))
 port=${PORT:-5555} # of shard 0; every shard takes two
 keys=$run.keys
 
-# The nodes' names, one for each task; the first tasks are on the first of them.
-mapfile -t nodes < <(srun --ntasks="$SLURM_NTASKS" hostname | sort)
-addresses=()
+# A node's name for each task; the first tasks are on the first of them.
+mapfile -t nodes < <(srun printenv SLURMD_NODENAME | sort)
+servers=()
 for ((shard = 0; shard < shards; shard++)); do
-  addresses+=("tcp://${nodes[shard]}:$((port + 2 * shard))")
+  servers+=(--server "tcp://${nodes[shard]}:$((port + 2 * shard))")
 done
 [ -e "$keys/server.key" ] || glovewire keys "$keys"
 
+# step TASK COMMAND...: on the task's node, and again, twenty times at most, when it was killed (for want of memory, say).
+step() {
+  local node=${nodes[$1]} try code
+  shift
+  for ((try = 0; try <= 20; try++)); do
+    code=0
+    srun --exact --ntasks=1 --nodes=1 --nodelist="$node" "$@" || code=$?
+    ((code > 128)) || break
+  done
+  return "$code"
+}
+
 for ((shard = 0; shard < shards; shard++)); do
-  srun --exact --ntasks=1 --nodes=1 --nodelist="${nodes[shard]}" \
-    glovewire server "$dataset" --out "$run" --shard "$shard/$shards" --keys "$keys" --recover --checkpoint-every 1 \
-    --workers "$workers" \
+  step "$shard" glovewire server "$dataset" --out "$run" --shard "$shard/$shards" --keys "$keys" --recover \
+    --checkpoint-every 1 --workers "$workers" \
     --bind "tcp://0.0.0.0:$((port + 2 * shard))" --publish "tcp://0.0.0.0:$((port + 2 * shard + 1))" "$@" &
 done
+for ((task = shards; task < SLURM_NTASKS; task++)); do # by its name a worker is known when it comes back
+  step "$task" glovewire worker "$dataset" "${servers[@]}" --keys "$keys" --timeout 300 --name "task-$task" &
+done
 
-servers=()
-for address in "${addresses[@]}"; do servers+=(--server "$address"); done
-srun --exact --ntasks="$workers" --kill-on-bad-exit=0 \
-  glovewire worker "$dataset" "${servers[@]}" --keys "$keys" --timeout 300
-wait
+# What ends with an error of its own ends the job.
+for ((task = 0; task < SLURM_NTASKS; task++)); do wait -n; done
