@@ -164,14 +164,22 @@ class TrainingOptions:
 
     @classmethod
     def from_message(cls, options: dict[str, Scalar]) -> Self:
-        """The record that a server sent; UsageError if it has keys or values that this program does not know."""
+        """The record that was sent or saved as such; UsageError unless it has every key, none else, and values of ours.
+
+        Who lacks one is of another version: that trained without it, and this one's default is not what it did.
+        """
         known = {field.name: type(field.default) for field in dataclasses.fields(cls)}
-        if unknown := options.keys() - known.keys():
-            raise UsageError(f"the server sent options unknown here: {', '.join(sorted(unknown))}")
+        for strange, what in (
+            (options.keys() - known.keys(), "unknown here"),
+            (known.keys() - options.keys(), "missing"),
+        ):
+            if strange:
+                names = ", ".join(map(spoken, sorted(strange)))
+                raise UsageError(f"another version of this program chose the options; {what}: {names}")
         allowed = {key: (kind, int) if kind is float else (kind,) for key, kind in known.items()}
         wrong = [key for key, value in options.items() if type(value) not in allowed[key]]
         if wrong:
-            raise UsageError(f"the server sent options of another type than ours: {', '.join(wrong)}")
+            raise UsageError(f"these options have another type than ours: {', '.join(wrong)}")
         values: dict[str, Any] = dict(options)
         return cls(**values)
 

@@ -108,6 +108,11 @@ class Cuts:
             return -1
         return int(rounds[0])
 
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody has asked for a checkpoint and not heard of it yet."""
+        return bool(self._askers)
+
     def _ours(self) -> npt.NDArray[np.int64]:
         """Partitions that have rows on this shard."""
         assert self._blocks is not None

@@ -238,6 +238,8 @@ class Daemon:
         self._send(self._core.tick(now))
         for snapshot in self._core.cuts.take():
             self._writer.begin(snapshot)
+        if self._core.cuts.awaited:
+            self._writer.hurry()
         self._wakeup.clear()
         self._tell(self._writer.written(), now)
         self._publish(now)

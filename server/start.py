@@ -56,11 +56,15 @@ def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, ini
 def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:
     """The training options of the checkpoint that a resumed run goes on from.
 
-    Raises UsageError when it has another objective than the one asked for: its rows mean something else.
+    Raises UsageError when it has another objective than the one asked for: its rows mean something else; and when
+    another version of the program, with other options, wrote it.
     """
     label, shards = checkpoint.newest(run)
     _, facts = checkpoint.read(run, label, shards)
-    options = TrainingOptions.from_message(facts["options"])
+    try:
+        options = TrainingOptions.from_message(facts["options"])
+    except UsageError as error:
+        raise UsageError(f"{run} cannot go on from {label}: {error}") from error
     if objective not in (None, options.objective):
         raise UsageError(f"{run} was begun with the objective {options.objective} and cannot go on with {objective}")
     return options

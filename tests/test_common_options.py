@@ -126,6 +126,13 @@ def test_an_option_that_this_program_does_not_know_is_named() -> None:
         TrainingOptions.from_message({**TrainingOptions().as_message(), "yawning": 3, "inertia": 0.9})
 
 
+def test_an_option_that_another_version_did_not_have_is_named_and_not_made_up() -> None:
+    sent = TrainingOptions(objective="sgns").as_message()
+    del sent["sample"], sent["learning_rate"]
+    with pytest.raises(UsageError, match=r"another version .* missing: learning-rate, sample"):
+        TrainingOptions.from_message(sent)
+
+
 @pytest.mark.parametrize(("name", "value"), [("dim", 0), ("learning_rate", -1.0), ("schedule", "x")])
 def test_a_servers_options_are_checked_as_any(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=spoken(name)):

@@ -14,7 +14,7 @@ from shards import in_memory, shard
 
 from common.artifacts import MANIFEST, seal
 from common.dataset import Dataset
-from common.errors import ArtifactError
+from common.errors import ArtifactError, UsageError
 from common.options import TrainingOptions
 from common.rows import RowLayout
 from common.run import load_vectors
@@ -252,3 +252,13 @@ def test_a_checkpoint_that_training_cannot_have_left_is_not_resumed(
     change(checkpoint.place(tmp_path, "final", 0, 1))
     with pytest.raises(ArtifactError, match="that training cannot have reached"):
         start.resumed(tmp_path, "final", 1, options, dataset, 0, rows)
+
+
+def test_a_checkpoint_of_a_version_without_one_of_the_options_says_so(dataset: Dataset, tmp_path: Path) -> None:
+    """What this version takes for it by default is not what that one did."""
+    write(dataset, tmp_path, 1)
+    options = TrainingOptions(dim=4, epochs=2, tied=True).as_message()
+    del options["sample"]
+    resealed(checkpoint.place(tmp_path, "final", 0, 1), options=options)
+    with pytest.raises(UsageError, match=r"cannot go on from final: .* missing: sample"):
+        start.saved_options(tmp_path)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,36 +32,57 @@ def test_it_rests_as_many_times_as_long_as_it_has_worked() -> None:
 
 
 @pytest.fixture
-def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shard:
-    """Whose rests take minutes."""
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shard]:
+    """Makes a shard whose rests take minutes."""
     monkeypatch.setattr(pace, "RESTS", 1e6)
-    (tmp_path / "run").mkdir()
-    return shard(in_memory(tmp_path / "d"), out=tmp_path / "run", now=time.monotonic(), **MINIBATCH)
+    return partial(shard, in_memory(tmp_path / "d"), out=tmp_path, now=time.monotonic(), batch_size=8)
 
 
-def being_written(run: Path) -> bool:
-    return any((run / "checkpoints").glob(".*.partial/rows.npy"))
-
-
-def test_a_server_that_ends_waits_for_no_rest(one: Shard, tmp_path: Path) -> None:
-    daemon, run, answers = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL), tmp_path / "run", []
+@contextmanager
+def looked_at(one: Shard, run: Path) -> Iterator[Conversation]:
+    """Somebody who looks at the shard."""
+    daemon = Daemon(one.core, run, LOCAL, LOCAL)
     with served(daemon), Conversation([daemon.address], "eye") as client:
-        client.send(0, m.Checkpoint(-1), answers.append)
-        until(lambda: client.poll(10) or being_written(run), "it is being written")
+        yield client
+
+
+def await_writing(run: Path) -> None:
+    until(lambda: any((run / "checkpoints").glob(".*.partial/rows.npy")), "a checkpoint is being written")
+
+
+def written(run: Path) -> int:
+    return len(list((run / "checkpoints").glob("[!.]*")))
+
+
+def test_a_server_that_ends_waits_for_no_rest(make: Callable[..., Shard], tmp_path: Path) -> None:
+    one = make(checkpoint_every=1, **MINIBATCH)
+    one.core.cuts.after(one.core.identity.checkpoint_rounds)
+    with looked_at(one, tmp_path) as client:
+        await_writing(tmp_path)
         assert isinstance(client.ask(0, m.Stats()), m.Statistics)
-        assert answers == []
+        assert written(tmp_path) == 0
         client.ask(0, m.Finish("asked"))
-    assert len(list((run / "checkpoints").glob("asked-*"))) == 1
+    assert written(tmp_path) == 1
 
 
-def test_a_checkpoint_that_waits_for_another_makes_it_hurry(one: Shard, tmp_path: Path) -> None:
-    daemon, run, answers = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL), tmp_path / "run", []
-    with served(daemon), Conversation([daemon.address], "eye") as client:
-        client.send(0, m.Checkpoint(-1), answers.append)
-        until(lambda: client.poll(10) or being_written(run), "it is being written")
-        client.send(0, m.Checkpoint(-1), answers.append)
-        until(lambda: client.poll(10) or len(answers) == 2, "both are written")
-    assert sorted(answer.name for answer in answers if isinstance(answer, m.Checkpointed)) == [
-        "asked-000001",
-        "asked-000002",
-    ]
+def test_a_checkpoint_that_waits_for_another_makes_it_hurry(make: Callable[..., Shard], tmp_path: Path) -> None:
+    one = make(checkpoint_every=1, **MINIBATCH)
+    for number in (1, 2):
+        one.core.cuts.after(number * one.core.identity.checkpoint_rounds)
+    with looked_at(one, tmp_path):
+        until(lambda: written(tmp_path) == 2, "both are written")
+
+
+def test_who_asks_for_a_checkpoint_waits_for_no_rest(make: Callable[..., Shard], tmp_path: Path) -> None:
+    with looked_at(make(**MINIBATCH), tmp_path) as client:
+        assert client.ask(0, m.Checkpoint(-1)) == m.Checkpointed("asked-000001")
+
+
+def test_who_asks_for_what_is_being_written_already_waits_for_no_rest(
+    make: Callable[..., Shard], tmp_path: Path
+) -> None:
+    one = make()
+    one.core.cuts._cut_at(0)
+    with looked_at(one, tmp_path) as client:
+        await_writing(tmp_path)
+        assert client.ask(0, m.Checkpoint(0)) == m.Checkpointed("round-00000000")
