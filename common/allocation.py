@@ -32,6 +32,12 @@ def keep_buffers() -> bool:
     return [mallopt(option, value) for option, value in wanted] == [1] * len(wanted)  # each is tried
 
 
+def trim() -> None:
+    """Give back to the system what is free, for somebody who is about to need much."""
+    if (malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        malloc_trim(0)
+
+
 def settle() -> None:
     """What the process has loaded stays: look for garbage only among what comes later. The compiler's code may go.
 

@@ -128,7 +128,7 @@ class Core:
 
     def final(self) -> Snapshot:
         """The last state, for the final checkpoint."""
-        return self.cuts.snapshot("final", self.table.values, self.cuts.round)
+        return self.cuts.snapshot("final", self.table.join(), self.cuts.round)
 
     # ---- one handler a request
 

@@ -45,7 +45,7 @@ class Cut:
 
     def __init__(self, round: int, table: Table, blocks: Blocks) -> None:
         self.round = round
-        self.rows = np.empty_like(table.values)
+        self.rows = np.empty(table.shape, table.dtype)
         self._table, self._blocks = table, blocks
         self._missing = {p for p in range(len(blocks.rounds)) if self._span(p)[0] < self._span(p)[1]}
         if any(blocks.rounds[p] > round for p in self._missing):
@@ -61,14 +61,13 @@ class Cut:
     def offer(self, partition: int) -> None:
         """Look at a partition after each of its rounds, in exclusive order before the next."""
         if partition in self._missing and self._blocks.rounds[partition] >= self.round:
-            low, high = self._span(partition)
-            self.rows[low:high] = self._table.values[low:high]
+            first, last = self._span(partition)
+            self.rows[first - self._table.first : last - self._table.first] = self._table.between(first, last)
             self._missing.discard(partition)
 
     def _span(self, partition: int) -> tuple[int, int]:
-        low = max(int(self._blocks.bounds[partition]), self._table.first)
-        high = min(int(self._blocks.bounds[partition + 1]), self._table.last)
-        return low - self._table.first, high - self._table.first
+        first = max(int(self._blocks.bounds[partition]), self._table.first)
+        return first, min(int(self._blocks.bounds[partition + 1]), self._table.last)
 
 
 class Cuts:

@@ -40,7 +40,7 @@ class Exchange:
         self._policy = Policy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
         self._mean = options.mean_gradient
         self.undo = Undo()
-        self.staleness, self.heat = Histogram(), Heat(table.first, len(table.values))
+        self.staleness, self.heat = Histogram(), Heat(table.first, table.shape[0])
 
     @property
     def ages(self) -> Histogram:
@@ -160,8 +160,9 @@ class Exchange:
 
     def _change(self, push: m.Push) -> None:
         if self._cuts.in_order:
-            self.undo.keep(Before(push.lease, push.first, push.version, self._table.copy(push)))
-        self._table.write(push)
+            self.undo.keep(Before(push.lease, push.first, push.version, self._table.replace(push)))
+        else:
+            self._table.write(push)
         self._cuts.offer(push)
 
     def _watch(self, push: m.Push) -> None:

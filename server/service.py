@@ -12,7 +12,7 @@ import numpy as np
 
 from common import keys, log
 from common import run as runs
-from common.allocation import keep_buffers, settle
+from common.allocation import keep_buffers, settle, trim
 from common.dataset import Dataset
 from common.errors import GlovewireError, OutputError, TrainingDiverged, UsageError
 from common.rows import RowLayout
@@ -59,8 +59,9 @@ def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float)
     versions = begin.versions
     if versions is None and options.schedule == "minibatch":
         versions = np.zeros(last - first, np.int64)
-    table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions)
     mode = consistency.make(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
+    bounds = mode.bounds.tolist() if isinstance(mode, consistency.ExclusiveBlocks) else ()
+    table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions, bounds=bounds)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
         schedule = Schedule(layout.partitions, options.epochs, options.seed, begin.reached.round)
@@ -156,6 +157,7 @@ def leave(
     reason = str(facts["reason"])
     if reason.startswith(FAILED):
         raise TrainingDiverged(reason.removeprefix(FAILED))
+    trim()
     daemon.write_now(core.final())
     core.table.give_up()
     if config.shard == 0:

@@ -1,10 +1,13 @@
-"""The rows of one shard: a plain array in this process's memory, read and changed by ranges or by row numbers.
+"""The rows of one shard: plain arrays in this process's memory, read and changed by ranges or by row numbers.
 
 Row numbers are those of the whole table. Checks what the network may not be trusted with (range, shape, finiteness);
 knows nothing of sessions or time. `versions`, where it is kept, counts the changes of each row.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +19,7 @@ from common.wire import MAX_FRAME_BYTES
 
 from . import kernels
 from .optimizers import Scales, Step
+from .pages import Pages
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -24,31 +28,56 @@ Indices = npt.NDArray[np.int64]
 class Table:
     """Rows [first, last) of the table `name`; `values` is of shape (last - first, width), float32 for word vectors.
 
+    With `bounds` (of the whole table, from first to last) the rows between two of them are only assigned, all at once.
     The leading `parameters` columns are the model's, the others the optimizer's. Whole rows travel, or, with
     `parameters_only`, those columns alone. `versions` (last - first,) counts changes of each row, or is None.
     """
 
     def __init__(
         self, name: str, first: int, values: Rows, parameters: int, step: Step, versions: Indices | None = None, *,
-        parameters_only: bool = False,
+        parameters_only: bool = False, bounds: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._parameters_only = parameters_only
         self.name = name
         self.first = first
-        self.values = values
+        self._pages = Pages(values, [bound - first for bound in bounds])
         self.versions = versions
         self.parameters = parameters
         self._step = step
 
     @property
+    def values(self) -> Rows:
+        """All rows: the array that they are in, or a copy where `bounds` part them."""
+        return self._pages.whole()
+
+    @values.setter
+    def values(self, values: Rows) -> None:
+        self._pages = Pages(values)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self._pages.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the rows."""
+        return self._pages.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    @property
     def last(self) -> int:
         """One past the last row."""
-        return self.first + len(self.values)
+        return self.first + self.shape[0]
 
     @property
     def _travelling(self) -> int:
         """Leading columns that pulls bring and assignments set."""
-        return self.parameters if self._parameters_only else self.values.shape[1]
+        return self.parameters if self._parameters_only else self.shape[1]
 
     def give_up(self) -> None:
         """The run is over and the rows are on disk: let their memory go."""
@@ -64,18 +93,26 @@ class Table:
             self._check_rows(pull.rows)
 
     def read(self, pull: Pull) -> Rows:
-        """A copy of the rows asked for by a pull that `check_pull` has passed."""
+        """The rows asked for by a pull that `check_pull` has passed, as they are now; they will not change."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
-            return self.values[low:high, : self._travelling].copy()
+            rows = self._pages.between(low, high)[:, : self._travelling]
+            return rows if self._pages.divided else rows.copy()
         if self._parameters_only:
             return self.parameters_of(self._local(pull.rows))
-        return kernels.gather(self.values, self._local(pull.rows))
+        return self._pages.gather(self._local(pull.rows))
 
-    def copy(self, push: Push) -> Rows:
-        """A copy of the range that a push that `check` has passed is about to change."""
-        low, high = self._range(push.first, push.last)
-        return self.values[low:high].copy()
+    def between(self, first: int, last: int) -> Rows:
+        """Rows [first, last) of this shard, to be looked at before anything changes."""
+        return self._pages.between(*self._range(first, last))
+
+    def replace(self, push: Push) -> Rows:
+        """Assign all rows between two bounds by a push that `check` has passed; the rows as they were."""
+        return self._pages.replace(push.first - self.first, np.require(push.values, requirements="A"))
+
+    def join(self) -> Rows:
+        """All rows in one array, from now on."""
+        return self._pages.join()
 
     def check(self, push: Push) -> None:
         """Raise BadRequest or NotFinite unless `write` can carry this out."""
@@ -85,8 +122,8 @@ class Table:
             raise BadRequest(f"rate must be between 0 and {MAX_RATE:g}, not {push.rate}")
         count = push.last - push.first if push.rows is None else push.rows.size
         width = self.parameters if push.operation == "gradient" else self._travelling
-        if push.values.dtype != self.values.dtype or push.values.shape != (count, width):
-            raise BadRequest(f"values must be {self.values.dtype} of shape ({count}, {width})")
+        if push.values.dtype != self.dtype or push.values.shape != (count, width):
+            raise BadRequest(f"values must be {self.dtype} of shape ({count}, {width})")
         if push.rows is None:
             self._range(push.first, push.last)
         else:
@@ -143,5 +180,5 @@ class Table:
         return rows - self.first
 
     def _fits(self, count: int) -> None:
-        if count * self._travelling * self.values.itemsize > MAX_FRAME_BYTES:
+        if count * self._travelling * self.dtype.itemsize > MAX_FRAME_BYTES:
             raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")

@@ -21,7 +21,7 @@ from common.rows import RowLayout
 from server.schedule import LEASES_PER_WORKER, Schedule
 from worker import trainer
 from worker.stores import Reply, Rows
-from worker.trainer import STUCK_S, TASKS, BlockTrainer
+from worker.trainer import STUCK_S, TASKS, TASKS_OF_MANY_BYTES, BlockTrainer
 
 TICK_S = 0.3
 PATIENCE_S = 2 * STUCK_S
@@ -151,3 +151,9 @@ def test_a_worker_has_few_blocks_to_train_and_asks_on_only_when_stuck(
     assert sum(asked <= STUCK_S for asked in far.asked) == TASKS
     assert len(far.asked) > TASKS
     assert not far.pushed
+
+
+def test_fewer_blocks_where_their_rows_are_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "AHEAD_BYTES", 1)
+    far = play(tmp_path, monkeypatch, rows_come=False)
+    assert sum(asked <= STUCK_S for asked in far.asked) == TASKS_OF_MANY_BYTES < TASKS

@@ -31,7 +31,9 @@ from .tally import MakeReport, check_finite
 Indices = npt.NDArray[np.int64]
 
 PORTION_ENTRIES = 1 << 18
-TASKS = 3
+TASKS, TASKS_OF_MANY_BYTES = 3, 2
+AHEAD_BYTES = 16 << 20
+"""With more rows pulled for them, tasks count as those of many bytes."""
 STUCK_S = 1.0
 
 
@@ -87,8 +89,8 @@ class BlockTrainer:
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
         self._tasks: list[Task] = []
-        rows = int(np.diff(dataset.layout.bounds).max())
-        self._kept: Kept[Trained] = Kept(most(rows * self._layout.width * 4))
+        self._partition_bytes = int(np.diff(dataset.layout.bounds).max()) * self._layout.width * 4
+        self._kept: Kept[Trained] = Kept(most(self._partition_bytes))
         self._unreported: list[tuple[Reply[None], MakeReport]] = []
         self._reports: list[Reply[m.Noted]] = []
         self._asked: Reply[m.Granted | m.Done] | None = None
@@ -120,7 +122,7 @@ class BlockTrainer:
                 self._tasks.append(self._pull(answer))
             elif answer is not None:
                 self._reason = answer.reason
-        if self._asked is None and not self._reason and (len(self._tasks) < TASKS or self._is_stuck()):
+        if self._asked is None and not self._reason and (len(self._tasks) < self._tasks_at_most or self._is_stuck()):
             self._asked = self._store.lease()
         waiting = []
         for push, report in self._unreported:
@@ -131,6 +133,11 @@ class BlockTrainer:
                 waiting.append((push, report))
         self._unreported = waiting
         self._reports = settled(self._reports)
+
+    @property
+    def _tasks_at_most(self) -> int:
+        pulled = sum(len(task.pulled) for task in self._tasks)
+        return TASKS if pulled * self._partition_bytes < AHEAD_BYTES else TASKS_OF_MANY_BYTES
 
     def _is_stuck(self) -> bool:
         """Whether no rows have come for a while: what all of them wait for may be a block that somebody gave back."""
