@@ -170,7 +170,7 @@ class Bye(Message):
 class Welcome(Message):
     """The session is open: which run and shard this is, how to train, and the last sequence applied.
 
-    `steps` of minibatches are over: no worker has made more.
+    `steps` of minibatches are over: no worker has made more. `credit` is as in Applied.
     """
 
     run: str
@@ -181,6 +181,7 @@ class Welcome(Message):
     lease_s: float
     options: dict[str, Scalar]
     steps: int = 0
+    credit: int = 0
 
     @property
     def rank(self) -> int:
@@ -203,12 +204,16 @@ class Rows(Message):
 
 @dataclass(frozen=True)
 class Applied(Message):
-    """The push is in the table, or will be with others; `repeated` when it was before, `late` when it was dropped."""
+    """The push is in the table, or will be with others; `repeated` when it was before, `late` when it was dropped.
+
+    The worker may have `credit` bytes of pushes without an answer from now on, or a single one that has more.
+    """
 
     sequence: int
     version: int
     repeated: bool
     late: bool = False
+    credit: int = 0
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ class Core:
         who = self.identity
         return m.Welcome(
             who.run, who.shard, who.shards, session.index, session.pushed, who.lease_s, self.options.as_message(),
-            self.consistency.steps,
+            self.consistency.steps, self.exchange.credit.grant(session.index),
         )  # fmt: skip
 
     def _lease(self, lease: m.Lease, peer: Peer, number: int, now: float) -> m.Message | None:
@@ -182,7 +182,7 @@ class Core:
             session.pushed, session.staleness = push.sequence, self.exchange.staleness.last
             self._end_when_complete()
         else:
-            reply = self.exchange.again(push)
+            reply = self.exchange.again(push, session.index)
         if push.then_pull:
             self.parking.add(Parked(peer, number, session, push.pull))
         return reply

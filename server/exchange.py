@@ -14,6 +14,7 @@ from common.modes import POLICIES, Mode
 from common.options import TrainingOptions
 
 from .consistency import Consistency
+from .credit import Credit
 from .cuts import Cuts
 from .heat import Heat
 from .modes import Arrived, Fate
@@ -39,7 +40,7 @@ class Exchange:
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
         self._policy = Policy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
         self._mean = options.mean_gradient
-        self.undo = Undo()
+        self.undo, self.credit = Undo(), Credit()
         self.staleness, self.heat = Histogram(), Heat(table.first, table.shape[0])
 
     @property
@@ -54,6 +55,7 @@ class Exchange:
     def left(self, worker: int, *, lost: bool) -> None:
         """A worker is gone: others may have waited for nobody else."""
         self._consistency.left(worker, lost=lost)
+        self.credit.take_back(worker)
         if self._tensors is not None:
             self._tensors.left(worker)
         self._policy.forget(worker, lost=lost)
@@ -120,7 +122,7 @@ class Exchange:
         if self._tensors is not None and not self._tensors.is_step(push):
             self._table.write(push)
             self._tensors.assigned(push)
-            return m.Applied(push.sequence, self._consistency.version(push.first), False, False)
+            return self._applied(push, worker)
         if push.operation == "gradient":
             self._policy.check(push, self._consistency.version(push.first))
         fate = self._consistency.admit(push, worker)
@@ -128,12 +130,16 @@ class Exchange:
             self._policy.admitted(worker, push)
         self._counters["late"] += fate is Fate.LATE
         self._carry_out()
-        version = self._consistency.version(push.first)
-        return m.Applied(push.sequence, version, fate is Fate.REPEATED, fate is Fate.LATE)
+        return self._applied(push, worker, repeated=fate is Fate.REPEATED, late=fate is Fate.LATE)
 
-    def again(self, push: m.Push) -> m.Applied:
+    def again(self, push: m.Push, worker: int) -> m.Applied:
         """The answer to a push that this session has made before."""
-        return m.Applied(push.sequence, self._consistency.version(push.first), True)
+        return self._applied(push, worker, repeated=True)
+
+    def _applied(self, push: m.Push, worker: int, *, repeated: bool = False, late: bool = False) -> m.Applied:
+        """The answer to a push. Where rows may be the only one that is sent, it promises nothing else than before."""
+        credit = self.credit.of(worker) if push.then_pull else self.credit.grant(worker)
+        return m.Applied(push.sequence, self._consistency.version(push.first), repeated, late, credit)
 
     def _known(self, table: str) -> None:
         if table != self._table.name:

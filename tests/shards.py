@@ -23,6 +23,7 @@ from common.dataset import Dataset
 from common.options import TrainingOptions
 from server.config import ServerConfig
 from server.core import Core
+from server.credit import EACH_BYTES
 from server.daemon import Daemon
 from server.lives import Life
 from server.service import build
@@ -132,6 +133,11 @@ def assign(of: Shard, sequence: int, partition: int, version: int, amount: float
     first, last = of.dataset.layout.bounds[partition : partition + 2].tolist()
     values = np.full((last - first, of.core.table.values.shape[1]), amount, np.float32)
     return push("assign", values, first, last, sequence=sequence, version=version)
+
+
+def applied(sequence: int, version: int, repeated: bool = False, late: bool = False) -> m.Applied:
+    """The answer to a push, with the credit of a worker among few."""
+    return m.Applied(sequence, version, repeated, late, EACH_BYTES)
 
 
 def report(sequence: int, lease: int = -1, entries: int = 10) -> m.Report:

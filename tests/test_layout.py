@@ -44,7 +44,8 @@ CONFINED = {
 """Libraries that only these modules may import, at the top or inside a function."""
 
 PURE = {
-    "core", "table", "optimizers", "consistency", "modes", "policies", "schedule", "glove", "batches", "history",
+    "core", "credit", "table", "optimizers", "consistency", "modes", "policies", "schedule", "glove", "batches",
+    "history",
 }  # fmt: skip
 IMPURE_IMPORTS = {"zmq", "time", "datetime", "socket", "select", "subprocess", "common.sockets"}
 IMPURE_CALLS = {"open", "fdopen", "memmap", "read_text", "read_bytes", "write_text", "write_bytes"}

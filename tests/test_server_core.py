@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shards import ASYNC, MINIBATCH, add, assign, code, in_memory, pull, report, shard, statistics
+from shards import ASYNC, MINIBATCH, add, applied, assign, code, in_memory, pull, report, shard, statistics
 
 from common import messages as m
 from common.dataset import Dataset
@@ -78,11 +78,11 @@ def test_a_push_counts_once_however_often_it_comes(dataset: Dataset) -> None:
     one = shard(dataset, **ASYNC)
     one.hello()
     before = one.core.table.values[:2].copy()
-    assert one.ask(b"w0", add(one, 1)) == m.Applied(1, 1, False)
+    assert one.ask(b"w0", add(one, 1)) == applied(1, 1, False)
     for _ in range(3):
-        assert one.ask(b"w0", add(one, 1)) == m.Applied(1, 1, True)
+        assert one.ask(b"w0", add(one, 1)) == applied(1, 1, True)
     one.hello(peer=b"after a cut connection")
-    assert one.ask(b"after a cut connection", add(one, 1)) == m.Applied(1, 1, True)
+    assert one.ask(b"after a cut connection", add(one, 1)) == applied(1, 1, True)
     np.testing.assert_array_equal(one.core.table.values[:2], before + 1)
     assert one.core.tally.total["applied"] == 1
     assert one.core.tally.total["repeated"] == 4
@@ -94,22 +94,22 @@ def test_a_push_out_of_order_is_refused_and_changes_nothing(dataset: Dataset) ->
     before = one.core.table.values.copy()
     assert code(one.ask(b"w0", add(one, 2))) == "out-of-order"
     np.testing.assert_array_equal(one.core.table.values, before)
-    assert one.ask(b"w0", add(one, 1)) == m.Applied(1, 1, False)
+    assert one.ask(b"w0", add(one, 1)) == applied(1, 1, False)
 
 
 def test_a_refused_push_does_not_use_up_its_number(dataset: Dataset) -> None:
     one = shard(dataset, **ASYNC)
     one.hello()
     assert code(one.ask(b"w0", add(one, 1, float("nan")))) == "not-finite"
-    assert one.ask(b"w0", add(one, 1)) == m.Applied(1, 1, False)
+    assert one.ask(b"w0", add(one, 1)) == applied(1, 1, False)
 
 
 def test_workers_number_their_pushes_by_themselves(dataset: Dataset) -> None:
     one = shard(dataset, **ASYNC)
     for name in ("a", "b"):
         one.hello(name)
-    assert one.ask(b"a", add(one, 1)) == m.Applied(1, 1, False)
-    assert one.ask(b"b", add(one, 1)) == m.Applied(1, 2, False)
+    assert one.ask(b"a", add(one, 1)) == applied(1, 1, False)
+    assert one.ask(b"b", add(one, 1)) == applied(1, 2, False)
 
 
 def test_a_pull_for_a_later_round_is_answered_after_the_push(dataset: Dataset) -> None:
@@ -121,7 +121,7 @@ def test_a_pull_for_a_later_round_is_answered_after_the_push(dataset: Dataset) -
     one.send(b"b", pull(first, last, 1), waits)
     assert one.reply(b"b", waits) is None
     assert len(one.core.parking) == 1
-    assert one.ask(b"a", assign(one, 1, 1, 0, 5.0)) == m.Applied(1, 1, False)
+    assert one.ask(b"a", assign(one, 1, 1, 0, 5.0)) == applied(1, 1, False)
     assert one.reply(b"b", waits) is None
     one.ask(b"a", assign(one, 2, 0, 0, 7.0))
     (rows,) = one.inbox[b"b", waits]
@@ -136,7 +136,7 @@ def test_a_late_push_of_a_round_that_is_over_changes_nothing(dataset: Dataset) -
     one.hello("a")
     one.hello("b")
     one.ask(b"a", assign(one, 1, 0, 0, 7.0))
-    assert one.ask(b"b", assign(one, 1, 0, 0, 8.0)) == m.Applied(1, 1, True)
+    assert one.ask(b"b", assign(one, 1, 0, 0, 8.0)) == applied(1, 1, True)
     assert (one.core.table.values[: dataset.layout.bounds[1]] == 7.0).all()
     assert code(one.ask(b"b", assign(one, 2, 0, 5, 8.0))) == "lease-lost"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shards import Shard, code, pull, push
+from shards import Shard, applied, code, pull, push
 
 from common import messages as m
 from common.bfloat16 import narrowed
@@ -128,15 +128,15 @@ def test_what_a_push_may_not_do(wrong: m.Push) -> None:
 
 def test_gradients_step_and_values_of_fixed_tensors_are_no_update() -> None:
     one = filled()
-    assert one.ask(b"a", tensors_push("gradient", 0, 4, 0.5, sequence=2, rate=2.0)) == m.Applied(2, 1, False)
-    assert one.ask(b"a", tensors_push("assign", 4, 5, 9.0, sequence=3)) == m.Applied(3, 1, False)
+    assert one.ask(b"a", tensors_push("gradient", 0, 4, 0.5, sequence=2, rate=2.0)) == applied(2, 1, False)
+    assert one.ask(b"a", tensors_push("assign", 4, 5, 9.0, sequence=3)) == applied(3, 1, False)
     np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 9])
     assert code(one.ask(b"a", tensors_push("gradient", 0, 4, np.nan, sequence=4))) == "not-finite"
 
 
 def test_a_gradient_may_come_in_half_the_bytes() -> None:
     one = filled()
-    assert one.ask(b"a", half("gradient", 0, 4, 0.5)) == m.Applied(2, 1, False)
+    assert one.ask(b"a", half("gradient", 0, 4, 0.5)) == applied(2, 1, False)
     np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 0])
     assert code(one.ask(b"a", dataclasses.replace(half("gradient", 0, 4, np.inf), sequence=3))) == "not-finite"
 

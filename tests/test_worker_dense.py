@@ -17,11 +17,14 @@ from common import errors
 from common.bfloat16 import narrowed, widened
 from common.options import TrainingOptions
 from common.tensor_files import read
-from server import dense
+from common.tensors import ROW
+from server import credit, dense
 from server.config import ServerConfig
 from server.daemon import Daemon
 from server.lives import Life
 from server.service import leave, summary
+from worker import tensors
+from worker.client import Conversation
 from worker.dense import Client
 
 SHAPES = {"w": (40, 30), "b": (30,), "scale": ()}
@@ -194,3 +197,21 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
     resumed = dense.build(config, Life(1, "again", 1, "final", 1), 0.0)
     np.testing.assert_array_equal(resumed.table.values, rows)
     assert resumed.consistency.version(0) == 1
+
+
+def test_values_wait_at_home_while_more_would_be_on_their_way_than_the_server_lets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, send, seen = 4 * ROW, Conversation.send, []
+    monkeypatch.setattr(tensors, "PIECE_BYTES", row)
+    monkeypatch.setattr(credit, "EACH_BYTES", 2 * row)
+
+    def sent(client: Conversation, *words: Any) -> None:
+        send(client, *words)
+        seen.append(sum(link.on_their_way for link in client.links))
+
+    monkeypatch.setattr(Conversation, "send", sent)
+    with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:
+        ps.create(values(0))
+        assert max(seen) == 2 * row
+        np.testing.assert_array_equal(ps.pull()["w"], values(0)["w"])

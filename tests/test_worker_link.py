@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -192,3 +193,26 @@ def test_a_push_that_is_in_is_repeated_as_the_pull_that_came_with_it() -> None:
             m.Push, m.Pull, m.Pull,
         ]  # fmt: skip
         assert server.messages(m.Pull)[0].message == both.pull
+
+
+def test_pushes_wait_at_home_while_more_would_be_on_their_way_than_the_server_lets_them() -> None:
+    """Two rows have room, then one; and one that is larger than the credit goes alone."""
+
+    def slowly(heard: Heard) -> m.Message | None:
+        if isinstance(heard.message, m.Hello):
+            return dataclasses.replace(welcome(), credit=40)
+        if isinstance(heard.message, m.Push):
+            return m.Applied(heard.message.sequence, 1, repeated=False, credit=16) if heard.before else None
+        return polite(heard)
+
+    with fake_server(slowly) as server, Conversation([server.address], "w", "data", silence_s=10) as client:
+        client.connect()
+        seen = []
+        for sequence, rows in enumerate((1, 1, 1, 1, 10), 1):
+            values = np.ones((rows, 4), np.float32)
+            client.make_room(values.nbytes)
+            client.send(0, push("add", values, 0, rows, sequence=sequence), lambda reply: None)
+            seen.append(client.links[0].on_their_way)
+        client.flush()
+        assert seen == [16, 32, 16, 16, 160]
+        assert client.links[0].on_their_way == 0

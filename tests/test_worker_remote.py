@@ -17,9 +17,11 @@ from shards import in_memory, served, shard, statistics
 from common import messages as m
 from common.errors import BadRequest, Finishing
 from common.rows import RowLayout
+from server import credit
 from server.daemon import Daemon
+from worker import remote
 from worker.client import Conversation
-from worker.remote import ServerStore
+from worker.remote import NO_LEASE, ServerStore
 from worker.stores import Reply
 
 HERE, NEXT = np.array([0, 2, 5]), np.array([1, 2])
@@ -138,3 +140,18 @@ def test_errors_of_rows_alone_leave_the_push_as_it_is(tmp_path: Path) -> None:
         with pytest.raises(Finishing):
             pair.done(rows).get()
         assert push.get()
+
+
+def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads answers while a block is pushed, but to make room."""
+    with workers(tmp_path, consistency="async") as pair:
+        store = pair.stores[0]
+        (link,) = store.client.links
+        values = np.zeros((store.rows, store.width), np.float32)
+        row = values[:1].nbytes
+        monkeypatch.setattr(remote, "PUSH_BYTES", row)
+        monkeypatch.setattr(credit, "EACH_BYTES", 3 * row)
+        link.credit = 3 * row
+        reply = store.push_block("add", NO_LEASE, [(0, values)])
+        assert 0 < link.on_their_way <= 3 * row < values.nbytes
+        assert pair.done(reply).error is None

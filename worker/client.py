@@ -95,6 +95,13 @@ class Conversation:
         self.bytes_sent += size
         self.on_sent(message, size)
 
+    def make_room(self, nbytes: int) -> None:
+        """Return when a push of so many bytes may leave: within the credit of every shard, or alone."""
+        while others := sum(link.on_their_way for link in self.links):
+            if others + nbytes <= min(link.credit for link in self.links):
+                return
+            self.poll(ANY_DELAY_MS)
+
     def ask(self, shard: int, message: m.Message, timeout_s: float | None = None) -> m.Message:
         """Send one request and wait for its reply; a refusal is raised."""
         replies: list[m.Message] = []

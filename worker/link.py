@@ -62,6 +62,8 @@ class Link:
         self.beaten = 0.0
         self.welcome: m.Welcome | None = None
         self.pushes = 0  # how many were sent, repeats included
+        self.credit = 0  # bytes of pushes that the server lets us have on their way
+        self.on_their_way = 0  # bytes of pushes without an answer
         self.usual_s = 0.0  # that an answer with rows takes, the slowest of late
         self._doubtful: dict[int, float] = {}  # seconds until rows came that had been asked for more than once
         self._number = 0
@@ -84,6 +86,7 @@ class Link:
         frames: list[wire.Frame] = [b"", *wire.encode(self._number, message)]
         behind = any(pending.sent == UNSENT for pending in self.pending.values())
         self.pending[self._number] = Pending(message, frames, on_reply)
+        self.on_their_way += message.values.nbytes if isinstance(message, m.Push) else 0
         if not behind:  # nothing may overtake what waits for room in the queue
             self._transmit(self.pending[self._number])
         return wire.bytes_of(frames)
@@ -95,10 +98,14 @@ class Link:
         question lost: who asks later and later where messages get lost waits longer and longer for nothing.
         """
         pending = self.pending[number]
-        if isinstance(pending.message, m.Push) and pending.message.then_pull and isinstance(reply, m.Applied):
-            pending.message = pending.message.pull
-            pending.frames = [b"", *wire.encode(number, pending.message)]
-            return
+        if isinstance(reply, m.Welcome | m.Applied):
+            self.credit = reply.credit
+        if isinstance(pending.message, m.Push):
+            self.on_their_way -= pending.message.values.nbytes
+            if pending.message.then_pull and isinstance(reply, m.Applied):
+                pending.message = pending.message.pull
+                pending.frames = [b"", *wire.encode(number, pending.message)]
+                return
         del self.pending[number]
         if not isinstance(pending.message, m.Pull):
             return

@@ -26,7 +26,6 @@ from .link import OnReply
 from .stores import Indices, Pulled, Reply, Rows
 
 TABLE = "rows"
-CREDIT_BYTES = 64 << 20
 LEAVING_S = 10.0
 PULL_BYTES = 32 << 20
 PUSH_BYTES = 1 << 18
@@ -51,7 +50,6 @@ class ServerStore:
     _sequences: list[int] = field(default_factory=list)
     _tickets: int = 0
     _reports: int = 0
-    _in_flight: int = 0
     _floor: int = 0
 
     def __post_init__(self) -> None:
@@ -189,16 +187,13 @@ class ServerStore:
         def answered(message: m.Message) -> None:
             """Whatever comes first tells what became of the push; rows, or what refuses them, may follow."""
             if unheard:
-                self._in_flight -= push.values.nbytes
                 _settle(unheard.pop(), arrived, message)
             if rows_came is not None and not isinstance(message, m.Applied):
                 rows_came(message)
 
         reply.missing += 1
-        self._in_flight += push.values.nbytes
+        self.client.make_room(push.values.nbytes)
         self.client.send(shard, push, answered)
-        while self._in_flight > CREDIT_BYTES:
-            self.wait()
 
     def _awaited(self, rows: int) -> tuple[Pulled, Reply[Pulled]]:
         """Room for so many rows by number, and the reply that will have them."""

@@ -201,6 +201,7 @@ class TensorSession:
             self._in_flight.discard(sent)
             (coming.fail if coming is not None and pushed else self._fail)(error)
 
+        self._client.make_room(values.nbytes)
         self._in_flight.add(sent)
         if coming is not None:
             coming.missing += 1
