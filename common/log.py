@@ -20,8 +20,8 @@ def configure(level: str, role: str) -> None:
 
 
 def line(event: str, **facts: object) -> str:
-    """`event=... key=value ...`; values with blanks or quotes are quoted, floats keep four digits."""
-    return " ".join([f"event={event}", *(f"{key}={_show(value)}" for key, value in facts.items())])
+    """`event=... key=value ...`; values with blanks or quotes are quoted, floats keep four digits, "" is left out."""
+    return " ".join([f"event={event}", *(f"{key}={_show(value)}" for key, value in facts.items() if value != "")])
 
 
 def _show(value: object) -> str:

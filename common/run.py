@@ -113,6 +113,15 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     return Vectors(words, vectors, manifest.facts)
 
 
+def complete(run: Path) -> Mapping[str, Any] | None:
+    """The facts of a training that came to its end; None when it did not, or its vectors are not whole."""
+    try:
+        facts = load_vectors(run).facts
+    except ArtifactError:
+        return None
+    return facts if facts.get("reason") == "complete" else None
+
+
 def _check_words(run: Path, words: Sequence[str]) -> None:
     if len(set(words)) != len(words):
         raise ArtifactError(f"{run / VOCABULARY} cannot hold the same word twice")

@@ -67,6 +67,7 @@ def train(
     **training: Any,
 ) -> dict[str, Any]:
     """Train the word vectors of DATASET with server shards, workers and a monitor on this machine."""
+    from common import run
     from common.options import TrainingOptions
 
     from . import local
@@ -76,6 +77,9 @@ def train(
         from server.start import saved_options
 
         options = saved_options(out, training["objective"])
+        if (done := run.complete(out)) is not None:
+            click.echo(f"{out} is complete: nothing is left to train")
+            return {**done, "workers": 0, "run": str(out)}
     if workers is None:
         workers = 1 if store == "local" else len(os.sched_getaffinity(0))
     config = local.LocalConfig(
@@ -101,8 +105,9 @@ def train(
         facts = ray.train(config, address)
     else:
         facts = local.train(config)
+    epochs = "1 epoch" if facts["epochs"] == 1 else f"{facts['epochs']} epochs"
     click.echo(
-        f"trained {facts['epochs']} epochs in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
+        f"trained {epochs} in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
         f"entries/s\nloss {facts['loss']:.5f}; with the vectors at zero {facts['bias_only_loss']:.5f}; "
         f"mean vector norm {facts['mean_vector_norm']:.3f}\nvectors, metrics and loss.png are in {out}"
     )

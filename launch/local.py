@@ -69,6 +69,8 @@ class LocalConfig:
             problems.append(
                 f"--store local is one process: use --workers 1 or --store shared, not {self.workers} workers"
             )
+        if self.store != "server" and self.servers > 1:
+            problems.append(f"--servers are shards of a server, and --store {self.store} has none")
         if self.store != "server" and self.resume:
             problems.append(f"--store {self.store} keeps no checkpoints to resume from")
         for text in self.latency:

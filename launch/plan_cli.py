@@ -57,7 +57,7 @@ ADVICE = {
     show_default="measured on this machine, in a second or two",
     help="Entries that one worker trains a second.",
 )
-@click.option("--epochs", default=12, help="Passes over the whole matrix.")
+@click.option("--epochs", default=16, help="Passes over the whole matrix.")
 def plan(
     dataset: Path | None, entries: float | None, words: int, dim: int, tied: bool, partitions: int | None, workers: int,
     servers: int | None, bandwidth: str, round_trip: float, kernel_rate: float | None, epochs: int,

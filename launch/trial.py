@@ -35,10 +35,11 @@ class Trial:
     servers: int = 1
 
     def arguments(self) -> list[str]:
-        """The `glovewire train` that carries it out."""
+        """The `glovewire train` that carries it out; `servers` are those of the store that has some."""
+        servers = ["--servers", str(self.servers)] if self.store == "server" else []
         return [
             "train", str(self.dataset), "--out", str(self.out), "--store", self.store, "--workers", str(self.workers),
-            "--servers", str(self.servers), "--quiet", "--json", *training_arguments(self.options),
+            *servers, "--quiet", "--json", *training_arguments(self.options),
         ]  # fmt: skip
 
 

@@ -125,7 +125,7 @@ def status_line(history: History, now: float, silent: Sequence[str] = ()) -> str
     """Where the run stands, in one line of key=value."""
     quiet = history.silence_s(now)
     if quiet is None:
-        return line("waiting", address=",".join(silent) or "none")
+        return line("waiting", address=",".join(silent))
     if quiet > QUIET_AFTER_S and not history.finished:
         return line("silence", no_data_for=f"{quiet:.0f}s")
     sample = history.loss

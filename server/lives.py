@@ -114,9 +114,14 @@ def absent(config: ServerConfig, life: Life) -> list[int]:
 
 
 def over(config: ServerConfig) -> bool:
-    """Whether a shard that is started again has nothing left to do: the vectors are there, and no signal ended it."""
+    """Whether a shard that is started again has nothing left to do: the vectors are there, and no signal ended it.
+
+    Who says --resume goes on with a training that `finish` ended, too.
+    """
     mark = mark_of(config)
-    return (config.out / MANIFEST).exists() and mark is not None and mark.left not in ("", STOPPED)
+    if mark is None or not (config.out / MANIFEST).exists():
+        return False
+    return mark.left == "complete" if config.resume else mark.left not in ("", STOPPED)
 
 
 def claim(config: ServerConfig) -> None:

@@ -92,7 +92,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         settle()
     except KeyboardInterrupt:
         return {"reason": STOPPED}
-    if config.recover and lives.over(config):
+    if (config.recover or (config.resume and not config.join)) and lives.over(config):
         logger.info(log.line("over", run=config.out))
         return {"reason": "nothing left to do"}
     life = lives.due(config)

@@ -22,6 +22,7 @@ def _root_logger_as_before() -> Iterator[None]:
 def test_facts_stand_behind_the_event() -> None:
     assert log.line("joined", worker="w0", rows=3) == "event=joined worker=w0 rows=3"
     assert log.line("epoch", loss=0.123456789) == "event=epoch loss=0.1235"
+    assert log.line("joined", worker="w0", text="") == "event=joined worker=w0"
 
 
 @pytest.mark.parametrize("value", ["a b", "a=b", 'a"b', "a'b", "a\nb", "a\rb", "a\x1b[31mb", "a\tb"])

@@ -73,6 +73,7 @@ WRONG = {
     "every problem at once": (["train", "data", "--out", "run", "--dim", "0", "--epochs", "0"], ["dim", "epochs"]),
     "no workers": (["train", "data", "--out", "run", "--workers", "0"], ["workers must be between 1 and 256, not 0"]),
     "no servers": (["train", "data", "--out", "run", "--servers", "0"], ["servers must be between 1 and 256, not 0"]),
+    "shards of no server": (["train", "data", "--out", "run", "--store", "shared", "--servers", "2"], ["servers"]),
     "a shard too many": (["server", "data", "--out", "run", "--shard", "3/2"], ["shard", "3/2"]),
     "a shard that is none": (["server", "data", "--out", "run", "--shard", "one"], ["shard must look like 0/1"]),
     "a server for NaN": (["server", "data", "--out", "run", *NAN], ["learning", "nan"]),

@@ -69,6 +69,16 @@ def test_skip_gram_is_trained_to_the_same_bytes_too(flow: Flow) -> None:
     again.fails("skip-1 was begun with the objective sgns and cannot go on with glove", status=2)
 
 
+def test_to_go_on_with_a_complete_run_leaves_it_as_it_is(flow: Flow) -> None:
+    left = ("manifest.json", "metrics.jsonl", "vectors.npy")
+    before = [flow.path("one", name).read_bytes() for name in left]
+    again = flow.start("train", "data", "--out", "one", "--resume", "--json").ends()
+    assert "one is complete" in again.out
+    assert (again.json["loss"], again.json["workers"]) == (flow.all[0].json["loss"], 0)
+    assert flow.start("server", "data", "--out", "one", "--resume").ends(0).out == ""
+    assert [flow.path("one", name).read_bytes() for name in left] == before
+
+
 def test_the_config_of_a_run_starts_it_again(flow: Flow) -> None:
     flow.train("first", "--workers", 2, "--servers", 2, "--checkpoint-every", 2, "--epochs", 5, "--seed", 3).ends()
     again = flow.start("train", "data", "--config", flow.path("first", "config.toml"), "--out", "again", "--json")
