@@ -2,18 +2,20 @@
 
     PYTHONPATH=.:tests python benchmarks/faults.py [--only "dropped, worker"] [--seconds 1500] [--patience 3]
 
-Each cell is a training of two shards, two workers and a monitor over loopback TCP (tests/matrix.py). Prints the table
-and, for cells that did not come out as they must, why; exit status 1 when there are any. Bounded by `--seconds`:
-cells that were not reached are said to be missing.
+Each cell is a training of two shards, two workers and a monitor over loopback TCP (tests/matrix.py). Prints the table,
+each row as soon as it is played, so that a run that is stopped has shown what it did; a line for each cell goes to
+stderr. In the end, for cells that did not come out as they must, why; exit status 1 when there are any. Bounded by
+`--seconds`: cells that were not reached are said to be missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from handmade import random_dataset
@@ -39,9 +41,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="glovewire-faults-") as name:
         folder = Path(name)
         random_dataset(folder / "data", size=40)
-        outcomes = list(all_of(folder, args.only, end, args.patience))
-    print(table(outcomes))
-    bad = [outcome for outcome in outcomes if outcome.problems]
+        bad = [outcome for outcome in shown(all_of(folder, args.only, end, args.patience)) if outcome.problems]
     for outcome in bad:
         cell = outcome.cell
         print(f"\n{cell.fault.value}, {cell.rate:g}, {cell.role.value}, {cell.mode}: {'; '.join(outcome.problems)}")
@@ -83,19 +83,24 @@ def cells(only: str, *, disks: bool) -> Iterator[Cell]:
                         yield cell
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """Faults and roles down, modes across."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for outcome in outcomes:
-        cell = outcome.cell
-        what = cell.fault.value + (f", {cell.rate:.0%}" if cell.fault in RATES else "")
-        rows.setdefault((what, cell.role.value), {})[cell.mode] = shown(outcome)
-    lines = [f"| fault | at | {' | '.join(MODES)} |", "|---|---|" + "---|" * len(MODES)]
-    lines += [f"| {' | '.join([*key, *(row.get(mode, '') for mode in MODES)])} |" for key, row in rows.items()]
-    return "\n".join(lines)
+def shown(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """Print a table, faults and roles down, modes across, each row when it is whole; hand the outcomes on."""
+    print(f"| fault | at | {' | '.join(MODES)} |", "|---|---|" + "---|" * len(MODES), sep="\n", flush=True)
+    for (what, role), of_row in itertools.groupby(outcomes, row):
+        found = {}
+        for outcome in of_row:
+            found[outcome.cell.mode] = in_words(outcome)
+            yield outcome
+        print(f"| {' | '.join([what, role, *(found.get(mode, '') for mode in MODES)])} |", flush=True)
 
 
-def shown(outcome: Outcome) -> str:
+def row(outcome: Outcome) -> tuple[str, str]:
+    """What stands before the cells of a row."""
+    cell = outcome.cell
+    return cell.fault.value + (f", {cell.rate:.0%}" if cell.fault in RATES else ""), cell.role.value
+
+
+def in_words(outcome: Outcome) -> str:
     """A cell in a few words."""
     if outcome.problems:
         return f"**{outcome.end}**"
