@@ -7,7 +7,10 @@ keeps its cache in the user's cache folder; NUMBA_CACHE_DIR overrides both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -15,7 +18,25 @@ import numba
 P = ParamSpec("P")
 R = TypeVar("R")
 _FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy", "nogil": True}
+_BLAS = "scipy.linalg.cython_blas"
 _BARE: dict[str, Any] = {**_FAST, "_nrt": False}
+
+
+@contextmanager
+def without_blas() -> Iterator[None]:
+    """For a process whose kernels are all ours, while it loads the first: they call no linear algebra.
+
+    Numba loads SciPy's for those that do: 10 to 15 MB in every process. It goes without where there is none.
+    """
+    modules: dict[str, ModuleType | None] = cast(Any, sys.modules)
+    here = modules.pop(_BLAS, None)
+    modules[_BLAS] = None  # so Python says that there is none
+    try:
+        yield
+    finally:
+        del modules[_BLAS]
+        if here is not None:
+            modules[_BLAS] = here
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

@@ -157,6 +157,7 @@ def _work(folder: str, message: dict[str, Any], memory: str, position: Any, rank
     """One process: trains on the shared array and sends a report for each piece of work."""
     from pathlib import Path
 
+    from common.compiled import without_blas
     from server import optimizers
     from worker import objectives, trainer
     from worker.memory import MemoryStore
@@ -165,7 +166,8 @@ def _work(folder: str, message: dict[str, Any], memory: str, position: Any, rank
     options = TrainingOptions.from_message(message)
     layout = RowLayout.of(options)
     dataset = Dataset.open(Path(folder), verify=False)
-    objectives.OBJECTIVES[options.objective].warm()
+    with without_blas():
+        objectives.OBJECTIVES[options.objective].warm()
     shared = SharedMemory(memory)
     try:
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=shared.buf)

@@ -13,6 +13,7 @@ import numpy as np
 from common import keys, log
 from common import run as runs
 from common.allocation import keep_buffers, settle, trim
+from common.compiled import without_blas
 from common.dataset import Dataset
 from common.errors import GlovewireError, OutputError, TrainingDiverged, UsageError
 from common.rows import RowLayout
@@ -86,9 +87,10 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
-        kernels.warm()
-        if config.options.schedule == "minibatch":
-            optimizers.warm(config.options)
+        with without_blas():
+            kernels.warm()
+            if config.options.schedule == "minibatch":
+                optimizers.warm(config.options)
         settle()
     except KeyboardInterrupt:
         return {"reason": STOPPED}

@@ -37,6 +37,20 @@ settle()
 print(before, resident_kib(), double(1.5))
 """
 
+WITHOUT_BLAS = """
+import sys
+from common.compiled import without_blas
+from worker import objectives
+with without_blas():
+    objectives.warm()
+assert not any(name.startswith("scipy.linalg") for name in sys.modules)
+import scipy.linalg.cython_blas as blas
+with without_blas():
+    assert sys.modules["scipy.linalg.cython_blas"] is None
+assert sys.modules["scipy.linalg.cython_blas"] is blas
+print("well")
+"""
+
 
 def said(program: str, *words: str) -> str:
     done = subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -55,3 +69,7 @@ def test_the_compiler_is_no_longer_in_memory_and_still_compiles() -> None:
     before, after, doubled = said(COMPILES).split()
     assert int(after) < 1024 < 10_240 < int(before)
     assert float(doubled) == 3
+
+
+def test_kernels_are_loaded_without_the_linear_algebra_that_they_do_not_call_and_it_is_there_afterwards() -> None:
+    assert said(WITHOUT_BLAS) == "well\n"

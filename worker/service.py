@@ -11,6 +11,7 @@ from typing import Any
 
 from common import keys, log
 from common.allocation import keep_buffers, settle
+from common.compiled import without_blas
 from common.dataset import Dataset
 from common.errors import Finishing, GlovewireError, LeaseLost, UnknownSession, UsageError
 from common.options import TrainingOptions
@@ -44,7 +45,8 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         dataset = Dataset.open(config.dataset, verify=config.verify)
-        objectives.warm()
+        with without_blas():
+            objectives.warm()
         settle()
     except KeyboardInterrupt:
         return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
