@@ -77,7 +77,7 @@ def shard_sample(core: Core, now: float, port: int, bytes_in: int, bytes_out: in
     """What this shard is and has counted."""
     who, count, pushes, table = core.identity, core.counters, core.tally.total, core.table
     return m.ServerSample(
-        now - core.news.started, who.shard, who.shards, table.shape[0], len(core.sessions.workers), count["pulls"],
+        now - core.news.started, who.shard, who.shards, table.rows, len(core.sessions.workers), count["pulls"],
         pushes["applied"], pushes["repeated"], count["refused"], len(core.parking), bytes_in, bytes_out,
         count["undelivered"], table.nbytes, count["checkpoints"], core.checkpoint_s, port,
         {**core.exchange.staleness.as_fields()}, {**core.exchange.heat.hottest()},

@@ -30,7 +30,8 @@ class Table:
 
     With `bounds` (of the whole table, from first to last) the rows between two of them are only assigned, all at once.
     The leading `parameters` columns are the model's, the others the optimizer's. Whole rows travel, or, with
-    `parameters_only`, those columns alone. `versions` (last - first,) counts changes of each row, or is None.
+    `parameters_only`, those columns alone. `versions` (last - first,) counts changes of each row, or is None. `rows` is
+    how many there are, also when they have been given up.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Table:
     ) -> None:  # fmt: skip
         self._parameters_only = parameters_only
         self.name = name
-        self.first = first
+        self.first, self.rows = first, len(values)
         self._pages = Pages(values, [bound - first for bound in bounds])
         self.versions = versions
         self.parameters = parameters
@@ -52,7 +53,7 @@ class Table:
 
     @values.setter
     def values(self, values: Rows) -> None:
-        self._pages = Pages(values)
+        self._pages, self.rows = Pages(values), len(values)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,7 +82,7 @@ class Table:
 
     def give_up(self) -> None:
         """The run is over and the rows are on disk: let their memory go."""
-        self.values = self.values[:0].copy()
+        self._pages = Pages(self.values[:0].copy())
 
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless the rows are all ours, LimitExceeded when they do not fit in one message."""

@@ -71,6 +71,15 @@ def test_rows_that_repeat_in_a_push_are_all_added() -> None:
     np.testing.assert_allclose(target.values, before, rtol=1e-6)
 
 
+def test_rows_that_were_given_up_are_still_counted() -> None:
+    """What a shard says last of itself is how many rows it had."""
+    target = make(rows=8)
+    target.give_up()
+    assert (target.rows, target.nbytes, target.last) == (8, 0, target.first)
+    target.values = np.zeros((3, WIDTH), np.float32)
+    assert target.rows == 3
+
+
 def test_misaligned_and_read_only_values_are_fine() -> None:
     target = make()
     width = target.values.shape[1]

@@ -99,7 +99,7 @@ def test_what_is_no_artifact_is_one_line(tmp_path: Path, name: str) -> None:
 
 def test_numbers_read_well() -> None:
     shown = [quantity(v) for v in (54_100_000, 0.05283, 443_210_987.25, True, None, {"min": 1, "max": 2000}, [], "x")]
-    assert shown == ["54,100,000", "0.05283", "443,210,987.2", "yes", "-", "min 1, max 2,000", "-", "x"]
+    assert shown == ["54,100,000", "0.05283", "443,210,987.2", "yes", "-", "min: 1, max: 2,000", "-", "x"]
     assert [size(n) for n in (0, 999, 1000, 398_000_000, 5 * 10**15)] == [
         "0 B",
         "999 B",

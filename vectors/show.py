@@ -24,7 +24,7 @@ def quantity(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 10_000 else f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {quantity(item)}" for name, item in value.items())
+        return ", ".join(f"{name}: {quantity(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(quantity(item) for item in value) or "-"
     return str(value)
