@@ -69,8 +69,12 @@ def accuracy(model: Model[Any, Any], found: images.Images) -> float:
 def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
     """Train the model of a Thinc config with a parameter server and any pool of workers."""
     changes: dict[str, Any] = {}
+    known = Config().from_disk(path)
     for override in overrides:
         key, _, value = override.partition("=")
+        section, _, name = key.partition(".")
+        if name not in known.get(section, {}):
+            raise click.UsageError(f"{path.name} has no {key}")
         changes[key] = int(value) if value.isdigit() else value
     config = Config().from_disk(path, overrides=changes)
     found = images.load(data)
@@ -92,4 +96,4 @@ def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
 if __name__ == "__main__":
     import mnist_thinc  # so that pools send `work` by its module's name
 
-    mnist_thinc.main()
+    training.run(mnist_thinc.main)

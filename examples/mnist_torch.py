@@ -124,4 +124,4 @@ def main(
 if __name__ == "__main__":
     import mnist_torch  # so that pools send `work` by its module's name
 
-    mnist_torch.main()
+    training.run(mnist_torch.main)

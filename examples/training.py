@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,20 @@ from typing import Any
 import click
 import pools
 
-from common.errors import Finishing
+from common.errors import Finishing, GlovewireError
 from common.tensor_files import read
 from launch.serving import serving
 from worker.dense import Client
 
 Tensors = dict[str, Any]
+
+
+def run(command: click.Command) -> None:
+    """Be the command of an example; what goes wrong is one line, as that of `glovewire`."""
+    try:
+        command()
+    except GlovewireError as error:
+        sys.exit(f"error: {error}")
 
 
 def train(

@@ -20,15 +20,34 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_an_example_learns_its_digits(case: str) -> None:
-    needs, words = CASES[case]
-    for library in (*needs.split(), "sklearn"):
+WRONG = {
+    "no such folder": ("torch", ["mnist_torch.py", "--data", "nowhere"], "error: nowhere has no images"),
+    "no such key": ("thinc", ["mnist_thinc.py", "--set", "training.stpes=60"], "mnist_thinc.cfg has no training.stpes"),
+}
+
+
+def example(needs: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    for library in needs.split():
         pytest.importorskip(library)
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, ROOT / "examples" / words[0], *words[1:]],
         capture_output=True, text=True, check=False, timeout=LONG_S, cwd=ROOT,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_told_in_a_line(case: str) -> None:
+    needs, words, told = WRONG[case]
+    done = example(needs, words)
+    assert done.returncode in (1, 2)
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_example_learns_its_digits(case: str) -> None:
+    needs, words = CASES[case]
+    done = example(f"{needs} sklearn", words)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     found = [float(score) for score in re.findall(r"accuracy (0\.\d+|1\.0)", done.stdout)]
