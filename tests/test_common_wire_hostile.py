@@ -25,6 +25,7 @@ PUSH: dict[str, Any] = {
     for field in dataclasses.fields(m.Push)
     if not field.metadata
 }
+WELCOME = {**dict.fromkeys(("shard", "shards", "worker", "sequence", "steps", "credit"), 0), "run": "", "lease_s": 1.0}
 VALUES = np.zeros((2, 3), "<f4")
 ARRAYS = (VALUES.tobytes(),)
 
@@ -125,16 +126,16 @@ def test_a_malformed_message_is_a_protocol_error_and_nothing_else(frames: list[b
 def test_a_number_that_is_none_is_refused_wherever_it_stands(value: float) -> None:
     with pytest.raises(NotFinite, match="field rate"):
         wire.decode(push(fields=changed(rate=value)))
-    numbers = dict.fromkeys(("shard", "shards", "worker", "sequence", "steps"), 0)
-    fields = {**numbers, "run": "", "lease_s": 1.0, "options": {"x": value}}
+    fields = {**WELCOME, "options": {"x": value}}
     with pytest.raises(NotFinite, match=r"options\.x"):
         wire.decode([wire.GREETING, msgpack.packb(["Welcome", 1, fields, []])])
 
 
 @pytest.mark.parametrize("options", [[], {"a": [1]}, {"a": {"b": 1}}, {"a": None}, {b"a": 1}, {"a": 1 << 63}])
 def test_options_are_flat(options: Any) -> None:
-    fields = {"run": "", "shard": 0, "shards": 1, "worker": 0, "sequence": 0, "lease_s": 1.0, "options": options}
-    with pytest.raises(ProtocolError):
+    numbers = dict.fromkeys(("shard", "shards", "worker", "sequence", "steps", "credit"), 0)
+    fields = {**numbers, "run": "", "lease_s": 1.0, "options": options}
+    with pytest.raises(ProtocolError, match="options"):
         wire.decode([wire.GREETING, msgpack.packb(["Welcome", 1, fields, []])])
 
 

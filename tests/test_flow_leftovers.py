@@ -113,7 +113,7 @@ def test_a_worker_that_is_told_to_stop_after_its_server_was_killed(flow: Flow) -
 @pytest.mark.parametrize(
     "how",
     [["--optimizer", "sgd", "--lr", 1e6], ["--optimizer", "sgd", "--lr", 1e6, "--schedule", "minibatch"],
-     ["--objective", "sgns", "--lr", 1e20]],
+     ["--objective", "sgns", "--init-scale", 1e30]],
     ids=["blocks", "minibatch", "skip-gram"],
 )  # fmt: skip
 def test_after_training_diverged(flow: Flow, how: list[str | float]) -> None:

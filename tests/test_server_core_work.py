@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shards import ASYNC, MINIBATCH, add, assign, code, in_memory, pull, push, report, shard, statistics
+from shards import ASYNC, MINIBATCH, add, applied, assign, code, in_memory, pull, push, report, shard, statistics
 
 from common import messages as m
 from common.dataset import Dataset
@@ -151,7 +151,7 @@ def test_the_end_answers_everybody_who_waits(dataset: Dataset, options: dict[str
     assert one.ask(b"w0", m.Beat()) == m.Alive(True)
     assert one.ask(b"w0", m.Lease(1)) == m.Done("asked")
     assert code(one.ask(b"w0", pull(0, 2))) == "finishing"
-    assert one.ask(b"w0", add(one, 1)) == m.Applied(1, 1, False)
+    assert one.ask(b"w0", add(one, 1)) == applied(1, 1)
     assert one.core.sessions.workers
     one.ask(b"w0", m.Bye("asked"))
     assert not one.core.sessions.workers
@@ -176,7 +176,7 @@ def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset:
     for sequence in (1, 2, 3):
         assert one.core.finishing is None
         request = push("gradient", np.zeros((1, one.core.table.parameters)), rows=[3], sequence=sequence)
-        assert one.ask(b"w0", request) == m.Applied(sequence, sequence, False)
+        assert one.ask(b"w0", request) == applied(sequence, sequence)
     assert one.core.finishing == "complete"
     assert code(one.ask(b"w0", pull(rows=[3]))) == "finishing"
     assert one.ask(b"w0", report(1, -1, 3 * size)) == m.Noted(True, 1, 3 * size)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shards import ASYNC, MINIBATCH, Shard, add, in_memory, pull, report, served, shard
+from shards import ASYNC, MINIBATCH, Shard, add, applied, in_memory, pull, report, served, shard
 
 from common import messages as m
 from common import sockets, wire
@@ -58,7 +58,7 @@ def test_a_worker_is_served(daemon: Daemon, one: Shard) -> None:
     with Conversation([daemon.address], "w0", one.dataset.checksum) as client:
         assert client.connect().run == "run"
         before = client.ask(0, pull(0, 2))
-        assert client.ask(0, add(one, 1)) == m.Applied(1, 1, False)
+        assert client.ask(0, add(one, 1)) == applied(1, 1)
         after = client.ask(0, pull(0, 2))
         assert isinstance(before, m.Rows)
         assert isinstance(after, m.Rows)

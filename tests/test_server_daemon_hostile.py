@@ -15,7 +15,7 @@ import pytest
 import strangers
 import zmq
 from processes import until
-from shards import ASYNC, Shard, add, in_memory, pull, served, shard
+from shards import ASYNC, Shard, add, applied, in_memory, pull, served, shard
 from strangers import GREETING, READY, STRANGERS, frame, port_of
 
 from common import messages as m
@@ -39,9 +39,9 @@ def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
     daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL)
     with served(daemon), Conversation([daemon.address], "w0", one.dataset.checksum) as client:
         client.connect()
-        assert client.ask(0, add(one, 1)) == m.Applied(1, 1, False)
+        assert client.ask(0, add(one, 1)) == applied(1, 1)
         yield daemon
-        assert client.ask(0, add(one, 2), timeout_s=20) == m.Applied(2, 2, False)
+        assert client.ask(0, add(one, 2), timeout_s=20) == applied(2, 2)
         assert isinstance(client.ask(0, pull(0, 2)), m.Rows)
         assert one.core.tally.total["applied"] == 2
         client.ask(0, m.Bye(""))

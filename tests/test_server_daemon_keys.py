@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import until
-from shards import ASYNC, Shard, add, in_memory, served, shard
+from shards import ASYNC, Shard, add, applied, in_memory, served, shard
 
 from common import keys, wire
 from common import messages as m
@@ -80,7 +80,7 @@ def turned_away(daemon: Daemon, one: Shard, path: Path | None, words: str) -> No
 def test_who_has_a_key_works_as_ever(daemon: Daemon, one: Shard, ours: Path) -> None:
     with client(daemon, one, ours) as worker, Feed(daemon.stream_address, timeout_s=60, keys=ours) as feed:
         worker.connect()
-        assert worker.ask(0, add(one, 1)) == m.Applied(1, 1, False)
+        assert worker.ask(0, add(one, 1)) == applied(1, 1)
         assert next(iter(feed)).run == "run"
         worker.ask(0, m.Bye(""))
 
