@@ -13,7 +13,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing.synchronize import Event
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from common import messages as m
-from common.errors import Finishing, GlovewireError, NotReady
+from common.errors import Finishing, GlovewireError, NotReady, ProcessDied
 from common.modes import BATCH_MODES, Mode
 from common.options import TrainingOptions
 from common.tensors import TABLE
@@ -39,6 +39,7 @@ from .processes import READY_S, Child, Children
 NETWORK = "network"
 LOOK_EVERY_S = 0.1
 LEAVE_S = 10.0
+DESERTED = "deserted"
 DIVERGED = 4.0
 """So many times the first loss, and it will not come back."""
 
@@ -160,7 +161,8 @@ def _together(options: TrainingOptions, workers: int) -> int:
 def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Path) -> Seen:
     """Train until it is complete, has diverged, or `scene.seconds` have passed; leaves the run in `folder`.
 
-    Raises ProcessDied when the server ended in any other way: what was seen until then is no training.
+    Raises ProcessDied when the server ended in any other way, or no worker is left that might begin: what was seen
+    until then is no training.
     """
     children = Children(folder / "logs")
     crowd: list[multiprocessing.process.BaseProcess] = []
@@ -178,7 +180,9 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
             crowd.append(fork.Process(target=_one, args=what, daemon=True))
             crowd[-1].start()
         with Conversation([address], "watcher") as client:
-            seen = _look(workload, client, partial(_ask, client, server), options, scene, go)
+            seen = _look(workload, client, partial(_ask, client, server), options, scene, go, crowd)
+        if seen.ended == DESERTED:
+            raise ProcessDied(f"every worker ended before its first gradient: see {folder / 'logs'}")
         if seen.ended == "complete" and server.failed:
             raise server.died()
         return seen
@@ -218,14 +222,16 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
 
 
 def _look(
-    workload: Workload, client: Conversation, ask: Ask, options: TrainingOptions, scene: Scene, go: Event
-) -> Seen:
+    workload: Workload, client: Conversation, ask: Ask, options: TrainingOptions, scene: Scene, go: Event,
+    crowd: Sequence[multiprocessing.process.BaseProcess],
+) -> Seen:  # fmt: skip
     """Let it begin, and sample the loss until the end; time 0 is the last moment without a gradient."""
     seen = Seen()
     client.connect(role="observer")
     began = time.monotonic()
     try:
         while True:
+            anybody = any(worker.is_alive() for worker in crowd)
             gradients, loss = workload.loss(ask, options)
             now = time.monotonic()
             if not gradients:
@@ -239,6 +245,8 @@ def _look(
                 seen.ended = "diverged"
             elif now - began > scene.seconds:
                 seen.ended = "out of time"
+            elif not (gradients or anybody):
+                seen.ended = DESERTED
             if seen.ended != "complete":
                 ask(m.Finish("asked"))
                 return seen

@@ -155,6 +155,19 @@ def test_a_server_that_dies_is_no_end_of_a_training(tmp_path: Path, monkeypatch:
         crowd.watch(Deadly(Images()), options, Scene(1, ("1ms",), 600.0), tmp_path)
 
 
+class Idle(crowd.ImageWorkload):
+    """Its workers end before they have done anything."""
+
+    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
+        """See Workload."""
+
+
+def test_a_training_without_workers_is_not_waited_for(tmp_path: Path) -> None:
+    options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.1, epochs=10_000)
+    with pytest.raises(ProcessDied, match="every worker ended"):
+        crowd.watch(Idle(Images()), options, Scene(2, ("1ms",), 600.0), tmp_path)
+
+
 def test_a_training_that_a_worker_found_diverged_is_not_complete(tmp_path: Path) -> None:
     """Between two looks the loss goes from one that is fine to no number: the server knows it from the worker."""
     random_dataset(tmp_path / "data", size=40)
