@@ -26,7 +26,8 @@ from common import messages as m
 from common.measured import surroundings
 from common.options import TrainingOptions
 from launch.bench_server import served
-from launch.bench_wire import ROW, Case, Wire, WireConfig
+from launch.bench_wire import ROW, WireConfig
+from launch.bench_wire_driver import Case, Wire
 from launch.usage import memory_bytes
 
 ROUNDS = 5
@@ -56,7 +57,8 @@ def measure(folder: Path, connections: int, messages: int, seconds: float) -> di
     speeds: dict[str, list[float]] = {"pull": [], "push": []}
     memory, refused, draw = [], 0, random.Random(0)
     with served(folder, config.rows, TrainingOptions(**ROW, dim=config.dim)) as (store, server):
-        wire, address = Wire(config, store, server), store.client.links[0].address
+        wire = Wire(store, server, config.rows, SIZE, config.seed)
+        address = store.client.links[0].address
         for step in range(1 + 2 * ROUNDS):  # the first warms both ends and does not count
             if step > ROUNDS:
                 strangers.visited(address, connections // ROUNDS, draw)

@@ -239,7 +239,7 @@ class Daemon:
         for snapshot in self._core.cuts.take():
             self._writer.begin(snapshot)
         if self._core.cuts.awaited:
-            self._writer.hurry()
+            self._writer.step_out()
         self._wakeup.clear()
         self._tell(self._writer.written(), now)
         self._publish(now)

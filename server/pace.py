@@ -1,4 +1,4 @@
-"""Work that nobody waits for, done so that those who work beside it hardly notice.
+"""Work done so that those who work beside it hardly notice, or notice little when somebody waits for it.
 
 A thread that writes a checkpoint takes a processor from those who train, page by page that the system has to find for
 it. So it rests after each piece, as many times as long as the piece has kept a processor busy.
@@ -9,15 +9,16 @@ from __future__ import annotations
 import threading
 import time
 
-RESTS = 19
-"""So a twentieth of one processor is taken."""
+RESTS, RESTS_WHEN_ASKED = 19, 3
+"""So a twentieth of one processor is taken, or a quarter."""
 
 
 class Pace:
-    """Of one thread that calls `begin` and `rest`; any other may say `hurry` or `ease`."""
+    """Of one thread that calls `begin` and `rest`; any other may say how many rests there are to be."""
 
     def __init__(self) -> None:
-        self._awaited = threading.Event()
+        self._rests: float = RESTS
+        self._wake = threading.Event()
         self._since = 0.0
 
     def begin(self) -> None:
@@ -25,14 +26,24 @@ class Pace:
         self._since = time.thread_time()
 
     def rest(self) -> None:
-        """Rest for what was done since the last time, unless there is a hurry."""
-        self._awaited.wait(RESTS * (time.thread_time() - self._since))
+        """Rest for what was done since the last time; the rest that is under way ends when there are to be fewer."""
+        self._wake.wait(self._rests * (time.thread_time() - self._since))
+        self._wake.clear()
         self.begin()
 
+    def step_out(self) -> None:
+        """Somebody has asked for it and waits, and others go on beside: rest less."""
+        self._at_most(RESTS_WHEN_ASKED)
+
     def hurry(self) -> None:
-        """Somebody waits: rest no more."""
-        self._awaited.set()
+        """Nothing goes on without it: rest no more."""
+        self._at_most(0)
 
     def ease(self) -> None:
         """Nobody waits any more."""
-        self._awaited.clear()
+        self._rests = RESTS
+
+    def _at_most(self, rests: float) -> None:
+        if rests < self._rests:
+            self._rests = rests
+            self._wake.set()

@@ -36,12 +36,12 @@ class Writer:
     def begin(self, snapshot: Snapshot) -> None:
         """Write a snapshot once those that were begun before are on disk: they hurry from now on."""
         if self._writing:
-            self.hurry()
+            self._pace.hurry()
         self._writing[snapshot.label] = self._thread.submit(self._write, snapshot)
 
-    def hurry(self) -> None:
-        """Rest no more until all that was begun is on disk: somebody waits."""
-        self._pace.hurry()
+    def step_out(self) -> None:
+        """Rest less until all that was begun is on disk: somebody has asked."""
+        self._pace.step_out()
 
     def written(self) -> list[Written]:
         """What has ended since the last call; raises what is no GlovewireError."""
@@ -58,14 +58,14 @@ class Writer:
 
     def finish(self) -> list[Written]:
         """The same once nothing is being written any more."""
-        self.hurry()
+        self._pace.hurry()
         for future in self._writing.values():
             future.exception()
         return self.written()
 
     def close(self) -> None:
         """Write what was begun, without rest, and end the thread; twice is fine."""
-        self.hurry()
+        self._pace.hurry()
         self._thread.shutdown()
 
     def _write(self, snapshot: Snapshot) -> float:

@@ -1,7 +1,8 @@
-"""A checkpoint is written at ease while nobody waits, and without a rest when somebody does."""
+"""A checkpoint is written at ease while nobody waits, with short rests for who asks, without any at the end."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,40 @@ def test_it_rests_as_many_times_as_long_as_it_has_worked() -> None:
     worked_s, began = time.thread_time() - one._since, time.monotonic()
     one.rest()
     assert time.monotonic() - began >= pace.RESTS * worked_s
+
+
+class Watched(threading.Event):
+    """Tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awaited = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.awaited.set()
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("quicker", [Pace.step_out, Pace.hurry])
+def test_a_rest_ends_when_somebody_comes_to_wait(
+    quicker: Callable[[Pace], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "RESTS", 1e9)
+    one, wake = Pace(), Watched()
+    one._wake = wake
+
+    def work() -> None:
+        one.begin()
+        for _ in range(3):  # of the rests only the first is a long one
+            sum(range(10_000))
+            one.rest()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert wake.awaited.wait(30)
+    quicker(one)
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -73,12 +108,12 @@ def test_a_checkpoint_that_waits_for_another_makes_it_hurry(make: Callable[..., 
         until(lambda: written(tmp_path) == 2, "both are written")
 
 
-def test_who_asks_for_a_checkpoint_waits_for_no_rest(make: Callable[..., Shard], tmp_path: Path) -> None:
+def test_who_asks_for_a_checkpoint_waits_for_short_rests_only(make: Callable[..., Shard], tmp_path: Path) -> None:
     with looked_at(make(**MINIBATCH), tmp_path) as client:
         assert client.ask(0, m.Checkpoint(-1)) == m.Checkpointed("asked-000001")
 
 
-def test_who_asks_for_what_is_being_written_already_waits_for_no_rest(
+def test_who_asks_for_what_is_being_written_already_waits_for_short_rests_only(
     make: Callable[..., Shard], tmp_path: Path
 ) -> None:
     one = make()
