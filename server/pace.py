@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 
-RESTS, RESTS_WHEN_ASKED = 19, 3
-"""So a twentieth of one processor is taken, or a quarter."""
+RESTS, RESTS_WHEN_ASKED = 19, 11
+"""So a twentieth of one processor is taken, or a twelfth."""
 
 
 class Pace:
