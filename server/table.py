@@ -28,7 +28,7 @@ Indices = npt.NDArray[np.int64]
 class Table:
     """Rows [first, last) of the table `name`; `values` is of shape (last - first, width), float32 for word vectors.
 
-    With `bounds` (of the whole table, from first to last) the rows between two of them are only assigned, all at once.
+    `bounds` (of the whole table, from first to last) part rows that `replace` exchanges; any other change joins them.
     The leading `parameters` columns are the model's, the others the optimizer's. Whole rows travel, or, with
     `parameters_only`, those columns alone. `versions` (last - first,) counts changes of each row, or is None. `rows` is
     how many there are, also when they have been given up.
@@ -143,17 +143,17 @@ class Table:
         elif push.rows is None:
             low, high = self._range(push.first, push.last)
             if push.operation == "assign":
-                self.values[low:high, : values.shape[1]] = values
+                self.join()[low:high, : values.shape[1]] = values
             else:
-                kernels.add_range(self.values, low, values)
+                kernels.add_range(self.join(), low, values)
         elif push.operation == "assign":
-            self.values[self._local(push.rows), : values.shape[1]] = values
+            self.join()[self._local(push.rows), : values.shape[1]] = values
         else:
-            kernels.add_rows(self.values, self._local(push.rows), values)
+            kernels.add_rows(self.join(), self._local(push.rows), values)
 
     def step(self, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
         """Let the optimizer step distinct local rows; `gradients` (rows, parameters), `scales` (rows,)."""
-        self._step(self.values, rows, gradients, rate, scales)
+        self._step(self.join(), rows, gradients, rate, scales)
         if self.versions is not None:
             self.versions[rows] += 1
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shards import ASYNC, Shard, add, in_memory, push, shard
+from strategies import quick
 
 from common import messages as m
 from server.credit import EACH_BYTES, IN_ALL_BYTES, Credit
@@ -15,6 +16,7 @@ from server.credit import EACH_BYTES, IN_ALL_BYTES, Credit
 MANY = 50
 
 
+@quick(100)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, MANY)), min_size=40))
 def test_promises_never_come_to_more_than_the_whole(steps: list[tuple[bool, int]]) -> None:
     credit = Credit()

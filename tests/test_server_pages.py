@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shards import assign, code, in_memory, pull, shard
+from shards import assign, code, in_memory, pull, push, shard
+from strategies import quick
 
 from common import messages as m
 from server.pages import Pages
+from server.table import Table
 
 ROWS, WIDTH = 11, 3
 BOUNDS = [0, 4, 4, 9, ROWS]
@@ -20,6 +24,7 @@ def counted() -> np.ndarray:
     return np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
 
 
+@quick(100)
 @given(
     bounds=st.sampled_from([[], BOUNDS]),
     steps=st.lists(st.tuples(st.sampled_from(["replace", "join"]), st.sampled_from(PLACES)), max_size=8),
@@ -73,3 +78,27 @@ def test_rows_that_were_pulled_stay_as_they_were(tmp_path_factory: pytest.TempPa
     assert code(one.ask(b"a", assign(one, 1, 0, 0, 7.0))) == ""
     np.testing.assert_array_equal(reply.values, before)
     assert (one.core.table.values[first:last] == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "becomes"),
+    [
+        ("assign", {"first": 3, "last": 6}, 1.0),
+        ("assign", {"rows": [3, 5]}, 1.0),
+        ("add", {"first": 3, "last": 6}, None),
+        ("add", {"rows": [3, 5]}, None),
+    ],
+)
+def test_a_table_in_pages_takes_any_other_change_too(
+    operation: str, fields: dict[str, Any], becomes: float | None
+) -> None:
+    """In exclusive order none comes; if one did, it must not end in a copy."""
+    table = Table("rows", 0, counted(), WIDTH, lambda *_: None, bounds=BOUNDS)
+    rows = np.array(fields["rows"]) if "rows" in fields else np.arange(3, 6)
+    given_away = table.between(4, 6)
+    before = given_away.copy()
+    table.write(push(operation, np.ones((len(rows), WIDTH)), **fields))
+    expected = counted()
+    expected[rows] = becomes if becomes is not None else expected[rows] + 1
+    np.testing.assert_array_equal(table.values, expected)
+    np.testing.assert_array_equal(given_away, before)
