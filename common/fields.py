@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAGIC = b"GLWR"
 NO_VERSION = -1
 """In Pull: answer at once, whatever the version of the rows."""
@@ -36,5 +36,10 @@ def array(*dtypes: str, rank: int, optional: bool = False) -> Any:
 
 
 def arrays_of(kind: type[Message]) -> tuple[dataclasses.Field[Any], ...]:
-    """The array fields of a message, in the order of their frames."""
-    return tuple(f for f in dataclasses.fields(kind) if f.metadata)
+    """The array fields of a message, in the order of their frames: optional ones first.
+
+    What a message always has are its values, the bulk of it. libzmq sends and reads what is small in one go with the
+    beginning of the next big frame, but needs another one for what is small and comes after it.
+    """
+    arrays = (f for f in dataclasses.fields(kind) if f.metadata)
+    return tuple(sorted(arrays, key=lambda f: not f.metadata["optional"]))

@@ -11,6 +11,8 @@ import numpy as np
 
 from common.messages import Push
 
+from . import kernels
+
 MAX_RANGES = 4096
 
 
@@ -24,9 +26,9 @@ class Heat:
         self._rows_pushed = False
 
     def count(self, push: Push) -> None:
-        """A push that the table has checked was applied; a row that stands in it twice counts once."""
+        """A push that the table has checked was applied; a row that stands in it twice counts twice."""
         if push.rows is not None:
-            self._by_row[push.rows - self._first] += 1
+            kernels.count(self._by_row, push.rows - self._first)
             self._rows_pushed = True
         elif len(self._by_range) < MAX_RANGES or (push.first, push.last) in self._by_range:
             self._by_range[push.first, push.last] += 1

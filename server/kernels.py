@@ -20,6 +20,11 @@ TINY = np.float32(1e-12)
 """Added under roots: a gradient of zero on an accumulator of zero (padding, a role not touched) changes nothing."""
 
 
+def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, or a copy where it lies in a frame at an address that is no multiple of its element's size."""
+    return array if array.flags.aligned else array.copy()
+
+
 @compiled_fast
 def all_finite(values: npt.NDArray[Any]) -> bool:
     """Whether a contiguous 2-d float array has no NaN and no infinity."""
@@ -37,6 +42,13 @@ def within(rows: Indices, first: int, last: int) -> bool:
     for n in range(rows.size):
         good &= first <= rows[n] and rows[n] < last
     return good
+
+
+@compiled
+def count(counters: npt.NDArray[Any], rows: Indices) -> None:
+    """counters[rows] += 1; rows that repeat are all counted."""
+    for n in range(rows.size):
+        counters[rows[n]] += 1
 
 
 @compiled_fast
@@ -121,3 +133,5 @@ def warm(dtype: str = "<f4") -> None:
         rows.setflags(write=not frozen)
         within(rows, 0, 1)
     gather(table, rows - 0)
+    for counters in (np.zeros(1, np.uint32), np.zeros(1, np.int64)):
+        count(counters, rows - 0)

@@ -21,7 +21,7 @@ from common.modes import Mode
 from . import kernels
 from .modes import Arrived
 from .staleness import Histogram
-from .table import Table
+from .table import Table, ones
 
 KEPT_PULLS = 2
 MAX_KEPT_BYTES = 1 << 30
@@ -124,14 +124,13 @@ class Policy:
     def weigh(self, arrived: Arrived, version: int) -> Part:
         """A gradient as it counts now that the shard is at `version`."""
         push = arrived.push
-        rows, gradients = self._table.local(push), np.require(push.values, requirements="A")
+        rows, gradients = self._table.local(push), kernels.aligned(push.values)
         ages = self._ages(push, rows, version)
-        self.ages.count_all(ages)
-        scales = np.ones(len(rows), np.float32)
+        scales = ones(len(rows))
         if self._kind == "inverse":
-            scales = np.float32(1) / np.maximum(ages, 1).astype(np.float32)
+            scales = scales / np.maximum(ages, 1).astype(np.float32)
         elif self._kind == "hyperbolic":
-            scales = self._strength / (self._strength + ages.astype(np.float32))
+            scales = scales * self._strength / (self._strength + np.float32(ages))
         elif self._kind in ("gap", "dc"):
             moved = self._moved(arrived, rows)
             if self._kind == "dc":
@@ -150,11 +149,15 @@ class Policy:
         size = float(_norms(self._table.parameters_of(part.rows) - before).mean())
         self._mean_step = MEMORY * self._mean_step + (1 - MEMORY) * size if self._mean_step else size
 
-    def _ages(self, push: Push, rows: Indices, version: int) -> Indices:
-        """How many changes of each row the gradient knows nothing of; 0 where it does not say."""
+    def _ages(self, push: Push, rows: Indices, version: int) -> Indices | int:
+        """Changes of each row, or of all, that the gradient knows nothing of; 0 where it does not say. Counts them."""
         if self._by_row and push.versions is not None and self._table.versions is not None:
-            return self._table.versions[rows] - push.versions
-        return np.full(len(rows), version - push.version if push.version >= 0 else 0, np.int64)
+            ages = self._table.versions[rows] - push.versions
+            self.ages.count_all(ages)
+            return ages
+        age = version - push.version if push.version >= 0 else 0
+        self.ages.count(age, len(rows))
+        return age
 
     def _moved(self, arrived: Arrived, rows: Indices) -> Rows:
         """By how much the parameters have changed since they were pulled; zeros where that was not kept."""

@@ -22,10 +22,10 @@ class Histogram:
         self.counts = [0] * BINS
         self.last = 0
 
-    def count(self, tau: int) -> None:
-        """One push was applied that knew nothing of `tau` changes; less than none is none."""
+    def count(self, tau: int, times: int = 1) -> None:
+        """So many pushes were applied that knew nothing of `tau` changes; less than none is none."""
         self.last = max(tau, 0)
-        self.counts[min(self.last.bit_length(), BINS - 1)] += 1
+        self.counts[min(self.last.bit_length(), BINS - 1)] += times
 
     def count_all(self, ages: npt.NDArray[np.int64]) -> None:
         """Count each of many, none below 0."""

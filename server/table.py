@@ -7,6 +7,7 @@ knows nothing of sessions or time. `versions`, where it is kept, counts the chan
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ class Table:
 
     def replace(self, push: Push) -> Rows:
         """Assign all rows between two bounds by a push that `check` has passed; the rows as they were."""
-        return self._pages.replace(push.first - self.first, np.require(push.values, requirements="A"))
+        return self._pages.replace(push.first - self.first, kernels.aligned(push.values))
 
     def join(self) -> Rows:
         """All rows in one array, from now on."""
@@ -131,15 +132,15 @@ class Table:
             self._check_rows(push.rows)
             if push.operation == "gradient" and (np.diff(push.rows) <= 0).any():
                 raise BadRequest("rows of a gradient must be ascending and distinct")
-        if not kernels.all_finite(np.require(push.values, requirements="A")):
+        if not kernels.all_finite(kernels.aligned(push.values)):
             raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
 
     def write(self, push: Push) -> None:
         """Carry out a push that `check` has passed."""
-        values = np.require(push.values, requirements="A")
+        values = kernels.aligned(push.values)
         if push.operation == "gradient":
             rows = self.local(push)
-            self.step(rows, values, push.rate, np.ones(len(rows), np.float32))
+            self.step(rows, values, push.rate, ones(len(rows)))
         elif push.rows is None:
             low, high = self._range(push.first, push.last)
             if push.operation == "assign":
@@ -155,12 +156,12 @@ class Table:
         """Let the optimizer step distinct local rows; `gradients` (rows, parameters), `scales` (rows,)."""
         self._step(self.join(), rows, gradients, rate, scales)
         if self.versions is not None:
-            self.versions[rows] += 1
+            kernels.count(self.versions, rows)
 
     def local(self, request: Pull | Push) -> Indices:
         """The rows of a request that was checked, counted from this table's first."""
         if request.rows is None:
-            return np.arange(*self._range(request.first, request.last))
+            return numbers(*self._range(request.first, request.last))
         return self._local(request.rows)
 
     def parameters_of(self, rows: Indices) -> Rows:
@@ -173,7 +174,7 @@ class Table:
         return first - self.first, last - self.first
 
     def _check_rows(self, rows: Indices) -> None:
-        if not kernels.within(np.require(rows, requirements="A"), self.first, self.last):
+        if not kernels.within(kernels.aligned(rows), self.first, self.last):
             raise BadRequest(f"some rows are not on this shard, which has {self.first}..{self.last}")
 
     def _local(self, rows: Indices) -> Indices:
@@ -183,3 +184,15 @@ class Table:
     def _fits(self, count: int) -> None:
         if count * self._travelling * self.dtype.itemsize > MAX_FRAME_BYTES:
             raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")
+
+
+@lru_cache(maxsize=8)
+def ones(count: int) -> Scales:
+    """So many ones, shape (count,), the same array every time: nobody writes into it."""
+    return np.ones(count, np.float32)
+
+
+@lru_cache(maxsize=8)
+def numbers(first: int, last: int) -> Indices:
+    """first to last - 1, shape (last - first,), the same array every time: nobody writes into it."""
+    return np.arange(first, last)
