@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from common.errors import UsageError
-from launch.bench_convnet import Pace, Watch
+from launch.bench_convnet import Pace, Watch, drawn, loaded
 from launch.bench_dense import MODES, DenseBenchConfig, summary, table
 
 
@@ -39,3 +39,13 @@ def test_a_process_that_ends_meanwhile_takes_nothing_off_what_the_others_used() 
         watch = Watch()
         child.communicate(b"\n")
     assert watch.pace(1).cpu_ms >= 0
+
+
+def test_what_is_made_ready_image_by_image_is_what_lies_in_memory() -> None:
+    """Both ways end at the same tensors; only the work that they make differs."""
+    torch = pytest.importorskip("torch")
+    every = next(drawn(3, 20_000))[0]  # of 10,000 images: of 8 that the loader draws, hardly one is not among them
+    made, labels = next(loaded(3, 8))
+    assert (made.shape, labels.dtype) == ((8, 1, 28, 28), torch.int64)
+    found = [(every - image).abs().flatten(1).amax(1).min() < 1e-6 for image in made]
+    assert sum(found) >= 3, found
