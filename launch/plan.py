@@ -1,8 +1,8 @@
 """How long an epoch takes on machines that one does not have yet: the block schedule, played through with a clock.
 
-Everybody does in the model what they do in training: the real `Schedule` grants blocks, a worker keeps some of them to
-train, pulls the rows that it has not got, computes one block at a time and pushes; a pull waits for its partition's
-version.
+Everybody does in the model what they do in training: the real `Schedule` grants blocks, a worker keeps as many of them
+to train as `Ahead` says, pulls the rows that it has not got, computes one block at a time and pushes; a pull waits for
+its partition's version.
 Links, shards and workers are queues that serve at a rate. Pure: no network, no clock, no files.
 """
 
@@ -19,8 +19,8 @@ from functools import partial
 from common.dataset import MAX_PARTITION_ROWS
 from common.sharding import Sharding
 from server.schedule import Block, Schedule
+from worker.ahead import Ahead
 from worker.kept import Kept, most
-from worker.trainer import TASKS
 
 Resource = tuple[str, int]
 
@@ -135,6 +135,7 @@ class _Play:
         self._computing = [False] * cluster.workers
         size = cluster.words * cluster.row_bytes // cluster.partitions
         self._kept: list[Kept[None]] = [Kept(most(size)) for _ in range(cluster.workers)]
+        self._ahead = [Ahead(size) for _ in range(cluster.workers)]
         self.now = 0.0
         self.pulled = self.pushed = 0
         self.busy: dict[Resource, float] = defaultdict(float)
@@ -165,7 +166,8 @@ class _Play:
 
     def _ask(self, worker: int) -> None:
         """A worker keeps one question open while it has few blocks to train."""
-        if not self._asking[worker] and len(self._tasks[worker]) < TASKS:
+        pulled = sum(len(task.partitions - task.own) for task in self._tasks[worker])
+        if not self._asking[worker] and len(self._tasks[worker]) < self._ahead[worker].tasks(pulled):
             self._asking[worker] = True
             self._after(self._of.round_trip_s / 2, partial(self._asked, worker))
 
@@ -223,10 +225,13 @@ class _Play:
         self._computing[worker] = True
         for partition in task.own:
             kept.take((partition, task.block.round))
-        self._use([("worker", worker)], entries / self._of.entries_per_second, partial(self._computed, worker, task))
+        seconds = entries / self._of.entries_per_second
+        self._ahead[worker].trained(seconds)
+        self._use([("worker", worker)], seconds, partial(self._computed, worker, task))
 
     def _computed(self, worker: int, task: _Task) -> None:
         self._computing[worker] = False
+        answered = partial(self._answered, worker, task, self.now)
         self._tasks[worker].remove(task)
         needed = {(partition, other.block.round) for other in self._tasks[worker] for partition in other.own}
         for partition in task.partitions:
@@ -238,15 +243,15 @@ class _Play:
                 link: list[Resource] = [("worker link, out", worker), ("server link, in", shard)]
                 served = partial(
                     self._use, [("server", shard)], size / self._of.served_per_second,
-                    partial(self._pushed, task, partition, left),
+                    partial(self._pushed, partition, left, answered),
                 )  # fmt: skip
                 came = partial(self._after, self._of.round_trip_s / 2, served)
                 self._use(link, size / self._goodput, came)
         self._ask(worker)
         self._compute(worker)
 
-    def _pushed(self, task: _Task, partition: int, left: list[int]) -> None:
-        """A part of a push is in the table; the last one ends the lease, by a report."""
+    def _pushed(self, partition: int, left: list[int], answered: Callable[[], None]) -> None:
+        """A part of a push is in the table; the worker hears of the last one."""
         left[0] -= 1
         unpushed = self._unpushed.pop(partition, len(self._parts[partition])) - 1
         if unpushed:
@@ -256,7 +261,13 @@ class _Play:
             for waiting, its_task in self._parked.pop(partition, []):
                 self._pull(waiting, its_task, partition)
         if not left[0]:
-            self._after(self._of.round_trip_s, partial(self._reported, task))
+            self._after(self._of.round_trip_s / 2, answered)
+
+    def _answered(self, worker: int, task: _Task, pushed: float) -> None:
+        """All of a block is in the tables: the report ends its lease."""
+        self._ahead[worker].pushed(self.now - pushed)
+        self._after(self._of.round_trip_s / 2, partial(self._reported, task))
+        self._ask(worker)
 
     def _reported(self, task: _Task) -> None:
         self._schedule.finish(task.lease)

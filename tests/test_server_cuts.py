@@ -16,7 +16,7 @@ from common.dataset import Dataset
 from common.errors import OutputError
 from common.rounds import epoch_rounds
 from server import cuts
-from worker.trainer import TASKS
+from worker.ahead import TASKS
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ And which rows it trains where blocks of others come back to be trained again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,16 +16,19 @@ import scipy.sparse
 from handmade import write_dataset
 
 from common import messages as m
+from common.dataset import Dataset
 from common.errors import Finishing
 from common.options import TrainingOptions
 from common.rows import RowLayout
 from server.schedule import LEASES_PER_WORKER, Schedule
-from worker import trainer
+from worker import ahead, trainer
+from worker.ahead import TASKS, TASKS_OF_MANY_BYTES
 from worker.stores import Reply, Rows
-from worker.trainer import STUCK_S, TASKS, TASKS_OF_MANY_BYTES, BlockTrainer
+from worker.trainer import STUCK_S, BlockTrainer
 
 TICK_S = 0.3
 PATIENCE_S = 2 * STUCK_S
+BLOCK_S, UNTIL_S = 0.1, 10.0
 
 
 class Far:
@@ -62,6 +66,43 @@ class Far:
         self.now += TICK_S
         if self.now > self._until_s:
             raise Finishing("seen enough")
+
+
+class Slow(Far):
+    """One to which a push is answered after `way_s`; time passes while blocks are trained, too."""
+
+    def __init__(self, width: int, partitions: int, way_s: float) -> None:
+        super().__init__(width, partitions, rows_come=True, until_s=UNTIL_S)
+        self._way_s, self._leases = way_s, 0
+        self._answers: list[tuple[float, Reply[None]]] = []
+        self.tasks: list[int] = []
+
+    def lease(self) -> Reply[m.Granted | m.Done]:
+        reply = super().lease()
+        self._leases += reply.done
+        self.tasks.append(self._leases - len(self.pushed))
+        return reply
+
+    def push_block(self, operation: str, lease: m.Granted, changes: object) -> Reply[None]:
+        self._answers.append((self.now + self._way_s, reply := super().push_block(operation, lease, changes)))
+        return reply
+
+    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
+        self._schedule.finish(report(1, 1).lease)
+        return Reply(m.Noted(stop=False, epoch=0, entries=0), 0)
+
+    def poll(self) -> None:
+        self._pass(BLOCK_S)
+
+    def wait(self) -> None:
+        self._pass(BLOCK_S / 10)
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now > self._until_s:
+            raise Finishing("seen enough")
+        for due, reply in self._answers:
+            reply.missing = int(due > self.now)
 
 
 class Returned:
@@ -114,27 +155,36 @@ class Returned:
 
 def test_blocks_that_come_back_are_trained_beside_later_rounds_of_their_partition(tmp_path: Path) -> None:
     """The second one needs what the first one makes of partition 0, of which a later round is here by then."""
-    diagonal = scipy.sparse.eye(64, dtype=np.float32, format="coo")
-    words = [f"w{number:02}" for number in range(64)]
-    dataset = write_dataset(tmp_path / "data", diagonal, np.ones(64), words, partitions=32)
-    store = Returned(RowLayout.of(TrainingOptions(dim=4)).width)
+    store = Returned(WIDTH)
     stored: Any = store
-    assert BlockTrainer(stored, dataset, TrainingOptions(dim=4), 0, 0).run() == "complete"
+    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS, 0, 0).run() == "complete"
     assert store.pushed == [2, 0, 1]
     assert (0, 1) not in store.pulled  # (first row, version): partition 0 at round 1 is what the worker made of it
 
 
+OPTIONS = TrainingOptions(dim=4)
+WIDTH, PARTITIONS = RowLayout.of(OPTIONS).width, 32
+
+
 def play(folder: Path, monkeypatch: pytest.MonkeyPatch, *, rows_come: bool) -> Far:
     """What a worker has asked for and pushed in the time of its patience."""
-    diagonal = scipy.sparse.eye(64, dtype=np.float32, format="coo")
-    words = [f"w{number:02}" for number in range(64)]
-    dataset = write_dataset(folder / "data", diagonal, np.ones(64), words, partitions=32)
-    options = TrainingOptions(dim=4)
-    far = Far(RowLayout.of(options).width, dataset.layout.partitions, rows_come=rows_come, until_s=PATIENCE_S)
+    far = Far(WIDTH, PARTITIONS, rows_come=rows_come, until_s=PATIENCE_S)
+    play_with(far, folder, monkeypatch)
+    return far
+
+
+def play_with(far: Far, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train through a store, by its clock, until it has seen enough."""
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
     store: Any = far
-    assert BlockTrainer(store, dataset, options, 0, 0).run() == "seen enough"
-    return far
+    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS, 0, 0).run() == "seen enough"
+
+
+def diagonal_dataset(folder: Path) -> Dataset:
+    """Blocks that take no time."""
+    diagonal = scipy.sparse.eye(2 * PARTITIONS, dtype=np.float32, format="coo")
+    words = [f"w{number:02}" for number in range(2 * PARTITIONS)]
+    return write_dataset(folder / "data", diagonal, np.ones(2 * PARTITIONS), words, partitions=PARTITIONS)
 
 
 def test_blocks_on_their_way_back_keep_nobody_from_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +204,15 @@ def test_a_worker_has_few_blocks_to_train_and_asks_on_only_when_stuck(
 
 
 def test_fewer_blocks_where_their_rows_are_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(ahead, "AHEAD_BYTES", 1)
     far = play(tmp_path, monkeypatch, rows_come=False)
     assert sum(asked <= STUCK_S for asked in far.asked) == TASKS_OF_MANY_BYTES < TASKS
+
+
+@pytest.mark.parametrize(("blocks", "expected"), [(0.5, TASKS), (2.5, 5)])
+def test_a_worker_has_more_blocks_ahead_where_its_pushes_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: float, expected: int
+) -> None:
+    slow = Slow(WIDTH, PARTITIONS, blocks * BLOCK_S)
+    play_with(slow, tmp_path, monkeypatch)
+    assert max(slow.tasks) == expected

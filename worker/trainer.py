@@ -21,6 +21,7 @@ from common.options import TrainingOptions
 from common.rows import RowLayout
 
 from . import kernels
+from .ahead import Ahead
 from .buffers import copied
 from .kept import Kept, most
 from .minibatch import BatchTrainer
@@ -31,9 +32,6 @@ from .tally import MakeReport, check_finite
 Indices = npt.NDArray[np.int64]
 
 PORTION_ENTRIES = 1 << 18
-TASKS, TASKS_OF_MANY_BYTES = 3, 2
-AHEAD_BYTES = 16 << 20
-"""With more rows pulled for them, tasks count as those of many bytes."""
 STUCK_S = 1.0
 
 
@@ -68,6 +66,16 @@ class Task:
 
 
 @dataclass
+class Unreported:
+    """A trained block: its push, the report to be made of it, and how long the push has been seen to take."""
+
+    push: Reply[None]
+    report: MakeReport
+    pushed: float
+    took_s: float = 0.0
+
+
+@dataclass
 class Trained:
     """Rows that were trained here, and the push that reads them."""
 
@@ -89,9 +97,10 @@ class BlockTrainer:
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
         self._tasks: list[Task] = []
-        self._partition_bytes = int(np.diff(dataset.layout.bounds).max()) * self._layout.width * 4
-        self._kept: Kept[Trained] = Kept(most(self._partition_bytes))
-        self._unreported: list[tuple[Reply[None], MakeReport]] = []
+        partition_bytes = int(np.diff(dataset.layout.bounds).max()) * self._layout.width * 4
+        self._ahead = Ahead(partition_bytes)
+        self._kept: Kept[Trained] = Kept(most(partition_bytes))
+        self._unreported: list[Unreported] = []
         self._reports: list[Reply[m.Noted]] = []
         self._asked: Reply[m.Granted | m.Done] | None = None
         self._reason = ""
@@ -124,20 +133,20 @@ class BlockTrainer:
                 self._reason = answer.reason
         if self._asked is None and not self._reason and (len(self._tasks) < self._tasks_at_most or self._is_stuck()):
             self._asked = self._store.lease()
-        waiting = []
-        for push, report in self._unreported:
-            if push.done:
-                push.get()
-                self._reports.append(self._store.report(report))
+        now = time.perf_counter()
+        for trained in self._unreported:
+            if trained.push.done:
+                trained.push.get()
+                self._ahead.pushed(trained.took_s)
+                self._reports.append(self._store.report(trained.report))
             else:
-                waiting.append((push, report))
-        self._unreported = waiting
+                trained.took_s = now - trained.pushed
+        self._unreported = [trained for trained in self._unreported if not trained.push.done]
         self._reports = settled(self._reports)
 
     @property
     def _tasks_at_most(self) -> int:
-        pulled = sum(len(task.pulled) for task in self._tasks)
-        return TASKS if pulled * self._partition_bytes < AHEAD_BYTES else TASKS_OF_MANY_BYTES
+        return self._ahead.tasks(sum(len(task.pulled) for task in self._tasks))
 
     def _is_stuck(self) -> bool:
         """Whether no rows have come for a while: what all of them wait for may be a block that somebody gave back."""
@@ -185,12 +194,14 @@ class BlockTrainer:
         self._trained = time.perf_counter()
         push = self._give(granted, local, before)
         norms = [kernels.mean_norm(r, self._layout.columns, self._options.dim) for r in local.values()]
-        seconds = time.perf_counter() - began
+        now = time.perf_counter()
+        seconds = now - began
+        self._ahead.trained(seconds)
 
         def report(sequence: int, sent: int) -> m.Report:
             return m.Report(sequence, granted.lease, entries, loss, floor, float(np.mean(norms)), seconds, sent)
 
-        self._unreported.append((push, report))
+        self._unreported.append(Unreported(push, report, now))
 
     def _rows(self, task: Task, partition: int) -> Rows:
         """The rows of a partition of a task that is ready."""
