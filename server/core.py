@@ -19,8 +19,9 @@ from .consistency import Consistency
 from .cuts import LAST_CHECKPOINT, Cuts, Snapshot
 from .exchange import Exchange
 from .news import News
-from .parking import MayWait, Outgoing, Parked, Parking, told_once
+from .parking import MayWait, Parked, Parking
 from .progress import Progress
+from .replies import Outgoing, Replies
 from .sessions import Peer, Session, Sessions, is_new
 from .status import checkpoint_facts, worker_sample
 from .stream import Stream
@@ -49,7 +50,7 @@ class Core:
         self.ending: str | None = None
         self.finishing: str | None = None
         self.parking = Parking()
-        self._out: list[Outgoing] = []
+        self._replies = Replies()
         self._bytes_of_the_gone = 0
         self.checkpoint_s = -1.0
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
@@ -74,7 +75,7 @@ class Core:
         if reply is not None:
             self._reply(peer, number, message, reply)
         self._unpark()
-        return self._drain()
+        return self._replies.take()
 
     def refuse(self, error: GlovewireError) -> m.Refused:
         """The reply for a request that could not be carried out."""
@@ -93,7 +94,8 @@ class Core:
         if self.ending is not None and not self.sessions.workers:
             self.finishing = self.finishing or self.ending
         self._unpark()
-        return self._drain()
+        self._replies.let_go()
+        return self._replies.take()
 
     def samples(self, now: float) -> list[m.Message]:
         """What is to be said on the stream: events at once, losses at most ten times a second."""
@@ -105,12 +107,13 @@ class Core:
         """A checkpoint is on disk, after `seconds`, or could not be written: tell those who asked, and the stream."""
         reply = m.Checkpointed(label) if error is None else self.refuse(error)
         asked = self.cuts.written(label, on_disk=error is None)
-        self._out.extend(Outgoing(peer, number, reply) for peer, number in asked)
+        for peer, number in asked:
+            self._replies.send(Outgoing(peer, number, reply))
         if error is None:
             self.counters["checkpoints"] += 1
             self.checkpoint_s = seconds
         self.news.say(now, "checkpoint", label, f"in {seconds:.2f} s" if error is None else f"not written: {error}")
-        return self._drain()
+        return self._replies.take()
 
     def finish(self, reason: str, *, at_once: bool = False) -> list[Outgoing]:
         """End the run: no new work for anybody. Rows in exclusive order first come to one round, unless `at_once`."""
@@ -119,7 +122,7 @@ class Core:
         else:
             self._end(reason)
         self._unpark()
-        return self._drain()
+        return self._replies.take()
 
     @property
     def bytes_from_workers(self) -> int:
@@ -261,7 +264,7 @@ class Core:
         """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
         if self.finishing is not None:
             for peer, number in self.cuts.give_up():
-                self._out.append(Outgoing(peer, number, self.refuse(Finishing(LAST_CHECKPOINT))))
+                self._replies.send(Outgoing(peer, number, self.refuse(Finishing(LAST_CHECKPOINT))))
         for parked, reply in self.parking.retry(self._retry):
             if self.sessions.is_open(parked.session, parked.peer):
                 self._reply(parked.peer, parked.number, parked.message, reply)
@@ -269,7 +272,7 @@ class Core:
     def _reply(self, peer: Peer, number: int, request: m.Message, reply: m.Message) -> None:
         if isinstance(request, m.Push):
             self.tally.answered(self.sessions.name_at(peer) or STRANGER, reply)
-        self._out.append(Outgoing(peer, number, reply))
+        self._replies.answer(request, Outgoing(peer, number, reply))
 
     def _retry(self, parked: Parked) -> m.Message | None:
         if not self.sessions.is_open(parked.session, parked.peer):
@@ -293,7 +296,3 @@ class Core:
             self.news.say_of_worker(now, kind, session.name, text)
             if self.identity.shard == 0:
                 self.news.add([worker_sample(session, now - self.news.started, now, kind)])
-
-    def _drain(self) -> list[Outgoing]:
-        out, self._out = self._out, []
-        return told_once(out)

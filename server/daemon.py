@@ -28,8 +28,8 @@ from .core import Core
 from .cuts import Snapshot
 from .offenders import Offenders
 from .outbox import Outbox
-from .parking import Outgoing
 from .record import Record
+from .replies import Outgoing
 from .sessions import Peer
 from .writer import Writer, Written
 

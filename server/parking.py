@@ -1,6 +1,6 @@
 """Requests that wait for something to change: pulls for a version, leases for a block, creators for first values.
 
-Bounded; no clock, no I/O. And replies on their way out.
+Bounded; no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from common.errors import LimitExceeded
-from common.messages import Applied, Create, Lease, Message, Pull, Rows
+from common.messages import Create, Lease, Message, Pull
 
 from .sessions import Peer, Session
 
@@ -17,15 +17,6 @@ MAX_PARKED = 4096
 MAX_PARKED_PER_SESSION = 256
 
 MayWait = Pull | Lease | Create
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """A reply on its way."""
-
-    peer: Peer
-    number: int
-    message: Message
 
 
 @dataclass(frozen=True)
@@ -70,14 +61,3 @@ class Parking:
                 self._waiting.append(parked)
             else:
                 yield parked, reply
-
-
-def told_once(out: list[Outgoing]) -> list[Outgoing]:
-    """Replies without the word that a push is in, where the rows that it asked for are among them and say so, too."""
-    with_rows = {(each.peer, each.number) for each in out if isinstance(each.message, Rows)}
-
-    def is_said(each: Outgoing) -> bool:
-        reply = each.message
-        return isinstance(reply, Applied) and not reply.late and (each.peer, each.number) in with_rows
-
-    return [each for each in out if not is_said(each)] if len(out) > 1 else out

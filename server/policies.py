@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,18 @@ def combined(parts: Sequence[Part], *, mean: bool) -> Part:
     """
     if len(parts) == 1:
         return parts[0]
+    first = parts[0]
+    if all(part.rows is first.rows and part.scales is first.scales for part in parts):  # of one range, none scaled
+        rows, scales, total = first.rows, first.scales, reduce(np.add, (part.gradients for part in parts))
+    else:
+        rows, scales, total = _united(parts)
+    if mean:
+        total /= total.dtype.type(len(parts))
+    return Part(rows, total, scales)
+
+
+def _united(parts: Sequence[Part]) -> tuple[Indices, Scales, Rows]:
+    """All rows in any part, the mean scale of each, and the sum of the gradients, each in the proportion of its own."""
     rows = np.unique(np.concatenate([part.rows for part in parts]))
     places = [np.searchsorted(rows, part.rows) for part in parts]
     count, scales = np.zeros((2, len(rows)), np.float32)
@@ -61,9 +74,7 @@ def combined(parts: Sequence[Part], *, mean: bool) -> Part:
     for part, at in zip(parts, places, strict=True):
         share = np.divide(part.scales, scales[at], out=np.ones_like(part.scales), where=scales[at] > 0)
         kernels.add_rows(total, at, part.gradients if (share == 1).all() else part.gradients * share[:, None])
-    if mean:
-        total /= total.dtype.type(len(parts))
-    return Part(rows, total, scales)
+    return rows, scales, total
 
 
 class Policy:

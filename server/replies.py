@@ -1,0 +1,56 @@
+"""Replies on their way out, in their order; a word that rows will say as well waits for them a little while. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from common.messages import Applied, Message, Push, Rows
+
+from .sessions import Peer
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A reply on its way."""
+
+    peer: Peer
+    number: int
+    message: Message
+
+
+@dataclass
+class Replies:
+    """What goes out next, and what waits.
+
+    A push that asks for rows is answered by them: where workers go in step they come when the others have pushed,
+    mostly within a millisecond. To tell before that the push is in costs both ends as much again. Whoever would have to
+    wait longer is told by `let_go`.
+    """
+
+    _out: list[Outgoing] = field(default_factory=list)
+    _held: dict[tuple[Peer, int], Outgoing] = field(default_factory=dict)
+
+    def answer(self, request: Message, reply: Outgoing) -> None:
+        """Send the reply to a request; that to a push that asks for rows may wait for them."""
+        asks = isinstance(request, Push) and request.then_pull
+        if asks and isinstance(reply.message, Applied) and not reply.message.late:
+            self._held[reply.peer, reply.number] = reply
+        else:
+            self.send(reply)
+
+    def send(self, reply: Outgoing) -> None:
+        """Send a reply now: rows in place of the word that waits for them, anything else behind it."""
+        held = self._held.pop((reply.peer, reply.number), None)
+        if held is not None and not isinstance(reply.message, Rows):
+            self._out.append(held)
+        self._out.append(reply)
+
+    def let_go(self) -> None:
+        """Some time has passed: what waits is sent without the rows."""
+        self._out.extend(self._held.values())
+        self._held.clear()
+
+    def take(self) -> list[Outgoing]:
+        """What has to be sent now."""
+        out, self._out = self._out, []
+        return out
