@@ -16,7 +16,7 @@ from common.modes import POLICIES, Mode
 from common.sharding import Sharding
 from server import policies
 from server.modes import Arrived
-from server.policies import Part, Policy, combined
+from server.policies import Policy
 from server.table import Table
 
 RATE = 0.5
@@ -143,22 +143,6 @@ def test_a_gradient_whose_age_cannot_be_is_refused(policy: str, push: m.Push, co
     judge, _ = make(policy)
     with pytest.raises(BadRequest, match=complaint):
         judge.check(push, 5)
-
-
-# ---- several at once
-
-
-def test_together_gradients_are_their_mean_or_sum_over_all_rows_and_each_has_its_own_scale() -> None:
-    """Row 2 stands in both, with scales 1 and 1/2: the step is exactly the sum of scaled gradients."""
-    one = Part(np.array([0, 2]), np.array([[1, 2], [3, 4]], np.float32), np.array([1, 1], np.float32))
-    two = Part(np.array([2, 3]), np.array([[5, 6], [7, 8]], np.float32), np.array([0.5, 0.25], np.float32))
-    for mean, share in ((False, 1), (True, 2)):
-        both = combined([one, two], mean=mean)
-        np.testing.assert_array_equal(both.rows, [0, 2, 3])
-        steps = both.scales[:, None] * both.gradients * share
-        np.testing.assert_allclose(steps, [[1, 2], [3 + 2.5, 4 + 3], [7 / 4, 2]], rtol=1e-6)
-        np.testing.assert_allclose(both.scales, [1, 0.75, 0.25])
-    assert combined([one], mean=True) is one
 
 
 # ---- through whole shards
