@@ -44,7 +44,7 @@ def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[s
     with _client(servers, keys) as client:
         found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
     for address, one in zip(servers, found, strict=True):
-        for line in _describe(address, one):
+        for line in described(address, one):
             click.echo(printable(line))
     return {"shards": found}
 
@@ -134,7 +134,8 @@ def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, A
     return found
 
 
-def _describe(address: str, one: dict[str, Any]) -> list[str]:
+def described(address: str, one: dict[str, Any]) -> list[str]:
+    """What a shard at `address` says of itself in `one`, as lines for people."""
     counters = ", ".join(f"{name} {count}" for name, count in sorted(one["counters"].items())) or "none yet"
     pushes = one["pushes"]
     lines = [
@@ -156,14 +157,12 @@ def _describe(address: str, one: dict[str, Any]) -> list[str]:
 def _progress(one: dict[str, Any]) -> list[str]:
     """How far the training is; of a dense model nobody knows how many examples there will be."""
     rate = one["entries"] / one["seconds"] if one["seconds"] else 0.0
-    if not one["total"]:
-        return [
-            f"  training  {one['entries']:,} examples, {rate:,.0f} examples/s",
-            f"  loss      {one['loss']:.5f}; mean norm of gradients {one['norm']:.3f}",
-        ]
-    return [
-        f"  training  epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries, "
-        f"{rate / 1e6:.2f} M entries/s",
-        f"  loss      {one['loss']:.5f}; with the vectors at zero {one['bias_only_loss']:.5f}; "
-        f"mean vector norm {one['norm']:.3f}",
-    ]
+    if one["total"]:
+        done = f"epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries"
+        pace = f"{rate / 1e6:.2f} M entries/s"
+        beside = f"with the vectors at zero {one['bias_only_loss']:.5f}; mean vector norm {one['norm']:.3f}"
+    else:
+        done, pace = f"{one['entries']:,} examples", f"{rate:,.0f} examples/s"
+        beside = f"mean norm of gradients {one['norm']:.3f}"
+    loss = f"{one['loss']:.5f}; {beside}" if one["loss"] else "none yet"
+    return [f"  training  {done}, {pace}", f"  loss      {loss}"]
