@@ -13,6 +13,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     for setting in given.settings:
         rate, workers, servers = setting.split(":")
-        measured = train(given.dataset, rate, int(workers), int(servers), given.epochs)
+        with machines(int(workers) + int(servers), rate):
+            measured = train(given.dataset, int(workers), int(servers), given.epochs)["seconds"] / given.epochs
         planned = plan(given.dataset, rate, workers, servers)
         ratio = planned["epoch_seconds"] / measured
         print(
@@ -56,30 +59,50 @@ def plan(dataset: Path, rate: str, workers: str, servers: str) -> dict[str, Any]
     return found
 
 
-def train(dataset: Path, rate: str, workers: int, servers: int, epochs: int) -> float:
-    """Seconds of an epoch; shards on the first machines, workers on the others."""
-    links("up", str(workers + servers), rate)
+def train(
+    dataset: Path, workers: int, servers: int, epochs: int, *options: object, seconds: float = 600
+) -> dict[str, Any]:  # fmt: skip
+    """What the first shard says at the end; shards, with these `options`, on the first machines, then workers.
+
+    After so many `seconds` it is told to finish.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        addresses = [f"tcp://10.77.0.{number}:5555" for number in range(1, servers + 1)]
+        told = ["--insecure", "--epochs", epochs, "--json", *options]
+        shards = [
+            on(
+                shard + 1,
+                "server",
+                dataset,
+                "--out",
+                Path(folder) / "run",
+                *told,
+                "--shard",
+                f"{shard}/{servers}",
+                "--bind",
+                address,
+                "--publish",
+                f"{address[:-1]}6",
+            )
+            for shard, address in enumerate(addresses)
+        ]
+        where = [word for address in addresses for word in ("--server", address)]
+        others = [on(servers + rank + 1, "worker", dataset, *where, "--timeout", 120) for rank in range(workers)]
+        try:
+            shards[0].wait(seconds)
+        except subprocess.TimeoutExpired:
+            on(1, "finish", *addresses).communicate()
+        said = [process.communicate(timeout=600)[0] for process in [*shards, *others]]
+        found: dict[str, Any] = json.loads(said[0].splitlines()[-1])
+        return found
+
+
+@contextmanager
+def machines(count: int, *rate: str) -> Iterator[None]:
+    """So many machines with links of a rate, or of none, while it lasts."""
+    links("up", str(count), *rate)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            addresses = [f"tcp://10.77.0.{number}:5555" for number in range(1, servers + 1)]
-            common = ["server", dataset, "--out", Path(folder) / "run", "--insecure", "--epochs", epochs, "--json"]
-            shards = [
-                on(
-                    shard + 1,
-                    *common,
-                    "--shard",
-                    f"{shard}/{servers}",
-                    "--bind",
-                    address,
-                    "--publish",
-                    f"{address[:-1]}6",
-                )
-                for shard, address in enumerate(addresses)
-            ]
-            where = [word for address in addresses for word in ("--server", address)]
-            others = [on(servers + rank + 1, "worker", dataset, *where, "--timeout", 120) for rank in range(workers)]
-            said = [process.communicate(timeout=600)[0] for process in [*shards, *others]]
-            return float(json.loads(said[0].splitlines()[-1])["seconds"]) / epochs
+        yield
     finally:
         links("down")
 

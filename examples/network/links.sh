@@ -1,7 +1,7 @@
 #!/bin/sh
 # Machines on a network of a given speed, made of network namespaces on this one. Root, iproute2; nothing is kept.
 #
-#   links.sh up COUNT RATE      machines 1..COUNT at 10.77.0.1 .., each with a link of RATE (100mbit) in both directions
+#   links.sh up COUNT [RATE]    machines 1..COUNT at 10.77.0.1 .., each with a link of RATE (100mbit) in both directions
 #   links.sh run NUMBER COMMAND...
 #   links.sh down
 set -eu
@@ -21,6 +21,7 @@ up() {
     ip -n "$space" addr add "10.77.0.$number/24" dev eth0
     ip -n "$space" link set lo up
     ip -n "$space" link set eth0 up
+    if [ -z "$2" ]; then continue; fi
     # A bucket of 10 ms: a smaller one slows bulk traffic below the rate.
     tc qdisc add dev "$outside" root tbf rate "$2" burst 256kb latency 50ms
     ip netns exec "$space" tc qdisc add dev eth0 root tbf rate "$2" burst 256kb latency 50ms
@@ -28,13 +29,15 @@ up() {
 }
 
 down() {
+  # With a space its links go only some time later; who makes machines again at once wants them gone.
+  for outside in $(ip -o link show | grep -o "gw-out[0-9]*"); do ip link del "$outside"; done
   for space in $(ip netns list | grep -o "^$NAME-[0-9]*"); do ip netns del "$space"; done
   if command -v iptables > /dev/null; then iptables -D FORWARD -i "$NAME" -o "$NAME" -j ACCEPT 2> /dev/null || true; fi
   if ip link show "$NAME" > /dev/null 2>&1; then ip link del "$NAME"; fi
 }
 
 case "${1:-}" in
-  up) up "$2" "$3" ;;
+  up) up "$2" "${3:-}" ;;
   down) down ;;
   run) number="$2"; shift 2; exec ip netns exec "$NAME-$number" "$@" ;;
   *) sed -n '2,7p' "$0"; exit 2 ;;
