@@ -61,31 +61,21 @@ def plan(dataset: Path, rate: str, workers: str, servers: str) -> dict[str, Any]
 
 def train(
     dataset: Path, workers: int, servers: int, epochs: int, *options: object, seconds: float = 600
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What the first shard says at the end; shards, with these `options`, on the first machines, then workers.
 
     After so many `seconds` it is told to finish.
     """
     with tempfile.TemporaryDirectory() as folder:
         addresses = [f"tcp://10.77.0.{number}:5555" for number in range(1, servers + 1)]
-        told = ["--insecure", "--epochs", epochs, "--json", *options]
         shards = [
             on(
                 shard + 1,
-                "server",
-                dataset,
-                "--out",
-                Path(folder) / "run",
-                *told,
-                "--shard",
-                f"{shard}/{servers}",
-                "--bind",
-                address,
-                "--publish",
-                f"{address[:-1]}6",
+                "server", dataset, "--out", Path(folder) / "run", "--insecure", "--epochs", epochs, "--json", *options,
+                "--shard", f"{shard}/{servers}", "--bind", address, "--publish", f"{address[:-1]}6",
             )
             for shard, address in enumerate(addresses)
-        ]
+        ]  # fmt: skip
         where = [word for address in addresses for word in ("--server", address)]
         others = [on(servers + rank + 1, "worker", dataset, *where, "--timeout", 120) for rank in range(workers)]
         try:
@@ -93,6 +83,10 @@ def train(
         except subprocess.TimeoutExpired:
             on(1, "finish", *addresses).communicate()
         said = [process.communicate(timeout=600)[0] for process in [*shards, *others]]
+        if code := shards[0].returncode:
+            raise SystemExit(
+                f"the first shard ended with {code}: `glovewire info {dataset}` tells whether that is a dataset"
+            )
         found: dict[str, Any] = json.loads(said[0].splitlines()[-1])
         return found
 
