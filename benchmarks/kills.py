@@ -15,6 +15,7 @@ import random
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import psutil
 from handmade import random_dataset
 from processes import Flow, Running, until
 
-SHAPE = ["--servers", 2, "--workers", 3]
+SHAPE: list[str | float] = ["--servers", 2, "--workers", 3]
 PROCESSES = 5
 
 
@@ -45,7 +46,7 @@ def main() -> int:
 def compare(flow: Flow, kills: int, seed: int, epochs: int, deadline_s: float) -> dict[str, Any]:
     """Train undisturbed, then under fire; what came of it."""
     every = max(epochs // (2 * kills), 1)
-    options = [*SHAPE, "--epochs", epochs, "--checkpoint-every", every, "--json"]
+    options: list[str | float] = [*SHAPE, "--epochs", epochs, "--checkpoint-every", every, "--json"]
     flow.train("alone", *options).ends(0, seconds=deadline_s)
     began = time.monotonic()
     train = flow.train("hurt", *options)
@@ -67,7 +68,7 @@ def hurt(flow: Flow, train: Running, kills: int, draw: random.Random, epochs: in
     victims: list[str] = []
     for number in range(kills):
         goal = epochs * (number + draw.random()) / (kills + 1)
-        until(lambda goal=goal: epoch(flow) >= goal or not train.running, f"epoch {goal:.0f}", 120)
+        until(partial(come_to, flow, train, goal), f"epoch {goal:.0f}", 120)
         until(lambda: len(train.family()) == PROCESSES or not train.running, "every process runs", 120)
         if not train.running:
             return victims
@@ -75,6 +76,11 @@ def hurt(flow: Flow, train: Running, kills: int, draw: random.Random, epochs: in
         with_family(train, victims[-1])
         print(f"kill {number + 1:2d}  epoch {epoch(flow):5d}  {victims[-1]}", file=sys.stderr, flush=True)
     return victims
+
+
+def come_to(flow: Flow, train: Running, goal: float) -> bool:
+    """Whether it is in this epoch, or over."""
+    return epoch(flow) >= goal or not train.running
 
 
 def with_family(train: Running, role: str) -> None:
