@@ -8,6 +8,7 @@ whose holder is lost goes back to the front, before anything that depends on it.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from dataclasses import dataclass, field
 
 from common.rounds import Pair, epoch_rounds
@@ -44,6 +45,8 @@ class Schedule:
         """Begin at `start`: everything before it has been trained."""
         self._granted_to = [self.start] * self.partitions  # partition -> rounds granted
         self._last_holder = [""] * self.partitions
+        self._leases_on = [0] * self.partitions
+        self._leases_of: Counter[str] = Counter()
         self._floor = self.start  # first round that may still have ungranted blocks
         self._end = self.partitions * self.epochs
         self._left = self._blocks_from(self.start)
@@ -92,10 +95,9 @@ class Schedule:
         """
         if self._returned:
             return self._hold(heapq.heappop(self._returned), worker)
-        if sum(holder == worker for _, holder in self._held.values()) >= LEASES_PER_WORKER:
+        if self._leases_of[worker] >= LEASES_PER_WORKER:
             return None
-        holders = {p: holder for b, holder in self._held.values() for p in (b.a, b.b)}
-        best = min(self._candidates(), key=lambda block: self._cost(block, worker, holders), default=None)
+        best = min(self._candidates(), key=lambda block: self._cost(block, worker), default=None)
         if best is None:
             return None
         self._waiting[best.round].remove((best.a, best.b))
@@ -113,15 +115,14 @@ class Schedule:
 
     def finish(self, lease: int) -> Block:
         """Count the block of a lease as trained."""
-        block, _ = self._held.pop(lease)
         self._left -= 1
         self.completed += 1
-        return block
+        return self._let_go(lease)
 
     def release(self, worker: str) -> list[Block]:
         """Take back every lease of a worker that left or was lost."""
         mine = [lease for lease, (_, holder) in self._held.items() if holder == worker]
-        blocks = [self._held.pop(lease)[0] for lease in mine]
+        blocks = [self._let_go(lease) for lease in mine]
         for block in blocks:
             heapq.heappush(self._returned, block)
         return blocks
@@ -138,8 +139,18 @@ class Schedule:
         lease = self._next_lease
         self._next_lease += 1
         self._held[lease] = (block, worker)
-        self._last_holder[block.a] = self._last_holder[block.b] = worker
+        self._leases_of[worker] += 1
+        for partition in {block.a, block.b}:
+            self._leases_on[partition] += 1
+            self._last_holder[partition] = worker
         return lease, block
+
+    def _let_go(self, lease: int) -> Block:
+        block, worker = self._held.pop(lease)
+        self._leases_of[worker] -= 1
+        for partition in {block.a, block.b}:
+            self._leases_on[partition] -= 1
+        return block
 
     def _candidates(self) -> list[Block]:
         """Ungranted blocks of the next rounds whose predecessors have all been granted."""
@@ -158,8 +169,12 @@ class Schedule:
                 self._waiting.setdefault(index, list(pairs))
         return self._waiting[number]
 
-    def _cost(self, block: Block, worker: str, holders: dict[int, str]) -> tuple[int, int, int]:
+    def _cost(self, block: Block, worker: str) -> tuple[int, int, int]:
         """Blocks that wait for nobody else first, then early rounds, then those whose rows the worker has."""
-        foreign = sum(holders.get(p, worker) != worker for p in {block.a, block.b})
-        mine = sum(self._last_holder[p] == worker for p in {block.a, block.b})
+        foreign = mine = 0
+        for partition in {block.a, block.b}:
+            if self._last_holder[partition] == worker:
+                mine += 1
+            elif self._leases_on[partition]:
+                foreign += 1
         return foreign, block.round, -mine
