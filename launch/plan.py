@@ -3,7 +3,7 @@
 Everybody does in the model what they do in training: the real `Schedule` grants blocks, a worker keeps as many of them
 to train as `Ahead` says, pulls the rows that it has not got, computes one block at a time and pushes; a pull waits for
 its partition's version.
-Links, shards and workers are queues that serve at a rate. Pure: no network, no clock, no files.
+Shards and workers are queues that serve at a rate, links are shared by connections. Pure: no network, clock or files.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from server.schedule import Block, Schedule
 from worker.ahead import Ahead
 from worker.kept import Kept, most
 
+from .flows import Flows
+
 Resource = tuple[str, int]
 
 EPOCHS = 2
+MANY_PARTITIONS = 48
+"""With so many, one epoch has rounds enough to say how long it takes."""
 LINK_SHARE = 0.95
 """What TCP's headers leave of a link."""
 ENOUGH = 1.1
@@ -72,9 +76,9 @@ def forecast(cluster: Cluster) -> Forecast:
     play = _Play(cluster)
     play.run()
     busy: dict[str, float] = defaultdict(float)
-    for (kind, _), seconds in play.busy.items():
+    for (kind, _), seconds in [*play.busy.items(), *play.flows.busy.items()]:
         busy[kind] = max(busy[kind], seconds / play.now)
-    return Forecast(play.now / EPOCHS, play.pulled / EPOCHS, play.pushed / EPOCHS, dict(busy))
+    return Forecast(play.now / play.epochs, play.pulled / play.epochs, play.pushed / play.epochs, dict(busy))
 
 
 def servers_needed(cluster: Cluster) -> int:
@@ -121,7 +125,8 @@ class _Play:
 
     def __init__(self, cluster: Cluster) -> None:
         self._of = cluster
-        self._schedule = Schedule(cluster.partitions, EPOCHS, 0)
+        self.epochs = EPOCHS if cluster.partitions < MANY_PARTITIONS else 1
+        self._schedule = Schedule(cluster.partitions, self.epochs, 0)
         self._goodput = cluster.bytes_per_second * LINK_SHARE
         self._number = itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -139,6 +144,7 @@ class _Play:
         self.now = 0.0
         self.pulled = self.pushed = 0
         self.busy: dict[Resource, float] = defaultdict(float)
+        self.flows = Flows(lambda: self.now, self._after)
         sharding = Sharding(cluster.words, cluster.servers)
         bounds = [cluster.words * p // cluster.partitions for p in range(cluster.partitions + 1)]
         self._parts = [
@@ -157,12 +163,11 @@ class _Play:
     def _after(self, seconds: float, happens: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now + seconds, next(self._number), happens))
 
-    def _use(self, resources: list[Resource], seconds: float, happens: Callable[[], None]) -> None:
-        """Something happens when a job is done that takes each of the resources so long: both ends of a way."""
-        for resource in resources:
-            self._free[resource] = max(self.now, self._free[resource]) + seconds
-            self.busy[resource] += seconds
-        self._after(max(self._free[resource] for resource in resources) - self.now, happens)
+    def _use(self, resource: Resource, seconds: float, happens: Callable[[], None]) -> None:
+        """Something happens when a job is done that takes a resource so long."""
+        self._free[resource] = max(self.now, self._free[resource]) + seconds
+        self.busy[resource] += seconds
+        self._after(self._free[resource] - self.now, happens)
 
     def _ask(self, worker: int) -> None:
         """A worker keeps one question open while it has few blocks to train."""
@@ -205,10 +210,10 @@ class _Play:
         task.missing += len(parts) - 1
         for shard, size in parts:
             self.pulled += size
-            link: list[Resource] = [("server link, out", shard), ("worker link, in", worker)]
+            link = ("server link, out", shard), ("worker link, in", worker)
             arrived = partial(self._after, self._of.round_trip_s / 2, partial(self._arrived, worker, task))
-            sent = partial(self._use, link, size / self._goodput, arrived)
-            self._use([("server", shard)], size / self._of.served_per_second, sent)
+            sent = partial(self.flows.send, *link, size / self._goodput, arrived)
+            self._use(("server", shard), size / self._of.served_per_second, sent)
 
     def _arrived(self, worker: int, task: _Task) -> None:
         task.missing -= 1
@@ -227,7 +232,7 @@ class _Play:
             kept.take((partition, task.block.round))
         seconds = entries / self._of.entries_per_second
         self._ahead[worker].trained(seconds)
-        self._use([("worker", worker)], seconds, partial(self._computed, worker, task))
+        self._use(("worker", worker), seconds, partial(self._computed, worker, task))
 
     def _computed(self, worker: int, task: _Task) -> None:
         self._computing[worker] = False
@@ -240,13 +245,12 @@ class _Play:
         for partition in task.partitions:
             for shard, size in self._parts[partition]:
                 self.pushed += size
-                link: list[Resource] = [("worker link, out", worker), ("server link, in", shard)]
                 served = partial(
-                    self._use, [("server", shard)], size / self._of.served_per_second,
+                    self._use, ("server", shard), size / self._of.served_per_second,
                     partial(self._pushed, partition, left, answered),
                 )  # fmt: skip
                 came = partial(self._after, self._of.round_trip_s / 2, served)
-                self._use(link, size / self._goodput, came)
+                self.flows.send(("worker link, out", worker), ("server link, in", shard), size / self._goodput, came)
         self._ask(worker)
         self._compute(worker)
 

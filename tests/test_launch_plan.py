@@ -47,6 +47,14 @@ def test_a_slow_link_takes_what_its_bytes_take() -> None:
     assert servers_needed(CLUSTER) == 1
 
 
+def test_connections_that_share_links_leave_a_part_of_them_idle() -> None:
+    """Two workers push to two shards: now and then both to the same one, whose link is then all that works."""
+    slow = dataclasses.replace(CLUSTER, workers=2, servers=2, bytes_per_second=1e6, entries_per_second=FAST)
+    found = forecast(slow)
+    least = found.bytes_pushed / 2 / 1e6 / LINK_SHARE
+    assert 1.1 * least < found.seconds < 1.5 * least
+
+
 def test_a_shard_that_copies_slowly_and_a_long_way_cost_time() -> None:
     base = forecast(dataclasses.replace(CLUSTER, workers=2))
     copying = forecast(dataclasses.replace(CLUSTER, workers=2, served_per_second=2e7))
