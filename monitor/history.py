@@ -150,6 +150,10 @@ class History:
         """Workers that are there."""
         return sum(worker.state not in ("lost", "left") for worker in self.workers.values())
 
+    def state(self, worker: Worker) -> str:
+        """What a worker does, or did when it was last heard of; nobody trains once the run has finished."""
+        return "done" if self.finished and worker.state == "training" else worker.state
+
     def silence_s(self, now: float) -> float | None:
         """Seconds since anything was heard; None before the first sample."""
         return None if self.heard is None else max(0.0, now - self.heard)

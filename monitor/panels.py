@@ -85,7 +85,7 @@ def workers(history: History, now: float) -> str:
     rows = [
         (
             f"<span class=name>{text(worker.name)}</span>",
-            _state("done" if history.finished and worker.state == "training" else worker.state),
+            _state(history.state(worker)),
             units.amount(worker.entries),
             units.amount(worker.entries_per_second),
             f"{units.amount(worker.bytes_per_second, 'B')}/s",

@@ -16,7 +16,7 @@ from .members import Worker
 
 QUIET_AFTER_S = 3.0
 LABEL = 7
-STATES = {"training": "green", "late": "yellow", "lost": "bold red", "left": "bright_black"}
+STATES = {"training": "green", "late": "yellow", "lost": "bold red", "left": "bright_black", "done": "bright_black"}
 KINDS = {"failed": "bold red", "lost": "red", "finished": "bold green", "checkpoint": "cyan", "joined": "green"}
 CURVES = {0: "bold bright_blue", 1: "yellow"}
 
@@ -170,10 +170,10 @@ def _workers(history: History, now: float, rows: int) -> Table:
     order = sorted(history.workers.values(), key=_worst_first)
     shown = order if len(order) <= rows else order[: rows - 1]
     for worker in shown:
-        age = worker.age_s(now)
+        age, does = worker.age_s(now), history.state(worker)
         table.add_row(
             Text(worker.name),
-            Text(worker.state, STATES.get(worker.state, "")),
+            Text(does, STATES.get(does, "")),
             units.amount(worker.entries),
             units.amount(worker.entries_per_second),
             f"{units.amount(worker.bytes_per_second, 'B')}/s",

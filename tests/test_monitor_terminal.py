@@ -57,6 +57,16 @@ def test_states_are_told() -> None:
     assert "waiting for tcp://127.0.0.1:9" in shown(History(), 1.0)[0]
 
 
+def test_nobody_trains_once_the_run_has_finished() -> None:
+    history = history_of()
+    history.add(worker("w1", "lost", t=6.0, age_s=3.0), 6.0)
+    history.finished = True
+    lines = shown(history, 8.0)
+    assert not any("training" in text for text in lines)
+    assert any("w0" in text and "done" in text for text in lines)
+    assert any("w1" in text and "lost" in text for text in lines)
+
+
 def test_lost_workers_come_first_when_there_is_no_room_for_all() -> None:
     history = history_of(50)
     history.add(worker("w49", "lost"), 6.0)
