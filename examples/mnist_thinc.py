@@ -19,6 +19,7 @@ import thinc
 import training
 from thinc.api import Config, Model, Relu, Softmax, chain, fix_random_seed, registry
 
+from worker.cores import own_core
 from worker.dense import Client
 from worker.thinc_model import ThincModel, ThincTrainer
 
@@ -49,7 +50,7 @@ def work(addresses: list[str], rank: int, config: str, data: str, batch: int) ->
     X, Y = flat(found.train), np.eye(10, dtype=np.float32)[found.train_labels]
     model = make(config, X.shape[1])
     fix_random_seed(rank)  # for its own dropout
-    with Client(addresses, f"w{rank}") as ps:
+    with own_core(rank), Client(addresses, f"w{rank}") as ps:
         trainer = ThincTrainer(ps, model)
         for seen, at in enumerate(images.batches(len(Y), batch, seed=rank)):
             if not trainer.step(X[at], Y[at]):

@@ -21,6 +21,7 @@ import training
 from torch import nn
 from torch.nn import functional
 
+from worker.cores import own_core
 from worker.dense import Client
 from worker.torch_model import TorchModel, TorchTrainer
 
@@ -72,7 +73,7 @@ def work(addresses: list[str], rank: int, model: str, data: str, batch: int) -> 
     torch.set_num_threads(1)
     found = images.load(data)
     pictures, labels = torch.from_numpy(found.train)[:, None], torch.from_numpy(found.train_labels)
-    with Client(addresses, f"w{rank}") as ps:
+    with own_core(rank), Client(addresses, f"w{rank}") as ps:
         trainer = TorchTrainer(ps, make(model, found.train.shape[-1]))
         for seen, at in enumerate(images.batches(len(labels), batch, seed=rank)):
             x, y = pictures[at], labels[at]

@@ -81,20 +81,24 @@ def loaded(rank: int, batch: int) -> Batches:
     """The same by a DataLoader that makes each image ready when it is drawn, as in Ray's example.
 
     That reads torchvision's MNIST, whose every image becomes a picture of Pillow, which ToTensor and Normalize make a
-    tensor of mean 0 and deviation 1. The same steps are taken here: torchvision itself need not be installed.
+    tensor of mean 0 and deviation 1. The same steps are taken here, its looking for a deviation of zero among them:
+    torchvision itself need not be installed.
     """
     from torch.utils.data import DataLoader
 
     images, labels, draw = _random(rank)
-    each = list(zip(images[:, 0], labels.tolist(), strict=True))
+    images = images[:, 0]
 
-    class Ready(list[Any]):
-        def __getitem__(self, at: Any) -> Any:
-            image, label = super().__getitem__(at)
+    class Ready:
+        def __len__(self) -> int:
+            return len(images)
+
+        def __getitem__(self, at: int) -> Any:
+            image, label = images[at], int(labels[at])
             return _of_picture(image), label
 
     while True:
-        yield from DataLoader(Ready(each), batch_size=batch, shuffle=True, drop_last=True, generator=draw)
+        yield from DataLoader(Ready(), batch_size=batch, shuffle=True, drop_last=True, generator=draw)
 
 
 def gradient_ms(batch: int) -> float:
@@ -125,8 +129,10 @@ def _of_picture(image: Any) -> Any:
 
     pixels = torch.from_numpy(np.array(Image.fromarray(image.numpy()), np.uint8))
     values = pixels.view(SIDE, SIDE, 1).permute(2, 0, 1).contiguous().float().div(255).clone()
-    mean, deviation = (torch.as_tensor([each], dtype=values.dtype).view(-1, 1, 1) for each in (MEAN, DEVIATION))
-    return values.sub_(mean).div_(deviation)
+    mean, deviation = (torch.as_tensor([each], dtype=values.dtype) for each in (MEAN, DEVIATION))
+    if (deviation == 0).any():
+        raise ValueError("no deviation")
+    return values.sub_(mean.view(-1, 1, 1)).div_(deviation.view(-1, 1, 1))
 
 
 def _normal(images: Any) -> Any:

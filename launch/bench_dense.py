@@ -1,7 +1,8 @@
 """`glovewire bench dense`: updates a second of a small ConvNet, here and by Ray's actors, in turns in one run.
 
-All compute gradients of batches that are drawn from memory, one thread a process; Ray's side once more with batches
-that are made ready image by image, as its example does. What one gradient takes is the floor for everybody.
+All compute gradients of batches that are drawn from memory, one thread a process, each worker on a core of its own;
+Ray's side once more as its example does it: batches are made ready image by image, and the system chooses cores. What
+one gradient takes is the floor for everybody.
 """
 
 from __future__ import annotations
@@ -122,12 +123,13 @@ def table(result: dict[str, Any]) -> str:
 
 def work(addresses: list[str], rank: int, batch: int, together: Any) -> None:
     """One of our workers, until the run is over; it begins when `together`, a barrier, has seen them all."""
+    from worker.cores import own_core
     from worker.dense import Client
     from worker.torch_model import TorchTrainer
 
     batches = drawn(rank, batch)
     together.wait()
-    with Client(addresses, f"w{rank}") as ps:
+    with own_core(rank), Client(addresses, f"w{rank}") as ps:
         trainer = TorchTrainer(ps, make())
         for x, y in batches:
             if not trainer.step(partial(loss_of, x=x, y=y), batch):

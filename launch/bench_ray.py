@@ -7,7 +7,10 @@ object store. A driver passes them on and looks at them once in LOOK_EVERY updat
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
+
+from worker.cores import own_core
 
 from .bench_convnet import Pace, Watch, drawn, loaded, loss_of, make
 
@@ -18,7 +21,8 @@ LOOK_EVERY = 10
 def pace(mode: str, workers: int, batch: int, seconds: float, *, loading: bool) -> Pace:
     """Of so many workers with batches of `batch`, `sync` or `async`, over about `seconds`.
 
-    With `loading` each worker has its batches made ready image by image, as in the example, else they are.
+    With `loading` each worker has its batches made ready image by image and the cores that it gets, as in the example,
+    else batches that are ready and a core of its own, as ours.
     """
     import ray
 
@@ -58,6 +62,8 @@ class Worker:
     """Computes gradients of its own batches."""
 
     def __init__(self, rank: int, batch: int, loading: bool) -> None:
+        self._core = nullcontext() if loading else own_core(rank)
+        self._core.__enter__()  # for as long as the actor lives
         self._net, self._batches = make(), (loaded if loading else drawn)(rank, batch)
 
     def gradients(self, weights: dict[str, Any]) -> list[Any]:
