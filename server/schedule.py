@@ -148,6 +148,8 @@ class Schedule:
     def _let_go(self, lease: int) -> Block:
         block, worker = self._held.pop(lease)
         self._leases_of[worker] -= 1
+        if not self._leases_of[worker]:
+            del self._leases_of[worker]
         for partition in {block.a, block.b}:
             self._leases_on[partition] -= 1
         return block

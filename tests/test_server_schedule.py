@@ -138,6 +138,24 @@ def test_workers_in_turn_never_all_wait(partitions: int, workers: int) -> None:
     check_trained(training)
 
 
+@pytest.mark.parametrize("anna_is_done", [False, True])
+def test_blocks_that_wait_for_nobody_come_first_and_then_early_ones(anna_is_done: bool) -> None:
+    """Anna has one block of round 0, Bert has done the others, and of round 1 all that do not touch Anna's."""
+    schedule = Schedule(9, 2, 1)
+    hers = schedule.grant("anna")
+    assert hers is not None
+    for _ in range(4 + 4):
+        his = schedule.grant("bert")
+        assert his is not None
+        assert not {his[1].a, his[1].b} & {hers[1].a, hers[1].b}
+        schedule.finish(his[0])
+    if anna_is_done:
+        schedule.finish(hers[0])
+    following = schedule.grant("bert")
+    assert following is not None
+    assert following[1].round == (1 if anna_is_done else 2)
+
+
 def test_what_a_lost_worker_held_comes_back_first_and_earliest_round_first() -> None:
     schedule = Schedule(5, 2, 1)
     first, second = schedule.grant("a"), schedule.grant("a")
