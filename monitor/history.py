@@ -110,9 +110,13 @@ class History:
 
     @property
     def hottest(self) -> list[tuple[str, int]]:
-        """Rows, or ranges of rows, and how often they were pushed: those that were pushed most, over all shards."""
+        """Rows, or ranges of rows, and how often they were pushed: those that were pushed most, over all shards.
+
+        Those that were pushed as often stand in the order of their numbers.
+        """
         each = [item for shard in list(self.shards.values()) for item in shard.sample.hottest.items()]
-        return sorted(((plain(rows, 24), int(count)) for rows, count in each), key=lambda item: -item[1])[:HOTTEST]
+        found = [(plain(rows, 24), int(count)) for rows, count in each]
+        return sorted(found, key=lambda item: (-item[1], natural(item[0])))[:HOTTEST]
 
     @property
     def traffic(self) -> tuple[float, float]:

@@ -60,10 +60,13 @@ def test_the_loss_over_the_whole_matrix_is_what_the_server_says() -> None:
 def test_staleness_and_hot_rows_are_those_of_all_shards() -> None:
     history = History()
     for number in (0, 1):
-        told = {"staleness": {"0": 5, "1": 1, "2-3": 2, "16-31": 1}, "hottest": {"7": 10 + number, "0-99": 3}}
+        told = {
+            "staleness": {"0": 5, "1": 1, "2-3": 2, "16-31": 1},
+            "hottest": {"7": 10 + number, "1200-1299": 3, "200-299": 3},
+        }
         history.add(server_sample(1.0, number, 2, 100, 5, 0, **told), 0.0)
     assert list(history.staleness.items()) == [("0", 10), ("1", 2), ("2-3", 4), ("16-31", 2)]
-    assert history.hottest == [("7", 11), ("7", 10), ("0-99", 3), ("0-99", 3)]
+    assert history.hottest == [("7", 11), ("7", 10), *[("200-299", 3)] * 2, *[("1200-1299", 3)] * 2]
 
 
 def test_shards_that_began_at_other_times_do_not_push_the_clock() -> None:
