@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fake_server import Heard, fake_server
 from handmade import random_dataset
 from processes import FREE, Flow
 
+from common.errors import UnknownSession
+from common.messages import Message, Refused
 from launch.main import program
 
 LONG = 100_000
@@ -202,3 +205,19 @@ def test_a_disk_that_is_full(flow: Flow, tmp_path: Path, free: int) -> None:
         assert not list(disk.rglob("*.partial"))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_worker_that_comes_back_when_nobody_is_there_says_that_it_was_in_a_run(flow: Flow) -> None:
+    """It is told that it was taken for lost; to its second hello nobody answers."""
+    gone = Refused(UnknownSession.code, "you were taken for lost")
+    hellos: list[int] = []
+
+    def lost(heard: Heard) -> Message | None:
+        hellos.append(heard.number)
+        return gone if len(hellos) == 1 else None
+
+    with fake_server(lost) as server:
+        flow.worker(server.address, timeout=1).fails(
+            "the run has not answered for 1 s", f"no server answers at {server.address}"
+        )
+    assert len(hellos) > 1

@@ -17,13 +17,13 @@ def own_core(rank: int) -> Iterator[int | None]:
     """Keep this thread, and those that it starts, to one core: the `rank`-th of those it may use, and round again.
 
     Afterwards it may use what it could before. Yields the core's number; None, and nothing is done, where the system
-    knows no such thing, or refuses it.
+    refuses it.
     """
+    before = os.sched_getaffinity(0)
+    core = sorted(before)[rank % len(before)]
     try:
-        before = os.sched_getaffinity(0)
-        core = sorted(before)[rank % len(before)]
         os.sched_setaffinity(0, {core})
-    except (AttributeError, OSError):  # macOS; a sandbox
+    except OSError:  # a sandbox
         yield None
         return
     try:

@@ -13,7 +13,7 @@ from common import keys, log
 from common.allocation import keep_buffers, settle
 from common.compiled import without_blas
 from common.dataset import Dataset
-from common.errors import Finishing, GlovewireError, LeaseLost, UnknownSession, UsageError
+from common.errors import DeadlineExceeded, Finishing, GlovewireError, LeaseLost, UnknownSession, UsageError
 from common.options import TrainingOptions
 from common.rows import RowLayout
 
@@ -50,7 +50,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
         settle()
     except KeyboardInterrupt:
         return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
-    sent, reason = 0, ""
+    sent, reason, afresh = 0, "", False
     with _metrics(config) as metrics:
         while not reason:
             with Conversation(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
@@ -64,6 +64,12 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                     reason = INTERRUPTED
                 except (LeaseLost, UnknownSession) as error:  # we were away for too long: others have our blocks
                     logger.warning(log.line("afresh", why=error))
+                    afresh = True
+                except DeadlineExceeded as error:
+                    if not afresh:
+                        raise
+                    silence = f"the run has not answered for {config.timeout_s:.0f} s"
+                    raise DeadlineExceeded(f"{silence}, it may have ended while we were away: {error}") from error
                 sent += client.bytes_sent
     logger.info(log.line("left", reason=reason, bytes_sent=sent))
     return {"worker": config.full_name, "reason": reason, "bytes_sent": sent}
