@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .fields import Message
+from .fields import Message, message
 
 
-@dataclass(frozen=True)
+@message
 class Lease(Message):
     """Asks for the next block to train. `ticket` numbers a worker's requests from 1, so that a repeat is recognised."""
 
     ticket: int
 
 
-@dataclass(frozen=True)
+@message
 class Granted(Message):
     """A block to train: partitions a and b, which both must be at version `round` when they are pulled.
 
@@ -29,7 +27,7 @@ class Granted(Message):
     floor: int
 
 
-@dataclass(frozen=True)
+@message
 class Done(Message):
     """There is nothing left to train."""
 

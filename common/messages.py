@@ -26,10 +26,8 @@ An array that is optional defaults to None. No message does anything: this modul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .block_messages import Done, Granted, Lease
-from .fields import A_LIFE, MAGIC, NO_VERSION, PROTOCOL_VERSION, Array, Message, Scalar, array
+from .fields import A_LIFE, MAGIC, NO_VERSION, PROTOCOL_VERSION, Array, Message, Scalar, array, message
 from .model_messages import Create, Created
 from .questions import History, Past, Statistics, Stats, Vocabulary, Words
 from .samples import Event, LossSample, QualitySample, ServerSample, WorkerSample
@@ -44,7 +42,7 @@ __all__ = [
 # ---- requests
 
 
-@dataclass(frozen=True)
+@message
 class Hello(Message):
     """Opens a session. The same name and incarnation resume it; `dataset` is a checksum, "" for observers.
 
@@ -58,7 +56,7 @@ class Hello(Message):
     worker: int = -1
 
 
-@dataclass(frozen=True)
+@message
 class Pull(Message):
     """Asks for rows [first, last), or for `rows` where given, of a table.
 
@@ -74,7 +72,7 @@ class Pull(Message):
     rows: Array | None = array("<i8", rank=1, optional=True)
 
 
-@dataclass(frozen=True)
+@message
 class Push(Message):
     """Changes rows [first, last), or `rows` where given. `sequence` numbers a worker's pushes to one shard from 1.
 
@@ -107,7 +105,7 @@ class Push(Message):
         return Pull(self.table, self.first, self.last, NO_VERSION, self.floor, rows)
 
 
-@dataclass(frozen=True)
+@message
 class Report(Message):
     """Tells what training brought: under `lease`, which ends with it, or since the last report (-1: minibatches).
 
@@ -125,12 +123,12 @@ class Report(Message):
     bytes_sent: int
 
 
-@dataclass(frozen=True)
+@message
 class Beat(Message):
     """A sign of life from a worker that has nothing else to say."""
 
 
-@dataclass(frozen=True)
+@message
 class Checkpoint(Message):
     """Asks for a checkpoint: of blocks in exclusive order the cut when every row has been through `round` rounds.
 
@@ -140,14 +138,14 @@ class Checkpoint(Message):
     round: int
 
 
-@dataclass(frozen=True)
+@message
 class Finish(Message):
     """Ends the run and keeps what was learned; `reason` is `complete`, `asked` or `failed: ...`."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@message
 class Score(Message):
     """A score of the vectors so far on a test set, in percent: for the stream."""
 
@@ -155,7 +153,7 @@ class Score(Message):
     score: float
 
 
-@dataclass(frozen=True)
+@message
 class Bye(Message):
     """The worker leaves; `reason` as in Finish. `pushes` is how many it has sent to this shard, repeats included."""
 
@@ -166,7 +164,7 @@ class Bye(Message):
 # ---- replies
 
 
-@dataclass(frozen=True)
+@message
 class Welcome(Message):
     """The session is open: which run and shard this is, how to train, and the last sequence applied.
 
@@ -189,7 +187,7 @@ class Welcome(Message):
         return self.worker % A_LIFE
 
 
-@dataclass(frozen=True)
+@message
 class Rows(Message):
     """Rows of a table in the order asked for, the version they had, and in minibatch training the gradients in it.
 
@@ -202,7 +200,7 @@ class Rows(Message):
     versions: Array | None = array("<i8", rank=1, optional=True)
 
 
-@dataclass(frozen=True)
+@message
 class Applied(Message):
     """The push is in the table, or will be with others; `repeated` when it was before, `late` when it was dropped.
 
@@ -216,7 +214,7 @@ class Applied(Message):
     credit: int = 0
 
 
-@dataclass(frozen=True)
+@message
 class Noted(Message):
     """The report is counted; `stop` tells a worker that the run is complete."""
 
@@ -225,33 +223,33 @@ class Noted(Message):
     entries: int
 
 
-@dataclass(frozen=True)
+@message
 class Alive(Message):
     """The session stands; `stop` as in Noted."""
 
     stop: bool
 
 
-@dataclass(frozen=True)
+@message
 class Checkpointed(Message):
     """The checkpoint is on disk under this name (relative to the run folder)."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@message
 class Finishing(Message):
     """The server is ending the run."""
 
     workers: int
 
 
-@dataclass(frozen=True)
+@message
 class Farewell(Message):
     """The session is closed."""
 
 
-@dataclass(frozen=True)
+@message
 class Refused(Message):
     """The request was not carried out; `code` names the fault (common.errors), `text` says it to a person."""
 

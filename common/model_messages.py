@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .fields import Array, Message, array
+from .fields import Array, Message, array, message
 
 
-@dataclass(frozen=True)
+@message
 class Create(Message):
     """Says which tensors a dense model has, or, without `spec`, asks; common.tensors says what `spec` holds."""
 
     spec: Array | None = array("u1", rank=1, optional=True)
 
 
-@dataclass(frozen=True)
+@message
 class Created(Message):
     """The server's tensors. `fill`: nobody has brought their values yet, assign all of them; else they are here."""
 

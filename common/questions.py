@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .fields import Array, Message, array
+from .fields import Array, Message, array, message
 
 
-@dataclass(frozen=True)
+@message
 class Stats(Message):
     """Asks what the server is doing."""
 
 
-@dataclass(frozen=True)
+@message
 class History(Message):
     """Asks for the samples of the stream with a number above `after`, as far as they fit in one answer."""
 
     after: int
 
 
-@dataclass(frozen=True)
+@message
 class Vocabulary(Message):
     """Asks what rows [first, last) stand for, numbered over all shards; at most 65,536 of them."""
 
@@ -27,14 +25,14 @@ class Vocabulary(Message):
     last: int
 
 
-@dataclass(frozen=True)
+@message
 class Statistics(Message):
     """The server's counters and states: a JSON object in UTF-8."""
 
     body: Array = array("u1", rank=1)
 
 
-@dataclass(frozen=True)
+@message
 class Past(Message):
     """Samples of `run` above `after` up to number `last`; `newest` is the last one that was sent.
 
@@ -49,7 +47,7 @@ class Past(Message):
     samples: Array = array("u1", rank=1)
 
 
-@dataclass(frozen=True)
+@message
 class Words(Message):
     """Words in the order of their rows, in UTF-8, a newline after each."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from .fields import Message, Scalar
+from .fields import Message, Scalar, message
 
 
-@dataclass(frozen=True)
+@message
 class LossSample(Message):
     """Progress of one worker, or of `all`: means over the entries since its last sample.
 
@@ -31,7 +30,7 @@ class LossSample(Message):
     mean_bias_only_loss: float
 
 
-@dataclass(frozen=True)
+@message
 class WorkerSample(Message):
     """One worker's state: `training`, `late`, `lost` or `left`; `staleness` is that of its last push to this shard."""
 
@@ -46,7 +45,7 @@ class WorkerSample(Message):
     staleness: int
 
 
-@dataclass(frozen=True)
+@message
 class ServerSample(Message):
     """One shard's counters since its start, and what it is.
 
@@ -76,7 +75,7 @@ class ServerSample(Message):
     hottest: dict[str, Scalar]
 
 
-@dataclass(frozen=True)
+@message
 class QualitySample(Message):
     """A similarity or analogy score of the vectors so far, in percent."""
 
@@ -87,7 +86,7 @@ class QualitySample(Message):
     score: float
 
 
-@dataclass(frozen=True)
+@message
 class Event(Message):
     """Something happened: `joined`, `late`, `left`, `lost`, `epoch`, `checkpoint`, `finished`, `failed`."""
 
