@@ -182,8 +182,9 @@ class Daemon:
         self._wakeup.set()
 
     def _answer_waiting(self) -> None:
-        for _ in range(BATCH):
-            if not sockets.has_message(self._router):
+        """Answer what is there; something is."""
+        for number in range(BATCH):
+            if number and not sockets.has_message(self._router):
                 return
             peer = self._router.recv(zmq.NOBLOCK)
             if peer in self._offenders:

@@ -58,8 +58,9 @@ class Conversation:
         try:
             self.links = [Link(self._context, address) for address in addresses]
             self._poller = zmq.Poller()
-            for link in self.links:
-                self._poller.register(link.socket, zmq.POLLIN)
+            self._link_of = {link.socket: link for link in self.links}
+            for socket in self._link_of:
+                self._poller.register(socket, zmq.POLLIN)
         except errors.GlovewireError:
             self.close()
             raise
@@ -119,9 +120,8 @@ class Conversation:
         Raises DeadlineExceeded when a shard that owes an answer has been silent for too long, NotAdmitted when one
         does not let us in.
         """
-        if timeout_ms:
-            self._poller.poll(timeout_ms)  # returns at once when something is there
-        self._receive()
+        for socket, _ in self._poller.poll(timeout_ms):  # returns at once when something is there
+            self._receive(self._link_of[socket])
         if self.failed is not None:
             raise self.failed
         now = time.monotonic()
@@ -203,11 +203,11 @@ class Conversation:
         if any(w.options != welcomes[0].options for w in welcomes):
             raise errors.UsageError("the shards were started with different training options")
 
-    def _receive(self) -> None:
-        """Handle everything that is there."""
-        for link in self.links:
-            while sockets.has_message(link.socket):
-                self._dispatch(link, sockets.receive(link.socket))
+    def _receive(self, link: Link) -> None:
+        """Handle everything that is there; something is."""
+        self._dispatch(link, sockets.receive(link.socket))
+        while sockets.has_message(link.socket):
+            self._dispatch(link, sockets.receive(link.socket))
 
     def _dispatch(self, link: Link, frames: list[wire.Frame]) -> None:
         link.heard = time.monotonic()
