@@ -177,8 +177,9 @@ class Core:
 
     def _push(self, push: m.Push, peer: Peer, number: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
-        if push.then_pull:
-            self.exchange.check_pull(push.pull, session)
+        pull = push.pull if push.then_pull else None
+        if pull is not None:
+            self.exchange.check_pull(pull, session)
             self.parking.require_room(session)
         if is_new("push", push.sequence, session.pushed):
             reply = self.exchange.take(push, session.index)
@@ -186,8 +187,8 @@ class Core:
             self._end_when_complete()
         else:
             reply = self.exchange.again(push, session.index)
-        if push.then_pull:
-            self.parking.add(Parked(peer, number, session, push.pull))
+        if pull is not None:
+            self.parking.add(Parked(peer, number, session, pull))
         return reply
 
     def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:

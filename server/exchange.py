@@ -106,11 +106,11 @@ class Exchange:
         if self._cuts.in_order and pull.version not in (m.NO_VERSION, version):
             return m.Rows(pull.version, self.undo.read(pull.first, pull.last, pull.version))
         values = self._table.read(pull)
-        if self._table.versions is None:
+        if (versions := self._table.versions_of(pull)) is None:
             return m.Rows(version, values)
-        rows = self._table.local(pull)
-        self._policy.pulled(worker, rows, version, values)
-        return m.Rows(version, values, self._consistency.gradients, self._table.versions[rows])
+        if self._policy.measures:
+            self._policy.pulled(worker, self._table.local(pull), version, values)
+        return m.Rows(version, values, self._consistency.gradients, versions)
 
     def take(self, push: m.Push, worker: int) -> m.Applied:
         """Take a push that was never seen before, and carry out what is due; raises when it may not be taken."""

@@ -28,7 +28,7 @@ class Heat:
     def count(self, push: Push) -> None:
         """A push that the table has checked was applied; a row that stands in it twice counts twice."""
         if push.rows is not None:
-            kernels.count(self._by_row, push.rows - self._first)
+            kernels.count(self._by_row, kernels.aligned(push.rows), self._first)
             self._rows_pushed = True
         elif len(self._by_range) < MAX_RANGES or (push.first, push.last) in self._by_range:
             self._by_range[push.first, push.last] += 1

@@ -6,6 +6,7 @@ that accumulators see the gradient as it is. Nothing here allocates more than it
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -45,18 +46,27 @@ def within(rows: Indices, first: int, last: int) -> bool:
 
 
 @compiled
-def count(counters: npt.NDArray[Any], rows: Indices) -> None:
-    """counters[rows] += 1; rows that repeat are all counted."""
+def count(counters: npt.NDArray[Any], rows: Indices, first: int) -> None:
+    """counters[rows - first] += 1; rows that repeat are all counted."""
     for n in range(rows.size):
-        counters[rows[n]] += 1
+        counters[rows[n] - first] += 1
+
+
+@compiled
+def counted(counters: npt.NDArray[Any], rows: Indices, first: int) -> Indices:
+    """counters[rows - first] as a new array."""
+    out = np.empty(rows.size, np.int64)
+    for n in range(rows.size):
+        out[n] = counters[rows[n] - first]
+    return out
 
 
 @compiled_fast
-def gather(table: Rows, rows: Indices) -> Rows:
-    """table[rows] as a new array of shape (len(rows), width)."""
+def gather(table: Rows, rows: Indices, first: int) -> Rows:
+    """table[rows - first] as a new array of shape (len(rows), width)."""
     out = np.empty((rows.size, table.shape[1]), table.dtype)
     for n in range(rows.size):
-        row = rows[n]
+        row = rows[n] - first
         for k in range(table.shape[1]):
             out[n, k] = table[row, k]
     return out
@@ -71,10 +81,10 @@ def add_range(table: Rows, first: int, values: Rows) -> None:
 
 
 @compiled_fast
-def add_rows(table: Rows, rows: Indices, values: Rows) -> None:
-    """table[rows] += values; rows that repeat are all counted."""
+def add_rows(table: Rows, rows: Indices, values: Rows, first: int) -> None:
+    """table[rows - first] += values; rows that repeat are all counted."""
     for n in range(rows.size):
-        row = rows[n]  # read here: in the inner loop it might change with the table, for all that LLVM knows
+        row = rows[n] - first  # read here: in the inner loop it might change with the table, for all that LLVM knows
         for k in range(values.shape[1]):
             table[row, k] += values[n, k]
 
@@ -124,14 +134,14 @@ def step_adagrad_row(
 def warm(dtype: str = "<f4") -> None:
     """Compile (or load from the cache) what a server needs, before anybody waits for it."""
     table, values, rows = np.ones((1, 16), dtype), np.ones((1, 16), dtype), np.zeros(1, np.int64)
-    for writable in (True, False):
+    for writable, frozen in itertools.product((True, False), repeat=2):  # small frames are read-only, big ones are not
         values.setflags(write=writable)
+        rows.setflags(write=not frozen)
         all_finite(values)
         add_range(table, 0, values)
-        add_rows(table, rows, values)
-    for frozen in (False, True):
-        rows.setflags(write=not frozen)
+        add_rows(table, rows, values, 0)
         within(rows, 0, 1)
-    gather(table, rows - 0)
-    for counters in (np.zeros(1, np.uint32), np.zeros(1, np.int64)):
-        count(counters, rows - 0)
+        gather(table, rows, 0)
+        for counters in (np.zeros(1, np.uint32), np.zeros(1, np.int64)):
+            count(counters, rows, 0)
+            counted(counters, rows, 0)

@@ -7,8 +7,8 @@ bytes by MAX_WAITING_BYTES.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from common.errors import BadRequest, LimitExceeded
 from common.messages import Pull, Push
@@ -24,8 +24,7 @@ class Fate(Enum):
     LATE = 2
 
 
-@dataclass(frozen=True, eq=False)
-class Arrived:
+class Arrived(NamedTuple):
     """A push and the number of the worker that it came from."""
 
     worker: int
@@ -84,7 +83,8 @@ class Asynchronous:
             raise BadRequest(f"in this mode a push is one of {', '.join(self.operations)}")
         if self._is_late(push, worker):
             return Fate.LATE
-        if sum(each.push.values.nbytes for each in self._waiting) + push.values.nbytes > MAX_WAITING_BYTES:
+        waiting = sum(each.push.values.nbytes for each in self._waiting) if self._waiting else 0
+        if waiting + push.values.nbytes > MAX_WAITING_BYTES:
             raise LimitExceeded(f"{MAX_WAITING_BYTES >> 20} MiB of gradients wait at this server already")
         self._steps[worker] = self._steps.get(worker, 0) + 1
         self._waiting.append(Arrived(worker, push))
@@ -92,6 +92,8 @@ class Asynchronous:
 
     def due(self) -> list[Arrived]:
         """The pushes whose turn has come, by worker; they count as one change from now on. Empty when none is due."""
+        if not self._waiting:
+            return []
         size = self._size()
         group, self._waiting = self._waiting[:size], self._waiting[size:]
         if group:

@@ -54,11 +54,11 @@ class Pages:
             page = np.concatenate(self._pages[number : int(np.searchsorted(self._starts, high))])
         return page[low - start : high - start]
 
-    def gather(self, rows: Indices) -> Rows:
-        """A copy of the given rows, in their order."""
+    def gather(self, rows: Indices, first: int = 0) -> Rows:
+        """A copy of the given rows, in their order; they are counted from `first`."""
         if not self.divided:
-            return kernels.gather(self._pages[0], rows)
-        found = np.empty((len(rows), self.shape[1]), self.dtype)
+            return kernels.gather(self._pages[0], kernels.aligned(rows), first)
+        rows, found = rows - first, np.empty((len(rows), self.shape[1]), self.dtype)
         numbers = np.searchsorted(self._starts, rows, "right") - 1
         for number in np.unique(numbers).tolist():
             here = numbers == number

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from common.errors import LimitExceeded
 from common.messages import Create, Lease, Message, Pull
@@ -19,8 +20,7 @@ MAX_PARKED_PER_SESSION = 256
 MayWait = Pull | Lease | Create
 
 
-@dataclass(frozen=True)
-class Parked:
+class Parked(NamedTuple):
     """A request that waits, and where its answer goes."""
 
     peer: Peer
@@ -40,7 +40,7 @@ class Parking:
 
     def add(self, parked: Parked) -> None:
         """Let a request wait, once however often it is asked; LimitExceeded when too many wait already."""
-        if any((other.peer, other.number) == (parked.peer, parked.number) for other in self._waiting):
+        if self._waiting and any((other.peer, other.number) == (parked.peer, parked.number) for other in self._waiting):
             return
         self.require_room(parked.session)
         self._waiting.append(parked)
@@ -49,7 +49,9 @@ class Parking:
         """LimitExceeded unless one more request of a session may wait."""
         if len(self._waiting) >= MAX_PARKED:
             raise LimitExceeded(f"{MAX_PARKED} requests wait at this server already")
-        if sum(other.session is session for other in self._waiting) >= MAX_PARKED_PER_SESSION:
+        if len(self._waiting) >= MAX_PARKED_PER_SESSION and (
+            sum(other.session is session for other in self._waiting) >= MAX_PARKED_PER_SESSION
+        ):
             raise LimitExceeded(f"{MAX_PARKED_PER_SESSION} requests of yours wait already")
 
     def retry(self, answer: Callable[[Parked], Message | None]) -> Iterator[tuple[Parked, Message]]:

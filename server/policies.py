@@ -73,15 +73,19 @@ def _united(parts: Sequence[Part]) -> tuple[Indices, Scales, Rows]:
     total = np.zeros((len(rows), parts[0].gradients.shape[1]), parts[0].gradients.dtype)
     for part, at in zip(parts, places, strict=True):
         share = np.divide(part.scales, scales[at], out=np.ones_like(part.scales), where=scales[at] > 0)
-        kernels.add_rows(total, at, part.gradients if (share == 1).all() else part.gradients * share[:, None])
+        kernels.add_rows(total, at, part.gradients if (share == 1).all() else part.gradients * share[:, None], 0)
     return rows, scales, total
 
 
 class Policy:
-    """The policy `mode` on one table; ages count changes of the row where `by_row`, else of the whole shard."""
+    """The policy `mode` on one table; ages count changes of the row where `by_row`, else of the whole shard.
+
+    `measures`: it has to know the rows as they were pulled.
+    """
 
     def __init__(self, mode: Mode, table: Table, *, by_row: bool) -> None:
         self._kind, self._strength, self._table, self._by_row = mode.kind, np.float32(mode.number), table, by_row
+        self.measures = mode.kind in ("gap", "dc")
         self.ages = Histogram()
         self.unmeasured = 0
         self._pulled: dict[int, deque[_Copy]] = {}
@@ -96,7 +100,7 @@ class Policy:
 
     def pulled(self, worker: int, rows: Indices, version: int, values: Rows) -> None:
         """Remember local `rows` as a worker got them, if this policy measures how far they move."""
-        if self._kind not in ("gap", "dc"):
+        if not self.measures:
             return
         kept = self._pulled.setdefault(worker, deque())
         copy = _Copy(version, rows, values[:, : self._table.parameters].copy())
@@ -120,7 +124,7 @@ class Policy:
 
     def admitted(self, worker: int, push: Push) -> None:
         """A gradient waits to be carried out: keep the rows that it was computed from."""
-        if self._kind not in ("gap", "dc"):
+        if not self.measures:
             return
         rows = self._table.local(push)
         found = (copy.at(push.version, rows) for copy in reversed(self._pulled.get(worker, ())))
@@ -142,7 +146,7 @@ class Policy:
             scales = scales / np.maximum(ages, 1).astype(np.float32)
         elif self._kind == "hyperbolic":
             scales = scales * self._strength / (self._strength + np.float32(ages))
-        elif self._kind in ("gap", "dc"):
+        elif self.measures:
             moved = self._moved(arrived, rows)
             if self._kind == "dc":
                 gradients = gradients + self._strength * gradients * gradients * moved

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from common.messages import Applied, Message, Push, Rows
 
 from .sessions import Peer
 
 
-@dataclass(frozen=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A reply on its way."""
 
     peer: Peer

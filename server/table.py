@@ -42,10 +42,10 @@ class Table:
         self._parameters_only = parameters_only
         self.name = name
         self.first, self.rows = first, len(values)
-        self._pages = Pages(values, [bound - first for bound in bounds])
         self.versions = versions
         self.parameters = parameters
         self._step = step
+        self._keep(Pages(values, [bound - first for bound in bounds]))
 
     @property
     def values(self) -> Rows:
@@ -54,7 +54,14 @@ class Table:
 
     @values.setter
     def values(self, values: Rows) -> None:
-        self._pages, self.rows = Pages(values), len(values)
+        self.rows = len(values)
+        self._keep(Pages(values))
+
+    def _keep(self, pages: Pages) -> None:
+        """What every message is compared with, at hand."""
+        self._pages = pages
+        self.last = self.first + pages.shape[0]
+        self._travelling = self.parameters if self._parameters_only else pages.shape[1]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -71,19 +78,9 @@ class Table:
         """Bytes of all rows."""
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
-    @property
-    def last(self) -> int:
-        """One past the last row."""
-        return self.first + self.shape[0]
-
-    @property
-    def _travelling(self) -> int:
-        """Leading columns that pulls bring and assignments set."""
-        return self.parameters if self._parameters_only else self.shape[1]
-
     def give_up(self) -> None:
         """The run is over and the rows are on disk: let their memory go."""
-        self._pages = Pages(self.values[:0].copy())
+        self._keep(Pages(self.values[:0].copy()))
 
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless the rows are all ours, LimitExceeded when they do not fit in one message."""
@@ -102,7 +99,7 @@ class Table:
             return rows if self._pages.divided else rows.copy()
         if self._parameters_only:
             return self.parameters_of(self._local(pull.rows))
-        return self._pages.gather(self._local(pull.rows))
+        return self._pages.gather(pull.rows, self.first)
 
     def between(self, first: int, last: int) -> Rows:
         """Rows [first, last) of this shard, to be looked at before anything changes."""
@@ -150,13 +147,22 @@ class Table:
         elif push.operation == "assign":
             self.join()[self._local(push.rows), : values.shape[1]] = values
         else:
-            kernels.add_rows(self.join(), self._local(push.rows), values)
+            kernels.add_rows(self.join(), kernels.aligned(push.rows), values, self.first)
 
     def step(self, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
         """Let the optimizer step distinct local rows; `gradients` (rows, parameters), `scales` (rows,)."""
         self._step(self.join(), rows, gradients, rate, scales)
         if self.versions is not None:
-            kernels.count(self.versions, rows)
+            kernels.count(self.versions, rows, 0)
+
+    def versions_of(self, pull: Pull) -> Indices | None:
+        """How often each row asked for has changed, where that is counted."""
+        if self.versions is None:
+            return None
+        if pull.rows is None:
+            low, high = self._range(pull.first, pull.last)
+            return self.versions[low:high].copy()
+        return kernels.counted(self.versions, kernels.aligned(pull.rows), self.first)
 
     def local(self, request: Pull | Push) -> Indices:
         """The rows of a request that was checked, counted from this table's first."""

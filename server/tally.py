@@ -52,9 +52,11 @@ class Tally:
         return {name: _facts(counts, self._open.get(name, 0)) for name, counts in self.of.items() if name != STRANGER}
 
     def _counts(self, name: str) -> Counter[str]:
-        if name not in self.of and len(self.of) >= MAX_NAMES:
-            del self.of[next(iter(self.of))]  # the oldest; it stays in the total
-        return self.of.setdefault(name, Counter())
+        if (counts := self.of.get(name)) is None:
+            if len(self.of) >= MAX_NAMES:
+                del self.of[next(iter(self.of))]  # the oldest; it stays in the total
+            counts = self.of[name] = Counter()
+        return counts
 
 
 def _facts(counts: Counter[str], still_open: int) -> dict[str, int]:

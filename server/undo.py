@@ -53,5 +53,5 @@ class Undo:
 
     def forget(self, floor: int) -> None:
         """Every block of the rounds before `floor` is in the table whole."""
-        if any(kept.round < floor for kept in self._kept):
+        if self._kept and any(kept.round < floor for kept in self._kept):
             self._kept = [kept for kept in self._kept if kept.round >= floor]

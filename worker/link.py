@@ -84,7 +84,7 @@ class Link:
             self.heard = time.monotonic()
         self._number += 1
         frames: list[wire.Frame] = [b"", *wire.encode(self._number, message)]
-        behind = any(pending.sent == UNSENT for pending in self.pending.values())
+        behind = bool(self.pending) and any(pending.sent == UNSENT for pending in self.pending.values())
         self.pending[self._number] = Pending(message, frames, on_reply)
         self.on_their_way += message.values.nbytes if isinstance(message, m.Push) else 0
         if not behind:  # nothing may overtake what waits for room in the queue
@@ -98,7 +98,7 @@ class Link:
         question lost: who asks later and later where messages get lost waits longer and longer for nothing.
         """
         pending = self.pending[number]
-        if isinstance(reply, m.Welcome | m.Applied):
+        if isinstance(reply, (m.Welcome, m.Applied)):
             self.credit = reply.credit
         if isinstance(pending.message, m.Push):
             self.on_their_way -= pending.message.values.nbytes

@@ -154,7 +154,9 @@ class ServerStore:
 
     def _pause(self) -> None:
         """Let the simulated latency pass before a push."""
-        until = time.monotonic() + self.latency()
+        if not (latency_s := self.latency()):
+            return
+        until = time.monotonic() + latency_s
         while (rest := until - time.monotonic()) > 0:
             self.client.poll(min(math.ceil(rest * 1e3), ANY_DELAY_MS))
 
