@@ -18,7 +18,7 @@ from source import ROOT
 KUBERNETES = "1.31"
 MANIFESTS = sorted((ROOT / "examples" / "kubernetes").glob("*.yaml"))
 COMPOSE = [ROOT / "docker-compose.yml", ROOT / "examples" / "network" / "long.yml"]
-SCRIPTS = [*ROOT.glob("examples/*/*.sh"), ROOT / ".ci" / "run"]
+SCRIPTS = [*ROOT.glob("examples/*/*.sh"), *ROOT.glob("*.sh"), ROOT / ".ci" / "run"]
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
