@@ -4,7 +4,8 @@
 # The environment is .venv. It is brought up to date when pyproject.toml or what is asked for changes.
 # PIP_* variables of pip itself (an index, a folder of wheels) pass through.
 
-PYTHON ?= python3
+# The Python that a new environment is made with; where none is named, which-python.sh looks for a fast one.
+PYTHON ?=
 EXTRAS ?=
 # Two processes: most tests wait for others. A file's tests stay together, for what they share.
 PYTEST_ARGS ?= -n 2 --dist loadfile
@@ -107,15 +108,10 @@ clean:
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 	$(say) 'kept: $(VENV), data/, runs/ and $(OUT)/ (remove them by hand)'
 
-# An interrupted or hand-made environment is completed, never wiped.
+# An interrupted or hand-made environment is completed by the Python that it has, never wiped.
 $(VENV)/made:
-	@command -v $(PYTHON) >/dev/null || { echo 'error: no $(PYTHON) found; install Python 3.11 or newer' >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "error: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V 2>&1): make PYTHON=python3.12 ..." >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	  echo 'error: $(PYTHON) lacks the venv module; on Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
-	$(say) "environment: $$($(PYTHON) -V) in $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@python=$$(sh which-python.sh $(or $(PYTHON),$(wildcard $(BIN)/python))) || exit 1; \
+	echo "== environment: $$("$$python" -V) in $(VENV)"; "$$python" -m venv $(VENV)
 	@touch $@
 
 $(VENV)/installed-%: pyproject.toml $(VENV)/made
