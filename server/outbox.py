@@ -83,6 +83,8 @@ class Outbox:
 
     def ready(self, now: float) -> list[tuple[Peer, int, Pull]]:
         """A pull of each peer for which there is room now; they are put off no longer."""
+        if not self._ways:
+            return []
         found = []
         for peer, way in list(self._ways.items()):
             way.settle()
