@@ -7,9 +7,8 @@
 # The Python that a new environment is made with; where none is named, which-python.sh looks for a fast one.
 PYTHON ?=
 EXTRAS ?=
-# Two processes: most tests wait for others. A file's tests stay together, for what they share; files come by name, as
-# xdist would have those of few and long tests come last, and alone.
-PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Two processes: most tests wait for others. A file's tests stay together, for what they share.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 PREPROCESS_ARGS ?=
 TRAIN_ARGS ?= --workers 2
 BENCH_ARGS ?=

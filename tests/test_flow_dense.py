@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from processes import until
 from common.keys import make
 from common.tensor_files import read
 from launch.main import program
-from launch.serving import serving
+from launch.serving import Serving, serving
 from worker.dense import Client
 
 TARGET = np.arange(3000, dtype=np.float32).reshape(30, 100) / 1000
@@ -51,6 +52,12 @@ def ended(workers: list[multiprocessing.process.BaseProcess]) -> list[int | None
     return codes
 
 
+def taking_part(place: Serving) -> set[str]:
+    """Names of the workers that shard 0 knows."""
+    said = CliRunner().invoke(program, ["stats", place.addresses[0], "--json"])
+    return set(re.findall(r'"name": "(\w+)"', said.output))
+
+
 def on_disk(run: Path) -> set[str]:
     """Labels of the checkpoints that both shards have written."""
     names = [path.name for path in (run / "checkpoints").glob("update-*")]
@@ -64,6 +71,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
         with Client(place.addresses, "eye", observe=True) as eye:
             eye.attach()
             workers[0].join(180)
+            until(lambda: {"w1", "w2"} <= taking_part(place), "both others take part: processes start when they can")
             eye.pull(after=60)
             until(lambda: on_disk(tmp_path / "run"), "both shards have written a checkpoint of the same update")
             lost = place.servers[1]
