@@ -18,7 +18,7 @@ from processes import free_port, until
 
 ROOT = Path(__file__).parents[1]
 START_S = 120.0
-ENDS_S = 240.0  # five of them and three tests share two cores
+ENDS_S = 240.0  # a run of eight containers may share two cores with another test
 
 
 def run(*words: str, environment: dict[str, str] | None = None, seconds: float = 60.0) -> str:

@@ -91,7 +91,7 @@ class Conversation:
         return self._welcomes()[0]
 
     def send(self, shard: int, message: m.Message, on_reply: OnReply) -> None:
-        """Start a request; `on_reply` is called with the reply inside a later `poll`."""
+        """Start a request; `on_reply` is called with the reply inside a later `poll`, and must not poll itself."""
         size = self.links[shard].send(message, on_reply)
         self.bytes_sent += size
         self.on_sent(message, size)
