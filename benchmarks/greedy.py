@@ -158,12 +158,10 @@ def deaf(address: str, checksum: str, total: int) -> None:
     with sockets.Context() as context:
         dealer = context.dealer(address)
         sockets.send(dealer, [b"", *wire.encode(1, m.Hello("worker", "deaf", 1, checksum))])
-        number = 1
+        number = 2
         while True:
-            if sockets.has_room(dealer):
-                number += 1
-                pull = m.Pull("rows", 0, min(total, 8192), m.NO_VERSION, 0)
-                sockets.send(dealer, [b"", *wire.encode(number, pull)])
+            pull = m.Pull("rows", 0, min(total, 8192), m.NO_VERSION, 0)
+            number += sockets.send_if_room(dealer, [b"", *wire.encode(number, pull)])
             time.sleep(0.005)
 
 

@@ -7,8 +7,11 @@ queue has a bound and every socket is closed without lingering unless its owner 
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
+import os
 import socket as plain
+import stat
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -36,7 +39,7 @@ STREAM_QUEUE_MESSAGES = 10_000
 IDENTITY = bytes  # of a peer, as its ROUTER made it
 # As plain integers: looking up a member of an enumeration costs as much as the call that it is for. Asking a socket for
 # an option looks one up, so that polling is half as dear; and `Socket.send` looks for options of draft sockets first.
-_POLLIN, _POLLOUT, _NOBLOCK = int(zmq.POLLIN), int(zmq.POLLOUT), int(zmq.NOBLOCK)
+_POLLIN, _NOBLOCK = int(zmq.POLLIN), int(zmq.NOBLOCK)
 _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _send = zmq.backend.Socket.send
 
@@ -166,11 +169,6 @@ def has_message(socket: zmq.Socket[bytes]) -> bool:
     return bool(zmq.zmq_poll([(socket, _POLLIN)], 0))
 
 
-def has_room(socket: zmq.Socket[bytes]) -> bool:
-    """Whether one more message can be queued."""
-    return bool(zmq.zmq_poll([(socket, _POLLOUT)], 0))
-
-
 def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
     """One message that is there already; big frames are views of ZeroMQ's own memory. Raises zmq.Again if none.
 
@@ -224,6 +222,15 @@ def send(
     return leaving
 
 
+def send_if_room(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
+    """`send`, or False when the queue is full: nothing of the message is in it then. To ask first would cost more."""
+    try:
+        send(socket, frames)
+    except zmq.Again:
+        return False
+    return True
+
+
 def wait_readable(socket: zmq.Socket[bytes], deadline: float, whom: str) -> None:
     """Block until `socket` has a message; DeadlineExceeded naming `whom` at `deadline` (time.monotonic seconds)."""
     while True:
@@ -266,9 +273,26 @@ def _bind(socket: zmq.Socket[bytes], address: str) -> str:
     wanted = check_address(address).replace("://localhost:", "://127.0.0.1:")
     if wanted.endswith(":0"):
         wanted = wanted.removesuffix("0") + "*"
+    if wanted.startswith("ipc://") and (why := _taken(wanted.removeprefix("ipc://"))):
+        raise BindError(f"cannot listen on {address}: {why}")
     try:
         socket.bind(wanted)
     except zmq.ZMQError as error:
         why = "the port is in use" if error.errno == zmq.EADDRINUSE else zmq.strerror(error.errno or 0).lower()
         raise BindError(f"cannot listen on {address}: {why}") from error
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def _taken(path: str) -> str:
+    """Why nobody may listen at this path, if so: libzmq removes what is there, be it another's, before it listens."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return "there is something that is not a socket"
+        with plain.socket(plain.AF_UNIX, plain.SOCK_STREAM) as probe:
+            probe.setblocking(False)  # where a queue is full, the answer is EAGAIN
+            code = probe.connect_ex(path)
+    except (OSError, ValueError):  # nothing is there, or libzmq will say what is wrong
+        return ""
+    if code in (errno.ECONNREFUSED, errno.ENOENT):  # whose it was is gone
+        return ""
+    return "somebody listens there already" if code in (0, errno.EAGAIN) else os.strerror(code).lower()

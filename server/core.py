@@ -72,8 +72,10 @@ class Core:
             reply = handler(message, peer, number, now)
         except GlovewireError as error:
             reply = self.refuse(error)
+            if isinstance(message, m.Push):
+                self.tally.answered(self.sessions.name_at(peer) or STRANGER, reply)
         if reply is not None:
-            self._reply(peer, number, message, reply)
+            self._replies.send(Outgoing(peer, number, reply))
         self._unpark()
         return self._replies.take()
 
@@ -106,8 +108,7 @@ class Core:
     ) -> list[Outgoing]:
         """A checkpoint is on disk, after `seconds`, or could not be written: tell those who asked, and the stream."""
         reply = m.Checkpointed(label) if error is None else self.refuse(error)
-        asked = self.cuts.written(label, on_disk=error is None)
-        for peer, number in asked:
+        for peer, number in self.cuts.written(label, on_disk=error is None):
             self._replies.send(Outgoing(peer, number, reply))
         if error is None:
             self.counters["checkpoints"] += 1
@@ -175,21 +176,28 @@ class Core:
         self.exchange.check_pull(pull, session)
         return self._answer_or_park(peer, number, session, pull)
 
-    def _push(self, push: m.Push, peer: Peer, number: int, now: float) -> m.Message:
+    def _push(self, push: m.Push, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self.sessions.worker(peer, now)
         pull = push.pull if push.then_pull else None
         if pull is not None:
             self.exchange.check_pull(pull, session)
             self.parking.require_room(session)
         if is_new("push", push.sequence, session.pushed):
-            reply = self.exchange.take(push, session.index)
+            applied = self.exchange.take(push, session.index)
             session.pushed, session.staleness = push.sequence, self.exchange.staleness.last
             self._end_when_complete()
         else:
-            reply = self.exchange.again(push, session.index)
-        if pull is not None:
+            applied = self.exchange.again(push, session.index)
+        self.tally.answered(session.name, applied)
+        if pull is None:
+            return applied
+        rows = None if applied.late or self.finishing is not None else self.exchange.answer(pull, session.index)
+        if rows is None:
             self.parking.add(Parked(peer, number, session, pull))
-        return reply
+            if applied.late:  # no rows can say that
+                return applied
+            self._replies.hold(Outgoing(peer, number, applied))
+        return rows
 
     def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:
         session = self.sessions.worker(peer, now)
@@ -256,8 +264,7 @@ class Core:
         return exchange.create(asked, session) if isinstance(asked, m.Create) else exchange.answer(asked, session.index)
 
     def _answer_or_park(self, peer: Peer, number: int, session: Session, asked: MayWait) -> m.Message | None:
-        reply = self._answer(session, asked)
-        if reply is None:
+        if (reply := self._answer(session, asked)) is None:
             self.parking.add(Parked(peer, number, session, asked))
         return reply
 
@@ -266,20 +273,14 @@ class Core:
         if self.finishing is not None:
             for peer, number in self.cuts.give_up():
                 self._replies.send(Outgoing(peer, number, self.refuse(Finishing(LAST_CHECKPOINT))))
-        for parked, reply in self.parking.retry(self._retry):
+        for parked, reply in self.parking.retry(self._retry) if self.parking else ():
             if self.sessions.is_open(parked.session, parked.peer):
-                self._reply(parked.peer, parked.number, parked.message, reply)
-
-    def _reply(self, peer: Peer, number: int, request: m.Message, reply: m.Message) -> None:
-        if isinstance(request, m.Push):
-            self.tally.answered(self.sessions.name_at(peer) or STRANGER, reply)
-        self._replies.answer(request, Outgoing(peer, number, reply))
+                self._replies.send(Outgoing(parked.peer, parked.number, reply))
 
     def _retry(self, parked: Parked) -> m.Message | None:
-        if not self.sessions.is_open(parked.session, parked.peer):
-            return m.Farewell()  # nobody hears it: the request goes with its session
-        try:
-            return self._answer(parked.session, parked.message)
+        is_open = self.sessions.is_open(parked.session, parked.peer)
+        try:  # nobody hears the farewell: the request goes with its session
+            return self._answer(parked.session, parked.message) if is_open else m.Farewell()
         except GlovewireError as error:
             return self.refuse(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from common.messages import Applied, Message, Push, Rows
+from common.messages import Message, Rows
 
 from .sessions import Peer
 
@@ -30,19 +30,16 @@ class Replies:
     _out: list[Outgoing] = field(default_factory=list)
     _held: dict[tuple[Peer, int], Outgoing] = field(default_factory=dict)
 
-    def answer(self, request: Message, reply: Outgoing) -> None:
-        """Send the reply to a request; that to a push that asks for rows may wait for them."""
-        asks = isinstance(request, Push) and request.then_pull
-        if asks and isinstance(reply.message, Applied) and not reply.message.late:
-            self._held[reply.peer, reply.number] = reply
-        else:
-            self.send(reply)
+    def hold(self, applied: Outgoing) -> None:
+        """Keep the word that a push is in: the rows that it asks for may come soon, and say it as well."""
+        self._held[applied.peer, applied.number] = applied
 
     def send(self, reply: Outgoing) -> None:
         """Send a reply now: rows in place of the word that waits for them, anything else behind it."""
-        held = self._held.pop((reply.peer, reply.number), None)
-        if held is not None and not isinstance(reply.message, Rows):
-            self._out.append(held)
+        if self._held:
+            held = self._held.pop((reply.peer, reply.number), None)
+            if held is not None and not isinstance(reply.message, Rows):
+                self._out.append(held)
         self._out.append(reply)
 
     def let_go(self) -> None:

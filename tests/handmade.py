@@ -10,6 +10,9 @@ import scipy.sparse
 from common import dataset as datasets
 from common.artifacts import writing
 
+HARD_TO_DRAW = "d\udcff $x^$ y"
+"""A folder whose name is not UTF-8, and would be a formula."""
+
 
 def write_dataset(
     path: Path,

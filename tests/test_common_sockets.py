@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import zmq
@@ -84,6 +85,35 @@ def test_a_port_in_use_is_said_to_be_in_use() -> None:
         for bind in (other.router, other.publisher):
             with pytest.raises(BindError, match=re.escape(f"cannot listen on {address}: the port is in use")):
                 bind(address)
+
+
+def test_a_path_at_which_somebody_listens_is_left_to_them(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    with Context() as context, Context() as other:
+        router, _ = context.router(address)
+        for bind in (other.router, other.publisher):
+            with pytest.raises(BindError, match=re.escape(f"cannot listen on {address}: somebody listens there")):
+                bind(address)
+        sockets.send(other.dealer(address), [b"still here"])
+        assert router.poll(10_000)
+
+
+def test_the_path_of_a_process_that_is_gone_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(path))
+    with Context() as context:
+        router, address = context.router(f"ipc://{path}")
+        sockets.send(context.dealer(address), [b"here"])
+        assert router.poll(10_000)
+
+
+def test_a_file_is_not_removed_to_listen_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    with Context() as context, pytest.raises(BindError, match="there is something that is not a socket"):
+        context.router(f"ipc://{path}")
+    assert path.read_text() == "mine"
 
 
 def test_an_address_of_another_machine_cannot_be_bound() -> None:

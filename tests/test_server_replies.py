@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shards import applied, push
+from shards import applied
 
 from common import messages as m
 from server.replies import Outgoing, Replies
@@ -13,13 +13,12 @@ PEER, OTHER = b"w0", b"w1"
 ROWS = m.Rows(1, np.zeros((1, 4), np.float32))
 FINISHING = m.Refused("finishing", "complete")
 IN = applied(1, 1)
-ASKS = push("add", np.ones((1, 4)), 0, 1, then_pull=True)
 
 
-def held(reply: m.Message = IN, request: m.Message = ASKS) -> Replies:
-    """Replies after one to the push of PEER, under number 7."""
+def held() -> Replies:
+    """Replies after the push of PEER, under number 7, whose rows are still to come."""
     replies = Replies()
-    replies.answer(request, Outgoing(PEER, 7, reply))
+    replies.hold(Outgoing(PEER, 7, IN))
     return replies
 
 
@@ -58,10 +57,3 @@ def test_rows_for_another_request_say_nothing_of_this_one(peer: bytes, number: i
     assert kinds(replies) == [m.Rows]
     replies.let_go()
     assert kinds(replies) == [m.Applied]
-
-
-def test_what_no_rows_can_say_does_not_wait() -> None:
-    """That a gradient came too late, that it is refused, and that a push is in which asked for no rows."""
-    late, plain = applied(1, 1, late=True), push("add", np.ones((1, 4)), 0, 1)
-    for reply, request in ((late, ASKS), (FINISHING, ASKS), (IN, plain)):
-        assert kinds(held(reply, request)) == [type(reply)]

@@ -220,6 +220,21 @@ def test_a_push_may_ask_for_the_rows_after_it() -> None:
     assert one.core.tally.summary()["repeated"] == 1
 
 
+def test_a_gradient_that_is_too_late_or_refused_hears_that_whatever_rows_it_asks_for() -> None:
+    one = filled(consistency="sync", backup=1)
+    one.hello("b")
+    one.ask(b"a", tensors_push("gradient", 0, 4, sequence=2, version=0))
+    late = one.send(b"b", tensors_push("gradient", 0, 4, sequence=1, version=0, then_pull=True))
+    said, rows = one.inbox[b"b", late]
+    assert isinstance(said, m.Applied)
+    assert said.late
+    assert isinstance(rows, m.Rows)
+    assert one.core.tally.summary() == {"sent": 3, "heard": 3, "applied": 2, "repeated": 0, "refused": 1}
+    wrong = tensors_push("gradient", 0, 4, np.nan, sequence=2, version=1, then_pull=True)
+    assert [code(reply) for reply in one.inbox[b"b", one.send(b"b", wrong)]] == ["not-finite"]
+    assert one.core.tally.summary()["refused"] == 2
+
+
 def test_the_push_that_completes_a_run_is_in_though_its_rows_are_refused() -> None:
     one = filled(steps=1)
     last = tensors_push("gradient", 0, 4, 1.0, sequence=2, rate=1.0, then_pull=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +111,31 @@ def test_what_was_lost_makes_no_link_slow_and_two_answers_say_that_nothing_was_l
     for _ in range(2 * links.MOST_DOUBTFUL):
         answered(link, after_s=1.0, times=2)
     assert len(link._doubtful) == links.MOST_DOUBTFUL
+
+
+def test_what_finds_no_room_in_the_queue_waits_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens yet; when somebody does, every push comes, the first of each in the order of the numbers."""
+    monkeypatch.setattr(sockets, "QUEUE_MESSAGES", 3)
+    monkeypatch.setattr(links, "RESEND_FIRST_S", 60.0)
+    with Context() as context:
+        link = Link(context, f"ipc://{tmp_path}/s")
+        for sequence in range(1, 7):
+            link.send(one_row(sequence), print)
+        assert [pending.sent != links.UNSENT for pending in link.pending.values()] == [True] * 3 + [False] * 3
+        assert link.pushes == 3
+        router, _ = context.router(link.address)
+        heard: list[int] = []
+
+        def come() -> bool:
+            link.resend(time.monotonic())
+            while sockets.has_message(router):
+                request = wire.decode(sockets.receive(router)[2:])
+                heard.append(request.message.sequence)  # type: ignore[attr-defined]
+            return len(heard) >= 6
+
+        until(come)
+        assert heard == [1, 2, 3, 4, 5, 6]
+        assert link.pushes == 6
 
 
 def test_rows_that_come_twice_are_told_to_the_link() -> None:

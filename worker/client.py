@@ -204,9 +204,9 @@ class Conversation:
             raise errors.UsageError("the shards were started with different training options")
 
     def _receive(self, link: Link) -> None:
-        """Handle everything that is there; something is."""
+        """Handle everything that is there and owed; something is."""
         self._dispatch(link, sockets.receive(link.socket))
-        while sockets.has_message(link.socket):
+        while link.pending and sockets.has_message(link.socket):
             self._dispatch(link, sockets.receive(link.socket))
 
     def _dispatch(self, link: Link, frames: list[wire.Frame]) -> None:

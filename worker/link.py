@@ -141,10 +141,9 @@ class Link:
                 return
 
     def _transmit(self, pending: Pending) -> bool:
-        if not sockets.has_room(self.socket):  # nobody reads: `resend` tries again until the deadline
+        if not sockets.send_if_room(self.socket, pending.frames):  # nobody reads: `resend` tries until the deadline
             pending.sent = UNSENT
             return False
-        sockets.send(self.socket, pending.frames)
         pending.sent = time.monotonic()
         pending.first = pending.first or pending.sent
         pending.times += 1
