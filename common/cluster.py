@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .errors import MissingExtra, UsageError
+from .errors import UsageError
+from .extras import require_extra
 
 OBJECT_STORE_BYTES = 80 << 20
 """The least that Ray takes: what passes through it are arguments and short answers."""
@@ -28,10 +29,9 @@ def connected(address: str | None) -> Iterator[Any]:
     os.environ.setdefault(
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
     )  # what it will do soon, said by a warning otherwise
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtra("Ray needs an optional dependency: pip install 'glovewire[ray]'") from error
+    require_extra("ray", "ray", "this")
+    import ray
+
     own = {} if address else {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **own)

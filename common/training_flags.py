@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from .modes import CLOCKS
 from .options import DEFAULTS, EXPORTS, OBJECTIVES, OPTIMIZERS, PRESETS, RATE_SHAPES, SCHEDULES, TrainingOptions
@@ -128,3 +129,13 @@ def training_flags(command: F) -> F:
     for flag in reversed(_FLAGS):
         command = flag(command)
     return command
+
+
+def tell_overruled(saved: TrainingOptions) -> None:
+    """Say on stderr which options of the command line do not count, because a resumed run goes on with its own."""
+    context = click.get_current_context()
+    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    own = {name: getattr(saved, name) for name in given if hasattr(saved, name)}
+    if other := [name for name, value in own.items() if context.params[name] != value]:
+        told = ", ".join(f"{name.replace('_', '-')} {own[name]}" for name in other)
+        click.echo(f"note: the run goes on as it was begun, with {told}", err=True)

@@ -11,8 +11,10 @@ from common.settings import Command
 from common.training_flags import training_flags
 from preprocess.bench import command as preprocess
 
+from .interrupts import Interruptible
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+@click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def bench() -> None:
     """Measure this machine: each figure is a median of repeats that take turns, with its range."""
 

@@ -21,6 +21,7 @@ from common.measured import spread, surroundings
 from common.settings import require
 
 from .bench_convnet import Pace, Watch, drawn, gradient_ms, loss_of, make
+from .interrupts import signals_raise
 
 MODES = ("sync", "async")
 WARM_UPDATES = 20
@@ -58,12 +59,13 @@ def bench(config: DenseBenchConfig, tell: Callable[[str], None]) -> dict[str, An
     paces: dict[str, list[Pace]] = {f"{who} {mode}": [] for mode in MODES for who in sides}
     floors: list[float] = []
     try:
-        for repeat in range(config.repeats):
-            floors.append(gradient_ms(config.batch))
-            for mode in MODES:
-                for who, measure in sides.items():
-                    paces[f"{who} {mode}"].append(pace := measure(mode, config))
-                    tell(f"{repeat + 1}/{config.repeats}  {who} {mode}: {pace.updates_per_second:.0f} updates/s")
+        with signals_raise():  # again: Ray has a handler of its own
+            for repeat in range(config.repeats):
+                floors.append(gradient_ms(config.batch))
+                for mode in MODES:
+                    for who, measure in sides.items():
+                        paces[f"{who} {mode}"].append(pace := measure(mode, config))
+                        tell(f"{repeat + 1}/{config.repeats}  {who} {mode}: {pace.updates_per_second:.0f} updates/s")
     finally:
         if config.peer:
             ray.shutdown()
@@ -152,16 +154,20 @@ def _ours(mode: str, config: DenseBenchConfig) -> Pace:
         processes = [spawn.Process(target=work, args=job, daemon=True) for job in jobs]
         for process in processes:
             process.start()
-        with Client(place.addresses, "bench", observe=True) as eye:
-            eye.attach()
-            eye.pull(after=WARM_UPDATES)
-            first, watch = eye.updates, Watch()
-            time.sleep(config.seconds)
-            eye.pull()
-            pace = watch.pace(eye.updates - first)
-            eye.finish()
-        for process in processes:
-            process.join()
+        try:
+            with Client(place.addresses, "bench", observe=True) as eye:
+                eye.attach()
+                eye.pull(after=WARM_UPDATES)
+                first, watch = eye.updates, Watch()
+                time.sleep(config.seconds)
+                eye.pull()
+                pace = watch.pace(eye.updates - first)
+                eye.finish()
+            for process in processes:
+                process.join()
+        finally:
+            for process in processes:
+                process.kill()
     return pace
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from common.settings import Command, keys_option, require
-from common.training_flags import training_flags
+from common.training_flags import tell_overruled, training_flags
 
 
 @click.command(cls=Command)
@@ -77,6 +77,7 @@ def train(
         from server.start import saved_options
 
         options = saved_options(out, training["objective"])
+        tell_overruled(options)
         if (done := run.complete(out)) is not None:
             click.echo(f"{out} is complete: nothing is left to train")
             return {**done, "workers": 0, "run": str(out)}
@@ -106,8 +107,12 @@ def train(
     else:
         facts = local.train(config)
     epochs = "1 epoch" if facts["epochs"] == 1 else f"{facts['epochs']} epochs"
+    if resume and not facts["seconds"]:  # all of it was in the checkpoint
+        click.echo(f"nothing was left to train; vectors, metrics and loss.png of {epochs} are in {out}")
+        return facts
+    trained = f"went on to the end of {epochs}" if resume else f"trained {epochs}"
     click.echo(
-        f"trained {epochs} in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
+        f"{trained} in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
         f"entries/s\nloss {facts['loss']:.5f}; with the vectors at zero {facts['bias_only_loss']:.5f}; "
         f"mean vector norm {facts['mean_vector_norm']:.3f}\nvectors, metrics and loss.png are in {out}"
     )

@@ -32,6 +32,7 @@ from worker.dense import Client
 from worker.latency import Latency
 from worker.service import work
 
+from .interrupts import Signalled
 from .local import training_arguments
 from .problems import GloveProblem, ImageProblem, Problem
 from .processes import READY_S, Child, Children
@@ -177,8 +178,9 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
             latency = scene.latency[min(number, len(scene.latency) - 1)]
             log = folder / "logs" / f"worker-{number}.log"
             what = (workload, options, address, number, latency, log, go)
-            crowd.append(fork.Process(target=_one, args=what, daemon=True))
-            crowd[-1].start()
+            begun = fork.Process(target=_one, args=what, daemon=True)
+            begun.start()
+            crowd.append(begun)
         with Conversation([address], "watcher") as client:
             seen = _look(workload, client, partial(_ask, client, server), options, scene, go, crowd)
         if seen.ended == DESERTED:
@@ -186,8 +188,14 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
         if seen.ended == "complete" and server.failed:
             raise server.died()
         return seen
+    except Signalled:
+        go.set()  # before the kill: it waits for every worker that waits for it
+        for worker in crowd:
+            worker.kill()
+        raise
     finally:
-        go.set()
+        if not go.is_set():
+            go.set()
         for worker in crowd:
             worker.join(LEAVE_S)
             if worker.is_alive():

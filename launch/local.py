@@ -8,35 +8,29 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from common import keys, log
 from common import run as runs
 from common.artifacts import write_text_atomically
 from common.dataset import Dataset
-from common.errors import GlovewireError, ProcessDied, UsageError
+from common.errors import ArtifactError, GlovewireError, ProcessDied, UsageError
 from common.options import TrainingOptions
 from common.settings import require, to_toml
 from monitor.watch import Watch
+from server import checkpoint, start
 from worker.latency import Latency
 
+from .interrupts import Interrupted, Signalled, signals_raise
 from .processes import READY_S, Child, Children
-from .supervise import GOODBYE_S, Scored, ServerLost, await_end, until, until_over
+from .supervise import GOODBYE_S, Scored, ServerLost, await_end, end_in_order, until, until_over
 
 MAX_RESTARTS = 100
-
-
-class Interrupted(GlovewireError):
-    """Somebody pressed Ctrl-C or sent SIGTERM."""
-
-    code = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -71,6 +65,10 @@ class LocalConfig:
             )
         if self.store != "server" and self.servers > 1:
             problems.append(f"--servers are shards of a server, and --store {self.store} has none")
+        if self.checkpoint_every < 0:
+            problems.append(f"checkpoint-every must be at least 0 epochs, not {self.checkpoint_every}")
+        if self.keep_checkpoints < 0:
+            problems.append(f"keep-checkpoints must be at least 1, or 0 to keep all, not {self.keep_checkpoints}")
         if self.store != "server" and self.resume:
             problems.append(f"--store {self.store} keeps no checkpoints to resume from")
         for text in self.latency:
@@ -102,20 +100,32 @@ def train(config: LocalConfig) -> dict[str, Any]:
         keys.of_client(config.keys)
     if not config.resume:
         begin(config)
-    try:
+    with errors_say_what_is_left(config.out):
         if config.store == "server":
             return _run(config)
         from . import hogwild  # compiles kernels, which this process needs for no other store
 
         with signals_raise():
             return hogwild.train(config, dataset)
+
+
+@contextlib.contextmanager
+def errors_say_what_is_left(run: Path) -> Iterator[None]:
+    """The error of a training that did not come to its end also says what there is of it."""
+    try:
+        yield
     except (ProcessDied, Interrupted) as error:
-        kept = f"the vectors so far are in {config.out}" if (config.out / runs.VECTORS).exists() else "no vectors"
-        raise type(error)(f"{error}; {kept}") from error
+        left = f"the vectors so far are in {run}" if (run / runs.VECTORS).exists() else "no vectors"
+        with contextlib.suppress(ArtifactError):
+            checkpoint.newest(run)
+            left += ", and --resume goes on from the newest checkpoint"
+        raise type(error)(f"{error}; {left}") from error
 
 
 def begin(config: LocalConfig) -> None:
-    """Make the run folder with its options, or nothing."""
+    """Make the run folder with its options, or nothing: not where the servers would refuse them."""
+    if config.init is not None:
+        start.vectors_of(config.init, config.options)
     runs.prepare(config.out)
     try:
         write_text_atomically(config.out / runs.CONFIG, _resolved(config))
@@ -140,17 +150,21 @@ def _run(config: LocalConfig) -> dict[str, Any]:
 def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
     with _children(config.out / "logs") as children:
         servers, addresses, streams = _start_servers(config, children, again=again)
-        with Watch(
-            streams,
-            name=config.out.name,
-            picture=config.out / runs.PLOT,
-            stream=sys.stderr if config.progress else None,
-            timeout_s=READY_S,
-            keys=config.keys,
-        ) as watch:
-            workers = [_start_worker(config, children, addresses, rank) for rank in range(config.workers)]
-            with _scores(config, addresses) as scored:
-                until_over(watch, servers, workers, children, scored)
+        try:
+            with Watch(
+                streams,
+                name=config.out.name,
+                picture=config.out / runs.PLOT,
+                stream=sys.stderr if config.progress else None,
+                timeout_s=READY_S,
+                keys=config.keys,
+            ) as watch:
+                workers = [_start_worker(config, children, addresses, rank) for rank in range(config.workers)]
+                with _scores(config, addresses) as scored:
+                    until_over(watch, servers, workers, children, scored)
+        except Signalled:
+            end_in_order(servers)
+            raise
         await_end(servers, children)
         until(lambda: not any(worker.running for worker in workers), GOODBYE_S)
         said = [json.loads(server.printed().splitlines()[-1]) for server in servers]
@@ -269,22 +283,3 @@ def _sweep(run: Path) -> None:
     """Remove what a process was writing when it was killed; nobody writes any more."""
     for scratch in run.rglob(".*.partial"):
         shutil.rmtree(scratch) if scratch.is_dir() else scratch.unlink()
-
-
-@contextlib.contextmanager
-def signals_raise() -> Iterator[None]:
-    """SIGINT and SIGTERM raise Interrupted in the block, once."""
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        for each in before:  # the way out is bounded in time; nothing may cut it short
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(f"interrupted by {signal.Signals(number).name}: every process of the run was ended")
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -11,6 +11,8 @@ import click
 
 from common.settings import one_line_refusals, suggest
 
+from .endings import Ended, one_line_endings
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "preprocess": ("preprocess.cli:preprocess", "Turn a corpus into a dataset: vocabulary and co-occurrence matrix."),
     "train": ("launch.cli:train", "Train word vectors on this machine: servers, workers and monitor in one."),
@@ -61,12 +63,12 @@ class Program(click.Group):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Parse the options before the command; wrong usage becomes one line."""
-        with one_line_refusals():
+        with one_line_endings(), one_line_refusals():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; wrong usage becomes one line."""
-        with one_line_refusals():
+        """Import and run the command; wrong usage and an end from outside become one line."""
+        with one_line_endings(), one_line_refusals():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -100,11 +102,16 @@ def program() -> None:
 
 def main(*args: Any) -> None:
     """Entry point of the installed program."""
-    from .processes import die_with_parent, end_on_signals_as_first_process
+    try:
+        with one_line_endings():
+            from .processes import die_with_parent, end_on_signals_as_first_process
 
-    die_with_parent()
-    end_on_signals_as_first_process()
-    program.main(list(args) or sys.argv[1:], prog_name="glovewire")
+            die_with_parent()
+            end_on_signals_as_first_process()
+            program.main(list(args) or sys.argv[1:], prog_name="glovewire")
+    except Ended as ended:  # before or after what click watches over
+        ended.show()
+        sys.exit(ended.exit_code)
 
 
 if __name__ == "__main__":

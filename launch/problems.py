@@ -19,6 +19,7 @@ from common.draws import Purpose, stream
 from common.errors import MissingExtra
 from common.options import TrainingOptions
 from common.rows import RowLayout, state_columns
+from common.settings import printable
 from common.tensors import ROW
 from worker import kernels
 from worker.batches import Batch, RandomBatches
@@ -65,7 +66,8 @@ def problem(data: Path) -> Problem:
     if data == Path(DIGITS) and not data.exists():
         return ImageProblem(DIGITS, *_digits())
     if any(data.glob(f"{idx.IMAGES}*")):
-        return ImageProblem(data.name, idx.read(data, idx.IMAGES) / np.float32(255), idx.read(data, idx.LABELS))
+        images, labels = (idx.read(data, what) for what in (idx.IMAGES, idx.LABELS))
+        return ImageProblem(printable(data.name), images / np.float32(255), labels)
     return GloveProblem(data)
 
 
@@ -77,7 +79,7 @@ class GloveProblem:
     def __init__(self, data: Path) -> None:
         self.dataset = Dataset.open(data)
         self.examples, words = self.dataset.total_entries, len(self.dataset.words)
-        self.name = f"GloVe on {data.name}, {words:,} words, {self.examples / 1e6:.2f} million entries"
+        self.name = f"GloVe on {printable(data.name)}, {words:,} words, {self.examples / 1e6:.2f} million entries"
         self.sample = RandomBatches(self.dataset, SAMPLE, 0, NOBODY).next()
 
     def initial(self, options: TrainingOptions) -> tuple[Rows, int]:

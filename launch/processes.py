@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import GlovewireError, ProcessDied
+from common.settings import variable
 
 PARENT_VARIABLE = "GLOVEWIRE_PARENT"
 _PR_SET_PDEATHSIG = 1
@@ -33,11 +34,13 @@ def parent(last_signal: signal.Signals) -> str:
 def die_with_parent() -> None:
     """If a glovewire process started this one, ask Linux for its last signal when that one ends, however it ends."""
     parent, _, number = os.environ.pop(PARENT_VARIABLE, "").partition(":")
-    if not parent:
+    try:
+        whose, last_signal = int(parent), signal.Signals(int(number))
+    except ValueError:  # unset, or set by somebody else
         return
     with contextlib.suppress(OSError, AttributeError):  # not Linux: the parent's own clean-up must do
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
-    if os.getppid() != int(parent):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(last_signal))
+    if os.getppid() != whose:
         sys.exit(1)
 
 
@@ -56,6 +59,13 @@ class Child:
     out: Path
     log: Path
     arguments: Sequence[str] = ()
+    told: bool = False
+
+    def tell(self) -> None:
+        """SIGTERM, once: a second one would kill it while it ends in order."""
+        if self.running and not self.told:
+            self.told = True
+            self.process.terminate()
 
     def ready_line(self, deadline: float) -> str:
         """The first line it prints; ProcessDied with its own last words if it ends before, or at the deadline."""
@@ -111,7 +121,9 @@ class Children:
 
     def start(self, role: str, arguments: Sequence[str]) -> Child:
         """Start `glovewire ARGUMENTS`."""
-        environment = {**os.environ, PARENT_VARIABLE: parent(self._last_signal), "OMP_NUM_THREADS": "1"}
+        ours = variable(arguments[0], "")  # options from variables are for who starts such a process by hand
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        environment |= {PARENT_VARIABLE: parent(self._last_signal), "OMP_NUM_THREADS": "1"}
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         out, log = (self._logs / f"{role.replace(' ', '-')}.{kind}" for kind in ("out", "log"))
         with out.open("wb") as stdout, log.open("ab") as stderr:
@@ -138,8 +150,7 @@ class Children:
     def end(self) -> None:
         """SIGTERM to all, SIGKILL to those still there after `patience_s`; returns when every one is gone."""
         for child in self.all:
-            if child.running:
-                child.process.terminate()
+            child.tell()
         deadline = time.monotonic() + self.patience_s
         for child in self.all:
             try:

@@ -21,7 +21,8 @@ from common import run as runs
 from common.errors import ProcessDied
 from monitor.watch import Watch
 
-from .local import LocalConfig, begin, facts_of, server_arguments, signals_raise, worker_arguments
+from .interrupts import signals_raise
+from .local import LocalConfig, begin, errors_say_what_is_left, facts_of, server_arguments, worker_arguments
 from .processes import READY_S, Child, Children
 
 HOST = "HOST"
@@ -78,7 +79,7 @@ def train(config: LocalConfig, address: str | None) -> dict[str, Any]:
     """
     if not config.resume:
         begin(config)
-    with cluster.connected(address) as ray, signals_raise():
+    with errors_say_what_is_left(config.out), cluster.connected(address) as ray, signals_raise():
         cores = cluster.share_of_cpus(ray, config.servers + config.workers)
         actor = ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=cores, scheduling_strategy="SPREAD")(Role)
         logs, host = config.out.resolve() / "logs", None if address else "127.0.0.1"
@@ -87,8 +88,9 @@ def train(config: LocalConfig, address: str | None) -> dict[str, Any]:
         try:
             return _Driver(config, ray, servers, workers).run()
         finally:
-            with suppress(ray.exceptions.RayError):  # what cannot be asked any more is killed
-                ray.get([role.end.remote() for role in (*workers, *servers)], timeout=READY_S)
+            for roles in (servers, workers):  # servers first: workers complete the rounds that were begun
+                with suppress(ray.exceptions.RayError):  # what cannot be asked any more is killed
+                    ray.get([role.end.remote() for role in roles], timeout=READY_S)
             for role in (*workers, *servers):
                 ray.kill(role)
 

@@ -25,7 +25,9 @@ def slide(title: str, told: str) -> Figure:
     FigureCanvasAgg(figure)
     below = "\n" * (1 + told.count("\n"))
     figure.suptitle(title + below, x=LEFT, ha="left", fontsize=18, fontweight="bold", color=INK)
-    figure.text(LEFT + 0.001, 0.925, told, ha="left", va="top", fontsize=11, color=FAINT, linespacing=1.5)
+    figure.text(
+        LEFT + 0.001, 0.925, told, ha="left", va="top", fontsize=11, color=FAINT, linespacing=1.5, parse_math=False
+    )  # fmt: skip
     return figure
 
 

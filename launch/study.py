@@ -11,6 +11,8 @@ import click
 from common.settings import Command
 from common.training_flags import training_flags
 
+from .interrupts import Interruptible
+
 STALENESS: dict[str, dict[str, Any]] = {
     "glove": {
         "schedule": "minibatch",
@@ -31,7 +33,7 @@ STALENESS: dict[str, dict[str, Any]] = {
 """What `study staleness` trains with where nothing else is said."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def study() -> None:
     """Compare ways to train: full trainings, one table, one picture."""
 

@@ -20,7 +20,7 @@ from common.artifacts import write_text_atomically
 from common.dataset import Dataset
 from common.measured import surroundings
 from common.options import PRESETS, TrainingOptions
-from common.settings import require
+from common.settings import printable, require
 from monitor.records import read_metrics
 from monitor.series import Point, by_epoch
 
@@ -71,7 +71,7 @@ class Variant:
 
 def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, Any], str]:
     """Train every variant, write table and picture; returns the facts and the table."""
-    dataset = Dataset.open(config.dataset)
+    dataset, name = Dataset.open(config.dataset), printable(config.dataset.name)
     runs.prepare(config.out)
     before, rows, curves = surroundings(), [], []
     children = Children(config.out / "logs")
@@ -87,7 +87,7 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
     _compare(rows, curves)
     result = {
         "surroundings": before,
-        "dataset": {"name": config.dataset.name, "words": len(dataset.words), "entries": dataset.total_entries},
+        "dataset": {"name": name, "words": len(dataset.words), "entries": dataset.total_entries},
         "options": config.options.as_message(),
         "variants": rows,
     }

@@ -17,6 +17,8 @@ from .processes import Child, Children
 
 LAST_WORDS_S = 90.0
 GOODBYE_S = 3.0
+LAST_ROUNDS_S = 5.0
+"""What workers get to complete their rounds: a server that was told to end waits for them a little less."""
 Scored = Callable[[LossSample | None], None]
 
 
@@ -66,6 +68,13 @@ def await_end(servers: list[Child], children: Children) -> None:
     for server in servers:
         if server.running:
             raise ProcessDied(f"{server.role} did not end within {LAST_WORDS_S:.0f} s after training")
+
+
+def end_in_order(servers: list[Child]) -> None:
+    """Tell the servers to end: workers complete the rounds that were begun, so that one can resume, and leave."""
+    for server in servers:
+        server.tell()
+    until(lambda: not any(server.running for server in servers), LAST_ROUNDS_S)
 
 
 def until(happened: Callable[[], bool], seconds: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from common.settings import Command, keys_option, prometheus_option
-from common.training_flags import training_flags
+from common.training_flags import tell_overruled, training_flags
 
 
 @click.command(cls=Command)
@@ -96,7 +96,11 @@ def server(
     from .start import saved_options
 
     number, shards = parse_shard(shard)
-    options = saved_options(out, training["objective"]) if resume else TrainingOptions.from_flags(**training)
+    if resume:
+        options = saved_options(out, training["objective"])
+        tell_overruled(options)
+    else:
+        options = TrainingOptions.from_flags(**training)
     config = ServerConfig(
         dataset,
         out,

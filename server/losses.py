@@ -97,6 +97,7 @@ class Losses:
 
     def __post_init__(self) -> None:
         self._whole = Whole(self.per_epoch)
+        self._before = self.entries  # in the checkpoint that this begins from
 
     @property
     def per_epoch(self) -> int:
@@ -136,6 +137,11 @@ class Losses:
         """From the start of the first reported work to the last report."""
         return 0.0 if self.first_report is None else self.last_report - self.first_report
 
+    def pace(self) -> float:
+        """Entries a second in `seconds`, so without those of the training that this one goes on with."""
+        seconds = self.seconds()
+        return (self.entries - self._before) / seconds if seconds else 0.0
+
     def samples(self, now: float, *, force: bool = False) -> list[LossSample]:
         """The sample that is due, if any; with `force`, at the end, one of each worker with news and of all."""
         if not self._since or not (force or now - self._sampled >= SAMPLE_EVERY_S):
@@ -170,5 +176,5 @@ class Losses:
         self._marks.append((now, self.entries))
         first, entries = self._marks[0]
         if first == now:
-            return self.entries / max(self.seconds(), 1e-9)
+            return self.pace()
         return (self.entries - entries) / (now - first)

@@ -193,12 +193,11 @@ def summary(core: Core, reason: str) -> dict[str, Any]:
     """What training brought, as plain values: the facts of the vectors and of `--json`."""
     losses = core.progress.losses
     loss, floor, norm = losses.epoch_means(losses.last_epoch())
-    seconds = losses.seconds()
     return {
         "reason": reason,
-        "seconds": seconds,
+        "seconds": losses.seconds(),
         "entries": losses.entries,
-        "entries_per_second": losses.entries / seconds if seconds else 0.0,
+        "entries_per_second": losses.pace(),
         "loss": loss,
         "bias_only_loss": floor,
         "mean_vector_norm": norm,

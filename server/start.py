@@ -13,7 +13,7 @@ from common.errors import ArtifactError, UsageError
 from common.options import TrainingOptions
 from common.rounds import epoch_rounds
 from common.rows import RowLayout
-from common.run import CONFIG, load_vectors
+from common.run import CONFIG, Vectors, load_vectors
 
 from . import checkpoint
 from .consistency import BEGINNING, Reached
@@ -40,9 +40,7 @@ def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, ini
     layout = RowLayout.of(options)
     rows = layout.initial(first, last, options)
     if init is not None:
-        known = load_vectors(init)
-        if known.dim != options.dim:
-            raise UsageError(f"{init} has vectors of {known.dim} dimensions, not {options.dim}")
+        known = vectors_of(init, options)
         words = [dataset.words[word] for word in dataset.permutation[first:last]]
         found = [row for row, word in enumerate(words) if word in known.index]
         if found:
@@ -51,6 +49,14 @@ def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, ini
                 at = layout.columns[role, 0]
                 rows[found, at : at + options.dim] = vectors / layout.roles
     return Start(rows)
+
+
+def vectors_of(init: Path, options: TrainingOptions) -> Vectors:
+    """The vectors that words begin with; ArtifactError when there are none, UsageError when they do not fit."""
+    known = load_vectors(init)
+    if known.dim != options.dim:
+        raise UsageError(f"{init} has vectors of {known.dim} dimensions, not {options.dim}")
+    return known
 
 
 def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:

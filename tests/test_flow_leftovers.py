@@ -1,4 +1,4 @@
-"""However `glovewire train` ends, nobody is left: conftest fails a test that leaves a process, these name which."""
+"""However training and measuring end, nobody is left: conftest fails a test that leaves a process, these name which."""
 
 from __future__ import annotations
 
@@ -60,11 +60,41 @@ def test_after_an_interruption_the_vectors_are_kept(flow: Flow, number: signal.S
     flow.run("info", "run")
 
 
+def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow, alone: bytes) -> None:
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2)
+    under_way(flow, train)
+    train.signal(signal.SIGINT)
+    train.fails("interrupted by SIGINT", "--resume goes on from the newest checkpoint")
+    assert flow.vectors("run") != alone
+    again = flow.run("train", "data", "--out", "run", "--resume", "--quiet", "--epochs", 3, "--dim", 8)
+    assert again.err == f"note: the run goes on as it was begun, with epochs {EPOCHS}\n"
+    assert flow.vectors("run") == alone
+
+
 def test_after_an_interruption_while_it_starts(flow: Flow) -> None:
     train = flow.train("run", *LONG)
     until(lambda: flow.path("run", "logs").exists(), "it starts its processes")
     train.signal(signal.SIGINT)
     train.fails("interrupted by SIGINT")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["bench", "train", "data", *LONG], ["bench", "wire", "--seconds", 60], ["study", "speedup", "data", *LONG],
+     ["study", "staleness", "data", "--workers", 2, "--epochs", 100_000, "--seconds", 100]],
+    ids=["train", "wire", "speedup", "staleness"],
+)  # fmt: skip
+def test_after_a_measurement_was_interrupted(flow: Flow, words: list[str | float]) -> None:
+    (scratch := flow.path("tmp")).mkdir()
+    out = ["--out", "study"] if words[0] == "study" else []
+    bench = flow.start(*words, *out, TMPDIR=str(scratch))
+    started = psutil.Process(bench.pid)
+    until(lambda: not bench.running or len(started.children(recursive=True)) > 1, "it has started processes")
+    family = {f"process {child.pid}": child for child in started.children(recursive=True)}
+    bench.signal(signal.SIGTERM)
+    bench.fails("interrupted by SIGTERM: every process of the run was ended")
+    gone(family)
+    assert not list(scratch.iterdir())
 
 
 @pytest.mark.parametrize("victim", ["worker 1", "server 0", "server 1"])

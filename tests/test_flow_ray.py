@@ -49,6 +49,17 @@ def test_a_shard_and_a_worker_are_killed_and_the_bytes_stay_the_same(flow: Flow)
     assert flow.vectors("run") == flow.vectors("calm")
 
 
+def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow) -> None:
+    train = flow.train("stopped", "--workers", 2, "--servers", 2, "--epochs", EPOCHS, "--launcher", "ray")
+    metrics = flow.path("stopped", "metrics.jsonl")
+    until(lambda: not train.running or (metrics.exists() and metrics.stat().st_size), "it trains", START_S)
+    train.signal(signal.SIGINT)
+    train.fails("interrupted by SIGINT", "--resume goes on from the newest checkpoint")
+    flow.start("train", "data", "--out", "stopped", "--resume", "--quiet").ends(0, START_S)
+    flow.train("undisturbed", "--workers", 1, "--epochs", EPOCHS).ends(0, START_S)
+    assert flow.vectors("stopped") == flow.vectors("undisturbed")
+
+
 def test_preprocessing_leaves_the_same_bytes(flow: Flow) -> None:
     lines = np.random.default_rng(0).zipf(1.5, (2000, 20)) % 500
     flow.path("text.txt").write_text("".join(" ".join(f"w{n}" for n in line) + "\n" for line in lines))

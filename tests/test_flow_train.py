@@ -40,6 +40,26 @@ def test_a_run_is_complete_and_told_as_json(flow: Flow) -> None:
     assert json.loads(flow.path("one", "manifest.json").read_text())["facts"]["reason"] == "complete"
 
 
+@pytest.mark.parametrize(
+    ("words", "said", "status"),
+    [
+        (["--init", "nosuch"], "nosuch does not exist", 1),
+        (["--init", "one", "--dim", 9], "one has vectors of 8 dimensions, not 9", 2),
+        (["--store", "local", "--init", "nosuch", "--workers", 1], "nosuch does not exist", 1),
+        (["--checkpoint-every", -1], "checkpoint-every must be at least 0", 2),
+        (["--store", "shared", "--keep-checkpoints", -4], "keep-checkpoints must be at least 1, or 0", 2),
+    ],
+)
+def test_what_is_refused_leaves_no_folder(flow: Flow, words: list[str | float], said: str, status: int) -> None:
+    flow.train("refused", *words).fails(said, status=status)
+    assert not flow.path("refused").exists()
+
+
+def test_variables_for_servers_by_hand_are_not_for_those_of_a_training(flow: Flow) -> None:
+    flow.train("alike", "--workers", 1, "--epochs", 5, GLOVEWIRE_SERVER_RESUME="1", GLOVEWIRE_WORKER_NAME="x y").ends()
+    assert flow.vectors("alike") == flow.vectors("one")
+
+
 def test_what_a_run_leaves_can_be_read(flow: Flow) -> None:
     vectors, words = np.load(flow.path("one", "vectors.npy")), flow.path("one", "vocabulary.txt").read_text().split()
     assert vectors.shape == (len(words), 8) == (40, 8)
@@ -77,6 +97,14 @@ def test_to_go_on_with_a_complete_run_leaves_it_as_it_is(flow: Flow) -> None:
     assert (again.json["loss"], again.json["workers"]) == (flow.all[0].json["loss"], 0)
     assert flow.start("server", "data", "--out", "one", "--resume").ends(0).out == ""
     assert [flow.path("one", name).read_bytes() for name in left] == before
+
+
+def test_what_ended_behind_its_last_checkpoint_is_completed_without_figures_of_nothing(flow: Flow) -> None:
+    shutil.copytree(flow.path("one"), flow.path("cut"))
+    flow.path("cut", "manifest.json").unlink()
+    again = flow.start("train", "data", "--out", "cut", "--resume", "--quiet").ends()
+    assert again.out == "nothing was left to train; vectors, metrics and loss.png of 5 epochs are in cut\n"
+    assert flow.vectors("cut") == flow.vectors("one")
 
 
 def test_the_config_of_a_run_starts_it_again(flow: Flow) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from handmade import random_dataset
+from handmade import HARD_TO_DRAW, random_dataset
 from processes import Flow
 
 from common.errors import ArtifactError, ProcessDied, UsageError
@@ -28,10 +28,11 @@ OPTIONS = TrainingOptions(schedule="minibatch", consistency="async")
 
 
 def test_one_command_compares_the_methods_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    random_dataset(tmp_path / "data", size=40)
+    random_dataset(tmp_path / HARD_TO_DRAW, size=40)
     words = (
-        "study", "staleness", "data", "--out", "study", "--workers", 2, "--batch", 64, "--latency", "5ms", "--policy",
-        "inverse", "--share", 1, "--seeds", 1, "--seconds", 1.0, "--lr", 0.5, "--dim", 8, "--epochs", 20, "--json",
+        "study", "staleness", HARD_TO_DRAW, "--out", "study", "--workers", 2, "--batch", 64, "--latency", "5ms",
+        "--policy", "inverse", "--share", 1, "--seeds", 1, "--seconds", 1.0, "--lr", 0.5, "--dim", 8, "--epochs", 20,
+        "--json",
     )  # fmt: skip
     with Flow(tmp_path) as flow:
         first = flow.start(*words).ends(0, LONG_S)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from handmade import random_dataset
+from handmade import HARD_TO_DRAW, random_dataset
 from processes import Flow
 
 from common.errors import ProcessDied
@@ -19,10 +19,10 @@ LONG_S = 110.0
 
 
 def test_one_command_trains_every_variant_and_leaves_table_and_pictures(tmp_path: Path) -> None:
-    random_dataset(tmp_path / "data", size=40)
+    random_dataset(tmp_path / HARD_TO_DRAW, size=40)
     with Flow(tmp_path) as flow:
         words = ("--dim", 8, "--epochs", 3, "--workers", 1, "--json")
-        result = flow.start("study", "speedup", "data", "--out", "study", *words).ends(0, LONG_S).json
+        result = flow.start("study", "speedup", HARD_TO_DRAW, "--out", "study", *words).ends(0, LONG_S).json
     names = ["baseline", "local", "server-1"]
     assert [one["run"] for one in result["variants"]] == names
     assert all(one["complete"] and one["entries"] > 0 and one["seconds"] > 0 for one in result["variants"])

@@ -124,6 +124,15 @@ def test_the_first_rate_counts_from_the_start_of_the_work() -> None:
     assert losses.seconds() == pytest.approx(0.5)
 
 
+def test_what_was_trained_before_a_resume_is_no_part_of_the_pace() -> None:
+    losses = Losses(total=10**6, epochs=1, entries=900_000)
+    assert losses.pace() == 0.0
+    losses.add("a", 0, report(1000, seconds=0.5), 10.0)
+    assert samples(losses, 10.0)["all"].entries_per_second == pytest.approx(2000)
+    losses.add("a", 0, report(1000, seconds=0.5), 11.0)
+    assert losses.pace() == pytest.approx(2000 / 1.5)
+
+
 def test_epochs_are_counted_by_entries_and_have_means_of_their_own() -> None:
     losses = Losses(total=100, epochs=2)
     assert losses.epoch == 0
