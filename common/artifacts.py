@@ -79,11 +79,14 @@ def file_sha256(path: Path, rest: Callable[[], None] = go_on) -> str:
 
 def require_free(path: Path, *, what: str) -> None:
     """Raise OutputError unless `path` does not exist (or is an empty folder) and its parent can be written."""
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise OutputError(f"{what} {path} exists already: name another place or remove it")
-    parent = path.parent
-    while not parent.exists():
-        parent = parent.parent
+    try:
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise OutputError(f"{what} {path} exists already: name another place or remove it")
+        parent = path.parent
+        while not parent.exists():
+            parent = parent.parent
+    except OSError as error:  # a name that no file can have, or a folder that others may not look into
+        raise _output_error(path, what, error) from error
     if not parent.is_dir():
         raise OutputError(f"{what} {path} cannot be written: {parent} is not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
@@ -184,7 +187,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _output_error(path: Path, what: str, error: OSError) -> GlovewireError:
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, None):  # None: numpy could write a part only
         return OutputError(f"{what} {path} cannot be written: no space left on the disk")
     return OutputError(f"{what} {path} cannot be written: {error.strerror or error}")
 
@@ -199,13 +202,16 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    if not folder.exists():
-        raise ArtifactError(f"{folder} does not exist")
-    if not folder.is_dir():
-        raise ArtifactError(f"{folder} is a file; a folder made by glovewire is needed")
     path = folder / MANIFEST
-    if not path.exists():
-        raise ArtifactError(f"{folder} has no {MANIFEST}: it was not made by glovewire, or not finished")
+    try:
+        if not folder.exists():
+            raise ArtifactError(f"{folder} does not exist")
+        if not folder.is_dir():
+            raise ArtifactError(f"{folder} is a file; a folder made by glovewire is needed")
+        if not path.exists():
+            raise ArtifactError(f"{folder} has no {MANIFEST}: it was not made by glovewire, or not finished")
+    except OSError as error:
+        raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
     try:
         raw = json.loads(_text(path))
         files = {_inside(name): _file_entry(entry) for name, entry in raw["files"].items()}

@@ -16,11 +16,19 @@ NO_VERSION = -1
 A_LIFE = 1 << 20
 """Numbers of workers in one life of a run: whoever has a number of the life before is nobody of this one."""
 
+MAX_NAME = 64
+NAME_RULE = f"a worker's name must be 1 to {MAX_NAME} printable characters"
+
 Array = npt.NDArray[Any]
 Scalar = int | float | str | bool
 
 
 Kind = TypeVar("Kind")
+
+
+def is_name(text: str) -> bool:
+    """Whether a worker may be called so: NAME_RULE."""
+    return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
 @dataclass_transform(frozen_default=True)

@@ -149,6 +149,9 @@ class Command(click.Command):
                 raise UsageError(f"{path}: {key!r} stands outside a table: put it under [{self.name}]")
             if not isinstance(value, Mapping):
                 raise UsageError(f"{path}: [{key}] must be a table of options")
+        if self.name not in tables:
+            others = ", ".join(f"[{key}]" for key in tables) or "nothing"
+            raise UsageError(f"{path} has no table [{self.name}], but {others}")
 
     def _by_long_name(self) -> dict[str, click.Option]:
         options = [option for option in self.params if isinstance(option, click.Option) and option.name != "config"]
@@ -168,19 +171,19 @@ def variable(command: str, option: str) -> str:
 def _file_value(where: str, option: click.Option, value: Any) -> Any:
     """A value from a file in the form that click takes; UsageError for one that no flag could have."""
     several = option.multiple or option.nargs != 1
-    if several and isinstance(value, PLAIN):
-        value = [value]
-    wanted = "a value or a list of values" if several else _wanted(option)
-    if not _fits(option, value, several):
-        raise UsageError(f"{where} must be {wanted}, not {value!r}")
-    return value
+    given = [value] if several and isinstance(value, PLAIN) else value
+    if not _fits(option, given, several):
+        raise UsageError(f"{where} must be {_wanted(option, several)}, not {value!r}")
+    return given
 
 
 def _fits(option: click.Option, value: Any, several: bool) -> bool:
     if several:
-        return isinstance(value, list) and all(isinstance(each, (*PLAIN, list)) for each in value)
+        return isinstance(value, list) and all(_fits_one_of_several(option, each) for each in value)
     if option.is_flag:
         return isinstance(value, bool)
+    if isinstance(option.type, click.Path):
+        return _is_path(value)
     if isinstance(option.type, click.types.IntParamType):
         return type(value) in (int, str)
     if isinstance(option.type, click.types.FloatParamType):
@@ -188,7 +191,22 @@ def _fits(option: click.Option, value: Any, several: bool) -> bool:
     return type(value) in (str, int, float)
 
 
-def _wanted(option: click.Option) -> str:
+def _fits_one_of_several(option: click.Option, value: Any) -> bool:
+    if isinstance(option.type, click.Path):
+        return _is_path(value)
+    groups = option.multiple and option.nargs != 1  # such as --analogy A B C, repeated
+    return isinstance(value, PLAIN) or (groups and isinstance(value, list))
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _wanted(option: click.Option, several: bool) -> str:
+    if isinstance(option.type, click.Path):
+        return "a path or a list of paths" if several else "a path"
+    if several:
+        return "a value or a list of values"
     if option.is_flag:
         return "true or false"
     if isinstance(option.type, click.types.IntParamType):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from common.extras import require_extra
+
 POOLS = ("processes", "futures", "lithops", "ray")
 
 Results = Callable[[], list[Any]]
@@ -38,6 +40,7 @@ def _futures(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Itera
 @contextmanager
 def _lithops(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Results]:
     """Lithops' localhost backend, which needs no account; with a configuration file of one's own, any other."""
+    require_extra("lithops", "lithops", "--pool lithops")
     from lithops import multiprocessing as lithops
     from lithops.multiprocessing import config
 
@@ -49,6 +52,7 @@ def _lithops(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Itera
 
 @contextmanager
 def _ray(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Results]:
+    require_extra("ray", "ray", "--pool ray")
     import ray
 
     ray.init(num_cpus=len(jobs), include_dashboard=False, log_to_driver=False)

@@ -28,7 +28,7 @@ BUFFER_BYTES = 4 << 20
 MEASURE_S = 0.5
 SAMPLE_ROWS = 4096
 SAMPLE_DENSITY = 0.055
-ADVICE = {
+HELD_UP = {
     "worker": "computing: more workers help",
     "worker link, in": "the workers' links, inwards: more workers, or faster links",
     "worker link, out": "the workers' links, outwards: more workers, or faster links",
@@ -36,6 +36,11 @@ ADVICE = {
     "server link, in": "the shards' links, inwards: more servers, or faster links",
     "server link, out": "the shards' links, outwards: more servers, or faster links",
     "rounds": "waiting for rows that others train: fewer workers do as well, or a shorter round trip",
+}
+WITH_ENOUGH_SERVERS = {
+    "server": "copying in the shards, of which more would take little off",
+    "server link, in": "the shards' links, inwards: faster links",
+    "server link, out": "the shards' links, outwards: faster links",
 }
 
 
@@ -92,7 +97,7 @@ def plan(
         click.echo(line)
     if advised != partitions:
         shorter = forecast(dataclasses.replace(cluster, partitions=advised)).seconds
-        click.echo(f"better      preprocess --partitions {advised}: {shorter:.3g} s an epoch")
+        click.echo(f"better      preprocess --partitions {advised}: {_figure(shorter)} s an epoch")
     under_way = link * cluster.round_trip_s
     if under_way > BUFFER_BYTES:
         click.echo(
@@ -117,10 +122,10 @@ def plan(
 
 def bytes_per_second(bandwidth: str) -> float:
     """`100Mbit` as bytes a second; UsageError for anything else."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT])bit(?:/s)?", bandwidth)
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT])bit(?:/s)?", bandwidth, re.IGNORECASE)
     if found is None or not float(found[1]):
         raise UsageError(f"bandwidth must look like 100Mbit or 10Gbit, not {bandwidth!r}")
-    return float(found[1]) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]] / 8
+    return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[found[2].lower()] / 8
 
 
 def measured_rate(options: TrainingOptions) -> float:
@@ -169,14 +174,20 @@ def _problems(
     return [problem for problem, fine in checks.items() if not fine]
 
 
+def _figure(value: float) -> str:
+    """Three digits, and all those before the point."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
 def _told(cluster: Cluster, found: Forecast, needed: int, epochs: int) -> list[str]:
     busy = ", ".join(f"{kind} {share:.0%}" for kind, share in sorted(found.busy.items(), key=lambda kv: -kv[1]))
     an_entry = found.bytes_pushed / cluster.entries
+    held_up = HELD_UP | (WITH_ENOUGH_SERVERS if cluster.servers >= needed else {})
     return [
-        f"an epoch    {found.seconds:.3g} s: {cluster.entries / found.seconds / 1e6:.3g} M entries/s; "
-        f"{epochs} epochs {found.seconds * epochs:.3g} s",
+        f"an epoch    {_figure(found.seconds)} s: {_figure(cluster.entries / found.seconds / 1e6)} M entries/s; "
+        f"{epochs} epochs {_figure(found.seconds * epochs)} s",
         f"servers     {cluster.servers}; more than {needed} would not help",
-        f"held up by  {ADVICE[found.bottleneck]}",
+        f"held up by  {held_up[found.bottleneck]}",
         f"busy        {busy}",
         f"an epoch    pulls {found.bytes_pulled / 1e6:,.0f} MB and pushes {found.bytes_pushed / 1e6:,.0f} MB "
         f"({an_entry:.1f} bytes an entry)",

@@ -151,20 +151,22 @@ def _loop(watch: Watch, stopped: Callable[[], bool], options: dict[str, Any]) ->
                 lookups=[lookup],
                 step=watch.step,
                 silent=lambda: watch.feed.silent,
-                stopped=_stopped_or_over(watch, stopped, options["linger"]),
+                stopped=_stopped_or_over(lambda: watch.over, stopped, options["linger"]),
             )
         return
     while not (watch.over or stopped()):
         watch.step(STEP_S)
 
 
-def _stopped_or_over(watch: Watch, stopped: Callable[[], bool], linger_s: float | None) -> Callable[[], bool]:
-    """Whether to end the dashboard: when told to, or `linger_s` seconds after the run."""
+def _stopped_or_over(
+    over: Callable[[], bool], stopped: Callable[[], bool], linger_s: float | None
+) -> Callable[[], bool]:
+    """Whether to end the dashboard: when told to, or `linger_s` seconds after the run is over."""
     over_since: float | None = None
 
     def ended() -> bool:
         nonlocal over_since
-        if watch.over and over_since is None:
+        if over() and over_since is None:
             over_since = time.monotonic()
         lingered = linger_s is not None and over_since is not None and time.monotonic() - over_since >= linger_s
         return lingered or stopped()
@@ -193,7 +195,8 @@ def _replay(runs: tuple[Path, ...], options: dict[str, Any]) -> dict[str, Any]:
 
         with _stopping() as stopped:
             lookups = [RunLookup(run) for run in runs]
-            serve(histories, options["host"], options["web"], lookups=lookups, stopped=stopped)
+            ended = _stopped_or_over(lambda: True, stopped, options["linger"])
+            serve(histories, options["host"], options["web"], lookups=lookups, stopped=ended)
     else:
         _print(histories)
     return {"runs": [history.name for history in histories]}

@@ -50,7 +50,9 @@ def state(history: History, now: float, silent: Sequence[str] = ()) -> tuple[str
         return "warn", f"waiting for {', '.join(silent) or 'the server'}"
     if quiet > QUIET_AFTER_S:
         return "warn", f"no data for {quiet:.0f} s"
-    return ("good", "training") if history.loss else ("good", "connected")
+    if history.loss:
+        return "good", "training"
+    return "good", "connected" if history.active else f"connected, {units.NOBODY_YET}"
 
 
 def tiles(history: History) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from common.artifacts import replacing
 from common.errors import OutputError, UsageError
+from common.settings import printable
 
 from . import units
 from .history import History
@@ -148,7 +149,7 @@ def _set_losses(axes: Axes, curve: Sequence[Point], samples: Sequence[float]) ->
 
 def _write_words(figure: Figure, history: History, title: str) -> None:
     last, mean = history.overall.last, history.mean
-    heading = title or " ".join(filter(None, ["GloVe training", history.name or history.run]))
+    heading = printable(title or " ".join(filter(None, ["GloVe training", history.name or history.run])))
     figure.suptitle(heading, x=0.012, ha="left", fontsize=15, fontweight="bold", color=INK, parse_math=False)
     if last is None:
         told = "no losses yet"

@@ -94,7 +94,9 @@ def state(history: History, now: float, silent: Sequence[str] = ()) -> tuple[str
         return f"waiting for {', '.join(silent) or 'the server'}", "yellow"
     if quiet > QUIET_AFTER_S:
         return f"no data for {quiet:.0f} s", "bold yellow"
-    return ("training", "green") if history.loss else ("connected, nothing trained yet", "green")
+    if history.loss:
+        return "training", "green"
+    return "connected, nothing trained yet" if history.active else f"connected, {units.NOBODY_YET}", "green"
 
 
 def _clock(history: History) -> Text:

@@ -130,7 +130,8 @@ def status_line(history: History, now: float, silent: Sequence[str] = ()) -> str
         return line("silence", no_data_for=f"{quiet:.0f}s")
     sample = history.loss
     if sample is None:
-        return line("connected", workers=history.active, shards=len(history.shards))
+        note = {} if history.active else {"note": units.NOBODY_YET}
+        return line("connected", workers=history.active, shards=len(history.shards), **note)
     eta = history.eta_s
     return line(
         "progress",

@@ -6,6 +6,7 @@ import re
 
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 MAX_NAME = 48
+NOBODY_YET = "no worker yet: at their first start they compile their loops"
 
 
 def amount(value: float, unit: str = "") -> str:

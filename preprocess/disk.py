@@ -38,6 +38,10 @@ def require(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OutputError(
-            f"this needs about {needed / _GIB:.2f} GiB of disk in {folder.parent}, which has {free / _GIB:.2f} GiB"
-            " free: name an --out on a larger disk, or take fewer --lines"
+            f"this needs about {_size(needed)} of disk in {folder.parent}, which has {_size(free)} free: "
+            "name an --out on a larger disk, or take fewer --lines"
         )
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / _GIB:.2f} GiB" if nbytes >= _GIB / 10 else f"{nbytes * 1024 / _GIB:.1f} MiB"

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession
+from common.fields import NAME_RULE, is_name
 from common.messages import Granted, Hello
 
 MAX_SESSIONS = 1024
@@ -58,8 +59,8 @@ class Sessions:
         """The session of a hello, and the one that it replaces (same name, other incarnation), if any."""
         if hello.role not in ("worker", "observer"):
             raise BadRequest(f"role must be worker or observer, not {hello.role[:40]!r}")
-        if not hello.name or not hello.name.isprintable() or len(hello.name) > 64:
-            raise BadRequest("a worker's name must be 1 to 64 printable characters")
+        if not is_name(hello.name):
+            raise BadRequest(NAME_RULE)
         if hello.name == ALL:
             raise BadRequest(f"a worker cannot be called {ALL!r}: the stream calls the sum of them so")
         self._require_alive(hello)

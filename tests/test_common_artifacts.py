@@ -77,9 +77,14 @@ def test_while_it_is_written_its_place_is_empty(tmp_path: Path) -> None:
         assert scratch.parent == tmp_path
 
 
-def test_a_full_disk_is_said_to_be_one_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("said", [(errno.ENOSPC, "No space left on device"), ("9 requested and 5 written",)])
+def test_a_full_disk_is_said_to_be_one_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: tuple[Any, ...]
+) -> None:
+    """The second is what numpy says."""
+
     def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(*said)
 
     monkeypatch.setattr(artifacts.os, "fsync", full)
     with pytest.raises(OutputError, match="no space left"):
@@ -115,6 +120,15 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
         require_free(tmp_path / "file" / "below", what="thing")
     (tmp_path / "empty").mkdir()
     load(write(tmp_path / "empty"))
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    long = tmp_path / ("ü" * 130)
+    for path in (long, long / "below"):
+        with pytest.raises(OutputError, match=r"^thing .* cannot be written: File name too long"):
+            require_free(path, what="thing")
+        with pytest.raises(ArtifactError, match="cannot be read: File name too long"):
+            load(path)
 
 
 DAMAGE: dict[str, Any] = {

@@ -26,8 +26,12 @@ SEEN: list[dict[str, Any]] = []
 @click.option("--server", "servers", multiple=True, default=["a"], help="Where.")
 @click.option("--mode", type=click.Choice(["x", "y"]), default="x", help="How.")
 @click.option("--fail", default="", help="End with an error.")
+@click.option("--out", type=click.Path(path_type=Path), help="One place.")
+@click.option("--pair", nargs=2, type=click.Path(path_type=Path), help="Two places.")
+@click.option("--watch", multiple=True, type=click.Path(path_type=Path), help="Several places.")
 def demo(fail: str, **options: Any) -> dict[str, Any]:
     """Show what arrived."""
+    SEEN.append({key: options.pop(key) for key in ("out", "pair", "watch")})
     if fail:
         raise {"usage": UsageError, "output": OutputError}[fail]("it did\nnot \x1b[2Jwork")
     click.echo("some text first")
@@ -93,8 +97,20 @@ def test_keys_are_the_long_options_with_dashes_or_underscores(config: Path) -> N
     assert last(run(program, "demo", "--config", str(config), "--json"))["servers"] == ["alone"]
 
 
+def test_paths_of_a_file_are_text_or_lists_of_it(config: Path) -> None:
+    config.write_text('[demo]\nout = "o"\npair = ["p", "q"]\nwatch = ["a b", "c"]\n')
+    last(run(program, "demo", "--config", str(config), "--json"))
+    assert SEEN[-1] == {"out": Path("o"), "pair": (Path("p"), Path("q")), "watch": (Path("a b"), Path("c"))}
+
+
+def test_several_values_of_a_variable_are_parted_by_blanks_and_paths_as_in_path() -> None:
+    found = last(run(program, "demo", "--json", GLOVEWIRE_DEMO_SERVER="a b", GLOVEWIRE_DEMO_WATCH="w 1.txt:w2.txt"))
+    assert found["servers"] == ["a", "b"]
+    assert SEEN[-1]["watch"] == (Path("w 1.txt"), Path("w2.txt"))
+
+
 def test_tables_of_other_commands_are_theirs(config: Path) -> None:
-    config.write_text("[train]\ndim = 10\n")
+    config.write_text("[train]\ndim = 10\n[demo]\n")
     assert last(run(program, "demo", "--config", str(config), "--json"))["dim"] == 3
 
 
@@ -113,6 +129,14 @@ WRONG = {
     "[demo]\nlearning-rate = true\n": "learning-rate",
     "[demo]\ntied = 3\n": "tied",
     "[demo]\nmode = 'z'\n": "mode",
+    "[demo]\nserver = [['a']]\n": "'server' in [demo] must be a value or a list of values, not [['a']]",
+    "[demo]\nout = 3\n": "'out' in [demo] must be a path, not 3",
+    "[demo]\nout = ['a']\n": "'out' in [demo] must be a path, not ['a']",
+    '[demo]\nout = "a\\u0000b"\n': "'out' in [demo] must be a path, not 'a\\x00b'",
+    "[demo]\nwatch = 3\n": "'watch' in [demo] must be a path or a list of paths, not 3",
+    "[demo]\nwatch = ['a', 4]\n": "'watch' in [demo] must be a path or a list of paths, not ['a', 4]",
+    "[demo]\nwatch = [['a']]\n": "'watch' in [demo] must be a path or a list of paths, not [['a']]",
+    "[demo]\npair = [1, 2]\n": "'pair' in [demo] must be a path or a list of paths, not [1, 2]",
     "[demo\n": "not valid TOML",
     "[demo]\ndim = 1\ndim = 2\n": "not valid TOML",
 }
@@ -127,6 +151,14 @@ def test_a_file_that_cannot_be_meant_ends_with_2_and_one_line(config: Path, text
     assert result.stdout == ""
     assert len(result.stderr.strip().splitlines()) == 1
     assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(("text", "found"), [("[train]\ndim = 3\n", "[train]"), ("", "nothing")])
+def test_a_file_that_says_nothing_of_this_command_is_refused(config: Path, text: str, found: str) -> None:
+    config.write_text(text)
+    result = run(program, "demo", "--config", str(config))
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {config} has no table [demo], but {found} (see glovewire demo --help)\n"
 
 
 def test_a_file_that_is_not_there_or_no_text_is_named(config: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from source import ROOT
 
 from common import messages
+from common.fields import PROTOCOL_VERSION
 from launch.main import COMMANDS, program
 
 PROTOCOL = ROOT / "docs" / "protocol.md"
@@ -30,6 +31,11 @@ SEPARATORS = {"&&", "||", ";", "|", "&", "(", ")"}
 
 
 # ---- messages
+
+
+def test_the_protocol_page_names_the_version_of_the_code() -> None:
+    page = PROTOCOL.read_text(encoding="utf-8")
+    assert re.findall(r"(?:This is version|the version, now) (\d+)", page) == [str(PROTOCOL_VERSION)] * 2
 
 
 def wrong_messages(page: str, known: Mapping[str, type]) -> list[str]:

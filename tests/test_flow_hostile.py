@@ -138,7 +138,8 @@ def test_shards_in_the_wrong_order_are_refused(flow: Flow) -> None:
     servers = [flow.server("run", "--shard", f"{shard}/2") for shard in range(2)]
     addresses = [server.ready()[0] for server in servers]
     order = "give every shard's address once, in order"
-    wrong = [flow.worker(*addresses[::-1]), flow.worker(addresses[0], name="b"), flow.worker(*addresses, addresses[0])]
+    given = {"a": addresses[::-1], "b": addresses[:1], "c": [*addresses, addresses[0]]}
+    wrong = [flow.worker(*where, name=name) for name, where in given.items()]  # at the same time
     for worker in wrong:
         worker.fails(order, "is shard 1/2" if len(worker.words.split("--server")) > 2 else "is shard 0/2", status=2)
     assert not any(flow.stats(address)["workers"] for address in addresses)  # nobody waits for those who were refused

@@ -87,6 +87,13 @@ WRONG = {
     "a question to nobody": (["stats", "localhost:5555"], ["is not an address: write tcp://"]),
     "a wait without an end": (["stats", "tcp://127.0.0.1:9", "--timeout", "nan"], ["nan is not a positive number"]),
     "a worker that waits for no time": (["worker", "data", "--timeout", "0"], ["timeout must be a positive number"]),
+    **{
+        f"a worker's name that {why}": (
+            ["worker", "data", "--server", "tcp://127.0.0.1:9", "--name", name],
+            ["a worker's name must be 1 to 64 printable characters"],
+        )
+        for why, name in {"is too long": 65 * "a", "is no text": "\udcff", "moves the cursor": "\x1b[2J"}.items()
+    },
     "an unknown command": (["trian", "data"], ["'trian'", "did you mean 'train'?"]),
     "an unknown option": (["train", "data", "--epoch", "3"], ["'--epoch'", "Did you mean", "'--epochs'"]),
     "no output": (["train", "data"], ["missing option '--out'"]),

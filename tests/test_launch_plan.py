@@ -76,7 +76,9 @@ def test_fewer_partitions_are_advised_for_slow_links_and_more_for_many_workers()
     assert partitions_advised(dataclasses.replace(CLUSTER, workers=8)) == 16
 
 
-@pytest.mark.parametrize(("text", "bytes_a_second"), [("100Mbit", 12.5e6), ("2.5 Gbit/s", 312.5e6), ("8kbit", 1e3)])
+@pytest.mark.parametrize(
+    ("text", "bytes_a_second"), [("100Mbit", 12.5e6), ("2.5 Gbit/s", 312.5e6), ("8kbit", 1e3), ("1gbit", 125e6)]
+)
 def test_rates_are_bits(text: str, bytes_a_second: float) -> None:
     assert bytes_per_second(text) == bytes_a_second
 
@@ -94,6 +96,8 @@ def test_the_command(tmp_path: Path) -> None:
         assert plan.json["bottleneck"] in {*plan.json["busy"], "rounds"}
         assert plan.json["entries_per_second"] == pytest.approx(1e9 / plan.json["epoch_seconds"])
         assert "more than" in plan.out
+        assert "more servers" not in plan.out
+        assert "more servers" in flow.run(*words, "--servers", 1, "--bandwidth", "100Mbit").out
         assert "tcp_wmem" not in plan.out
         assert json.loads(plan.out.splitlines()[-1]) == plan.json
         far = flow.run(*words[:-2], "--round-trip", 45, "--kernel-rate", 1e7, "--json")

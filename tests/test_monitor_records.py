@@ -123,6 +123,16 @@ def test_a_picture_is_drawn_whole(tmp_path: Path, suffix: str) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_what_cannot_be_drawn_in_a_name_is_spelt_out(tmp_path: Path, suffix: str) -> None:
+    history = History("r\udcff\x07 $x^")  # a folder whose name is not UTF-8
+    history.add(loss(), 1.0)
+    plot(history, path := tmp_path / f"loss.{suffix}")
+    assert draw(history).get_suptitle() == r"GloVe training r\udcff\x07 $x^"
+    if suffix == "svg":
+        ElementTree.fromstring(path.read_bytes())
+
+
 def test_the_picture_says_what_it_shows() -> None:
     figure = draw(history_of("w0", "w1"))
     by_time, by_entries = figure.axes

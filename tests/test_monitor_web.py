@@ -157,6 +157,16 @@ def test_three_runs_are_compared_in_light_and_dark_on_any_screen(tmp_path: Path)
         assert_nothing_wrong(browser, url)
 
 
+def test_a_replay_ends_when_it_is_told_how_long_to_linger(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "metrics.jsonl") as recorder:
+        for sample in run_of(seconds=10, seed=1):
+            recorder.add(sample)
+    command = [sys.executable, "-m", "launch.main", "monitor", "--replay", tmp_path, "--web", "0", "--linger", "0.1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)
+    assert "dashboard http://" in ended.stderr
+
+
 def test_the_page_names_no_other_machine() -> None:
     with Publisher() as publisher, dashboard(publisher.address) as url, urlopen(url, timeout=120) as answer:
         page = answer.read().decode()

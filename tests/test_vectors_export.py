@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import scipy.sparse
 from click.testing import CliRunner
 from handmade import random_dataset, write_dataset
 
+from common import extras
 from common import run as runs
 from common.artifacts import writing
 from common.errors import ArtifactError, MissingExtra, OutputError, UsageError
@@ -71,14 +70,7 @@ def test_safetensors(run: Path, table: np.ndarray, tmp_path: Path) -> None:
 
 
 def test_safetensors_missing_names_the_command(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("safetensors"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"pip install 'glovewire\[export\]'"):
         export(run, "safetensors", tmp_path / "out")
     assert os.listdir(tmp_path) == ["run"]

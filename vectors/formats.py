@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from common.errors import MissingExtra, OutputError
+from common.errors import OutputError
+from common.extras import require_extra
 
 if TYPE_CHECKING:
     from common.run import Vectors
@@ -53,10 +54,9 @@ def write_npz(path: Path, loaded: Vectors) -> None:
 
 def write_safetensors(path: Path, loaded: Vectors) -> None:
     """A tensor `vectors`; the metadata entry `vocabulary` is the JSON list of words. MissingExtra without the extra."""
-    try:
-        from safetensors.numpy import save
-    except ImportError as error:
-        raise MissingExtra("safetensors is not installed: pip install 'glovewire[export]'") from error
+    require_extra("safetensors", "export", "--format safetensors")
+    from safetensors.numpy import save
+
     metadata = {"vocabulary": json.dumps(loaded.words, ensure_ascii=False)}
     path.write_bytes(save({"vectors": np.ascontiguousarray(loaded.vectors)}, metadata=metadata))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UsageError
+from common.fields import NAME_RULE, is_name
 from common.settings import require
 from common.sockets import check_address
 
@@ -35,6 +36,8 @@ class WorkerConfig:
         problems = []
         if not self.servers:
             problems.append("at least one --server is needed")
+        if not is_name(self.full_name):
+            problems.append(NAME_RULE)
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             problems.append(f"timeout must be a positive number of seconds, not {self.timeout_s}")
         try:
