@@ -10,7 +10,11 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -23,6 +27,8 @@ class Forked:
     def __init__(self, folder: Path, name: str, *words: str | Path | float, jumps: int | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([WARM])
+        with _findable():
+            forkserver.ensure_running()
         self.name, self._out, self._err = name, folder / f"{name}.out", folder / f"{name}.err"
         self._process: ForkServerProcess = context.Process(
             target=_command, args=(list(map(str, words)), str(folder), str(self._out), str(self._err), jumps)
@@ -47,6 +53,12 @@ class Forked:
     def err(self) -> str:
         return self._err.read_text(encoding="utf-8") if self._err.exists() else ""
 
+    @property
+    def last_words(self) -> str:
+        """Its error in one line, or how else it ended."""
+        errors = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        return (errors or [f"exit status {self.status}: {self.err[-200:]!r}"])[-1]
+
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
@@ -57,7 +69,21 @@ class Forked:
         self._process.close()
 
 
+@contextmanager
+def _findable() -> Iterator[None]:
+    """Let the fork server find WARM: it does not get `sys.path`, and passes over what it cannot import."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
 def _command(words: list[str], folder: str, out: str, err: str, jumps: int | None) -> None:
+    assert WARM in sys.modules, "the fork server is not warm"
     for number, path in ((1, out), (2, err)):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(handle, number)

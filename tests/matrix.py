@@ -115,7 +115,7 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
     for one in everybody:
         left = max(deadline - time.monotonic(), 0.1)
         until(lambda one=one: one.status is not None, f"{one.name} hangs: {one.err[-300:]!r}", left)
-    failed = {one: said(one) for one in everybody if one.status != 0}
+    failed = {one: one.last_words for one in everybody if one.status != 0}
     outcome.end = "; ".join(failed.values()) or "completes"
     if stage.cell.end_unheard and "nobody has said that the run is over" in failed.get(stage.monitor, ""):
         failed.pop(stage.monitor)
@@ -125,12 +125,6 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
             failed.pop(worker)
             outcome.end = f"completes; a worker that did not hear it ends after {SILENCE_S:g} s of silence"
     outcome.problems += [f"{one.name}: {why}" for one, why in failed.items()]
-
-
-def said(one: Forked) -> str:
-    """Its error in one line, or how else it ended."""
-    errors = [line for line in one.err.splitlines() if line.startswith("error: ")]
-    return (errors or [f"exit status {one.status}: {one.err[-200:]!r}"])[-1]
 
 
 def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:

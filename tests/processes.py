@@ -6,15 +6,17 @@ files, so that no pipe can fill. Every wait has a deadline whose failure shows w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +26,8 @@ import psutil
 DEADLINE_S = 180.0  # far above what anything takes: what waits is a machine that is slow or busy
 PROGRAM = [sys.executable, "-m", "launch.main"]
 FREE = "tcp://127.0.0.1:0"
+PORTS = range(10_000, 30_000)
+"""Below those that Linux chooses from, 32,768 and up."""
 _pause = threading.Event()
 
 
@@ -184,8 +188,23 @@ class Flow:
         return self.path(out, "vectors.npy").read_bytes()
 
 
+def _ports() -> Iterator[int]:
+    """PORTS, or this process's share where pytest has several; at random, for the sake of another pytest."""
+    part, parts = (os.environ.get(f"PYTEST_XDIST_WORKER{what}") for what in ("", "_COUNT"))
+    share = PORTS if part is None or parts is None else PORTS[int(part.removeprefix("gw")) :: int(parts)]
+    yield from random.sample(share, len(share))
+
+
+_untaken = _ports()
+
+
 def free_port() -> int:
-    """A port that was free a moment ago, for commands that must name one."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port for a command that must name one, each only once; of those that the machine chooses for nobody itself.
+
+    One that it had chosen it might choose again, for anybody who listens or connects, before the command has bound it.
+    """
+    for port in _untaken:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")

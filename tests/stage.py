@@ -94,14 +94,25 @@ class Stage:
     def start(self) -> None:
         """Start everybody. Nobody trains before shard 1 answers, and that is held until all have joined shard 0."""
         self.servers = [self.server(shard) for shard in range(SHARDS)]
-        until(lambda: all(server.out for server in self.servers), "every shard is ready")
+        self.until(lambda: all(server.out for server in self.servers), "every shard is ready")
         self.monitor = self.start_monitor()
-        until(lambda: all(f'"shard": {shard}' in self._watched for shard in range(SHARDS)), "the monitor hears all")
+        self.until(
+            lambda: all(f'"shard": {shard}' in self._watched for shard in range(SHARDS)), "the monitor hears all"
+        )
         self.servers[1].signal(signal.SIGSTOP)
         self.workers = [self.worker(rank) for rank in range(WORKERS)]
         for rank in range(WORKERS):
-            until(lambda rank=rank: f"event=joined subject=w{rank}" in self.servers[0].err, f"w{rank} has joined")
+            self.until(lambda rank=rank: f"event=joined subject=w{rank}" in self.servers[0].err, f"w{rank} has joined")
         self.servers[1].signal(signal.SIGCONT)
+
+    def until(self, happened: Callable[[], Any], what: str) -> None:
+        """Wait for what happens before anybody ends; fails at once if somebody does, with its error."""
+
+        def ended() -> list[Forked]:
+            return [one for one in self.all if one.status is not None]
+
+        until(lambda: happened() or ended(), what)
+        assert not ended(), "; ".join(f"before {what}: {one.name}: {one.last_words}" for one in ended())
 
     def server(self, shard: int) -> Forked:
         lease = LEASE_S if self.cell.fault in (Fault.KILL, Fault.STOP) else 30.0
