@@ -1,8 +1,8 @@
 """What a RUN folder is: where training leaves its vectors, and how they are written and read.
 
 The folder exists while training goes on; its metrics, plot and checkpoints keep changing. `manifest.json` (kind
-`vectors`) therefore answers for `vectors.npy` and `vocabulary.txt` alone and is written last: a run whose training
-has not finished has none. This module never touches the other files, and never loads a pickle.
+`vectors`) therefore answers for `vectors.npy`, `vocabulary.txt` and `counts.npy` alone and is written last: a run whose
+training has not finished has none. This module never touches the other files, and never loads a pickle.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ from .errors import ArtifactError, NotFinite, OutputError
 
 KIND = "vectors"
 SCHEMA = 1
-VECTORS, VOCABULARY = "vectors.npy", "vocabulary.txt"
+VECTORS, VOCABULARY, COUNTS = "vectors.npy", "vocabulary.txt", "counts.npy"
 METRICS, PLOT, CONFIG, CHECKPOINTS = "metrics.jsonl", "loss.png", "config.toml", "checkpoints"
 _CHECK_ROWS = 8192
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """The vectors of a finished run: `vectors` is float32 of shape (words, dim), read-only, row i for `words[i]`."""
+    """The vectors of a finished run: `vectors` is float32 of shape (words, dim), read-only, row i for `words[i]`.
+
+    `counts`, int64 of shape (words,), is how often each word stood in the text; None where nobody has said.
+    """
 
     words: tuple[str, ...]
     vectors: npt.NDArray[np.float32]
     facts: Mapping[str, Any]
+    counts: npt.NDArray[np.int64] | None = None
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -44,6 +48,14 @@ class Vectors:
     def dim(self) -> int:
         """Numbers in one vector."""
         return int(self.vectors.shape[1])
+
+    def by_frequency(self) -> Vectors:
+        """The same words, the most frequent first, others as they were; as they are where there are no counts."""
+        if self.counts is None:
+            return self
+        order = np.argsort(-self.counts, kind="stable")
+        words = tuple(self.words[row] for row in order.tolist())
+        return Vectors(words, self.vectors[order], self.facts, self.counts[order])
 
 
 def prepare(run: Path) -> Path:
@@ -66,12 +78,14 @@ def write_vectors(
     words: Sequence[str],
     vectors: npt.NDArray[np.floating[Any]],
     facts: Mapping[str, Any] | None = None,
+    counts: npt.NDArray[np.int64] | None = None,
 ) -> Manifest:
-    """Write `vectors.npy` and `vocabulary.txt` into the folder `run` and seal them; earlier ones are replaced.
+    """Write `vectors.npy`, `vocabulary.txt` and `counts.npy` into the folder `run` and seal them in place of others.
 
-    `vectors`: shape (words, dim), row i for `words[i]`, stored as float32. `facts` (plain JSON values) go into the
-    manifest beside the sizes. Raises NotFinite for NaN or infinity and ArtifactError for words or shapes that do not
-    fit, both before anything is touched; OutputError when the disk refuses.
+    `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), of the words in
+    the text, where they are known. `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite
+    for NaN or infinity and ArtifactError for words or shapes that do not fit, all before anything is touched;
+    OutputError when the disk refuses.
     """
     table = np.ascontiguousarray(vectors, dtype="<f4")
     _check_words(run, words)
@@ -79,15 +93,20 @@ def write_vectors(
         raise ArtifactError(f"{run / VECTORS} cannot hold an array of shape {table.shape} for {len(words)} words")
     if (bad := _first_not_finite(table)) is not None:
         raise NotFinite(f"the vector of {words[bad]!r} holds NaN or infinity: {run / VECTORS} was not written")
+    if counts is not None and counts.shape != (len(words),):
+        raise ArtifactError(f"{run / COUNTS} cannot hold an array of shape {counts.shape} for {len(words)} words")
     try:
-        (run / MANIFEST).unlink(missing_ok=True)
+        for name in (MANIFEST, COUNTS):
+            (run / name).unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"run {run} cannot be written: {error.strerror or error}") from error
-    with replacing(run / VECTORS) as stream:
-        np.lib.format.write_array(stream, table, allow_pickle=False)
+    _write_array(run / VECTORS, table)
+    if counts is not None:
+        _write_array(run / COUNTS, counts.astype("<i8"))
     write_bytes_atomically(run / VOCABULARY, "".join(f"{word}\n" for word in words).encode())
     sizes = {"words": len(words), "dim": int(table.shape[1])}
-    return seal(run, KIND, SCHEMA, {**(facts or {}), **sizes}, only=(VECTORS, VOCABULARY))
+    sealed = (VECTORS, VOCABULARY) if counts is None else (VECTORS, VOCABULARY, COUNTS)
+    return seal(run, KIND, SCHEMA, {**(facts or {}), **sizes}, only=sealed)
 
 
 def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
@@ -104,13 +123,16 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     try:
         words = tuple((run / VOCABULARY).read_bytes().decode().split("\n")[:-1])
         vectors = load_array(run / VECTORS, mapped=True)
+        counts = load_array(run / COUNTS) if COUNTS in manifest.files else None
     except UNREADABLE as error:
         raise ArtifactError(f"{run} holds no readable vectors ({type(error).__name__}: {error})") from error
     if vectors.dtype != np.float32 or vectors.ndim != 2 or len(vectors) != len(words):
         raise ArtifactError(f"{run / VECTORS} is not a float32 array with a row for each of {len(words)} words")
     if verify and (bad := _first_not_finite(vectors)) is not None:
         raise ArtifactError(f"{run / VECTORS}: the vector of {words[bad]!r} holds NaN or infinity")
-    return Vectors(words, vectors, manifest.facts)
+    if counts is not None and (counts.dtype != np.int64 or counts.shape != (len(words),)):
+        raise ArtifactError(f"{run / COUNTS} is not an int64 array with a count for each of {len(words)} words")
+    return Vectors(words, vectors, manifest.facts, counts)
 
 
 def complete(run: Path) -> Mapping[str, Any] | None:
@@ -120,6 +142,11 @@ def complete(run: Path) -> Mapping[str, Any] | None:
     except ArtifactError:
         return None
     return facts if facts.get("reason") == "complete" else None
+
+
+def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    with replacing(path) as stream:
+        np.lib.format.write_array(stream, array, allow_pickle=False)
 
 
 def _check_words(run: Path, words: Sequence[str]) -> None:

@@ -54,7 +54,7 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
         vectors = np.empty((len(rows), options.dim), np.float32)
         vectors[dataset.permutation] = layout.vectors(rows)
         del rows
-        runs.write_vectors(config.out, dataset.words, evened(vectors, options.spectrum), facts)
+        runs.write_vectors(config.out, dataset.words, evened(vectors, options.spectrum), facts, dataset.counts)
         return facts
     finally:
         memory.close()

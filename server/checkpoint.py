@@ -201,4 +201,4 @@ def assemble(run: Path, dataset: Dataset, options: TrainingOptions, shards: int,
         part = slice(first, first + CHUNK_ROWS)
         vectors[dataset.permutation[part]] = layout.vectors(rows[part])
     del rows
-    write_vectors(run, dataset.words, evened(vectors, options.spectrum), facts)
+    write_vectors(run, dataset.words, evened(vectors, options.spectrum), facts, dataset.counts)

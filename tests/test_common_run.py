@@ -13,6 +13,7 @@ from common.artifacts import MANIFEST, peek_kind, seal, writing
 from common.errors import ArtifactError, NotFinite, OutputError
 
 WORDS = ["café", "river", "the"]
+COUNTS = np.array([2, 2, 9])
 
 
 def table(words: int = 3, dim: int = 4) -> np.ndarray:
@@ -44,6 +45,18 @@ def test_vectors_come_back_as_they_were_written(run: Path) -> None:
     np.testing.assert_array_equal(loaded.vectors, table())
     assert peek_kind(run) == runs.KIND
     assert not loaded.vectors.flags.writeable
+    assert loaded.counts is None
+    assert loaded.by_frequency() is loaded
+
+
+def test_with_counts_words_can_be_had_by_frequency(run: Path) -> None:
+    runs.write_vectors(run, WORDS, table(), counts=COUNTS)
+    loaded = runs.load_vectors(run)
+    np.testing.assert_array_equal(loaded.counts, COUNTS)
+    ordered = loaded.by_frequency()
+    assert ordered.words == ("the", "café", "river")
+    np.testing.assert_array_equal(ordered.vectors, table()[[2, 0, 1]])
+    np.testing.assert_array_equal(ordered.counts, [9, 2, 2])
 
 
 def test_float64_is_stored_as_float32_and_the_bytes_depend_on_the_content_alone(run: Path, tmp_path: Path) -> None:
@@ -63,7 +76,7 @@ def test_files_that_go_on_changing_are_not_sealed(run: Path) -> None:
 
 
 def test_writing_again_replaces_and_leaves_no_scratch(run: Path) -> None:
-    runs.write_vectors(run, WORDS, table())
+    runs.write_vectors(run, WORDS, table(), counts=COUNTS)
     mapped = runs.load_vectors(run)
     runs.write_vectors(run, ["a", "b"], table(2))
     assert runs.load_vectors(run).words == ("a", "b")
@@ -80,6 +93,12 @@ def test_what_is_not_finite_is_refused_and_the_old_vectors_stay(run: Path, value
         runs.write_vectors(run, WORDS, bad)
     assert "'river'" in one_line(error)
     np.testing.assert_array_equal(runs.load_vectors(run).vectors, table())
+
+
+def test_a_count_for_each_word_is_needed(run: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"counts\.npy cannot hold an array of shape \(2,\) for 3 words"):
+        runs.write_vectors(run, WORDS, table(), counts=COUNTS[:2])
+    assert not (run / runs.VECTORS).exists()
 
 
 @pytest.mark.parametrize("words", [["a", "b"], ["a", "b", "a"], ["a", "b", ""], ["a", "b", "c\nd"]])
@@ -122,10 +141,10 @@ def test_another_kind_of_artifact_is_named(tmp_path: Path) -> None:
         runs.load_vectors(tmp_path / "data")
 
 
-@pytest.mark.parametrize("name", [runs.VECTORS, runs.VOCABULARY])
+@pytest.mark.parametrize("name", [runs.VECTORS, runs.VOCABULARY, runs.COUNTS])
 @pytest.mark.parametrize("harm", ["missing", "truncated", "altered"])
 def test_damage_is_told_in_one_line_that_names_the_file(run: Path, name: str, harm: str) -> None:
-    runs.write_vectors(run, WORDS, table())
+    runs.write_vectors(run, WORDS, table(), counts=COUNTS)
     path = run / name
     data = path.read_bytes()
     if harm == "missing":
@@ -138,11 +157,16 @@ def test_damage_is_told_in_one_line_that_names_the_file(run: Path, name: str, ha
 
 
 def reseal(run: Path) -> None:
-    seal(run, runs.KIND, runs.SCHEMA, {}, only=(runs.VECTORS, runs.VOCABULARY))
+    seal(run, runs.KIND, runs.SCHEMA, {}, only=(runs.VECTORS, runs.VOCABULARY, runs.COUNTS))
 
 
 def test_vectors_sealed_by_somebody_else_are_still_checked(run: Path) -> None:
-    runs.write_vectors(run, WORDS, table())
+    runs.write_vectors(run, WORDS, table(), counts=COUNTS)
+    np.save(run / runs.COUNTS, COUNTS[:2])
+    reseal(run)
+    with pytest.raises(ArtifactError, match=r"counts\.npy is not an int64 array with a count for each of 3 words"):
+        runs.load_vectors(run)
+    np.save(run / runs.COUNTS, COUNTS)
     bad = table()
     bad[0, 0] = np.nan
     np.save(run / runs.VECTORS, bad)

@@ -34,6 +34,18 @@ def run(tmp_path: Path, table: np.ndarray) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("form", VECTOR_FORMATS)
+def test_the_most_frequent_word_comes_first(table: np.ndarray, tmp_path: Path, form: str) -> None:
+    pytest.importorskip("safetensors")
+    counts, order = np.array([3, 7, 3, 9, 7]), [3, 1, 4, 0, 2]
+    runs.write_vectors(runs.prepare(tmp_path / "counted"), WORDS, table, counts=counts)
+    runs.write_vectors(runs.prepare(tmp_path / "sorted"), [WORDS[row] for row in order], table[order])
+    for name in ("counted", "sorted"):
+        export(tmp_path / name, form, tmp_path / f"{name}.out")
+    written = [_bytes(tmp_path / f"{name}.out") for name in ("counted", "sorted")]
+    assert written[0] == written[1]
+
+
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # gensim leaves it open where no header is
 @pytest.mark.parametrize(
     ("form", "options"),
@@ -208,3 +220,7 @@ def test_options_have_the_names_of_the_contract(run: Path, tmp_path: Path) -> No
     outcome = CliRunner().invoke(cli.export, [str(run)], env=environment)
     assert outcome.exit_code == 0, outcome.output
     assert (tmp_path / "v.txt").read_text(encoding="utf-8").startswith("5 7\n! ")
+
+
+def _bytes(out: Path) -> list[bytes]:
+    return [path.read_bytes() for path in ([out] if out.is_file() else sorted(out.iterdir()))]

@@ -93,8 +93,8 @@ def export(path: Path, format: str, out: Path, centre: bool, seed: int) -> dict[
     """Write a run's vectors or a dataset's matrix for other programs.
 
     A run goes to glove, word2vec, word2vec-bin, npz, safetensors or projector; a dataset to npz (scipy's COO) or
-    stanford (a folder on which Stanford's `glove` trains). Words stand in the vocabulary's order, sorted, and not
-    by frequency.
+    stanford (a folder on which Stanford's `glove` trains). A run's words stand by frequency, the
+    most frequent first, as in Stanford's and word2vec's own files.
     """
     from . import show
     from .export import export as write

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,9 @@ def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int 
 def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[str, Any]:
     if form not in VECTOR_FORMATS:
         raise UsageError(f"{path} holds vectors, which go to {', '.join(VECTOR_FORMATS)}, not to {form}")
-    loaded = runs.load_vectors(path)
+    loaded = runs.load_vectors(path).by_frequency()
     if centre:
-        loaded = runs.Vectors(loaded.words, loaded.vectors - loaded.vectors.mean(axis=0), loaded.facts)
+        loaded = replace(loaded, vectors=loaded.vectors - loaded.vectors.mean(axis=0))
     with _placing(out) as scratch:
         VECTOR_FORMATS[form](scratch, loaded)
     return {"kind": runs.KIND, "words": len(loaded.words), "dim": loaded.dim}
