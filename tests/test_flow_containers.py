@@ -59,7 +59,7 @@ def undisturbed(settings: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_run_ends_by_itself_and_leaves_its_vectors(undisturbed: Path, tmp_path: Path) -> None:
-    left = {"vectors.npy", "vocabulary.txt", "metrics.jsonl", "config.toml", "manifest.json", "loss.png"}
+    left = {"vectors.npy", "vocabulary.txt", "counts.npy", "metrics.jsonl", "config.toml", "manifest.json", "loss.png"}
     assert {path.name for path in undisturbed.iterdir()} == left
     assert np.load(undisturbed / "vectors.npy").shape[1] == 64
     with Flow(tmp_path) as flow:

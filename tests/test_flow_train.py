@@ -13,7 +13,16 @@ import pytest
 from handmade import random_dataset
 from processes import Flow
 
-COMPLETE = {"vectors.npy", "vocabulary.txt", "metrics.jsonl", "loss.png", "config.toml", "checkpoints", "logs"}
+COMPLETE = {
+    "vectors.npy",
+    "vocabulary.txt",
+    "counts.npy",
+    "metrics.jsonl",
+    "loss.png",
+    "config.toml",
+    "checkpoints",
+    "logs",
+}
 FACTS = {
     "seconds", "entries", "entries_per_second", "loss", "bias_only_loss", "epochs", "workers", "servers", "bytes_sent",
 }  # fmt: skip
