@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import sys
 from typing import Any
 
@@ -80,7 +79,9 @@ class Program(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        click.echo(f"glovewire {importlib.metadata.version('glovewire')}")
+        from importlib.metadata import version  # takes as long as all else that the program imports by itself
+
+        click.echo(f"glovewire {version('glovewire')}")
         ctx.exit()
 
 

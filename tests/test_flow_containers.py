@@ -20,9 +20,9 @@ pytestmark = [
     pytest.mark.skipif(not engine(), reason="needs a Docker engine and Compose"),
 ]
 RUNNING = {"server-0-1", "server-1-1", "worker-1", "worker-2", "worker-3", "monitor-1"}
-EPOCHS = 300
+EPOCHS = 200
 LATENCY = "8ms"
-"""Of each of the 36 pushes of an epoch: three workers take half a minute, on a fast machine, too."""
+"""Of each of the 36 pushes of an epoch: three workers take twenty seconds, on a fast machine, too."""
 CUT_S = 10.0
 
 
