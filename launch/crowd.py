@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -168,7 +168,7 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
     children = Children(folder / "logs")
     crowd: list[multiprocessing.process.BaseProcess] = []
     fork = multiprocessing.get_context("fork")
-    go = fork.Event()
+    go = fork.Semaphore(0)  # not an Event, which a signal between two of its steps leaves broken
     try:
         free = "tcp://127.0.0.1:0"
         where = ["--bind", free, "--publish", free, "--workers", str(scene.workers), "--log-level", "warning"]
@@ -189,13 +189,11 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
             raise server.died()
         return seen
     except Signalled:
-        go.set()  # before the kill: it waits for every worker that waits for it
         for worker in crowd:
             worker.kill()
         raise
     finally:
-        if not go.is_set():
-            go.set()
+        _begin(crowd, go)
         for worker in crowd:
             worker.join(LEAVE_S)
             if worker.is_alive():
@@ -205,14 +203,20 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
         children.end()
 
 
+def _begin(crowd: Sequence[multiprocessing.process.BaseProcess], go: Semaphore) -> None:
+    """Let every worker begin, whether it waits already or not."""
+    for _ in crowd:
+        go.release()
+
+
 def _one(
-    workload: Workload, options: TrainingOptions, address: str, number: int, latency: str, log: Path, go: Event
+    workload: Workload, options: TrainingOptions, address: str, number: int, latency: str, log: Path, go: Semaphore
 ) -> None:
     """A worker in a process of its own, which begins when it is told to."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(out, stream)
-    go.wait()
+    go.acquire()
     with contextlib.suppress(GlovewireError):  # who diverged has told the server
         workload.work(options, address, number, latency)
 
@@ -230,13 +234,13 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
 
 
 def _look(
-    workload: Workload, client: Conversation, ask: Ask, options: TrainingOptions, scene: Scene, go: Event,
+    workload: Workload, client: Conversation, ask: Ask, options: TrainingOptions, scene: Scene, go: Semaphore,
     crowd: Sequence[multiprocessing.process.BaseProcess],
 ) -> Seen:  # fmt: skip
     """Let it begin, and sample the loss until the end; time 0 is the last moment without a gradient."""
     seen = Seen()
     client.connect(role="observer")
-    began = time.monotonic()
+    began, begun = time.monotonic(), False
     try:
         while True:
             anybody = any(worker.is_alive() for worker in crowd)
@@ -247,7 +251,9 @@ def _look(
             seen.t.append(now - began)
             seen.gradients.append(gradients)
             seen.loss.append(loss)
-            go.set()
+            if not begun:
+                begun = True
+                _begin(crowd, go)
             _count(ask, seen)
             if not math.isfinite(loss) or loss > DIVERGED * seen.loss[0]:
                 seen.ended = "diverged"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
 
@@ -12,6 +13,8 @@ import click
 from common.errors import GlovewireError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AGAIN_S = 0.2
+"""After so long a Signalled that nobody has heard of is raised once more."""
 
 
 class Interrupted(GlovewireError):
@@ -26,26 +29,49 @@ class Signalled(BaseException):
 
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
-    """SIGINT and SIGTERM raise Signalled in the block, once, and Interrupted behind it or behind a block around it."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    if all(handler is _interrupt for handler in before.values()):
+    """SIGINT and SIGTERM raise Signalled in the block, once, and Interrupted behind it or behind a block around it.
+
+    Where nobody can raise, as in a finaliser or in a callback of C code, it is lost, and raised again a moment later.
+    """
+    if all(signal.getsignal(number) is _interrupt for number in SIGNALS):
         yield  # to put them back at its end would let a second signal cut the other block's way out short
         return
-    for number in before:
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
+    tell = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, Signalled) else tell(lost)
+    for number in SIGNALS:
         signal.signal(number, _interrupt)
     try:
         yield
     except Signalled as signalled:
         raise Interrupted(str(signalled)) from None
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = tell
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
+    what = f"interrupted by {signal.Signals(number).name}: every process of the run was ended"
     for each in SIGNALS:  # the way out is bounded in time; nothing may cut it short
         signal.signal(each, signal.SIG_IGN)
-    raise Signalled(f"interrupted by {signal.Signals(number).name}: every process of the run was ended")
+
+    def again(*_: object) -> None:
+        if not _on_its_way():
+            raise Signalled(what)
+
+    signal.signal(signal.SIGALRM, again)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+    raise Signalled(what)
+
+
+def _on_its_way() -> bool:
+    """Whether what runs now runs because of a Signalled: a `finally`, an `except`, the end of a `with`."""
+    error = sys.exception()
+    while error is not None and not isinstance(error, Signalled):
+        error = error.__context__
+    return error is not None
 
 
 class Interruptible(click.Group):

@@ -21,6 +21,10 @@ from .lives import Life
 from .losses import Losses
 from .tensors import TensorProgress, Tensors
 
+NAMES = {"entries": "examples", "entries_per_second": "examples_per_second", "mean_vector_norm": "mean_gradient_norm"}
+OF_WORDS = ("epochs", "bias_only_loss")
+"""Figures that are something else in a training of tensors, and those that are nothing there."""
+
 
 def build(config: ServerConfig, life: Life, now: float) -> Core:
     """The core of a shard at the start of a life of the run; without a checkpoint its tensors are unknown."""
@@ -58,7 +62,8 @@ def assemble(run: Path, shards: int, facts: dict[str, Any]) -> None:
     places = rows[:, :ROW]
     trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))
     values = {**spec.unpack(np.ascontiguousarray(trained), trained=True), **spec.unpack(fixed.copy(), trained=False)}
-    tensor_files.write(run, values, {**facts, "updates": found["updates"], "parameters": spec.elements})
+    said = {NAMES.get(name, name): value for name, value in facts.items() if name not in OF_WORDS}
+    tensor_files.write(run, values, {**said, "updates": found["updates"], "parameters": spec.elements})
 
 
 def _spec(facts: dict[str, Any], whose: str) -> Spec:

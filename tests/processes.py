@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +26,8 @@ import psutil
 DEADLINE_S = 180.0  # far above what anything takes: what waits is a machine that is slow or busy
 PROGRAM = [sys.executable, "-m", "launch.main"]
 FREE = "tcp://127.0.0.1:0"
+LASTING = ("--latency", "3ms")
+"""Of each push, for a training in which something is to happen: it takes seconds on a fast machine, too."""
 PORTS = range(10_000, 30_000)
 """Below those that Linux chooses from, 32,768 and up."""
 _pause = threading.Event()
@@ -173,10 +175,13 @@ class Flow:
             "server", "data", "--out", out, "--bind", FREE, "--publish", FREE, "--dim", 8, *epochs, *words
         )
 
-    def worker(self, *addresses: str, name: str = "anna", data: str = "data", timeout: float = DEADLINE_S) -> Running:
-        """Start a worker."""
+    def worker(
+        self, *addresses: str, name: str = "anna", data: str = "data", timeout: float = DEADLINE_S,
+        how: Sequence[str] = (),
+    ) -> Running:  # fmt: skip
+        """Start a worker; `how` are further options."""
         where = [word for address in addresses for word in ("--server", address)]
-        return self.start("worker", data, *where, "--name", name, "--timeout", timeout)
+        return self.start("worker", data, *where, "--name", name, "--timeout", timeout, *how)
 
     def stats(self, address: str) -> dict[str, Any]:
         """What the server at `address` says of itself."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from handmade import random_dataset
-from processes import Flow, free_port, until
+from processes import LASTING, Flow, free_port, until
 
 EPOCHS = 400
 LONG = 100_000
@@ -83,7 +83,7 @@ def test_a_worker_that_leaves_early_gives_its_blocks_to_the_others(
 ) -> None:
     server = flow.server("run", "--epochs", EPOCHS)
     address, _ = server.ready()
-    anna, bert = flow.worker(address, name="anna"), flow.worker(address, name="bert")
+    anna, bert = (flow.worker(address, name=name, how=LASTING) for name in ("anna", "bert"))
     until(lambda: "subject=anna" in server.err and "subject=bert" in server.err, "both have joined")
     anna.signal(number)
     assert "reason=interrupted" in anna.ends(0).err

@@ -126,4 +126,7 @@ def test_who_comes_when_all_is_done_hears_so(tmp_path: Path) -> None:
     with serving(tmp_path / "run", workers=2, consistency="async", optimizer="sgd", steps=20) as place:
         for rank in range(2):
             assert ended([start(place.addresses, rank)]) == [0]
-    assert read(tmp_path / "run")[1].facts["updates"] == 20
+    facts = read(tmp_path / "run")[1].facts
+    assert (facts["updates"], facts["examples"]) == (20, 20)
+    assert {"examples_per_second", "mean_gradient_norm"} < facts.keys()
+    assert not {"entries", "mean_vector_norm", "bias_only_loss", "epochs"} & facts.keys()

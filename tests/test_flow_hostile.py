@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import zmq
 from handmade import random_dataset
-from processes import Flow, Running, until
+from processes import LASTING, Flow, Running, until
 from strangers import GREETING, port_of
 
 from common import wire
@@ -111,7 +111,7 @@ def test_strangers_cost_only_themselves(flow: Flow, expected: bytes) -> None:
     idle = silent_peers(address)
     try:
         bother(address, stream)  # before anybody trains
-        workers = [flow.worker(address, name=name) for name in ("anna", "bert")]
+        workers = [flow.worker(address, name=name, how=LASTING) for name in ("anna", "bert")]
         server.says("event=epoch")
         bother(address, stream)
         assert server.running

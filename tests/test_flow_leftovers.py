@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from handmade import random_dataset
-from processes import Flow, Running, until
+from processes import LASTING, Flow, Running, until
 
 EPOCHS = 400
 LONG = ["--epochs", 100_000, "--workers", 2]
@@ -61,7 +61,7 @@ def test_after_an_interruption_the_vectors_are_kept(flow: Flow, number: signal.S
 
 
 def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow, alone: bytes) -> None:
-    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2)
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--latency", "20ms")
     under_way(flow, train)
     train.signal(signal.SIGINT)
     train.fails("interrupted by SIGINT", "--resume goes on from the newest checkpoint")
@@ -99,7 +99,7 @@ def test_after_a_measurement_was_interrupted(flow: Flow, words: list[str | float
 
 @pytest.mark.parametrize("victim", ["worker 1", "server 0", "server 1"])
 def test_a_killed_process_is_replaced_and_nothing_is_lost(flow: Flow, alone: bytes, victim: str) -> None:
-    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--checkpoint-every", 50)
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--checkpoint-every", 50, *LASTING)
     under_way(flow, train)[victim].kill()
     train.ends(0)
     assert not list(flow.path("run").rglob("*.partial"))
@@ -115,7 +115,7 @@ def test_after_every_worker_was_told_to_leave(flow: Flow) -> None:
 
 
 def test_a_worker_that_leaves_does_not_end_the_run(flow: Flow, alone: bytes) -> None:
-    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2)
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, *LASTING)
     under_way(flow, train)["worker 0"].terminate()
     train.ends(0)
     assert flow.vectors("run") == alone

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from handmade import random_dataset
-from processes import Flow, Running, free_port, until
+from processes import LASTING, Flow, Running, free_port, until
 
 EPOCHS = 400
 
@@ -32,7 +32,7 @@ def test_the_others_go_back_with_a_shard_that_is_started_again(flow: Flow, victi
     out = f"lost-{victim}"
     addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
     servers = [restartable(flow, out, shard, address) for shard, address in enumerate(addresses)]
-    workers = [flow.worker(*addresses, name=name) for name in ("anna", "bert")]
+    workers = [flow.worker(*addresses, name=name, how=LASTING) for name in ("anna", "bert")]
     until(lambda: any(flow.path(out, "checkpoints").glob("round-*.shard-1-of-2")), "a checkpoint is written")
     servers[victim].process.kill()
     servers[victim].process.wait()

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 from handmade import random_dataset
-from processes import Flow, Running, until
+from processes import LASTING, Flow, Running, until
 
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.timeout(900)
@@ -35,7 +35,7 @@ def parent(run: Running, role: str) -> psutil.Process:
 
 
 def test_a_shard_and_a_worker_are_killed_and_the_bytes_stay_the_same(flow: Flow) -> None:
-    spread = ["--workers", 2, "--servers", 2, "--epochs", EPOCHS, "--checkpoint-every", 20]
+    spread = ["--workers", 2, "--servers", 2, "--epochs", EPOCHS, "--checkpoint-every", 20, *LASTING]
     train = flow.train("run", *spread, "--launcher", "ray", "--json")
     rounds = flow.path("run", "checkpoints")
     until(lambda: any(rounds.glob("round-*.shard-1-of-2")) or not train.running, "a checkpoint is written", START_S)
@@ -50,7 +50,8 @@ def test_a_shard_and_a_worker_are_killed_and_the_bytes_stay_the_same(flow: Flow)
 
 
 def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow) -> None:
-    train = flow.train("stopped", "--workers", 2, "--servers", 2, "--epochs", EPOCHS, "--launcher", "ray")
+    lasting = ["--epochs", EPOCHS, "--latency", "20ms"]
+    train = flow.train("stopped", "--workers", 2, "--servers", 2, *lasting, "--launcher", "ray")
     metrics = flow.path("stopped", "metrics.jsonl")
     until(lambda: not train.running or (metrics.exists() and metrics.stat().st_size), "it trains", START_S)
     train.signal(signal.SIGINT)

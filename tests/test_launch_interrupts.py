@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 
-from launch.interrupts import SIGNALS, Interrupted, signals_raise
+from launch.interrupts import AGAIN_S, SIGNALS, Interrupted, signals_raise
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -39,3 +40,42 @@ def test_a_block_within_somebody_elses_handler_raises_and_gives_it_back() -> Non
             signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is others
         signal.signal(signal.SIGTERM, ours)
+
+
+def test_what_is_lost_in_a_finaliser_is_raised_again_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    class Swallows:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    heard = []
+
+    @signals_raise()
+    def interrupted() -> None:
+        Swallows()
+        heard.append("nothing")
+        threading.Event().wait(30)
+
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM"):
+        interrupted()
+    assert heard == ["nothing"]
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_raised_again_on_the_way_out() -> None:
+    waited = []
+
+    @signals_raise()
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            waited.append(threading.Event().wait(2 * AGAIN_S))
+            try:
+                raise ValueError
+            except ValueError:
+                waited.append(threading.Event().wait(2 * AGAIN_S))
+
+    with pytest.raises(Interrupted):
+        interrupted()
+    assert waited == [False, False]
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == 0
