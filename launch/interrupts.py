@@ -43,8 +43,12 @@ def signals_raise() -> Iterator[None]:
         signal.signal(number, _interrupt)
     try:
         yield
-    except Signalled as signalled:
-        raise Interrupted(str(signalled)) from None
+    except Interrupted:  # an inner block's, which may say more
+        raise
+    except BaseException as error:
+        if signalled := _behind(error):
+            raise Interrupted(str(signalled)) from None
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.unraisablehook = tell
@@ -58,7 +62,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
         signal.signal(each, signal.SIG_IGN)
 
     def again(*_: object) -> None:
-        if not _on_its_way():
+        if not _behind(sys.exception()):  # else this runs in a `finally`, an `except` or the end of a `with` of it
             raise Signalled(what)
 
     signal.signal(signal.SIGALRM, again)
@@ -66,12 +70,11 @@ def _interrupt(number: int, _: FrameType | None) -> None:
     raise Signalled(what)
 
 
-def _on_its_way() -> bool:
-    """Whether what runs now runs because of a Signalled: a `finally`, an `except`, the end of a `with`."""
-    error = sys.exception()
+def _behind(error: BaseException | None) -> Signalled | None:
+    """The Signalled that an error is, came up on the way of, or was made of, as Python does while it makes a class."""
     while error is not None and not isinstance(error, Signalled):
         error = error.__context__
-    return error is not None
+    return error
 
 
 class Interruptible(click.Group):

@@ -61,6 +61,19 @@ def test_what_is_lost_in_a_finaliser_is_raised_again_in_silence(capsys: pytest.C
     assert capsys.readouterr().err == ""
 
 
+def test_what_another_error_was_made_of_is_still_an_interruption() -> None:
+    class Attribute:
+        def __set_name__(self, *_: object) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    @signals_raise()
+    def interrupted() -> None:
+        type("Made", (), {"attribute": Attribute()})
+
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM"):
+        interrupted()
+
+
 def test_nothing_is_raised_again_on_the_way_out() -> None:
     waited = []
 
