@@ -171,6 +171,12 @@ class TrainingDiverged(GlovewireError):
     code = "diverged"
 
 
+class Interrupted(GlovewireError):
+    """Somebody pressed Ctrl-C or sent SIGTERM."""
+
+    code = "interrupted"
+
+
 class ProcessDied(GlovewireError):
     """A process that a run needs ended by itself."""
 

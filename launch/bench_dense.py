@@ -21,7 +21,7 @@ from common.measured import spread, surroundings
 from common.settings import require
 
 from .bench_convnet import Pace, Watch, drawn, gradient_ms, loss_of, make
-from .interrupts import signals_raise
+from .interrupts import signals_end_all
 
 MODES = ("sync", "async")
 WARM_UPDATES = 20
@@ -59,7 +59,7 @@ def bench(config: DenseBenchConfig, tell: Callable[[str], None]) -> dict[str, An
     paces: dict[str, list[Pace]] = {f"{who} {mode}": [] for mode in MODES for who in sides}
     floors: list[float] = []
     try:
-        with signals_raise():  # again: Ray has a handler of its own
+        with signals_end_all():  # again: Ray has a handler of its own
             for repeat in range(config.repeats):
                 floors.append(gradient_ms(config.batch))
                 for mode in MODES:

@@ -22,6 +22,7 @@ from typing import Any, Protocol, cast
 
 from common import messages as m
 from common.errors import Finishing, GlovewireError, NotReady, ProcessDied
+from common.interrupts import Signalled
 from common.modes import BATCH_MODES, Mode
 from common.options import TrainingOptions
 from common.tensors import TABLE
@@ -32,7 +33,6 @@ from worker.dense import Client
 from worker.latency import Latency
 from worker.service import work
 
-from .interrupts import Signalled
 from .local import training_arguments
 from .problems import GloveProblem, ImageProblem, Problem
 from .processes import READY_S, Child, Children

@@ -19,14 +19,15 @@ from common import keys, log
 from common import run as runs
 from common.artifacts import write_text_atomically
 from common.dataset import Dataset
-from common.errors import ArtifactError, GlovewireError, ProcessDied, UsageError
+from common.errors import ArtifactError, GlovewireError, Interrupted, ProcessDied, UsageError
+from common.interrupts import Signalled
 from common.options import TrainingOptions
 from common.settings import require, to_toml
 from monitor.watch import Watch
 from server import checkpoint, start
 from worker.latency import Latency
 
-from .interrupts import Interrupted, Signalled, signals_raise
+from .interrupts import signals_end_all
 from .processes import READY_S, Child, Children
 from .supervise import GOODBYE_S, Scored, ServerLost, await_end, end_in_order, until, until_over
 
@@ -105,7 +106,7 @@ def train(config: LocalConfig) -> dict[str, Any]:
             return _run(config)
         from . import hogwild  # compiles kernels, which this process needs for no other store
 
-        with signals_raise():
+        with signals_end_all():
             return hogwild.train(config, dataset)
 
 
@@ -136,7 +137,7 @@ def begin(config: LocalConfig) -> None:
 
 def _run(config: LocalConfig) -> dict[str, Any]:
     """Train until it is done, from the newest checkpoint (or the beginning) again whenever a server was killed."""
-    with signals_raise():
+    with signals_end_all():
         for attempt in range(MAX_RESTARTS):
             try:
                 return _attempt(config, again=attempt > 0)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
-from common.errors import GlovewireError, OutputError, ProcessDied
+from common.errors import GlovewireError, Interrupted, OutputError, ProcessDied
+from common.interrupts import signals_raise
 
 from . import scratch
 from .config import PreprocessConfig
-
-
-class Interrupted(GlovewireError):
-    """The user stopped the run."""
-
-    code = "interrupted"
 
 
 def run(config: PreprocessConfig) -> dict[str, Any]:
@@ -29,12 +19,10 @@ def run(config: PreprocessConfig) -> dict[str, Any]:
     from .pipeline import Pipeline
 
     try:
-        with _terminable():
+        with signals_raise():
             return Pipeline(config).run()
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; nothing was written to {config.out}; --resume goes on from here") from None
-    except ProcessDied as error:
-        raise ProcessDied(f"{error}; nothing was written to {config.out}; --resume goes on from here") from error
+    except (Interrupted, ProcessDied) as error:
+        raise type(error)(f"{error}; nothing was written to {config.out}; --resume goes on from here") from error
     except GlovewireError:
         _discard(config)
         raise
@@ -48,20 +36,3 @@ def run(config: PreprocessConfig) -> dict[str, Any]:
 def _discard(config: PreprocessConfig) -> None:
     if not config.resume:
         scratch.discard(config.out)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM means the same as Ctrl-C, where signals can be caught at all."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,8 @@ from common import run as runs
 from common.allocation import keep_buffers, settle, trim
 from common.compiled import without_blas
 from common.dataset import Dataset
-from common.errors import GlovewireError, OutputError, TrainingDiverged, UsageError
+from common.errors import GlovewireError, Interrupted, OutputError, TrainingDiverged, UsageError
+from common.interrupts import signals_raise
 from common.rows import RowLayout
 from common.sharding import Sharding
 from common.wire import MAX_FRAME_BYTES
@@ -85,14 +85,13 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
     keep_buffers()
     mine = None if config.keys is None else keys.of_server(config.keys)
     try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
-        with without_blas():
+        with signals_raise(), without_blas():
+            dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
             kernels.warm()
             if config.options.schedule == "minibatch":
                 optimizers.warm(config.options)
-        settle()
-    except KeyboardInterrupt:
+            settle()
+    except Interrupted:
         return {"reason": STOPPED}
     if (config.recover or (config.resume and not config.join)) and lives.over(config):
         logger.info(log.line("over", run=config.out))

@@ -15,10 +15,10 @@ import pytest
 
 from common.artifacts import file_sha256
 from common.dataset import Dataset
-from common.errors import CorpusError, OutputError, ProcessDied
+from common.errors import CorpusError, Interrupted, OutputError, ProcessDied
 from preprocess import jobs, scratch
 from preprocess.config import PreprocessConfig
-from preprocess.run import Interrupted, run
+from preprocess.run import run
 
 MEMORY = 1 << 30
 WORDS = "the cat sat on a mat and the dog lay near it while we read of many other things"

@@ -13,7 +13,16 @@ from common import keys, log
 from common.allocation import keep_buffers, settle
 from common.compiled import without_blas
 from common.dataset import Dataset
-from common.errors import DeadlineExceeded, Finishing, GlovewireError, LeaseLost, UnknownSession, UsageError
+from common.errors import (
+    DeadlineExceeded,
+    Finishing,
+    GlovewireError,
+    Interrupted,
+    LeaseLost,
+    UnknownSession,
+    UsageError,
+)
+from common.interrupts import signals_raise
 from common.options import TrainingOptions
 from common.rows import RowLayout
 
@@ -29,13 +38,7 @@ LOOPBACK = "127.0.0.1"
 
 logger = logging.getLogger(__name__)
 
-INTERRUPTED = "interrupted"
-
-
-class Interrupted(GlovewireError):
-    """The process was told to stop."""
-
-    code = INTERRUPTED
+INTERRUPTED = Interrupted.code
 
 
 def work(config: WorkerConfig) -> dict[str, Any]:
@@ -43,12 +46,11 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     keep_buffers()
     mine = None if config.keys is None else keys.of_client(config.keys)
     try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        dataset = Dataset.open(config.dataset, verify=config.verify)
-        with without_blas():
+        with signals_raise(), without_blas():
+            dataset = Dataset.open(config.dataset, verify=config.verify)
             objectives.warm()
-        settle()
-    except KeyboardInterrupt:
+            settle()
+    except Interrupted:
         return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
     sent, reason, afresh = 0, "", False
     with _metrics(config) as metrics:

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from launch.interrupts import AGAIN_S, SIGNALS, Interrupted, signals_raise
+from common.errors import Interrupted
+from common.interrupts import AGAIN_S, SIGNALS, signals_raise
 
 
 @pytest.mark.parametrize("number", SIGNALS)
