@@ -125,6 +125,12 @@ class History:
         return sum(s.received_per_second for s in shards), sum(s.sent_per_second for s in shards)
 
     @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes that servers have received and sent since they were started, all together."""
+        samples = [shard.sample for shard in list(self.shards.values())]
+        return sum(sample.bytes_in for sample in samples), sum(sample.bytes_out for sample in samples)
+
+    @property
     def seconds(self) -> float:
         """How long training has gone on."""
         return self.since_start(self.t)
@@ -135,7 +141,10 @@ class History:
 
     @property
     def entries_per_second(self) -> float:
-        """The pace of all workers together over the last seconds."""
+        """The pace of all workers together over the last seconds; once it is over, over all that was watched."""
+        curve = self.overall.curve()
+        if self.finished and len(curve) > 1 and curve[-1].t > curve[0].t:
+            return (curve[-1].position - curve[0].position) / (curve[-1].t - curve[0].t)
         recent = self.overall.recent(RATE_S)
         return sum(point.entries_per_second for point in recent) / len(recent) if recent else 0.0
 

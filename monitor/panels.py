@@ -61,7 +61,7 @@ def tiles(history: History) -> str:
     if sample is None:
         empty = (_tile("loss", "–"), _tile("entries per second", "–"), _tile("workers", history.active))
         return f"<div class=tiles>{''.join(empty)}</div>"
-    mean, (received, sent) = history.mean, history.traffic
+    mean = history.mean
     shown = [
         _tile(
             "loss",
@@ -72,13 +72,24 @@ def tiles(history: History) -> str:
         _tile("epoch", _epoch(history), _bar(history), ""),
         _tile("entries per second", units.amount(history.entries_per_second), f"{units.amount(sample.entries)} done"),
         _tile("workers", history.active, _gone(history)),
-        _tile("servers receive", f"{units.amount(received, 'B')}/s", f"and send {units.amount(sent, 'B')}/s"),
+        *_traffic(history),
         _tile("mean vector norm", f"{sample.norm:.2f}", "grows as vectors learn"),
     ]
     shown += [
         _tile(test, f"{scores[-1].score:.1f} %", "similarity") for test, scores in list(history.quality.items())[:2]
     ]
     return f"<div class=tiles>{''.join(shown)}</div>"
+
+
+def _traffic(history: History) -> list[str]:
+    """What servers receive and send now, or did until the end; nothing where nobody has said, as in a replay."""
+    if not history.shards:
+        return []
+    if history.finished:
+        received, sent = (units.amount(moved, "B") for moved in history.moved)
+        return [_tile("servers received", received, f"and sent {sent}")]
+    received, sent = (f"{units.amount(rate, 'B')}/s" for rate in history.traffic)
+    return [_tile("servers receive", received, f"and send {sent}")]
 
 
 def workers(history: History, now: float) -> str:

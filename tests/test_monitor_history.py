@@ -113,6 +113,15 @@ def test_eta_and_pace_come_from_the_last_seconds() -> None:
     assert history.eta_s == pytest.approx(4.0)
 
 
+def test_once_it_is_over_the_pace_is_that_of_all_of_it() -> None:
+    history = History()
+    for t, entries in ((1.0, 200), (2.0, 500), (9.0, 1000)):
+        history.add(loss(t, entries=entries, entries_per_second=7.0), t)
+    assert history.entries_per_second == 7.0
+    history.add(Event(9.0, "finished", "shard 0", "complete"), 9.0)
+    assert history.entries_per_second == 100.0
+
+
 def test_age_and_silence_grow_with_the_given_clock() -> None:
     history = History()
     assert history.silence_s(5.0) is None

@@ -67,6 +67,17 @@ def test_nothing_is_shown_as_nothing(history: History) -> None:
         assert part in text
 
 
+def test_once_it_is_over_servers_tell_what_they_moved_in_all() -> None:
+    history = History()
+    history.add(loss(), 1.0)
+    assert "servers receive" not in panels.tiles(history)  # a replay knows of no shards
+    history.add(server_sample(1.0, 0, 1, 10, 0, 3_000_000, bytes_out=2_000_000), 1.0)
+    assert "servers receive<" in panels.tiles(history)
+    history.add(Event(2.0, "finished", "shard 0", "complete"), 2.0)
+    text = Tags(panels.tiles(history)).text
+    assert "servers received3 MBand sent 2 MB" in text
+
+
 def test_silence_ending_and_failure_are_told() -> None:
     history = History()
     history.add(loss(), 10.0)
