@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from common.errors import Interrupted
-from common.interrupts import AGAIN_S, SIGNALS, signals_raise
+from common.interrupts import AGAIN_S, SIGNALS, Signalled, signals_raise
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -62,17 +64,27 @@ def test_what_is_lost_in_a_finaliser_is_raised_again_in_silence(capsys: pytest.C
     assert capsys.readouterr().err == ""
 
 
-def test_what_another_error_was_made_of_is_still_an_interruption() -> None:
+def in_a_new_class() -> None:
+    """Python makes a RuntimeError of what is raised here."""
+
     class Attribute:
         def __set_name__(self, *_: object) -> None:
             signal.raise_signal(signal.SIGTERM)
 
-    @signals_raise()
-    def interrupted() -> None:
-        type("Made", (), {"attribute": Attribute()})
+    type("Made", (), {"attribute": Attribute()})
 
-    with pytest.raises(Interrupted, match="interrupted by SIGTERM"):
-        interrupted()
+
+def in_an_import_in_c() -> None:
+    """Such an import forgets what went wrong and says that it failed."""
+    with contextlib.suppress(Signalled):
+        signal.raise_signal(signal.SIGTERM)
+    raise ImportError
+
+
+@pytest.mark.parametrize("interrupted", [in_a_new_class, in_an_import_in_c])
+def test_what_others_make_of_it_is_still_an_interruption(interrupted: Callable[[], None]) -> None:
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM; so"):
+        signals_raise("; so")(interrupted)()
 
 
 def test_nothing_is_raised_again_on_the_way_out() -> None:
