@@ -49,14 +49,6 @@ class Vectors:
         """Numbers in one vector."""
         return int(self.vectors.shape[1])
 
-    def by_frequency(self) -> Vectors:
-        """The same words, the most frequent first, others as they were; as they are where there are no counts."""
-        if self.counts is None:
-            return self
-        order = np.argsort(-self.counts, kind="stable")
-        words = tuple(self.words[row] for row in order.tolist())
-        return Vectors(words, self.vectors[order], self.facts, self.counts[order])
-
 
 def prepare(run: Path) -> Path:
     """Make `run` as an empty folder for a new training; OutputError if it holds anything or cannot be made."""

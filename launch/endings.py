@@ -31,7 +31,7 @@ class Ended(click.ClickException):
         click.echo(f"error: {self.message}", file=file, err=file is None)
 
 
-class Interrupted(Ended):
+class CtrlC(Ended):
     """Ctrl-C ended a command that had nothing to put in order."""
 
     exit_code = 128 + signal.SIGINT
@@ -49,7 +49,7 @@ def one_line_endings() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted from None
+        raise CtrlC from None
     except OSError as error:
         if error.errno not in OUTSIDE:
             raise

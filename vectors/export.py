@@ -21,6 +21,7 @@ from common.artifacts import peek_kind, require_free
 from common.errors import ArtifactError, OutputError, UsageError
 
 from . import formats, matrix
+from .order import most_frequent_first
 
 VECTOR_FORMATS = {
     "glove": formats.write_glove,
@@ -54,12 +55,21 @@ def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int 
 def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[str, Any]:
     if form not in VECTOR_FORMATS:
         raise UsageError(f"{path} holds vectors, which go to {', '.join(VECTOR_FORMATS)}, not to {form}")
-    loaded = runs.load_vectors(path).by_frequency()
+    loaded = _by_frequency(runs.load_vectors(path))
     if centre:
         loaded = replace(loaded, vectors=loaded.vectors - loaded.vectors.mean(axis=0))
     with _placing(out) as scratch:
         VECTOR_FORMATS[form](scratch, loaded)
     return {"kind": runs.KIND, "words": len(loaded.words), "dim": loaded.dim}
+
+
+def _by_frequency(loaded: runs.Vectors) -> runs.Vectors:
+    """The most frequent word first; as they are where the run does not know its counts."""
+    if loaded.counts is None:
+        return loaded
+    order = most_frequent_first(loaded.words, loaded.counts)
+    words = tuple(loaded.words[row] for row in order)
+    return replace(loaded, words=words, vectors=loaded.vectors[order], counts=loaded.counts[order])
 
 
 def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str, Any]:

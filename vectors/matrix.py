@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from common.dataset import Dataset
 
+from .order import most_frequent_first
+
 RECORD = np.dtype([("word1", "<i4"), ("word2", "<i4"), ("value", "<f8")])
 COOCCURRENCE, VOCABULARY = "cooccurrence.bin", "vocab.txt"
 _ENTRIES_AT_ONCE = 1 << 20
@@ -91,7 +93,7 @@ def write_stanford(path: Path, dataset: Dataset, seed: int = 0) -> None:
     float64 value, little-endian; words count from 1 in the order of `vocab.txt`.
     """
     path.mkdir()
-    order = sorted(range(len(dataset.words)), key=lambda i: (-int(dataset.counts[i]), dataset.words[i].encode()))
+    order = most_frequent_first(dataset.words, dataset.counts)
     lines = (f"{dataset.words[i]} {int(dataset.counts[i])}\n" for i in order)
     (path / VOCABULARY).write_bytes("".join(lines).encode())
     numbers = np.empty(len(order), dtype=np.int32)
