@@ -24,7 +24,6 @@ from common.interrupts import Signalled
 from common.options import TrainingOptions
 from common.settings import require, to_toml
 from monitor.watch import Watch
-from server import checkpoint, start
 from worker.latency import Latency
 
 from .interrupts import signals_end_all
@@ -116,6 +115,8 @@ def errors_say_what_is_left(run: Path) -> Iterator[None]:
     try:
         yield
     except (ProcessDied, Interrupted) as error:
+        from server import checkpoint  # brings kernels, which this process needs for nothing else
+
         left = f"the vectors so far are in {run}" if (run / runs.VECTORS).exists() else "no vectors"
         with contextlib.suppress(ArtifactError):
             checkpoint.newest(run)
@@ -126,6 +127,8 @@ def errors_say_what_is_left(run: Path) -> Iterator[None]:
 def begin(config: LocalConfig) -> None:
     """Make the run folder with its options, or nothing: not where the servers would refuse them."""
     if config.init is not None:
+        from server import start
+
         start.vectors_of(config.init, config.options)
     runs.prepare(config.out)
     try:

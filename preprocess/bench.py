@@ -13,16 +13,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from common.errors import CorpusError, ProcessDied
 from common.settings import Command
 
+if TYPE_CHECKING:
+    from .reading import Batch
+
 _COMMAND = "from preprocess.cli import preprocess; preprocess()"
 _PEER_STEPS = ("vocab_count", "cooccur", "shuffle")
 _SAMPLE_BATCH = 512
+_LONGEST_LINE = 1 << 28
 
 
 @click.command("bench-preprocess", cls=Command)
@@ -44,7 +48,7 @@ def command(
     sample: int,
     peer: Path | None,
 ) -> dict[str, Any]:
-    """Measure preprocessing of CORPUS, a plain text file with one text a line."""
+    """Measure preprocessing of CORPUS, a file of texts as `glovewire preprocess` takes it."""
     options = ["--vocab-size", str(vocab_size), "--window", str(window), "--memory", memory]
     options += [] if processes is None else ["--processes", str(processes)]
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
@@ -67,7 +71,9 @@ def tokeniser(corpus: Path, lines: int) -> dict[str, float]:
 
     nltk = NltkTokenizer()
     nltk.load()
-    texts = _first_lines(corpus, lines)
+    texts = [
+        batch.text[a:b] for batch in _batches(corpus, lines) for a, b in zip(batch.starts, batch.stops, strict=True)
+    ]
     encoder = Encoder(nltk)
     _encode(encoder, texts[:_SAMPLE_BATCH])  # compiled code is loaded
     encoder.forget()
@@ -143,9 +149,20 @@ def _ratios(result: dict[str, Any]) -> dict[str, Any]:
     return {"best": ours, "peer_best": theirs, "ratio": round(ours / theirs, 3)}
 
 
-def _first_lines(corpus: Path, lines: int) -> list[bytes]:
-    with corpus.open("rb") as stream:
-        return [line.rstrip(b"\n") for _, line in zip(range(lines), stream, strict=False)]
+def _batches(corpus: Path, lines: int | None) -> Iterator[Batch]:
+    """The corpus, or its first lines, as text; CorpusError where it is none."""
+    from .corpus import Selection, find
+    from .reading import batches, fault
+
+    for block in find((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).blocks():
+        for batch in batches(block, "text", _LONGEST_LINE):
+            try:
+                text = batch.text.decode()
+            except UnicodeDecodeError as error:
+                raise fault(block, batch, str(error)) from error
+            if "\0" in text:
+                raise fault(block, batch, "a NUL byte")
+            yield batch
 
 
 def _encode(encoder: Any, texts: list[bytes]) -> int:
@@ -164,16 +181,12 @@ def _streams(encoder: Any, texts: list[bytes]) -> Iterator[Any]:
 
 def _write_tokens(corpus: Path, out: IO[bytes]) -> None:
     """The corpus with its tokens set apart by blanks, a line a line: what Stanford's tools read."""
-    from .blocks import File, spans
     from .encoder import Encoder
-    from .reading import batches
     from .tokens import NltkTokenizer
 
     encoder = Encoder(NltkTokenizer())
-    for block in spans(File(corpus, corpus.name, "text", ""), 0):
-        for batch in batches(block, "text", 1 << 28):
-            ids = encoder.encode(batch.text, batch.starts, batch.stops, 0)
-            out.write(encoder.spelt(ids))
+    for batch in _batches(corpus, None):
+        out.write(encoder.spelt(encoder.encode(batch.text, batch.starts, batch.stops, 0)))
 
 
 def _versions() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The benchmark runs, compares, and says what it found; how fast anything is, is not tested."""
 
 import json
+import lzma
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -32,6 +33,21 @@ def test_a_benchmark_beside_a_peer(tmp_path: Path) -> None:
     assert facts["tokeniser"]["cold_ratio"] > 0
     assert facts["runs"][0]["tokens"] == 21 * 20
     assert facts["versions"]["nltk"] == "3.10.4"
+
+
+def test_a_compressed_corpus_is_read_as_text_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt.xz"
+    corpus.write_bytes(lzma.compress(TEXT.encode()))
+    result = CliRunner().invoke(bench.command, [str(corpus), "--processes", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[-1])["runs"][0]["tokens"] == 21 * 20
+    binary = tmp_path / "binary.txt"
+    for bad, why in ((b"good\nb\0d\n", "NUL byte"), (b"good\nb\xffd\n", "not UTF-8")):
+        binary.write_bytes(bad)
+        refused = CliRunner().invoke(bench.command, [str(binary), "--processes", "1"])
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1), refused.output
+        assert "binary.txt: line 2 " in refused.stderr
+        assert why in refused.stderr
 
 
 def test_a_peer_that_fails_or_is_not_there(tmp_path: Path) -> None:
