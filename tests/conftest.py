@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-GRACE_S = float(os.environ.get("GLOVEWIRE_TEST_GRACE_S", "5"))
+GRACE_S = float(os.environ.get("GLOVEWIRE_TEST_GRACE_S", "15"))
 """How long a test's processes, threads and sockets may take to disappear after its last line."""
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,13 +82,5 @@ def fake_server(script: Script = polite) -> Iterator[FakeServer]:
         yield server
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(60)
         context.close()
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for something, with a deadline."""
-    deadline, pause = time.monotonic() + seconds, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        pause.wait(0.002)

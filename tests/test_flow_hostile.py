@@ -43,8 +43,8 @@ def flow(tmp_path: Path) -> Iterator[Flow]:
 
 def pour(address: str, data: bytes) -> None:
     """Send bytes over a plain connection, which may be cut at any time."""
-    with contextlib.suppress(OSError), socket.create_connection(port_of(address), timeout=5) as plain:
-        plain.settimeout(5)
+    with contextlib.suppress(OSError), socket.create_connection(port_of(address), timeout=60) as plain:
+        plain.settimeout(60)
         plain.sendall(data)
         plain.shutdown(socket.SHUT_WR)
         while plain.recv(4096):
@@ -98,7 +98,7 @@ def bother(address: str, stream: str) -> None:
 
 def silent_peers(address: str) -> list[socket.socket]:
     """Connections that never say anything."""
-    return [socket.create_connection(port_of(address), timeout=5) for _ in range(20)]
+    return [socket.create_connection(port_of(address), timeout=60) for _ in range(20)]
 
 
 def served(flow: Flow) -> tuple[Running, str, str]:

@@ -137,7 +137,7 @@ def test_a_worker_that_is_told_to_stop_after_its_server_was_killed(flow: Flow) -
     server.process.kill()
     server.ends(-signal.SIGKILL)
     worker.signal(signal.SIGTERM)
-    worker.ends(0, seconds=15)
+    worker.ends(0, seconds=25)  # and not the 30 s that it waits for a silent server
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import until
 
 from common.artifacts import file_sha256
 from common.dataset import Dataset
@@ -230,10 +230,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path, corpus: Path) 
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
         parent.kill()
-    deadline = time.monotonic() + 20
-    while alive(worker) and time.monotonic() < deadline:
-        threading.Event().wait(0.02)
-    assert not alive(worker)
+    until(lambda: not alive(worker), "the worker has ended, too")
 
 
 def alive(pid: int) -> bool:

@@ -48,7 +48,7 @@ def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
 
 
 def connect(daemon: Daemon) -> socket.socket:
-    return socket.create_connection(port_of(daemon.address), timeout=10)
+    return socket.create_connection(port_of(daemon.address), timeout=60)
 
 
 def drained(stranger: socket.socket, seconds: float = 8.0) -> bool:

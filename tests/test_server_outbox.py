@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from processes import until
 from shards import ASYNC, in_memory, pull, served, shard
 
 from common import messages as m
@@ -82,11 +82,7 @@ def test_a_worker_that_never_reads_gets_no_more_and_harms_nobody(
         for number, message in enumerate([m.Hello("worker", "deaf", 1, dataset.checksum), *[everything] * 200], 1):
             sockets.send(deaf, [b"", *wire.encode(number, message)])
         client.connect()
-        pause = threading.Event()
-        deadline = time.monotonic() + 10
-        while not daemon._outbox.waits and time.monotonic() < deadline:
-            pause.wait(0.01)
-        assert daemon._outbox.waits
+        until(lambda: daemon._outbox.waits, "somebody is waited for")
         for _ in range(20):
             assert isinstance(client.ask(0, everything), m.Rows)
         way = max(daemon._outbox._ways.values(), key=lambda way: way.nbytes)

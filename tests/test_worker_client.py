@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from fake_server import FakeServer, Heard, fake_server, polite, until, welcome
+from fake_server import FakeServer, Heard, fake_server, polite, welcome
+from processes import until
 from shards import push
 
 from common import messages as m
@@ -92,7 +93,7 @@ def test_a_second_answer_to_a_request_is_ignored() -> None:
     with fake_server(lambda heard: m.Alive(False)) as server, Conversation([server.address], "w") as client:
         answers: list[m.Message] = []
         client.send(0, m.Beat(), answers.append)
-        until(lambda: len(server.heard) == 1)
+        until(lambda: len(server.heard) == 1, "it has arrived")
         client.links[0].resend(now=float("inf"))
         client.flush()
         assert isinstance(client.ask(0, m.Beat()), m.Alive)
@@ -157,7 +158,7 @@ def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=f"no server answers at {address}"):
             client.connect(timeout_s=0.2)
-        assert 0.15 < time.monotonic() - began < 5
+        assert 0.15 < time.monotonic() - began < 25
 
 
 def test_of_several_servers_only_the_silent_one_is_named() -> None:
@@ -187,8 +188,8 @@ def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypa
         client.send(0, one_row(), lambda reply: None)
         began = time.monotonic()
         client.part("left")
-        assert 0.15 < time.monotonic() - began < 5
-        until(lambda: bool(server.messages(m.Bye)))
+        assert 0.15 < time.monotonic() - began < 25
+        until(lambda: bool(server.messages(m.Bye)), "the goodbye has arrived")
 
 
 def test_an_answer_that_takes_too_long_is_given_up() -> None:
@@ -203,7 +204,7 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
 def test_silence_counts_only_while_somebody_owes_an_answer() -> None:
     with fake_server() as server, Conversation([server.address], "w", silence_s=1.0) as client:
         client.connect()
-        until(lambda: time.monotonic() - client.links[0].heard > 1.1)
+        until(lambda: time.monotonic() - client.links[0].heard > 1.1, "more than the silence that it bears")
         client.poll(0)
         assert client.ask(0, m.Beat()) == m.Alive(False)
 
@@ -230,7 +231,7 @@ def test_a_hello_that_is_refused_is_said_at_once(kind: type[GlovewireError]) -> 
         began = time.monotonic()
         with pytest.raises(kind, match="no"):
             client.connect(timeout_s=100)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 90
 
 
 def test_something_else_at_the_address_is_said_to_be_something_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_server import Heard, fake_server, polite, until, welcome
+from fake_server import Heard, fake_server, polite, welcome
+from processes import until
 from shards import push
 
 from common import messages as m
@@ -133,7 +134,7 @@ def test_what_finds_no_room_in_the_queue_waits_in_its_order(tmp_path: Path, monk
                 heard.append(request.message.sequence)  # type: ignore[attr-defined]
             return len(heard) >= 6
 
-        until(come)
+        until(come, "all six")
         assert heard == [1, 2, 3, 4, 5, 6]
         assert link.pushes == 6
 
@@ -155,7 +156,7 @@ def test_rows_that_come_twice_are_told_to_the_link() -> None:
         (pull,) = link._doubtful
         again = [b"", *wire.encode(pull, m.Pull("rows", 0, 1, 0, 0))]
         sockets.send(link.socket, again)
-        until(lambda: client.poll(10) is None and link.usual_s > 2 * links.RESEND_FIRST_S)
+        until(lambda: client.poll(10) is None and link.usual_s > 2 * links.RESEND_FIRST_S, "the link has learnt it")
 
 
 def test_who_has_said_goodbye_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +195,7 @@ def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest
     ):
         client.connect()
         client.send(1, m.Stats(), lambda reply: None)
-        until(lambda: client.poll(10) is None and bool(idle.messages(m.Beat)))
+        until(lambda: client.poll(10) is None and bool(idle.messages(m.Beat)), "a sign of life")
 
 
 def test_a_push_that_is_in_is_repeated_as_the_pull_that_came_with_it() -> None:
