@@ -152,6 +152,7 @@ def _nothing_leaks(what: str) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _session_leaves_nothing() -> Iterator[None]:
     _adopt_orphans()
+    _hear_ctrl_c()
     _start_what_stays()
     with _nothing_leaks("the session"):
         yield
@@ -184,6 +185,12 @@ def _adopt_orphans() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def _hear_ctrl_c() -> None:
+    """A shell without job control makes what it starts in the background deaf to SIGINT, and all that this starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _start_what_stays() -> None:
