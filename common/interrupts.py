@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -70,5 +71,29 @@ def signals_raise(so: str = "") -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.unraisablehook = tell
+        for number, was in before.items():
+            signal.signal(number, was)
+
+
+def _exit(number: int, _: FrameType | None) -> None:
+    """End this process now, in the words and with the status of every other command."""
+    os.write(2, f"error: interrupted by {signal.Signals(number).name}\n".encode())
+    os._exit(128 + number)
+
+
+@contextlib.contextmanager
+def signals_exit() -> Iterator[None]:
+    """In the block SIGINT and SIGTERM end the process at once, for imports that lose errors or make others of them.
+
+    There must be nothing to put in order yet. A signal that is ignored, or that ends the process anyway, stays so.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: was for number in SIGNALS if callable(was := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, _exit)
+    try:
+        yield
+    finally:
         for number, was in before.items():
             signal.signal(number, was)

@@ -6,11 +6,15 @@ import importlib
 import sys
 from typing import Any
 
-import click
+from common.interrupts import signals_exit
 
-from common.settings import one_line_refusals, suggest
+with signals_exit():  # with the next line most of the start is over, in which Ctrl-C would be a traceback
+    import click
 
-from .endings import Ended, one_line_endings
+    from common.settings import one_line_refusals, suggest
+
+    from .endings import Ended, one_line_endings
+    from .processes import die_with_parent, end_on_signals_as_first_process
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "preprocess": ("preprocess.cli:preprocess", "Turn a corpus into a dataset: vocabulary and co-occurrence matrix."),
@@ -105,8 +109,6 @@ def main(*args: Any) -> None:
     """Entry point of the installed program."""
     try:
         with one_line_endings():
-            from .processes import die_with_parent, end_on_signals_as_first_process
-
             die_with_parent()
             end_on_signals_as_first_process()
             program.main(list(args) or sys.argv[1:], prog_name="glovewire")

@@ -88,12 +88,14 @@ def server(
     With --objective tensors there is no DATASET: workers of your own bring a model and its gradients (docs/dense.md).
     """
     from common import log
+    from common.interrupts import signals_exit
     from common.options import TrainingOptions
 
-    from .config import ServerConfig, parse_shard
-    from .daemon import Daemon
-    from .service import serve
-    from .start import saved_options
+    with signals_exit():
+        from .config import ServerConfig, parse_shard
+        from .daemon import Daemon
+        from .service import serve
+        from .start import saved_options
 
     number, shards = parse_shard(shard)
     if resume:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
 import pytest
+from processes import DEADLINE_S
 
 from common.errors import Interrupted
-from common.interrupts import AGAIN_S, SIGNALS, Signalled, signals_raise
+from common.interrupts import AGAIN_S, SIGNALS, Signalled, signals_exit, signals_raise
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -105,3 +108,40 @@ def test_nothing_is_raised_again_on_the_way_out() -> None:
         interrupted()
     assert waited == [False, False]
     assert signal.getitimer(signal.ITIMER_REAL)[1] == 0
+
+
+LOST = """
+import signal, sys
+from common.interrupts import signals_exit
+
+class Swallows:
+    def __del__(self):
+        signal.raise_signal(int(sys.argv[1]))
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("raised"))  # as for the first process of a container
+with signals_exit():
+    Swallows()
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_where_errors_are_lost_a_signal_ends_the_process(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", LOST, str(int(number))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (ended.returncode, ended.stdout) == (128 + number, "")
+    assert ended.stderr == f"error: interrupted by {number.name}\n"
+
+
+def test_what_ignores_signals_or_handles_them_does_so_afterwards() -> None:
+    before = [signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)]
+    try:
+        with signals_exit():
+            assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_IGN, signal.SIG_DFL]
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, was in zip(SIGNALS, before, strict=True):
+            signal.signal(number, was)
+    with signals_exit():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -46,7 +46,7 @@ def under_way(flow: Flow, train: Running, out: str = "run") -> dict[str, psutil.
 def gone(family: dict[str, psutil.Process]) -> None:
     """Every process has ended, dead ones that nobody has asked about included."""
     for role, process in family.items():
-        until(lambda p=process: not p.is_running() or p.status() == psutil.STATUS_ZOMBIE, f"{role} is gone", 20)
+        until(lambda p=process: not p.is_running() or p.status() == psutil.STATUS_ZOMBIE, f"{role} is gone", 25)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -49,9 +49,11 @@ def worker(
 ) -> dict[str, Any]:  # fmt: skip
     """Train the vectors of DATASET with the parameter server at --server, until the run is over."""
     from common import log
+    from common.interrupts import signals_exit
 
-    from .config import WorkerConfig
-    from .service import work
+    with signals_exit():
+        from .config import WorkerConfig
+        from .service import work
 
     config = WorkerConfig(dataset, servers, name, timeout_s, verify, keys, latency, prometheus)
     log.configure(log_level, f"worker {config.full_name}")
