@@ -43,8 +43,8 @@ class Core:
     ) -> None:  # fmt: skip
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
-        self.sessions, self.tally = Sessions(identity.life * m.A_LIFE, identity.awaited), Tally()
-        self.news = News(started, identity.shard)
+        self.sessions = Sessions(identity.life * m.A_LIFE, identity.awaited, identity.shard, identity.shards)
+        self.news, self.tally = News(started, identity.shard), Tally()
         self.stream = Stream(identity.run)
         self.counters: Counter[str] = Counter()
         self.ending: str | None = None

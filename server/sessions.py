@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession
+from common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession, UsageError
 from common.fields import NAME_RULE, is_name
 from common.messages import Granted, Hello
 
@@ -42,13 +42,15 @@ class Session:
 
 @dataclass
 class Sessions:
-    """Every session by name, and by the address of its last hello.
+    """Every session of one of `shards`, by name, and by the address of its last hello.
 
-    The first worker gets `next_number`; so many are `expected`.
+    At shard 0 the first worker gets `next_number`; so many are `expected`.
     """
 
     next_number: int = 0
     expected: int = 0
+    shard: int = 0
+    shards: int = 1
     by_name: dict[str, Session] = field(default_factory=dict)
     _by_peer: dict[Peer, Session] = field(default_factory=dict)
     _ended: OrderedDict[tuple[str, int], bool] = field(default_factory=OrderedDict)
@@ -72,18 +74,26 @@ class Sessions:
             return known, None
         if known is None and len(self.by_name) >= MAX_SESSIONS:
             raise LimitExceeded(f"the server has {MAX_SESSIONS} sessions already")
+        number = self._number(hello)
         if known is not None:
             self.close(known, replaced=True)
-        session = Session(hello.name, hello.incarnation, hello.role, self._number(hello), peer, now, now)
+        session = Session(hello.name, hello.incarnation, hello.role, number, peer, now, now)
         self.by_name[hello.name] = self._by_peer[peer] = session
         return session, known
 
     def _number(self, hello: Hello) -> int:
         """The number that shard 0 gave a worker; the next one if that is what this shard is. Observers have none."""
-        if hello.role != "worker" or hello.worker >= 0:
-            return hello.worker
-        self.next_number += 1
-        return self.next_number - 1
+        if hello.role != "worker":
+            return -1
+        if self.shard == 0:
+            self.next_number += 1
+            return self.next_number - 1
+        if hello.worker < 0:
+            where = f"{self.shard}/{self.shards}"
+            raise UsageError(f"give every shard's address once, in order; the first is shard {where}")
+        if holder := next((w.name for w in self.workers if w.index == hello.worker and w.name != hello.name), ""):
+            raise BadRequest(f"{holder!r} has the number {hello.worker}, which shard 0 gave it")
+        return hello.worker
 
     def note(self, hello: Hello) -> None:
         """Somebody has come, be it too late."""

@@ -67,10 +67,18 @@ class Shard:
             self._sort(self.core.tick(self.now))
 
     def hello(
-        self, name: str = "w0", *, peer: bytes = b"", incarnation: int = 1, role: str = "worker", worker: int = -1
+        self,
+        name: str = "w0",
+        *,
+        peer: bytes = b"",
+        incarnation: int = 1,
+        role: str = "worker",
+        worker: int | None = None,
     ) -> m.Message | None:
-        """Open a session; the peer is the name unless given, `worker` the number from shard 0."""
+        """Open a session; the peer is the name unless given, `worker` the number from shard 0, by default the next."""
         checksum = self.dataset.checksum if role == "worker" else ""
+        if worker is None:
+            worker = len(self.core.sessions.workers) if self.core.identity.shard and role == "worker" else -1
         return self.ask(peer or name.encode(), m.Hello(role, name, incarnation, checksum, worker))
 
     def events(self, kind: str) -> list[str]:

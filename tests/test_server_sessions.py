@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from common import messages as m
-from common.errors import BadRequest, LimitExceeded, UnknownSession
+from common.errors import BadRequest, LimitExceeded, UnknownSession, UsageError
 from server import parking, sessions
 from server.config import Identity
 from server.parking import Parked, Parking
 from server.sessions import Session, Sessions
 
 
-def hello(name: str = "w0", incarnation: int = 1, role: str = "worker") -> m.Hello:
-    return m.Hello(role, name, incarnation, "")
+def hello(name: str = "w0", incarnation: int = 1, role: str = "worker", worker: int = -1) -> m.Hello:
+    return m.Hello(role, name, incarnation, "", worker)
 
 
 def test_a_session_is_found_by_its_peer_and_marked_as_heard() -> None:
@@ -71,6 +71,27 @@ def test_another_incarnation_takes_the_name_and_the_old_one_does_not_get_it_back
     with pytest.raises(BadRequest, match="another process took the name 'w0'"):
         all_.open(hello(incarnation=1), b"p", 3.0)
     assert all_.of(b"q", 3.0) is new
+
+
+def test_a_shard_that_is_not_the_first_takes_numbers_from_shard_0_only() -> None:
+    """A stranger who says hello to the shards in the wrong order got a number of its own, and left with a worker's."""
+    all_ = Sessions(shard=1, shards=2)
+    one, _ = all_.open(hello("a", worker=7), b"a", 1.0)
+    for name in ("a", "stray"):
+        with pytest.raises(UsageError, match="give every shard's address once, in order; the first is shard 1/2"):
+            all_.open(hello(name, incarnation=2), b"s", 2.0)
+    with pytest.raises(BadRequest, match="'a' has the number 7"):
+        all_.open(hello("b", worker=7), b"b", 2.0)
+    assert all_.workers == [one]
+    assert all_.of(b"a", 3.0) is one
+    again, replaced = all_.open(hello("a", incarnation=3, worker=7), b"c", 4.0)
+    assert (again.index, replaced) == (7, one)
+    assert all_.open(hello("eye", role="observer", worker=7), b"e", 4.0)[0].index == -1
+
+
+def test_shard_0_gives_numbers_and_takes_none() -> None:
+    all_ = Sessions()
+    assert [all_.open(hello(name, worker=5), name.encode(), 1.0)[0].index for name in "ab"] == [0, 1]
 
 
 def test_numbers_of_workers_are_never_given_twice() -> None:
