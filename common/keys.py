@@ -125,6 +125,7 @@ def add(folder: Path, names: Sequence[str]) -> list[Path]:
     written: list[Path] = []
     lines = ""
     try:
+        (folder / _SCRATCH).unlink(missing_ok=True)  # of somebody who was killed
         for name in names:
             pair = _new_pair()
             _write_pair(folder / f"{name}.key", pair)
@@ -203,9 +204,14 @@ def _write_pair(path: Path, pair: Pair) -> None:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """A new file with these permissions from the moment it exists."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "w", encoding="utf-8") as file:
-        file.write(text)
+    """A new file with these permissions from the moment it exists; none if it cannot be written whole."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        path.unlink()
+        raise
 
 
 def _pair(path: Path) -> Pair:

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,30 @@ def test_nothing_is_overwritten(folder: Path) -> None:
         keys.add(folder, ["dora"])
     (folder / "dora.key").unlink()
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize("fitting", [0, 1])
+def test_what_a_full_disk_has_cut_short_is_removed_and_can_be_added_later(
+    folder: Path, fitting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new key's file, or the new list, is opened and then cannot be written."""
+    real, opened = open, []
+
+    def full(*args: Any, **options: Any) -> Any:
+        opened.append(args)
+        if len(opened) <= fitting:
+            return real(*args, **options)
+        os.close(args[0])
+        return real("/dev/full", "w")
+
+    before = contents(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "open", full, raising=False)
+        with pytest.raises(OutputError, match="No space left"):
+            keys.add(folder, ["carl"])
+    assert contents(folder) == before
+    (folder / ".allowed.partial").touch()  # of one who was killed
+    assert keys.add(folder, ["carl"]) == [folder / "carl.key"]
 
 
 def test_keys_are_written_whole_or_not_at_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
