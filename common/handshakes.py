@@ -6,6 +6,9 @@ turned away hears nothing by itself, and libzmq may never try again: its `Attemp
 
 from __future__ import annotations
 
+import ctypes
+import secrets
+
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -22,6 +25,15 @@ _WATCHED = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_DISCONNECTED
 )
+
+
+def hide_names() -> None:
+    """Let the names that ROUTERs made from now on give their peers begin anywhere, not where they do in every process.
+
+    libzmq 4.3.5 takes them from `rand()`, which nobody seeds, and ends the process when one that is due belongs to a
+    peer that has chosen it (`Assertion failed: ok`).
+    """
+    ctypes.CDLL(None).srand(secrets.randbits(32))
 
 
 class Door:

@@ -20,7 +20,7 @@ from typing import Self
 import zmq
 
 from .errors import BindError, DeadlineExceeded, UsageError
-from .handshakes import Attempts, Door
+from .handshakes import Attempts, Door, hide_names
 from .keys import ClientKeys, ServerKeys
 from .wire import MAX_FRAME_BYTES, MAX_FRAMES, Frame
 
@@ -60,6 +60,7 @@ class Context:
 
     def router(self, address: str) -> tuple[zmq.Socket[bytes], str]:
         """A bound ROUTER and the address it got (port 0 becomes a real one); BindError if it cannot be had."""
+        hide_names()
         router = self._make(zmq.ROUTER)
         router.set(zmq.ROUTER_MANDATORY, 1)
         router.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
