@@ -23,7 +23,7 @@ from common.wire import MAX_FRAME_BYTES
 
 from . import optimizers
 from .losses import Losses
-from .progress import Progress
+from .progress import LARGEST_FIGURE, Progress
 from .sessions import Session
 from .table import Table
 
@@ -33,7 +33,12 @@ UNKNOWN = "the tensors of this server have no values yet: say which they are"
 
 
 class TensorProgress(Progress):
-    """A training of `steps` updates (0: until somebody ends it), of which `updates()` are in; entries are examples."""
+    """A training of `steps` updates (0: until somebody ends it), of which `updates()` are in; entries are examples.
+
+    Its loss may be anything that falls, a log-likelihood too.
+    """
+
+    least_loss = -LARGEST_FIGURE
 
     def __init__(self, losses: Losses, updates: Callable[[], int], steps: int) -> None:
         super().__init__(None, losses, updates, 1)

@@ -163,6 +163,15 @@ def test_the_run_is_over_after_its_steps_and_checkpoints_come_on_the_way() -> No
     assert code(one.ask(b"a", pull(0, 4, table="tensors"))) == "finishing"
 
 
+def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
+    one = filled()
+    said = m.Report(1, -1, 10, -15.0, 0.0, 1.0, 0.1, 100)
+    assert one.ask(b"a", said) == m.Noted(False, 0, 10)
+    assert one.core.progress.losses.epoch_means(0)[0] == -1.5
+    for wrong in ({"loss": -1e31}, {"loss": 1e31}, {"norm": -1.0}, {"bias_only_loss": -1.0}):
+        assert code(one.ask(b"a", dataclasses.replace(said, sequence=2, **wrong))) == "bad-request"
+
+
 def test_shards_own_ranges_of_all_rows_also_none() -> None:
     owned = []
     for number in range(7):
