@@ -122,12 +122,13 @@ class Tensors:
         """The values of a range are in the table."""
         self._missing[push.first - self.table.first : push.last - self.table.first] = False
 
-    def require_complete(self) -> None:
-        """Raise NotReady while values are missing."""
-        if not self.complete:
+    def require_complete(self) -> Spec:
+        """Which tensors there are; NotReady while values are missing."""
+        if self.spec is None or not self.complete:
             raise NotReady(UNKNOWN)
 
     def _bounds(self, spec: Spec) -> tuple[int, int]:
+        return self.spec
         sharding = Sharding(spec.rows, self._shards)
         return sharding.bound(self._shard), sharding.bound(self._shard + 1)
 

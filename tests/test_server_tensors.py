@@ -163,6 +163,21 @@ def test_the_run_is_over_after_its_steps_and_checkpoints_come_on_the_way() -> No
     assert code(one.ask(b"a", pull(0, 4, table="tensors"))) == "finishing"
 
 
+def test_without_values_there_is_nothing_to_save() -> None:
+    """A checkpoint without tensors would be the newest, and nothing could begin with it."""
+    one = tensor_shard()
+    one.hello("a")
+    for _ in range(2):
+        assert code(one.ask(b"eye", m.Checkpoint(-1))) == "not-ready"
+        with pytest.raises(NotReady):
+            one.core.final()
+        one.ask(b"a", create())
+    assert one.core.cuts.take() == []
+    one.ask(b"a", tensors_push("assign", 0, 5, 0.0, sequence=1))
+    assert one.ask(b"eye", m.Checkpoint(-1)) is None  # until it is written
+    assert [snapshot.facts["tensors"] for snapshot in one.core.cuts.take()] == [SPEC.text]
+
+
 def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
     one = filled()
     said = m.Report(1, -1, 10, -15.0, 0.0, 1.0, 0.1, 100)
