@@ -99,13 +99,17 @@ class Tensors:
             self._filler = None
 
     def is_step(self, push: Push) -> bool:
-        """Whether a push that the table has checked is a gradient; else it sets values. Raises if it may do neither."""
+        """Whether a push that the table has checked is a gradient; else it sets values. Raises if it may do neither.
+
+        A gradient of no rows may be anywhere: it is a step at a shard that has no trained ones.
+        """
         if self.spec is None:
             raise NotReady(UNKNOWN)
         if push.rows is not None or push.operation not in ("gradient", "assign"):
             raise BadRequest("tensors take gradients and values of ranges of rows")
         trained = self.spec.trained_rows
-        if push.operation == "gradient" and (push.last > trained or not self.complete):
+        beyond = push.first < push.last and push.last > trained
+        if push.operation == "gradient" and (beyond or not self.complete):
             raise BadRequest("a gradient covers trained tensors whose values are all here")
         if push.operation == "assign" and self.complete and push.first < trained:
             raise BadRequest("trained tensors change by gradients alone")

@@ -36,14 +36,18 @@ def values(seed: int, dtype: str = "<f4") -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def shards_of(run: Path, count: int = 1, workers: int = 1, **options: Any) -> Iterator[list[Daemon]]:
+def shards_of(
+    run: Path, count: int = 1, workers: int = 1, checkpoint_every: int = 0, **options: Any
+) -> Iterator[list[Daemon]]:
     """So many shards in threads of this process."""
     run.mkdir()
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 0.5, **options})
     with contextlib.ExitStack() as stack:
         daemons = []
         for number in range(count):
-            config = ServerConfig(None, run, training, shard=number, shards=count, workers=workers)
+            config = ServerConfig(
+                None, run, training, shard=number, shards=count, workers=workers, checkpoint_every=checkpoint_every
+            )
             daemons.append(Daemon(dense.build(config, Life(0, "run", count), 0.0), run, FREE, FREE))
             stack.enter_context(served(daemons[-1]))
         yield daemons
