@@ -18,7 +18,7 @@ from common.messages import Create, Created, Push
 from common.options import TrainingOptions
 from common.rows import state_columns
 from common.sharding import Sharding
-from common.tensors import ROW, TABLE, Spec
+from common.tensors import MOST_EXAMPLES, ROW, TABLE, Spec
 from common.wire import MAX_FRAME_BYTES
 
 from . import optimizers
@@ -27,8 +27,6 @@ from .progress import LARGEST_FIGURE, Progress
 from .sessions import Session
 from .table import Table
 
-MOST_EXAMPLES = 1 << 40
-"""In one report."""
 UNKNOWN = "the tensors of this server have no values yet: say which they are"
 
 
@@ -130,9 +128,9 @@ class Tensors:
         """Which tensors there are; NotReady while values are missing."""
         if self.spec is None or not self.complete:
             raise NotReady(UNKNOWN)
+        return self.spec
 
     def _bounds(self, spec: Spec) -> tuple[int, int]:
-        return self.spec
         sharding = Sharding(spec.rows, self._shards)
         return sharding.bound(self._shard), sharding.bound(self._shard + 1)
 

@@ -54,3 +54,26 @@ def test_every_shard_counts_every_step(tmp_path: Path, model: dict[str, Any], co
         whole = f"update-{STEPS:08d}"
         until(lambda: not checkpoint.missing(run, whole, 2), "both shards have written the last checkpoint")
     assert checkpoint.newest(run)[1] == 2
+
+
+def test_setting_a_fixed_tensor_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    """Another worker may have set them meanwhile; and a frozen backbone is not sent along."""
+    model = {"w": np.zeros(10, np.float32), "frozen": np.ones((40, ROW), np.float16)}
+    counts = {name: np.zeros(ROW, np.int16) for name in "xyz"}
+    with (
+        shards_of(tmp_path / "run", 2) as daemons,
+        Client(addresses(daemons), "a") as a,
+        Client(addresses(daemons), "b") as b,
+    ):
+        for ps in (a, b):
+            ps.create({**model, **counts}, fixed=["frozen"])
+            ps.pull_fixed()
+        assert b._session is not None
+        before = b._session._client.bytes_sent
+        b.push_fixed({"y": counts["y"] + 2})
+        b._session.flush()
+        assert b._session._client.bytes_sent - before < 3 * ROW * 4
+        a.push_fixed({"z": counts["z"] + 3, "x": counts["x"] + 1})
+        found = a.pull_fixed()
+        assert [int(found[name][0]) for name in "xyz"] == [1, 2, 3]
+        assert (found["frozen"] == 1).all()
