@@ -29,6 +29,8 @@ MAX_TENSORS = 100_000
 MAX_NAME = 512
 MAX_RANK = 32
 MAX_ROWS = 1 << 27
+MOST_EXAMPLES = 1 << 40
+"""In one report."""
 TRAINABLE = ("<f4", "<f8")
 
 Array = npt.NDArray[Any]
@@ -137,19 +139,20 @@ class Spec:
 
         Raises BadRequest for a name that is no such tensor and for another shape.
         """
-        known = {tensor.name: tensor for tensor in self.tensors if tensor.trained is trained}
-        if unknown := [name for name in values if name not in known]:
-            raise BadRequest(self._not_here(unknown[0], trained))
-        first, last = self.part(trained)
-        rows = np.zeros((last - first, ROW), self.dtype)
-        flat = rows.reshape(-1)
-        for name, value in values.items():
-            tensor, array = known[name], np.asarray(value)
-            if array.shape != tensor.shape:
-                raise BadRequest(f"tensor {name!r} has shape {tensor.shape}, not {array.shape}")
-            start = (self.firsts[name] - first) * ROW
-            flat[start : start + tensor.places] = array.reshape(-1) if trained else _pieces(tensor, array)
-        return rows
+        return self._packed(self._named(values, trained), values, *self.part(trained))
+
+    def pack_fixed(self, values: Mapping[str, npt.ArrayLike]) -> list[tuple[int, Array]]:
+        """Those rows alone that hold these fixed tensors: the first row of each run of neighbours, and its rows.
+
+        Raises as `pack` does.
+        """
+        runs: list[list[Tensor]] = []
+        for tensor in self._named(values, trained=False):
+            if not runs or self._end(runs[-1][-1]) != self.firsts[tensor.name]:
+                runs.append([])
+            runs[-1].append(tensor)
+        spans = ((run, self.firsts[run[0].name], self._end(run[-1])) for run in runs)
+        return [(first, self._packed(run, values, first, last)) for run, first, last in spans]
 
     def pack_all(self, values: Mapping[str, npt.ArrayLike]) -> tuple[Array, Array]:
         """The rows of the trained and of the fixed tensors."""
@@ -186,6 +189,30 @@ class Spec:
         wrong = wrong or ["has its tensors in another order"]
         more = f"; and {len(wrong) - 3} more differences" if len(wrong) > 3 else ""
         raise ModelMismatch(f"this model is not the server's: it {'; it '.join(wrong[:3])}{more}")
+
+    def _named(self, values: Mapping[str, npt.ArrayLike], trained: bool) -> list[Tensor]:
+        """The trained (or fixed) tensors that have a value, in the order of their rows."""
+        found = [tensor for tensor in self.tensors if tensor.trained is trained and tensor.name in values]
+        if len(found) < len(values):
+            known = {tensor.name for tensor in found}
+            raise BadRequest(self._not_here(next(name for name in values if name not in known), trained))
+        return found
+
+    def _packed(self, tensors: list[Tensor], values: Mapping[str, npt.ArrayLike], first: int, last: int) -> Array:
+        """Rows [first, last) with the values of these tensors; what has none is zero."""
+        rows = np.zeros((last - first, ROW), self.dtype)
+        flat = rows.reshape(-1)
+        for tensor in tensors:
+            array = np.asarray(values[tensor.name])
+            if array.shape != tensor.shape:
+                raise BadRequest(f"tensor {tensor.name!r} has shape {tensor.shape}, not {array.shape}")
+            start = (self.firsts[tensor.name] - first) * ROW
+            flat[start : start + tensor.places] = array.reshape(-1) if tensor.trained else _pieces(tensor, array)
+        return rows
+
+    def _end(self, tensor: Tensor) -> int:
+        """The row after a tensor's last."""
+        return self.firsts[tensor.name] + tensor.rows
 
     def _not_here(self, name: str, trained: bool) -> str:
         if name in self.firsts:

@@ -97,6 +97,8 @@ def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list
         try:
             return [reply.name for reply in map(raised, replies) if isinstance(reply, Checkpointed)]
         except NotReady:
+            if reached < 0:  # without rounds there is no later one to ask for
+                raise
             ahead *= 2
 
 

@@ -128,11 +128,11 @@ def _mark_epochs(axes: Axes, curve: Sequence[Point]) -> None:
 
 
 def _set_losses(axes: Axes, curve: Sequence[Point], samples: Sequence[float]) -> None:
-    """A logarithmic scale when the loss falls far, with plain numbers on it."""
+    """A logarithmic scale when the loss falls far, with plain numbers on it; a plain one when it falls below 0."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     values = [value for point in curve for value in (point.mean_loss, point.mean_bias_only_loss) if value > 0]
-    if not values:
+    if not values or any(point.mean_loss < 0 for point in curve):
         return
     if max(values) / min(values) < LOG_FROM_RATIO:
         axes.set_ylim(bottom=0)

@@ -117,7 +117,7 @@ def _rank(run: Path, label: str, shards: int) -> tuple[int, int] | None:
     places = (place(run, label, shard, shards) for shard in range(shards))
     facts = [Manifest.load(folder, KIND, SCHEMA, verify=False).facts for folder in places]
     try:
-        return None if _apart(facts) else _reached(facts[0])
+        return None if _apart(facts) or _of_no_model(facts) else _reached(facts[0])
     except LACKING as error:
         raise ArtifactError(f"checkpoint {label} of {run} lacks facts ({type(error).__name__}: {error})") from error
 
@@ -126,6 +126,11 @@ def _apart(facts: Sequence[Mapping[str, Any]]) -> bool:
     """Whether parts were cut at different rounds, in exclusive order; otherwise shard 0 knows best which it was."""
     rounds = {int(each["round"]) for each in facts}
     return facts[0]["options"]["consistency"] == "exclusive" and (len(rounds) > 1 or min(rounds) < 0)
+
+
+def _of_no_model(facts: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether parts of a dense model lack tensors, or have those of different models."""
+    return len({each.get("tensors", "") for each in facts}) > 1 or facts[0].get("tensors", "") is None
 
 
 def _reached(facts: Mapping[str, Any]) -> tuple[int, int]:

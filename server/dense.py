@@ -54,10 +54,10 @@ def _restored(tensors: Tensors, config: ServerConfig, life: Life) -> tuple[Reach
 
 
 def assemble(run: Path, shards: int, facts: dict[str, Any]) -> None:
-    """Write the run's tensors from the final checkpoint of all shards. NotReady when nobody has brought any."""
-    rows, found = checkpoint.read(run, "final", shards)
-    if not found.get("tensors"):
-        raise NotReady(f"no worker has said which tensors it trains: {run} holds none")
+    """Write the run's tensors from the final checkpoint of all shards. NotReady when nobody has brought them all."""
+    if checkpoint.missing(run, checkpoint.FINAL, shards):
+        raise NotReady(f"no worker has brought values for all tensors: {run} holds none")
+    rows, found = checkpoint.read(run, checkpoint.FINAL, shards)
     spec = _spec(found, f"the final checkpoint of {run}")
     places = rows[:, :ROW]
     trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))

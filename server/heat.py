@@ -30,7 +30,7 @@ class Heat:
         if push.rows is not None:
             kernels.count(self._by_row, kernels.aligned(push.rows), self._first)
             self._rows_pushed = True
-        elif len(self._by_range) < MAX_RANGES or (push.first, push.last) in self._by_range:
+        elif push.first < push.last and (len(self._by_range) < MAX_RANGES or (push.first, push.last) in self._by_range):
             self._by_range[push.first, push.last] += 1
 
     def hottest(self, most: int = 8) -> dict[str, int]:

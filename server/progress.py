@@ -20,6 +20,9 @@ class Progress:
     A training by minibatches is complete when `gradients()` of them, each of `batch` entries, cover its epochs.
     """
 
+    least_loss = 0.0
+    """Of a report: a sum of squares is not below it."""
+
     def __init__(self, schedule: Schedule | None, losses: Losses, gradients: Callable[[], int], batch: int) -> None:
         self.schedule, self.losses = schedule, losses
         self._gradients, self._batch = gradients, batch
@@ -86,7 +89,11 @@ class Progress:
             raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
         if not 0 <= report.entries <= self._most:
             raise BadRequest(f"entries must be between 0 and {self._most}, not {report.entries}")
-        figures = (report.loss, report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
+        if not self.least_loss <= report.loss <= LARGEST_FIGURE:
+            raise BadRequest(
+                f"the loss must be between {self.least_loss:g} and {LARGEST_FIGURE:g}, not {report.loss:g}"
+            )
+        figures = (report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
         if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
             raise BadRequest("losses, norm, seconds and bytes must be reasonable numbers of at least 0")
 

@@ -159,7 +159,8 @@ def leave(
     if reason.startswith(FAILED):
         raise TrainingDiverged(reason.removeprefix(FAILED))
     trim()
-    daemon.write_now(core.final())
+    if core.tensors is None or core.tensors.complete:  # what lacks values is nothing to go on from
+        daemon.write_now(core.final())
     core.table.give_up()
     if config.shard == 0:
         await_shards(config, life, daemon)

@@ -52,7 +52,7 @@ def statistics(core: Core, now: float) -> dict[str, Any]:
 
 
 def checkpoint_facts(core: Core) -> dict[str, Any]:
-    """What a checkpoint says of this shard, beside its rows."""
+    """What a checkpoint says of this shard, beside its rows; NotReady while its tensors lack values."""
     return {
         "entries": core.progress.losses.entries,
         "updates": core.consistency.version(core.table.first) if core.table.versions is not None else 0,
@@ -68,9 +68,7 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
 
 def _tensor_facts(core: Core) -> dict[str, Any]:
     """Of a dense model: which tensors."""
-    if core.tensors is None:
-        return {}
-    return {"tensors": core.tensors.spec.text if core.tensors.spec is not None and core.tensors.complete else None}
+    return {} if core.tensors is None else {"tensors": core.tensors.require_complete().text}
 
 
 def shard_sample(core: Core, now: float, port: int, bytes_in: int, bytes_out: int) -> m.ServerSample:

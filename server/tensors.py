@@ -18,22 +18,25 @@ from common.messages import Create, Created, Push
 from common.options import TrainingOptions
 from common.rows import state_columns
 from common.sharding import Sharding
-from common.tensors import ROW, TABLE, Spec
+from common.tensors import MOST_EXAMPLES, ROW, TABLE, Spec
 from common.wire import MAX_FRAME_BYTES
 
 from . import optimizers
 from .losses import Losses
-from .progress import Progress
+from .progress import LARGEST_FIGURE, Progress
 from .sessions import Session
 from .table import Table
 
-MOST_EXAMPLES = 1 << 40
-"""In one report."""
 UNKNOWN = "the tensors of this server have no values yet: say which they are"
 
 
 class TensorProgress(Progress):
-    """A training of `steps` updates (0: until somebody ends it), of which `updates()` are in; entries are examples."""
+    """A training of `steps` updates (0: until somebody ends it), of which `updates()` are in; entries are examples.
+
+    Its loss may be anything that falls, a log-likelihood too.
+    """
+
+    least_loss = -LARGEST_FIGURE
 
     def __init__(self, losses: Losses, updates: Callable[[], int], steps: int) -> None:
         super().__init__(None, losses, updates, 1)
@@ -94,13 +97,17 @@ class Tensors:
             self._filler = None
 
     def is_step(self, push: Push) -> bool:
-        """Whether a push that the table has checked is a gradient; else it sets values. Raises if it may do neither."""
+        """Whether a push that the table has checked is a gradient; else it sets values. Raises if it may do neither.
+
+        A gradient of no rows may be anywhere: it is a step at a shard that has no trained ones.
+        """
         if self.spec is None:
             raise NotReady(UNKNOWN)
         if push.rows is not None or push.operation not in ("gradient", "assign"):
             raise BadRequest("tensors take gradients and values of ranges of rows")
         trained = self.spec.trained_rows
-        if push.operation == "gradient" and (push.last > trained or not self.complete):
+        beyond = push.first < push.last and push.last > trained
+        if push.operation == "gradient" and (beyond or not self.complete):
             raise BadRequest("a gradient covers trained tensors whose values are all here")
         if push.operation == "assign" and self.complete and push.first < trained:
             raise BadRequest("trained tensors change by gradients alone")
@@ -117,10 +124,11 @@ class Tensors:
         """The values of a range are in the table."""
         self._missing[push.first - self.table.first : push.last - self.table.first] = False
 
-    def require_complete(self) -> None:
-        """Raise NotReady while values are missing."""
-        if not self.complete:
+    def require_complete(self) -> Spec:
+        """Which tensors there are; NotReady while values are missing."""
+        if self.spec is None or not self.complete:
             raise NotReady(UNKNOWN)
+        return self.spec
 
     def _bounds(self, spec: Spec) -> tuple[int, int]:
         sharding = Sharding(spec.rows, self._shards)

@@ -37,6 +37,14 @@ def test_what_is_packed_comes_out_as_it_was(drawn: list[tuple[str, tuple[int, ..
         assert found[name].tobytes() == value.tobytes()
     assert len(trained) + len(kept_rows) == spec.rows
     assert Spec.from_json(spec.to_json()) == spec
+    some = {tensor.name: values[tensor.name] for tensor in spec.tensors if not tensor.trained and seed >> 3 & 1}
+    for each in (some, dict(list(some.items())[::2])):
+        rows = spec.pack(each, trained=False)
+        for first, run in spec.pack_fixed(each):
+            at = first - spec.trained_rows
+            np.testing.assert_array_equal(rows[at : at + len(run)], run)
+            rows[at : at + len(run)] = 0
+        assert not rows.any()
 
 
 def test_each_tensor_begins_on_a_row_and_trained_ones_come_first() -> None:
@@ -45,6 +53,15 @@ def test_each_tensor_begins_on_a_row_and_trained_ones_come_first() -> None:
     assert spec.firsts == {"w": 0, "b": 2, "count": 3}
     assert (spec.trained_rows, spec.rows, spec.elements, spec.dtype) == (3, 4, 2 * ROW + 1, np.float32)
     assert [spec.name_of(row) for row in range(4)] == ["w", "w", "b", "count"]
+
+
+def test_of_fixed_tensors_those_that_are_named_are_packed_and_neighbours_together() -> None:
+    spec = Spec.of({"w": np.ones(3, np.float32), **{name: np.zeros(ROW, np.int32) for name in "abcd"}})
+    one = np.ones(ROW, np.int32)
+    assert [(first, len(rows)) for first, rows in spec.pack_fixed({"d": one, "a": one, "b": one})] == [(1, 4), (7, 2)]
+    assert spec.pack_fixed({}) == []
+    with pytest.raises(BadRequest, match="tensor 'w' is trained"):
+        spec.pack_fixed({"a": one, "w": np.ones(3)})
 
 
 def test_a_gradient_that_is_left_out_is_zero_and_one_that_is_strange_is_named() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from click.testing import CliRunner
-from processes import until
+from processes import FREE, Flow, until
 
 from common.keys import make
 from common.tensor_files import read
@@ -130,3 +130,17 @@ def test_who_comes_when_all_is_done_hears_so(tmp_path: Path) -> None:
     assert (facts["updates"], facts["examples"]) == (20, 20)
     assert {"examples_per_second", "mean_gradient_norm"} < facts.keys()
     assert not {"entries", "mean_vector_norm", "bias_only_loss", "epochs"} & facts.keys()
+
+
+def test_shards_that_are_stopped_before_the_first_worker_comes_can_be_started_again(tmp_path: Path) -> None:
+    """What they leave then is no checkpoint, and nothing can be asked for."""
+    how = ("--objective", "tensors", "--out", "run", "--bind", FREE, "--publish", FREE, "--recover")
+    with Flow(tmp_path) as flow:
+        for _ in range(2):
+            shards = [flow.start("server", *how, "--shard", f"{number}/2") for number in range(2)]
+            places = [shard.ready()[0] for shard in shards]
+            flow.start("checkpoint", *places).fails("have no values yet")
+            shards[0].signal(signal.SIGTERM)
+            shards[0].fails("no worker has brought values for all tensors: run holds none")
+            shards[1].ends(0)
+            assert not list((tmp_path / "run" / "checkpoints").glob("final*"))

@@ -145,6 +145,15 @@ def test_the_picture_says_what_it_shows() -> None:
     assert bold.get_label() == "all workers, over the whole matrix"
 
 
+def test_a_loss_that_falls_below_zero_is_in_the_picture() -> None:
+    history = History("likelihood")
+    for t, value in enumerate((3.0, 0.5, -1.0, -2.0)):
+        history.add(loss(float(t), entries=100 * (t + 1), value=value, bias_only_loss=0.0), float(t))
+    by_time, _ = draw(history).axes
+    assert by_time.get_yscale() == "linear"
+    assert by_time.get_ylim()[0] < -2.0
+
+
 def test_many_workers_share_one_entry_in_the_legend() -> None:
     figure = draw(history_of(*(f"w{n}" for n in range(20))))
     assert "20 workers" in [text.get_text() for text in figure.legends[0].get_texts()]

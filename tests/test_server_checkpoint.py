@@ -148,6 +148,24 @@ def test_shards_that_stopped_rounds_apart_leave_vectors_but_nothing_to_resume(da
         checkpoint.newest(tmp_path)
 
 
+@pytest.mark.parametrize(("number", "tensors"), [(0, None), (1, None), (1, "[]")])
+def test_parts_without_the_tensors_of_one_model_are_passed_over(
+    dataset: Dataset, tmp_path: Path, number: int, tensors: str | None
+) -> None:
+    """Shards of a dense model that were stopped before the first worker came once left such parts."""
+    write(dataset, tmp_path, 2)
+    for part in range(2):
+        resealed(checkpoint.place(tmp_path, "final", part, 2), tensors='[["w", [3], "<f4", true]]')
+    assert checkpoint.newest(tmp_path) == ("final", 2)
+    resealed(checkpoint.place(tmp_path, "final", number, 2), tensors=tensors)
+    with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
+        checkpoint.newest(tmp_path)
+    for part in range(2):
+        resealed(checkpoint.place(tmp_path, "final", part, 2), tensors=None)
+    with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
+        checkpoint.newest(tmp_path)
+
+
 # ---- which one to go on from, and which may go
 
 

@@ -163,6 +163,55 @@ def test_the_run_is_over_after_its_steps_and_checkpoints_come_on_the_way() -> No
     assert code(one.ask(b"a", pull(0, 4, table="tensors"))) == "finishing"
 
 
+def test_without_values_there_is_nothing_to_save() -> None:
+    """A checkpoint without tensors would be the newest, and nothing could begin with it."""
+    one = tensor_shard()
+    one.hello("a")
+    for _ in range(2):
+        assert code(one.ask(b"eye", m.Checkpoint(-1))) == "not-ready"
+        with pytest.raises(NotReady):
+            one.core.final()
+        one.ask(b"a", create())
+    assert one.core.cuts.take() == []
+    one.ask(b"a", tensors_push("assign", 0, 5, 0.0, sequence=1))
+    assert one.ask(b"eye", m.Checkpoint(-1)) is None  # until it is written
+    assert [snapshot.facts["tensors"] for snapshot in one.core.cuts.take()] == [SPEC.text]
+
+
+def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
+    one = filled()
+    said = m.Report(1, -1, 10, -15.0, 0.0, 1.0, 0.1, 100)
+    assert one.ask(b"a", said) == m.Noted(False, 0, 10)
+    assert one.core.progress.losses.epoch_means(0)[0] == -1.5
+    for wrong in ({"loss": -1e31}, {"loss": 1e31}, {"norm": -1.0}, {"bias_only_loss": -1.0}):
+        assert code(one.ask(b"a", dataclasses.replace(said, sequence=2, **wrong))) == "bad-request"
+
+
+@pytest.mark.parametrize("consistency", ["async", "sync", "ssp:0", "softsync:1"])
+@pytest.mark.parametrize("staleness", ["none", "inverse", "gap", "dc:0.1"])
+def test_a_shard_without_trained_rows_counts_steps_of_no_rows(consistency: str, staleness: str) -> None:
+    """As its sister does that has rows: they have to agree on updates, checkpoints and whose turn it is."""
+    spec = Spec.of({"w": np.ones(3, np.float32), "n": np.zeros(1200, np.int16)})  # rows: w 0, n 1-5
+    one = tensor_shard(1, 2, consistency=consistency, staleness=staleness, clock="table", optimizer="adam")
+    for worker, name in enumerate("ab"):
+        one.hello(name, worker=worker)
+    one.ask(b"a", create(spec))
+    assert (one.core.table.first, one.core.table.last) == (3, 6)
+    one.ask(b"a", tensors_push("assign", 3, 6, 7.0, sequence=1))
+    for version in range(2):
+        for name, sequence in (("a", 2 + version), ("b", 1 + version)):
+            one.ask(name.encode(), pull(3, 3, table="tensors"))
+            none = tensors_push("gradient", 3, 3, sequence=sequence, version=version, then_pull=True)
+            one.send(name.encode(), none)
+    in_one = 1 if consistency in ("async", "ssp:0") else 2
+    assert (one.core.consistency.version(3), one.core.consistency.gradients) == (4 // in_one, 4)
+    assert len(one.core.cuts.take()) == 2 // in_one
+    assert (one.core.table.values[:, :ROW] == 7.0).all()
+    assert one.core.exchange.heat.hottest() == {}
+    for wrong in ((0, 0), (7, 7), (3, 4)):
+        assert code(one.ask(b"a", tensors_push("gradient", *wrong, sequence=4, version=2))) == "bad-request"
+
+
 def test_shards_own_ranges_of_all_rows_also_none() -> None:
     owned = []
     for number in range(7):

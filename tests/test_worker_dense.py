@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,18 @@ def values(seed: int, dtype: str = "<f4") -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def shards_of(run: Path, count: int = 1, workers: int = 1, **options: Any) -> Iterator[list[Daemon]]:
+def shards_of(
+    run: Path, count: int = 1, workers: int = 1, checkpoint_every: int = 0, **options: Any
+) -> Iterator[list[Daemon]]:
     """So many shards in threads of this process."""
     run.mkdir()
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 0.5, **options})
     with contextlib.ExitStack() as stack:
         daemons = []
         for number in range(count):
-            config = ServerConfig(None, run, training, shard=number, shards=count, workers=workers)
+            config = ServerConfig(
+                None, run, training, shard=number, shards=count, workers=workers, checkpoint_every=checkpoint_every
+            )
             daemons.append(Daemon(dense.build(config, Life(0, "run", count), 0.0), run, FREE, FREE))
             stack.enter_context(served(daemons[-1]))
         yield daemons
@@ -51,6 +55,13 @@ def shards_of(run: Path, count: int = 1, workers: int = 1, **options: Any) -> It
 
 def addresses(daemons: list[Daemon]) -> list[str]:
     return [daemon.address for daemon in daemons]
+
+
+def begin_again(daemons: list[Daemon], run: Path) -> None:
+    """A new life of the run without a checkpoint, as after a kill before the first one."""
+    for number, daemon in enumerate(daemons):
+        config = ServerConfig(None, run, daemon._core.options, shard=number, shards=len(daemons))
+        daemon.renew(dense.build(config, Life(1, "again", len(daemons)), 0.0))
 
 
 def test_create_pull_push_finish(tmp_path: Path) -> None:
@@ -160,19 +171,84 @@ def test_a_gradient_that_is_too_long_is_shortened(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_comes_back_with_nothing_gets_its_rows_from_a_worker(tmp_path: Path) -> None:
-    """A new life of the run without a checkpoint, as after a kill before the first one."""
     with shards_of(tmp_path / "run", 2) as daemons, Client(addresses(daemons), "a") as ps:
         ps.create({**values(0), "n": np.array(5)})
         ps.push(values(1))
         last = ps.pull()
-        for number, daemon in enumerate(daemons):
-            config = ServerConfig(None, tmp_path / "run", daemon._core.options, shard=number, shards=2)
-            daemon.renew(dense.build(config, Life(1, "again", 2), 0.0))
+        begin_again(daemons, tmp_path / "run")
         after = ps.pull()
         for name, value in last.items():
             np.testing.assert_array_equal(after[name], value)
         assert ps.pull_fixed()["n"] == 5
         ps.push(values(1))
+        ps.pull()
+        assert ps.updates == 1
+
+
+@pytest.mark.parametrize("joins", [Client.pull_fixed, lambda ps: ps.score("test", 50.0)])
+def test_a_gradient_of_rows_from_before_a_server_began_again_is_dropped(
+    tmp_path: Path, joins: Callable[[Client], Any]
+) -> None:
+    """Nothing that the worker does between the pull and the push gives the gradient a version that it has not."""
+    with shards_of(tmp_path / "run", 2, consistency="sync") as daemons, Client(addresses(daemons), "a") as ps:
+        ps.create({**values(0), "n": np.array(5)})
+        ps.pull()
+        ps.push({})
+        before = ps.pull()
+        begin_again(daemons, tmp_path / "run")
+        joins(ps)
+        ps.push(values(1), loss=1.0)
+        after = ps.pull()
+        assert ps.updates == 0
+        np.testing.assert_array_equal(after["w"], before["w"])
+        ps.push(values(1))
+        np.testing.assert_allclose(ps.pull()["w"], before["w"] - 0.5 * values(1)["w"], rtol=1e-5, atol=1e-6)
+        assert ps.updates == 1
+
+
+def test_numbers_may_come_from_any_library(tmp_path: Path) -> None:
+    """And a loss may be negative, as that of a log-likelihood."""
+    with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:
+        ps.create(values(0))
+        for loss, examples in ((np.float32(-0.5), np.int64(10)), (np.array(-1.5), np.array(10)), (-1, 10.0)):
+            ps.push({}, loss=loss, examples=examples)
+        ps.pull(after=np.int64(3))
+        ps.score("accuracy", np.float32(91.5))
+        ps.finish()
+        losses = daemons[0]._core.progress.losses
+        assert losses.entries == 30
+        assert losses.epoch_means(0)[0] == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "examples", "error", "says"),
+    [
+        ("low", 1, errors.BadRequest, "the loss must be a number, not 'low'"),
+        (np.zeros(2), 1, errors.BadRequest, "the loss must be a number"),
+        (None, 1, errors.BadRequest, "the loss must be a number, not None"),
+        pytest.param(10**400, 1, errors.BadRequest, "the loss must be a number", id="huge"),
+        (np.float32("inf"), 1, errors.NotFinite, "the loss became inf"),
+        (0.0, 1.5, errors.BadRequest, "examples must be a whole number from 0 to .*, not 1.5"),
+        (0.0, -1, errors.BadRequest, "examples must be a whole number"),
+        (0.0, 1 << 41, errors.BadRequest, "examples must be a whole number"),
+        (0.0, "2", errors.BadRequest, "examples must be a whole number"),
+        (0.0, None, errors.BadRequest, "examples must be a whole number"),
+        (0.0, float("nan"), errors.BadRequest, "examples must be a whole number"),
+    ],
+)
+def test_what_is_no_number_is_named_and_the_training_goes_on(
+    tmp_path: Path, loss: Any, examples: Any, error: type[errors.GlovewireError], says: str
+) -> None:
+    with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:
+        ps.create(values(0))
+        ps.pull()
+        with pytest.raises(error, match=says):
+            ps.push({}, loss=loss, examples=examples)
+        with pytest.raises(errors.BadRequest, match="the score must be a number, not 'high'"):
+            ps.score("accuracy", "high")  # type: ignore[arg-type] # that is the point
+        with pytest.raises(errors.NotFinite, match="the score became nan"):
+            ps.score("accuracy", float("nan"))
+        ps.push({})
         ps.pull()
         assert ps.updates == 1
 

@@ -109,3 +109,41 @@ def test_two_workers_in_step_are_one_process_on_both_batches(tmp_path: Path, nam
             thread.join(30)
     for ours, theirs in zip(modules[1].parameters(), alone.parameters(), strict=True):
         np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=2e-4, atol=2e-5)
+
+
+class Bag(torch.nn.Module):  # type: ignore[misc] # PyTorch is skipped by the type checker
+    """Sparse gradients, and a running mean that is a new tensor after every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(9, 4, sparse=True)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, words: Any) -> Any:
+        found = self.table(words)
+        self.mean = 0.5 * self.mean + found.detach().mean(dim=0)
+        return found
+
+
+def test_a_buffer_is_what_the_module_has_now(tmp_path: Path) -> None:
+    with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:
+        one, two = Bag(), Bag()
+        trainer = TorchTrainer(ps, one)
+        for _ in range(2):
+            assert trainer.step(lambda bag: bag(torch.tensor([1, 1, 3])).square().mean(), 3)
+        assert one.mean.abs().sum() > 0
+        np.testing.assert_array_equal(ps.pull_fixed()["mean"], one.mean.numpy())
+        other = TorchModel(two)
+        two(torch.tensor([0]))
+        other.load({"mean": np.full(4, 7.0, np.float32)})
+        assert (two.mean == 7).all()
+
+
+def test_a_sparse_gradient_is_that_of_the_whole_tensor() -> None:
+    words = torch.tensor([1, 1, 3])
+    bag = Bag()
+    bag(words).sum().backward()
+    assert bag.table.weight.grad.is_sparse
+    expected = np.zeros((9, 4), np.float32)
+    expected[1], expected[3] = 2, 1
+    np.testing.assert_array_equal(TorchModel(bag).gradients()["table.weight"], expected)

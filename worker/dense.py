@@ -31,7 +31,7 @@ from common.bfloat16 import narrowed
 from common.keys import of_client
 from common.messages import NO_VERSION, Finish, Score
 from common.options import TrainingOptions
-from common.tensors import Spec
+from common.tensors import MOST_EXAMPLES, Spec
 
 from .tensors import TensorSession
 
@@ -68,6 +68,7 @@ class Client:
         self._half = half
         self._over, self._wait_s = False, WAIT_S
         self._session: TensorSession | None = None
+        self._pulled_in: TensorSession | None = None
         self._spec: Spec | None = None
         self._trained: Array | None = None  # as pulled last: a shard that comes back with nothing gets them from us
         self._fixed: Array | None = None
@@ -95,8 +96,8 @@ class Client:
         """
         if self.over:  # what the last push asked for may be here: nobody needs a gradient of it
             raise errors.Finishing("the run is over")
-        rows = self._again(lambda session: session.pull(trained=True, after=after))
-        self._trained = rows
+        rows = self._again(lambda session: session.pull(trained=True, after=int(after)))
+        self._trained, self._pulled_in = rows, self._session
         return self.spec.unpack(rows.copy(), trained=True)
 
     def pull_fixed(self) -> dict[str, Array]:
@@ -117,30 +118,45 @@ class Client:
         """Hand in the gradients of the mean loss of `examples` examples; a tensor that is left out has gradient zero.
 
         Longer than the server's clip-norm (the norm over all tensors), they are shortened to it. Returns before the
-        server has answered: what it says is raised by the next call. For NaN, an unknown tensor or a wrong shape
-        nothing is sent.
+        server has answered: what it says is raised by the next call. For NaN, an unknown tensor, a wrong shape or a
+        loss that is no number nothing is sent; nor when a server has begun again since the parameters were pulled.
         """
         rows = self.spec.pack(gradients, trained=True)
-        norm = self._norm(rows, loss)
+        loss, examples = _number(loss, "the loss"), _count(examples)
+        norm = self._norm(rows)
         if 0 < self.options.clip_norm < norm:
             rows *= rows.dtype.type(self.options.clip_norm / norm)
         rate = self.options.rate_of_step(max(self.updates, 0))
         sent = narrowed(rows) if self._half else rows
-        self._unless_over(lambda session: session.push(sent, rate))
-        self._unless_over(lambda session: session.count(examples, loss, norm))
+        self._unless_over(lambda session: session.push(sent, rate) if self._is_of(session) else None)
+        if self._is_of(self._session):
+            self._unless_over(lambda session: session.count(examples, loss, norm))
+        else:
+            logger.warning(log.line("dropped", why="a gradient of parameters from before a server began again"))
 
     def push_fixed(self, values: Mapping[str, npt.ArrayLike]) -> None:
-        """Set tensors that are not trained, such as running means, for whoever pulls them next: the last one wins."""
+        """Set tensors that are not trained, such as running means, for whoever pulls them next: the last one wins.
+
+        Those that are not named stay as they are.
+        """
         if self._fixed is None:
             self.pull_fixed()
         assert self._fixed is not None
-        kept = self.spec.unpack(self._fixed, trained=False)
-        rows = self._fixed = self.spec.pack({**kept, **values}, trained=False)
-        self._unless_over(lambda session: session.assign(rows, self.spec.trained_rows))
+        runs = self.spec.pack_fixed(values)
+        for first, rows in runs:
+            at = first - self.spec.trained_rows
+            self._fixed[at : at + len(rows)] = rows
+
+        def hand_in(session: TensorSession) -> None:
+            for first, rows in runs:
+                session.assign(rows, first)
+
+        self._unless_over(hand_in)
 
     def score(self, test: str, percent: float) -> None:
         """Put a score on the stream, for the monitor and `metrics.jsonl`."""
-        self._unless_over(lambda session: session.ask(0, Score(test, percent)))
+        score = Score(test, _number(percent, "the score"))
+        self._unless_over(lambda session: session.ask(0, score))
 
     def finish(self) -> None:
         """End the run for everybody, once what was pushed is in; the servers keep the tensors."""
@@ -200,13 +216,15 @@ class Client:
             raise errors.UsageError("say which tensors there are (create), or take part in what is there (attach)")
         return self._session
 
-    def _norm(self, rows: Array, loss: float) -> float:
+    def _is_of(self, session: TensorSession | None) -> bool:
+        """Whether the parameters of the last pull, if any, have a version in this session."""
+        return self._pulled_in in (None, session)
+
+    def _norm(self, rows: Array) -> float:
         """Euclidean norm of a gradient; NotFinite, naming the tensor, for one that is none."""
         norm = float(np.linalg.norm(rows))
         if not math.isfinite(norm) and not (finite := np.isfinite(rows).all(axis=1)).all():
             raise errors.NotFinite(f"the gradient of {self.spec.name_of(int(finite.argmin()))!r} has NaN or infinity")
-        if not math.isfinite(loss):
-            raise errors.NotFinite(f"the loss became {loss}")
         return norm
 
     def _join(self) -> None:
@@ -248,3 +266,25 @@ class Client:
             self._again(action)
         except errors.Finishing:
             return
+
+
+def _number(value: Any, what: str) -> float:
+    """A number of whatever library as Python's own; BadRequest or NotFinite when it is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise errors.BadRequest(f"{what} must be a number, not {value!r:.80}") from error
+    if not math.isfinite(number):
+        raise errors.NotFinite(f"{what} became {number}")
+    return number
+
+
+def _count(value: Any) -> int:
+    """A number of examples of whatever library as Python's own; BadRequest when it is none."""
+    try:
+        count = int(value)
+        if count == value and 0 <= count <= MOST_EXAMPLES:
+            return count
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise errors.BadRequest(f"examples must be a whole number from 0 to {MOST_EXAMPLES}, not {value!r:.80}")

@@ -115,11 +115,12 @@ class TensorSession:
     def push(self, gradient: Array, rate: float) -> None:
         """Hand in a gradient of all trained rows; it must stay as it is. Waits while too many are without an answer.
 
+        Every shard gets one, be it of no rows: each counts the steps, and so they agree on checkpoints and on the end.
         The next step needs the rows as they are then: they are asked for at once and come while its batch is prepared.
         """
         self._raise_failure()
         self._ahead = self._coming(trained=True)
-        for part in self._sharding.split(0, self._spec.trained_rows):
+        for part in self._trained_parts():
             self._push("gradient", part, gradient[part.first : part.last], rate, self._ahead)
         while len(self._in_flight) > IN_FLIGHT * len(self._addresses):
             self._wait()
@@ -127,9 +128,8 @@ class TensorSession:
     def assign(self, rows: Array, first: int) -> None:
         """Set the rows from `first` on."""
         self._raise_failure()
-        for part in self._sharding.split(first, first + len(rows)):
-            for low, high in self._pieces(part.first, part.last):
-                self._push("assign", Part(part.shard, low, high), rows[low - first : high - first])
+        for part in self._pieces(first, first + len(rows)):
+            self._push("assign", part, rows[part.first - first : part.last - first])
 
     def count(self, examples: int, loss: float, norm: float) -> None:
         """Count what a push was made of, and report when that is due."""
@@ -207,10 +207,18 @@ class TensorSession:
             coming.missing += 1
         self._send(part.shard, push, arrived, failed)
 
-    def _pieces(self, first: int, last: int, *, whole: bool = False) -> Iterator[tuple[int, int]]:
-        """[first, last) in ranges that fit in a message; the trained rows of a shard do."""
-        most = last - first if whole else PIECE_BYTES // (ROW * self._spec.dtype.itemsize)
-        return ((low, min(low + most, last)) for low in range(first, last, max(most, 1)))
+    def _trained_parts(self) -> Iterator[Part]:
+        """The trained rows of every shard in one piece each, which fits in a message; of some shards none."""
+        for shard in range(len(self._addresses)):
+            first, last = self._sharding.bound(shard), self._sharding.bound(shard + 1)
+            yield Part(shard, first, max(first, min(last, self._spec.trained_rows)))
+
+    def _pieces(self, first: int, last: int) -> Iterator[Part]:
+        """Rows [first, last) of the table in parts that fit in a message."""
+        most = max(PIECE_BYTES // (ROW * self._spec.dtype.itemsize), 1)
+        for part in self._sharding.split(first, last):
+            for low in range(part.first, part.last, most):
+                yield Part(part.shard, low, min(low + most, part.last))
 
     def _coming(self, *, trained: bool) -> _Coming:
         first, last = self._spec.part(trained)
@@ -220,11 +228,10 @@ class TensorSession:
         """Rows that come while others do something else; what goes wrong with them is theirs to say."""
         first, last = self._spec.part(trained)
         coming = self._coming(trained=trained)
-        for part in self._sharding.split(first, last):
-            for low, high in self._pieces(part.first, part.last, whole=trained):
-                arrived = partial(coming.take, part.shard, slice(low - first, high - first))
-                coming.missing += 1
-                self._send(part.shard, m.Pull(TABLE, low, high, after, 0), arrived, coming.fail)
+        for part in self._trained_parts() if trained else self._pieces(first, last):
+            arrived = partial(coming.take, part.shard, slice(part.first - first, part.last - first))
+            coming.missing += 1
+            self._send(part.shard, m.Pull(TABLE, part.first, part.last, after, 0), arrived, coming.fail)
         return coming
 
     def _report(self) -> None:

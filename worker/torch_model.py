@@ -40,7 +40,7 @@ class TorchModel:
         self.module = module
         self._trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-        self._buffers = dict(module.named_buffers())
+        self._buffers = [name for name, _ in module.named_buffers()]
 
     @property
     def fixed(self) -> list[str]:
@@ -53,7 +53,7 @@ class TorchModel:
 
     def buffers(self) -> dict[str, Array]:
         """Running means and the like, as the last forward pass left them."""
-        return {name: _as_numpy(buffer) for name, buffer in self._buffers.items()}
+        return {name: _as_numpy(buffer) for name, buffer in self._buffers_now().items()}
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Take over values by name, also of some tensors only."""
@@ -72,7 +72,12 @@ class TorchModel:
             parameter.grad = None
 
     def _all(self) -> dict[str, Any]:
-        return {**self._trained, **self._frozen, **self._buffers}
+        return {**self._trained, **self._frozen, **self._buffers_now()}
+
+    def _buffers_now(self) -> dict[str, Any]:
+        """By name: a module may have put another tensor in a buffer's place."""
+        here = dict(self.module.named_buffers(remove_duplicate=False))
+        return {name: here[name] for name in self._buffers if name in here}
 
 
 class TorchTrainer:
@@ -104,7 +109,7 @@ class TorchTrainer:
 
 
 def _as_numpy(tensor: Any) -> Array:
-    tensor = tensor.detach().cpu()
+    tensor = tensor.detach().cpu().to_dense()  # a gradient may be sparse
     if tensor.dtype in (torch.bfloat16, torch.float16):
         tensor = tensor.float()
     array: Array = tensor.numpy()
