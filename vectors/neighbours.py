@@ -73,6 +73,9 @@ def analogy(
 def _best(cosines: npt.NDArray[np.float32], excluded: list[int], words: Sequence[str], top: int) -> Near:
     cosines[excluded] = -np.inf
     count = max(0, min(top, len(words) - len(set(excluded))))
-    candidates = np.argpartition(-cosines, count)[:count] if count < len(cosines) else np.arange(len(cosines))
-    order = candidates[np.lexsort((candidates, -cosines[candidates]))]
+    if count == 0:
+        return []
+    # All that tie at the cut are ordered: a partition alone keeps any of them.
+    candidates = np.flatnonzero(cosines >= np.partition(cosines, -count)[-count])
+    order = candidates[np.argsort(-cosines[candidates], kind="stable")][:count]
     return [(words[row], float(cosines[row])) for row in order]
