@@ -16,7 +16,7 @@ from common import extras
 from common import run as runs
 from common.artifacts import writing
 from common.errors import ArtifactError, MissingExtra, OutputError, UsageError
-from vectors import cli, matrix
+from vectors import cli, formats, matrix
 from vectors.export import VECTOR_FORMATS, export
 
 WORDS = ["!", "café", "don't", "日本", "zoo"]
@@ -121,6 +121,24 @@ def test_npz_of_a_dataset_is_scipys_matrix(tmp_path: Path, symmetric: bool, monk
         np.testing.assert_array_equal(built.toarray(), opened.matrix().toarray())
         assert tuple(archive["vocabulary"]) == opened.words
         np.testing.assert_array_equal(archive["counts"], opened.counts)
+
+
+def test_npz_refuses_words_that_the_longest_one_makes_too_wide(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = "9f" * 100
+    counts = scipy.sparse.coo_matrix(np.ones((3, 3)))
+    write_dataset(tmp_path / "data", counts, np.ones(3), [longest, "b", "c"])
+    runs.write_vectors(runs.prepare(tmp_path / "long"), [longest, "b", "c"], np.eye(3))
+    monkeypatch.setattr(formats, "_MOST_TEXT_BYTES", 3 * 200 * 4)
+    for name in ("data", "long"):
+        export(tmp_path / name, "npz", tmp_path / f"{name}.npz")
+    monkeypatch.setattr(formats, "_MOST_TEXT_BYTES", 3 * 200 * 4 - 1)
+    for name in ("data", "long"):
+        with pytest.raises(OutputError, match=r"the longest, '9f9f[9f]+'\.\.\. with 200 characters") as raised:
+            export(tmp_path / name, "npz", tmp_path / "out")
+        assert len(str(raised.value)) < 300
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("symmetric", "bucket"), [(True, 1 << 22), (True, 40), (False, 40)])

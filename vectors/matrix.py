@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from common.dataset import Dataset
 
+from .formats import fixed_width
 from .order import most_frequent_first
 
 RECORD = np.dtype([("word1", "<i4"), ("word2", "<i4"), ("value", "<f8")])
@@ -55,9 +56,10 @@ def _mirrored(row: npt.NDArray[np.int32], column: npt.NDArray[np.int32], value: 
 def write_npz(path: Path, dataset: Dataset) -> None:
     """scipy's COO: `row col` int32, `data` float32 (entries,), `shape` (2,), `vocabulary` text and `counts` (words,).
 
-    `scipy.sparse.load_npz` reads it as it is. Row i stands for `vocabulary[i]`; no array needs a pickle.
+    `scipy.sparse.load_npz` reads it as it is. Row i stands for `vocabulary[i]`; no array needs a pickle. OutputError
+    for words that are too long to stand in one array.
     """
-    words = len(dataset.words)
+    words, vocabulary = len(dataset.words), fixed_width(dataset.words)
     with zipfile.ZipFile(path, "w") as archive:
         for place, (name, dtype) in enumerate((("row", "<i4"), ("col", "<i4"), ("data", "<f4"))):
             with _member(archive, name) as stream:
@@ -65,7 +67,7 @@ def write_npz(path: Path, dataset: Dataset) -> None:
         for name, array in (
             ("shape", np.array([words, words], dtype=np.int64)),
             ("format", np.array(b"coo")),
-            ("vocabulary", np.array(dataset.words)),
+            ("vocabulary", vocabulary),
             ("counts", dataset.counts),
         ):
             with _member(archive, name) as stream:
