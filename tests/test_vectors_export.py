@@ -172,6 +172,13 @@ def test_stanford_is_the_same_for_a_seed_and_another_for_another(tmp_path: Path)
     assert a == b != c
 
 
+def test_stanford_refuses_the_word_for_which_its_glove_saves_nothing(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data", scipy.sparse.coo_matrix(np.ones((2, 2))), np.ones(2), ["<unk>", "b"])
+    with pytest.raises(OutputError, match=r"'<unk>'.*--tokenizer nltk"):
+        export(tmp_path / "data", "stanford", tmp_path / "out")
+    assert os.listdir(tmp_path) == ["data"]
+
+
 def test_a_matrix_without_entries_is_exported_as_it_is(tmp_path: Path) -> None:
     write_dataset(tmp_path / "data", scipy.sparse.coo_matrix((3, 3)), np.ones(3), ["a", "b", "c"])
     export(tmp_path / "data", "npz", tmp_path / "m.npz")
