@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,14 @@ def accuracy(model: Model[Any, Any], found: images.Images) -> float:
     return float(np.mean(model.predict(flat(found.test)).argmax(axis=1) == found.test_labels))
 
 
+def parsed(text: str) -> Any:
+    """A value as a config has it, which is JSON; what is no JSON is the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 @click.command()
 @click.option("--config", "path", type=click.Path(path_type=Path), default=CONFIG, help="A Thinc config.")
 @click.option("--data", default=images.DIGITS, help="digits, hub (MNIST by datasets), or a folder with the idx files.")
@@ -76,7 +85,9 @@ def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
         section, _, name = key.partition(".")
         if name not in known.get(section, {}):
             raise click.UsageError(f"{path.name} has no {key}")
-        changes[key] = int(value) if value.isdigit() else value
+        changes[key], before = parsed(value), known[section][name]
+        if isinstance(changes[key], str) != isinstance(before, str):
+            raise click.UsageError(f"{key} is {before!r} in {path.name}, which {value!r} cannot stand for")
     config = Config().from_disk(path, overrides=changes)
     found = images.load(data)
     model = make(config.to_str(), flat(found.train).shape[1])

@@ -149,10 +149,11 @@ def too_long(label: str, line: int, longest: int) -> CorpusError:
 
 
 def _first_items(data: bytes, form: Form, limit: int) -> bytes:
+    """The data up to its `limit`-th item; blank lines of jsonl stay, as errors name lines by their number."""
     lines = data.split(b"\n")
-    if form == "text":
-        return b"\n".join(lines[:limit]) + b"\n"
-    return b"\n".join([line for line in lines if line.strip()][:limit]) + b"\n"
+    if form == "jsonl":
+        limit = [n for n, line in enumerate(lines, 1) if line.strip()][limit - 1]
+    return b"\n".join(lines[:limit]) + b"\n"
 
 
 def _read(source: IO[bytes], label: str, line: int) -> bytes:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from common.errors import CorpusError
+
 from .arrange import Arrangement
 from .blocks import Block
 from .cooccurrence import PairCounter, Weighting
@@ -207,18 +209,25 @@ class CountJob:
 
 
 class ReduceJob:
-    """Ranges of buckets to finished entries: `NAME.entries` (dtype ENTRY) and `NAME.tiles.npy`, int64 (tiles, 2)."""
+    """Ranges of buckets to finished entries: `NAME.entries` (dtype ENTRY) and `NAME.tiles.npy`, int64 (tiles, 2).
 
-    def __init__(self, scratch: Scratch, arrangement: Arrangement, reducer: Reducer, scale: int) -> None:
+    `corpus` is its name in messages.
+    """
+
+    def __init__(self, scratch: Scratch, arrangement: Arrangement, reducer: Reducer, scale: int, corpus: str) -> None:
         self._scratch, self._arrangement = scratch, arrangement
-        self._reducer, self._scale = reducer, scale
+        self._reducer, self._scale, self._corpus = reducer, scale, corpus
 
     def do(self, buckets: tuple[int, int]) -> int:
-        """Finish buckets [first, last); how many they are."""
+        """Finish buckets [first, last); how many they are. CorpusError for a sum that float32 does not hold."""
         first, last = buckets
         keys, sums = self._reducer.reduce(first, last)
         name = f"{PART}-{first:08d}"
-        entries = self._arrangement.entries(keys, (sums / self._scale).astype(np.float32))
+        with np.errstate(over="ignore"):
+            values = (sums / self._scale).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise CorpusError(f"{self._corpus}: a pair's weights add up to more than float32 holds")
+        entries = self._arrangement.entries(keys, values)
         with (self._scratch.folder / f"{name}.entries").open("wb") as stream:
             write_raw(stream, entries)
         tiles, counts = np.unique(self._arrangement.tiles_of(keys), return_counts=True)

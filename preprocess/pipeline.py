@@ -209,8 +209,8 @@ class Pipeline:
         ranges = _ranges(sizes, self._config.share // 64, done)
         reducer = Reducer(spill, buckets, counted.weighting)
         with self._phase("add up", "buckets", sum(last - first for first, last in ranges)) as phase:
-            scale = counted.weighting.scale
-            self._work(phase, lambda: ReduceJob(folder, counted.arrangement, reducer, scale), ranges)
+            scale, corpus = counted.weighting.scale, counted.facts["corpus"]
+            self._work(phase, lambda: ReduceJob(folder, counted.arrangement, reducer, scale, corpus), ranges)
 
     def _work(self, phase: Phase, make_job: Callable[[], Job], tasks: Iterable[Any]) -> None:
         def tick(pids: list[int]) -> None:

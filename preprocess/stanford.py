@@ -1,7 +1,7 @@
 """Counts made by Stanford's GloVe: `cooccurrence.bin` (or the shuffled one) and `vocab.txt`, as a spill of cells.
 
 A record of the first is two 32-bit word numbers from 1, in the order of the second, and a 64-bit weight. Weights stay
-floats; they are rounded to float32 at the very end.
+floats of 64 bits; they are rounded to float32 at the very end, so what float32 does not hold is refused.
 """
 
 from __future__ import annotations
@@ -110,8 +110,10 @@ class Counts:
         i, j, weights = records["i"].astype(np.int64), records["j"].astype(np.int64), records["x"]
         if min(i.min(), j.min()) < 1 or max(i.max(), j.max()) > self._words:
             raise CorpusError(f"counts {self._path} name a word that the vocabulary of {self._words} words lacks")
-        if not (np.isfinite(weights).all() and (weights > 0).all()):
-            raise CorpusError(f"counts {self._path} hold a weight that is not a positive number")
+        with np.errstate(over="ignore", under="ignore"):
+            stored = weights.astype(np.float32)
+        if not (np.isfinite(stored).all() and (stored > 0).all()):
+            raise CorpusError(f"counts {self._path} hold a weight that is not a positive number that float32 holds")
         rows, columns = self._parts_of_key[i - 1], self._parts_of_key[j - 1]
         keys = rows[:, 1] | columns[:, 2]
         if not self._arrangement.layout.symmetric:

@@ -12,7 +12,8 @@ from source import ROOT
 pytestmark = pytest.mark.timeout(450)
 LONG_S = 400.0
 TORCH = ["mnist_torch.py", "--steps", "60", "--every", "30", "--batch", "64", "--lr", "0.05"]
-THINC = ["mnist_thinc.py", "--set", "training.steps=60", "--set", "evaluation.frequency=30"]
+THINC = ["mnist_thinc.py", "--set", "training.steps=60", "--set", "evaluation.frequency=30",
+         "--set", "optimizer.learning_rate=0.01"]  # fmt: skip
 CASES = {
     "torch": ("torch", [*TORCH, "--shards", "2"]),
     "thinc": ("thinc", [*THINC, "--set", "parameter_server.pool=futures", "--set", "training.mode=async"]),
@@ -22,6 +23,11 @@ CASES = {
 
 WRONG = {
     "no such folder": ("torch", ["mnist_torch.py", "--data", "nowhere"], "error: nowhere has no images"),
+    "no number": (
+        "thinc",
+        ["mnist_thinc.py", "--set", "optimizer.learning_rate=fast"],
+        "optimizer.learning_rate is 0.006 in mnist_thinc.cfg, which 'fast' cannot stand for",
+    ),
     "no such key": ("thinc", ["mnist_thinc.py", "--set", "training.stpes=60"], "mnist_thinc.cfg has no training.stpes"),
 }
 

@@ -84,6 +84,23 @@ def test_jsonl_files(tmp_path: Path, suffix: str, block_bytes: int, monkeypatch:
     assert lines_of(path, column="body", lines=3) == lowered(TEXTS[:3])
 
 
+@pytest.mark.parametrize("block_bytes", [10, 1 << 20])
+def test_blank_lines_of_jsonl_count_for_the_line_of_a_fault_and_not_as_texts(
+    tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("preprocess.blocks.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("preprocess.blocks._READ_BYTES", block_bytes)
+    path = tmp_path / "blank.jsonl"
+    path.write_bytes(b'\n{"text": "a"}\n\n \n{"text": "b"}\n{"body": "c"}\n\n{"text": "d"}\n{"text": "e"}\n')
+    assert lines_of(path, lines=2) == ["a", "b"]
+    for lines in (3, 4, None):
+        with pytest.raises(CorpusError, match=r"blank\.jsonl: line 6 has no text"):
+            lines_of(path, lines=lines)
+    path.write_bytes(path.read_bytes().replace(b"body", b"text"))
+    for lines in range(1, 7):
+        assert lines_of(path, lines=lines) == ["a", "b", "c", "d", "e"][:lines]
+
+
 def test_parquet_files(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", {"id": range(6), "text": [*TEXTS, None]})
     assert lines_of(path) == lowered([*TEXTS, ""])

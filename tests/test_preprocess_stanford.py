@@ -75,6 +75,9 @@ def test_one_sided_counts_are_not_taken_for_symmetric_ones(tmp_path: Path) -> No
         ([(1, 0, 1.0)], "a 3\nb 2\n", "name a word"),
         ([(1, 2, float("nan"))], "a 3\nb 2\n", "not a positive number"),
         ([(1, 2, -1.0)], "a 3\nb 2\n", "not a positive number"),
+        ([(1, 2, 1e-50)], "a 3\nb 2\n", "not a positive number that float32 holds"),
+        ([(1, 2, 1e40)], "a 3\nb 2\n", "not a positive number that float32 holds"),
+        ([(1, 1, 3e38), (1, 1, 3e38)], "a 3\nb 2\n", "cooc.bin: a pair's weights add up to more than float32 holds"),
         ([], "a 3\nb 2\n", "have 0 bytes"),
         ([(1, 2, 1.0)], "a 3\nb\n", "line 2 is not a word and its count"),
         ([(1, 2, 1.0)], "a 3\na 2\n", "names a word twice"),
@@ -84,8 +87,10 @@ def test_one_sided_counts_are_not_taken_for_symmetric_ones(tmp_path: Path) -> No
 def test_damaged_files(tmp_path: Path, records: list[tuple[int, int, float]], vocabulary: str, message: str) -> None:
     np.array(records, RECORD).tofile(tmp_path / "cooc.bin")
     (tmp_path / "vocab.txt").write_text(vocabulary, encoding="utf-8")
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(CorpusError, match=message) as raised:
         imported(tmp_path, (tmp_path / "cooc.bin", tmp_path / "vocab.txt"))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "imported").exists()
 
 
 def test_missing_and_cut_files(tmp_path: Path) -> None:

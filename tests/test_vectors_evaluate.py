@@ -109,6 +109,19 @@ def test_nothing_covered_is_null_and_not_nan(tmp_path: Path) -> None:
     json.dumps(result, allow_nan=False)
 
 
+def test_cased_words_are_found_as_they_are_or_in_lower_case(tmp_path: Path) -> None:
+    pairs, questions = tmp_path / "p.txt", tmp_path / "q.txt"
+    pairs.write_text("Greece Berlin 3\nGREECE berlin 9\nPolish polish 1\n")
+    questions.write_text(": Gram1\nAthens Greece Berlin Germany\n: capital\nathens greece berlin germany\n")
+    words = ["Athens", "Berlin", "Germany", "Greece", "Polish", "berlin", "greece", "polish"]
+    table = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 1], [1, 0, 1], [1, 0, 0], [1, 1, 1], [1, 1, 0], [-1, 0, 0]])
+    result = evaluate.score(words, table, [pairs], questions)
+    assert result["similarity"][str(pairs)] == {"spearman": 100.0, "pairs": 3, "covered": 3}
+    sections = result["analogies"]["sections"]
+    assert sections["gram1"] == {"kind": "syntactic", "accuracy": 100.0, "covered": 1, "questions": 1}
+    assert sections["capital"]["covered"] == 0  # "Athens" is not asked for
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -16,7 +16,7 @@ from common import extras
 from common import run as runs
 from common.artifacts import writing
 from common.errors import ArtifactError, MissingExtra, OutputError, UsageError
-from vectors import cli, matrix
+from vectors import cli, formats, matrix
 from vectors.export import VECTOR_FORMATS, export
 
 WORDS = ["!", "café", "don't", "日本", "zoo"]
@@ -123,6 +123,24 @@ def test_npz_of_a_dataset_is_scipys_matrix(tmp_path: Path, symmetric: bool, monk
         np.testing.assert_array_equal(archive["counts"], opened.counts)
 
 
+def test_npz_refuses_words_that_the_longest_one_makes_too_wide(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = "9f" * 100
+    counts = scipy.sparse.coo_matrix(np.ones((3, 3)))
+    write_dataset(tmp_path / "data", counts, np.ones(3), [longest, "b", "c"])
+    runs.write_vectors(runs.prepare(tmp_path / "long"), [longest, "b", "c"], np.eye(3))
+    monkeypatch.setattr(formats, "_MOST_TEXT_BYTES", 3 * 200 * 4)
+    for name in ("data", "long"):
+        export(tmp_path / name, "npz", tmp_path / f"{name}.npz")
+    monkeypatch.setattr(formats, "_MOST_TEXT_BYTES", 3 * 200 * 4 - 1)
+    for name in ("data", "long"):
+        with pytest.raises(OutputError, match=r"the longest, '9f9f[9f]+'\.\.\. with 200 characters") as raised:
+            export(tmp_path / name, "npz", tmp_path / "out")
+        assert len(str(raised.value)) < 300
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(("symmetric", "bucket"), [(True, 1 << 22), (True, 40), (False, 40)])
 def test_stanford_holds_every_entry_once_in_its_own_order(
     tmp_path: Path, symmetric: bool, bucket: int, monkeypatch: pytest.MonkeyPatch
@@ -152,6 +170,13 @@ def test_stanford_is_the_same_for_a_seed_and_another_for_another(tmp_path: Path)
         export(opened.path, "stanford", tmp_path / name, seed=seed)
     a, b, c = ((tmp_path / name / "cooccurrence.bin").read_bytes() for name in "abc")
     assert a == b != c
+
+
+def test_stanford_refuses_the_word_for_which_its_glove_saves_nothing(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "data", scipy.sparse.coo_matrix(np.ones((2, 2))), np.ones(2), ["<unk>", "b"])
+    with pytest.raises(OutputError, match=r"'<unk>'.*--tokenizer nltk"):
+        export(tmp_path / "data", "stanford", tmp_path / "out")
+    assert os.listdir(tmp_path) == ["data"]
 
 
 def test_a_matrix_without_entries_is_exported_as_it_is(tmp_path: Path) -> None:

@@ -56,6 +56,18 @@ def test_ties_go_to_the_earlier_word() -> None:
     assert [word for word, _ in near.nearest("dog", WORDS, INDEX, same, 3)] == ["cat", "king", "man"]
 
 
+def test_of_many_ties_at_the_cut_the_earlier_words_come() -> None:
+    words = [f"w{n:04}" for n in range(2000)]
+    table = np.tile(np.array([[1, 0]], np.float32), (2000, 1))
+    table[::3] = [0, 1]
+    table[1998] = [0, -1]
+    index = {word: row for row, word in enumerate(words)}
+    near_words = [word for word, _ in near.nearest("w0001", words, index, table, 5)]
+    assert near_words == ["w0002", "w0004", "w0005", "w0007", "w0008"]
+    best = near.nearest("w0000", words, index, table, 1998)
+    assert [word for word, _ in best] == [*words[3:1998:3], *(word for n, word in enumerate(words) if n % 3)]
+
+
 def test_analogy_excludes_its_three_words() -> None:
     best = near.analogy(("man", "king", "woman"), WORDS, INDEX, near.unit_rows(TABLE), 10)
     assert best[0][0] == "queen"

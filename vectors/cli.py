@@ -66,8 +66,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score the vectors of RUN on word similarity and analogies.
 
-    Figures are percent. Pairs and questions with a word outside the vocabulary are left out; how many were
-    covered stands beside each figure.
+    Figures are percent. A word is looked up as it is written, then in lower case. Pairs and questions with a word
+    outside the vocabulary are left out; how many were covered stands beside each figure.
     """
     run, similarity = _split_places(places, similarity)
     if not similarity and analogies is None:

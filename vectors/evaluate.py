@@ -1,19 +1,20 @@
 """How good vectors are: agreement with human similarity scores, and analogies answered.
 
 All figures are percent, as the literature quotes them: a `spearman` of 58.4 is a rank correlation of 0.584. Pairs and
-questions with a word outside the vocabulary are left out and counted, never guessed. Reads test sets; prints nothing.
+questions with a word outside the vocabulary are left out and counted, never guessed; a word is looked up as it is
+written, then in lower case. Reads test sets; prints nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .neighbours import unit_rows
+from .neighbours import known_row, unit_rows
 from .testsets import KINDS, Pair, Section, read_pairs, read_questions
 
 _QUESTIONS_AT_ONCE = 128
@@ -51,11 +52,11 @@ def similarity(pairs: Sequence[Pair], index: Mapping[str, int], unit: npt.NDArra
     Returns `spearman` (None where fewer than two pairs, or constant values, leave it undefined), `pairs` in the set
     and `covered` pairs with both words in the vocabulary.
     """
-    known = [(index[a], index[b], human) for a, b, human in pairs if a in index and b in index]
-    first, second = (np.array([pair[side] for pair in known], dtype=np.intp) for side in (0, 1))
+    known = [(rows, human) for *pair, human in pairs if (rows := _known_rows(pair, index))]
+    first, second = np.array([rows for rows, _ in known], dtype=np.intp).reshape(-1, 2).T
     cosines = np.einsum("ij,ij->i", unit[first], unit[second])
     return {
-        "spearman": _spearman(cosines, np.array([human for *_, human in known])),
+        "spearman": _spearman(cosines, np.array([human for _, human in known])),
         "pairs": len(pairs),
         "covered": len(known),
     }
@@ -67,8 +68,8 @@ def analogies(sections: Sequence[Section], index: Mapping[str, int], unit: npt.N
     Returns `semantic`, `syntactic` and `total` (None without a covered question), `covered`, `questions`, and the
     same by section under `sections`. The three words of a question are never an answer.
     """
-    known = [[q for q in section.questions if all(word in index for word in q)] for section in sections]
-    rows = np.array([[index[word] for word in q] for each in known for q in each], dtype=np.intp).reshape(-1, 4)
+    known = [[found for q in section.questions if (found := _known_rows(q, index))] for section in sections]
+    rows = np.array([found for each in known for found in each], dtype=np.intp).reshape(-1, 4)
     right = answer(rows[:, :3], unit) == rows[:, 3]
     by_section = np.split(right, np.cumsum([len(each) for each in known])[:-1])
     kinds = np.array([section.kind for section, each in zip(sections, known, strict=True) for _ in each])
@@ -87,6 +88,13 @@ def analogies(sections: Sequence[Section], index: Mapping[str, int], unit: npt.N
             for section, hits in zip(sections, by_section, strict=True)
         },
     }
+
+
+def _known_rows(words: Iterable[str], index: Mapping[str, int]) -> list[int]:
+    """The rows of all `words`, or none if one of them is not known."""
+    rows = [known_row(word, index) for word in words]
+    known = [row for row in rows if row is not None]
+    return known if len(known) == len(rows) else []
 
 
 def answer(questions: npt.NDArray[np.intp], unit: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from common.errors import OutputError
 from common.extras import require_extra
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from common.run import Vectors
 
 _ROWS_AT_ONCE = 1024
+_MOST_TEXT_BYTES = 2 << 30
+_SHOWN_OF_A_WORD = 40
 
 
 def write_glove(path: Path, loaded: Vectors) -> None:
@@ -48,8 +51,25 @@ def write_word2vec_bin(path: Path, loaded: Vectors) -> None:
 
 def write_npz(path: Path, loaded: Vectors) -> None:
     """numpy's archive: `vectors` float32 (words, dim) and `vocabulary`, fixed-width text (words,)."""
+    vocabulary = fixed_width(loaded.words)
     with path.open("wb") as stream:
-        np.savez(stream, vectors=loaded.vectors, vocabulary=np.array(loaded.words))
+        np.savez(stream, vectors=loaded.vectors, vocabulary=vocabulary)
+
+
+def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
+    """`words` as npz holds them, shape (words,): each takes four bytes for every character of the longest.
+
+    OutputError where that is more than 2 GiB.
+    """
+    longest = max(words, key=len, default="")
+    size = len(words) * len(longest) * 4
+    if size > _MOST_TEXT_BYTES:
+        raise OutputError(
+            f"the format npz gives every word the width of the longest, {longest[:_SHOWN_OF_A_WORD]!r}... with "
+            f"{len(longest):,} characters: {len(words):,} words would take {size / 2**30:,.1f} GiB; preprocess the "
+            "text without such words"
+        )
+    return np.array(words)
 
 
 def write_safetensors(path: Path, loaded: Vectors) -> None:

@@ -16,11 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from common.dataset import Dataset
+from common.errors import OutputError
 
+from .formats import fixed_width
 from .order import most_frequent_first
 
 RECORD = np.dtype([("word1", "<i4"), ("word2", "<i4"), ("value", "<f8")])
 COOCCURRENCE, VOCABULARY = "cooccurrence.bin", "vocab.txt"
+_UNKNOWN = "<unk>"
 _ENTRIES_AT_ONCE = 1 << 20
 _BUCKET_RECORDS = 1 << 22
 
@@ -55,9 +58,10 @@ def _mirrored(row: npt.NDArray[np.int32], column: npt.NDArray[np.int32], value: 
 def write_npz(path: Path, dataset: Dataset) -> None:
     """scipy's COO: `row col` int32, `data` float32 (entries,), `shape` (2,), `vocabulary` text and `counts` (words,).
 
-    `scipy.sparse.load_npz` reads it as it is. Row i stands for `vocabulary[i]`; no array needs a pickle.
+    `scipy.sparse.load_npz` reads it as it is. Row i stands for `vocabulary[i]`; no array needs a pickle. OutputError
+    for words that are too long to stand in one array.
     """
-    words = len(dataset.words)
+    words, vocabulary = len(dataset.words), fixed_width(dataset.words)
     with zipfile.ZipFile(path, "w") as archive:
         for place, (name, dtype) in enumerate((("row", "<i4"), ("col", "<i4"), ("data", "<f4"))):
             with _member(archive, name) as stream:
@@ -65,7 +69,7 @@ def write_npz(path: Path, dataset: Dataset) -> None:
         for name, array in (
             ("shape", np.array([words, words], dtype=np.int64)),
             ("format", np.array(b"coo")),
-            ("vocabulary", np.array(dataset.words)),
+            ("vocabulary", vocabulary),
             ("counts", dataset.counts),
         ):
             with _member(archive, name) as stream:
@@ -90,8 +94,14 @@ def write_stanford(path: Path, dataset: Dataset, seed: int = 0) -> None:
     """A folder on which Stanford's `glove` trains: `cooccurrence.bin`, shuffled already, and `vocab.txt`.
 
     `vocab.txt` has lines `word count`, most frequent first, ties in byte order. A record is int32 word1, int32 word2,
-    float64 value, little-endian; words count from 1 in the order of `vocab.txt`.
+    float64 value, little-endian; words count from 1 in the order of `vocab.txt`. OutputError for a dataset with the
+    word `<unk>`: under this name `glove` writes a vector of its own, and with such a word it saves nothing.
     """
+    if _UNKNOWN in dataset.words:
+        raise OutputError(
+            f"Stanford's glove would save nothing: it keeps the word {_UNKNOWN!r}, which this dataset has, for itself; "
+            "preprocess the text with --tokenizer nltk, or with that word spelt in another way"
+        )
     path.mkdir()
     order = most_frequent_first(dataset.words, dataset.counts)
     lines = (f"{dataset.words[i]} {int(dataset.counts[i])}\n" for i in order)

@@ -30,11 +30,16 @@ def unit_rows(vectors: npt.NDArray[np.floating[Any]], *, centre: bool = False) -
     return rows
 
 
+def known_row(word: str, index: Mapping[str, int]) -> int | None:
+    """The row of `word` as it is written, else of its lower-case form; None if neither is known."""
+    row = index.get(word)
+    return index.get(word.lower()) if row is None else row
+
+
 def row_of(word: str, index: Mapping[str, int]) -> int:
-    """The row of `word`, or of its lower-case form; UnknownWord with a suggestion if neither is known."""
-    for form in (word, word.lower()):
-        if form in index:
-            return index[form]
+    """The row of `word`, see `known_row`; UnknownWord with a suggestion if it is not known."""
+    if (row := known_row(word, index)) is not None:
+        return row
     like = [known for known in index if abs(len(known) - len(word)) <= 2]
     raise UnknownWord(f"{word!r} is not among the {len(index):,} words of the vocabulary{suggest(word.lower(), like)}")
 
@@ -68,6 +73,9 @@ def analogy(
 def _best(cosines: npt.NDArray[np.float32], excluded: list[int], words: Sequence[str], top: int) -> Near:
     cosines[excluded] = -np.inf
     count = max(0, min(top, len(words) - len(set(excluded))))
-    candidates = np.argpartition(-cosines, count)[:count] if count < len(cosines) else np.arange(len(cosines))
-    order = candidates[np.lexsort((candidates, -cosines[candidates]))]
+    if count == 0:
+        return []
+    # All that tie at the cut are ordered: a partition alone keeps any of them.
+    candidates = np.flatnonzero(cosines >= np.partition(cosines, -count)[-count])
+    order = candidates[np.argsort(-cosines[candidates], kind="stable")][:count]
     return [(words[row], float(cosines[row])) for row in order]

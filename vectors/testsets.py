@@ -1,7 +1,7 @@
 """Reads what vectors are scored against: pairs of words with a human score, and analogy questions.
 
 Every line that does not have the form is refused with the file's name and the line's number; nothing is skipped in
-silence. Words are lower-cased. This module knows nothing of vectors.
+silence. Words stay as they are written. This module knows nothing of vectors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_questions(path: Path) -> tuple[Section, ...]:
     name = ""
     for number, line in _lines(path):
         if line.startswith(":"):
-            name = line[1:].strip()
+            name = line[1:].strip().lower()
         else:
             sections.setdefault(name, []).append(_question(path, number, line.split()))
     if not sections:
@@ -68,7 +68,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise MalformedFile(f"{path} is not UTF-8 text") from error
     for number, line in enumerate(text.split("\n"), start=1):
         if (bare := line.strip()) and not bare.startswith("#"):
-            yield number, bare.lower()
+            yield number, bare
 
 
 def _pair(path: Path, number: int, fields: list[str]) -> Pair:
