@@ -95,7 +95,7 @@ class RunMetrics:
             yield value(counter("entries", "Entries of the matrix trained by all workers."), sample.entries)
             yield value(gauge("planned_entries", "Entries that the whole run trains."), sample.total)
             yield value(gauge("epochs_done", "Epochs done."), sample.epoch)
-            yield value(gauge("loss", "Weighted squared error per entry, over the whole matrix."), sample.mean_loss)
+            yield value(gauge("loss", "Loss per entry, over the whole matrix."), sample.mean_loss)
             yield value(gauge("bias_only_loss", "The same with all vectors at zero."), sample.mean_bias_only_loss)
             yield value(gauge("vector_norm", "Mean norm of the vectors."), sample.norm)
             yield value(gauge("entries_per_second", "Pace of all workers."), sample.entries_per_second)
@@ -115,7 +115,7 @@ class RunMetrics:
         sent = counter("worker_sent_bytes", "Bytes that a worker has sent.", "worker")
         age = gauge("worker_last_heard_seconds", "Time since the server heard of a worker.", "worker")
         stale = gauge("worker_staleness", "Changes that the last push of a worker did not know of.", "worker")
-        losses = gauge("worker_loss", "Mean weighted squared error per entry of a worker.", "worker")
+        losses = gauge("worker_loss", "Mean loss per entry of a worker.", "worker")
         for sample, heard in workers:
             entries.add_metric([sample.worker], sample.entries)
             sent.add_metric([sample.worker], sample.bytes_sent)

@@ -6,6 +6,7 @@ Reads facts about this machine and this program; measures nothing itself.
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import statistics
@@ -26,9 +27,9 @@ def spread(values: Iterable[float]) -> dict[str, float]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values lie (nearest rank)."""
+    """The least of the values that at least `percent` of them do not exceed (nearest rank)."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+    return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
 def surroundings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:

@@ -222,6 +222,8 @@ class TrainingOptions:
         problems = []
         if self.schedule == "blocks" and self.optimizer in OPTIMIZERS and self.optimizer not in BLOCK_OPTIMIZERS:
             problems.append(f"blocks are trained with {', '.join(BLOCK_OPTIMIZERS)}: {self.optimizer} needs minibatch")
+        if self.schedule == "blocks" and self.weight_decay:
+            problems.append("blocks are trained without weight-decay: it needs minibatch")
         if self.objective != "tensors" and (self.clip_norm or self.steps):
             problems.append("clip-norm and steps are for the objective tensors")
         return problems

@@ -116,7 +116,7 @@ _FLAGS = (
     click.option(
         "--weight-decay",
         default=DEFAULT.weight_decay,
-        help="This times a parameter is added to its gradient; for adamw, taken off the parameter.",
+        help="Minibatch: this times a parameter is added to its gradient; for adamw, taken off the parameter.",
     ),
     click.option("--clip-norm", default=DEFAULT.clip_norm, help="Tensors: longest gradient that is pushed; 0 is any."),
     click.option("--steps", default=DEFAULT.steps, help="Tensors: updates until training is complete; 0 is no end."),

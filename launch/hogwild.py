@@ -64,7 +64,7 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
 def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
     options = config.options
     context = multiprocessing.get_context("spawn")
-    position = context.Value("q", 0)
+    position, gradients = context.Value("q", 0), context.Value("q", 0)
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, started=time.monotonic())
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
@@ -72,7 +72,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
         os.environ[PARENT_VARIABLE] = parent(signal.SIGTERM)
         for rank in range(config.workers):
             ours, theirs = context.Pipe()
-            arguments = (str(config.dataset), options.as_message(), memory, position, rank, theirs)
+            arguments = (str(config.dataset), options.as_message(), memory, position, gradients, rank, theirs)
             process = context.Process(target=_work, args=arguments, name=f"worker {rank}")
             process.start()
             theirs.close()
@@ -153,7 +153,16 @@ def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _work(folder: str, message: dict[str, Any], memory: str, position: Any, rank: int, pipe: Connection) -> None:
+def _added(counter: Any, number: int) -> int:
+    """What a counter that all processes share says after `number` more."""
+    with counter.get_lock():
+        counter.value += number
+        return int(counter.value)
+
+
+def _work(
+    folder: str, message: dict[str, Any], memory: str, position: Any, gradients: Any, rank: int, pipe: Connection
+) -> None:
     """One process: trains on the shared array and sends a report for each piece of work."""
     from pathlib import Path
 
@@ -173,16 +182,17 @@ def _work(folder: str, message: dict[str, Any], memory: str, position: Any, rank
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=shared.buf)
 
         def next_position() -> int:
-            with position.get_lock():
-                position.value += 1
-                return int(position.value) - 1
+            return _added(position, 1) - 1
+
+        def count(number: int) -> int:
+            return _added(gradients, number)
 
         def tell(report: Report) -> bool:
             pipe.send(report)
             return bool(pipe.recv())
 
         step = optimizers.make(options)
-        store = MemoryStore(rows, dataset.layout.partitions, options, next_position, step, tell)
+        store = MemoryStore(rows, dataset.layout.partitions, options, next_position, step, count, tell)
         trainer.train(store, dataset, options, rank)
         del rows, store
     finally:

@@ -25,6 +25,7 @@ SERVED_PER_S = 1.5e9
 """Bytes a second that a shard takes in or gives out on one core: `glovewire bench wire`, 1,024 rows a message."""
 BUFFER_BYTES = 4 << 20
 """What Linux lets a sender keep without an answer unless it is told otherwise (net.ipv4.tcp_wmem)."""
+WORDS = 32_000
 MEASURE_S = 0.5
 SAMPLE_ROWS = 4096
 SAMPLE_DENSITY = 0.055
@@ -47,10 +48,15 @@ WITH_ENOUGH_SERVERS = {
 @click.command("plan", cls=Command)
 @click.argument("dataset", type=click.Path(path_type=Path), required=False)
 @click.option("--entries", type=float, help="Entries of the full matrix; a DATASET tells them.")
-@click.option("--words", default=32_000, help="Words in the vocabulary; a DATASET tells them.")
+@click.option("--words", type=int, show_default=f"{WORDS}", help="Words in the vocabulary; a DATASET tells them.")
 @click.option("--dim", default=256, help="Numbers in a vector.")
 @click.option("--tied/--untied", default=False, help="As in training.")
-@click.option("--partitions", type=int, show_default="as preprocess makes them", help="Parts of the vocabulary.")
+@click.option(
+    "--partitions",
+    type=int,
+    show_default="those of the DATASET, or as preprocess makes them",
+    help="Parts of the vocabulary.",
+)
 @click.option("--workers", default=2, help="Worker processes, each with a core and a link of its own.")
 @click.option("--servers", type=int, show_default="as many as help", help="Shards, each with a link of its own.")
 @click.option("--bandwidth", default="10Gbit", metavar="RATE", help="Of each link, in each direction: 100Mbit, 10Gbit.")
@@ -64,8 +70,8 @@ WITH_ENOUGH_SERVERS = {
 )
 @click.option("--epochs", default=16, help="Passes over the whole matrix.")
 def plan(
-    dataset: Path | None, entries: float | None, words: int, dim: int, tied: bool, partitions: int | None, workers: int,
-    servers: int | None, bandwidth: str, round_trip: float, kernel_rate: float | None, epochs: int,
+    dataset: Path | None, entries: float | None, words: int | None, dim: int, tied: bool, partitions: int | None,
+    workers: int, servers: int | None, bandwidth: str, round_trip: float, kernel_rate: float | None, epochs: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Say how long an epoch would take on a cluster, how many servers it needs, and what holds it up.
 
@@ -80,8 +86,13 @@ def plan(
 
     options = TrainingOptions(dim=dim, tied=tied)
     if dataset is not None:
+        if twice := [name for name, value in {"words": words, "entries": entries}.items() if value is not None]:
+            left_out = " and ".join(f"--{name}" for name in twice)
+            raise UsageError(f"a DATASET tells its {' and '.join(twice)}: leave out {left_out}")
         opened = Dataset.open(dataset, verify=False)
-        words, partitions, entries = opened.layout.rows, opened.layout.partitions, float(opened.total_entries)
+        words, entries = opened.layout.rows, float(opened.total_entries)
+        partitions = opened.layout.partitions if partitions is None else partitions
+    words = WORDS if words is None else words
     partitions = default_partitions(words) if partitions is None else partitions
     link = bytes_per_second(bandwidth)
     require(_problems(entries, words, partitions, workers, servers, round_trip, kernel_rate))

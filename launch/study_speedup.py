@@ -55,6 +55,8 @@ class SpeedupConfig:
             problems.append(f"servers must be between 1 and 256, not {self.servers}")
         if not (math.isfinite(self.seconds_limit) and self.seconds_limit > 0):
             problems.append(f"seconds-limit must be a positive number of seconds, not {self.seconds_limit}")
+        if self.options.objective != "glove":
+            problems.append("the study compares ways to train GloVe, as the seeds do: leave --objective glove")
         if self.options.schedule != "blocks":
             problems.append("the study compares block training with the seeds' minibatches: leave --schedule blocks")
         require(problems)

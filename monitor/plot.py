@@ -27,7 +27,7 @@ FORMATS = {".png": "png", ".svg": "svg"}
 INK, FAINT, GRID = "#1b1f24", "#6e7781", "#e4e8ec"
 OVERALL, FLOOR = "#0b62d6", "#b3541e"
 WORKERS = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
-ALL_WORKERS, AT_ZERO = "all workers, over the whole matrix", "vectors at zero (biases alone)"
+ALL_WORKERS, AT_ZERO = "all workers, over the whole matrix", "vectors at zero"
 NAMED_WORKERS = 8
 MARKED_EPOCHS = 20
 LOG_FROM_RATIO = 4.0
@@ -65,7 +65,7 @@ def draw(history: History, title: str = "") -> Figure:
     _draw_axes(by_entries, history, curve, lambda point: point.position / 1e6)
     by_time.set_xlabel(f"training time ({unit})", color=INK)
     by_entries.set_xlabel("million entries", color=INK)
-    by_time.set_ylabel("weighted squared error per entry", color=INK)
+    by_time.set_ylabel("loss per entry", color=INK)
     _mark_epochs(by_entries, curve)
     _set_losses(by_time, curve, [p.loss for w in history.workers.values() for p in w.series.curve()])
     _write_words(figure, history, title)
@@ -149,7 +149,7 @@ def _set_losses(axes: Axes, curve: Sequence[Point], samples: Sequence[float]) ->
 
 def _write_words(figure: Figure, history: History, title: str) -> None:
     last, mean = history.overall.last, history.mean
-    heading = printable(title or " ".join(filter(None, ["GloVe training", history.name or history.run])))
+    heading = printable(title or " ".join(filter(None, ["Training", history.name or history.run])))
     figure.suptitle(heading, x=0.012, ha="left", fontsize=15, fontweight="bold", color=INK, parse_math=False)
     if last is None:
         told = "no losses yet"

@@ -68,6 +68,13 @@ def test_a_consistency_belongs_to_its_schedule() -> None:
             TrainingOptions(schedule=schedule, consistency=mode + ":3" * bool(number))
 
 
+def test_blocks_know_no_weight_decay() -> None:
+    with pytest.raises(UsageError, match="weight-decay: it needs minibatch"):
+        TrainingOptions.from_flags(weight_decay=0.01)
+    assert TrainingOptions.from_flags(weight_decay=0.01, schedule="minibatch").weight_decay == 0.01
+    assert TrainingOptions.of_tensors(weight_decay=0.01).weight_decay == 0.01
+
+
 def test_a_schedule_without_a_consistency_gets_its_first() -> None:
     assert TrainingOptions.from_flags(schedule="minibatch").consistency == "async"
     assert TrainingOptions.from_flags().consistency == "exclusive"

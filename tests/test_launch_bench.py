@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -12,10 +13,14 @@ from click.testing import CliRunner, Result
 from handmade import random_dataset
 
 from common.dataset import Dataset
+from common.errors import ProcessDied
 from common.measured import percentile, spread, surroundings
+from common.options import TrainingOptions
+from launch import bench_train
 from launch.bench import bench
 from launch.bench_gensim import table, write_tokens
 from launch.bench_tally import Measurement, Tally
+from launch.bench_train import TrainBenchConfig
 from launch.bench_wire_driver import NULL_STEPS
 from launch.trial import Outcome, Usage
 from preprocess.config import PreprocessConfig
@@ -151,6 +156,36 @@ def test_a_peer_that_fails_is_named(tmp_path: Path) -> None:
     assert "status 3: no such option" in done.stderr
 
 
+@pytest.mark.parametrize("failing", [(), (1,), (1, 2), (2, 3), (1, 2, 3, 4)])
+def test_trainings_that_fail_count_against_success_and_leave_out_their_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: tuple[int, ...]
+) -> None:
+    """Two stores in two repeats: four trainings in turn, of which those numbered `failing` do."""
+    random_dataset(tmp_path / "data", size=40)
+    numbers = itertools.count(1)
+    names = ("seconds", "entries", "entries_per_second", "bytes_sent", "bytes_received", "loss", "bias_only_loss")
+
+    def carry_out(*_: object) -> Outcome:
+        number = next(numbers)
+        if number in failing:
+            raise ProcessDied(f"training {number} broke")
+        return Outcome(dict.fromkeys(names, number), [], 1.0)
+
+    monkeypatch.setattr(bench_train, "carry_out", carry_out)
+    options, heard = TrainingOptions(dim=8), list[str]()
+    config = TrainBenchConfig(tmp_path / "data", options, "local", ("shared",), workers=1, repeats=2)
+    good = [first for first in (1, 3) if not {first, first + 1} & set(failing)]
+    if good:
+        result = bench_train.bench(config, heard.append)
+        assert result["success"] == 1 - len(failing) / 4
+        assert (result["loss"]["min"], result["loss"]["max"]) == (good[0], good[-1])
+        assert next(numbers) == 5
+        assert sum("broke" in line for line in heard) == len(failing)
+    else:
+        with pytest.raises(ProcessDied, match="training 3 broke"):
+            bench_train.bench(config, heard.append)
+
+
 def test_the_groups_commands_have_variables_of_their_own() -> None:
     context = click.Context(bench)
     for name in bench.list_commands(context):
@@ -164,6 +199,8 @@ def test_spreads_percentiles_and_surroundings() -> None:
     assert spread([3.0, 1.0, 2.0]) == {"median": 2, "min": 1, "max": 3}
     assert spread([123456.0])["median"] == 123500
     assert [percentile([5, 1, 4, 2, 3], p) for p in (0, 50, 99, 100)] == [1, 3, 5, 5]
+    assert percentile(range(1, 101), 99) == 99
+    assert percentile([1, 2], 50) == 1
     assert surroundings()["cores"] >= 1
 
 

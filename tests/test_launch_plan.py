@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from handmade import random_dataset
 from processes import PROGRAM, Flow
 
 from common.errors import UsageError
@@ -107,3 +108,21 @@ def test_the_command(tmp_path: Path) -> None:
             "--entries", "words", "workers", status=2
         )
         flow.start("plan", "--entries", 1e6, "--dim", 16).ends(0)  # measures this machine
+
+
+def test_partitions_that_are_given_count_before_those_of_the_dataset(tmp_path: Path) -> None:
+    random_dataset(tmp_path / "data", size=40)  # 3 partitions
+    with Flow(tmp_path) as flow:
+        plan = flow.run("plan", "data", "--kernel-rate", 1e6)
+        assert "40 words in 3 partitions" in plan.out
+        other = flow.run("plan", "data", "--kernel-rate", 1e6, "--partitions", 8)
+        assert "40 words in 8 partitions" in other.out
+        flow.start("plan", "data", "--partitions", 41).fails("between 1 and the number of words, not 41", status=2)
+
+
+def test_what_a_dataset_tells_is_not_said_twice(tmp_path: Path) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    with Flow(tmp_path) as flow:
+        flow.start("plan", "data", "--words", 32_000).fails("a DATASET tells its words: leave out --words", status=2)
+        refused = flow.start("plan", "data", "--words", 1, "--entries", 1e9)
+        refused.fails("a DATASET tells its words and entries: leave out --words and --entries", status=2)

@@ -83,9 +83,11 @@ def test_a_trial_that_fails_says_why(tmp_path: Path) -> None:
         (("--workers", 0), "workers must be between 1 and 256"),
         (("--seconds-limit", 0), "seconds-limit must be a positive number"),
         (("--schedule", "minibatch"), "leave --schedule blocks"),
+        (("--objective", "sgns"), "leave --objective glove"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: tuple[str | float, ...], complaint: str) -> None:
+    random_dataset(tmp_path / "data", size=40)
     with Flow(tmp_path) as flow:
         flow.start("study", "speedup", "data", "--out", "refused", *words).fails(complaint, status=2)
     assert not (tmp_path / "refused").exists()

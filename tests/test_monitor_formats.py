@@ -123,6 +123,15 @@ def test_prometheus_reads_the_run(served: tuple[History, Prometheus]) -> None:
     assert all(name.startswith("glovewire_") for name, _ in found)
 
 
+def test_prometheus_is_told_of_losses_of_any_objective(served: tuple[History, Prometheus]) -> None:
+    _, metrics = served
+    for sample in run_of(seconds=4):
+        metrics.add(sample)
+    told = {family.name: family.documentation for family in metrics.collect()}
+    assert told["glovewire_loss"] == "Loss per entry, over the whole matrix."
+    assert told["glovewire_worker_loss"] == "Mean loss per entry of a worker."
+
+
 def test_the_grafana_dashboard_asks_for_metrics_that_there_are(served: tuple[History, Prometheus]) -> None:
     history, metrics = served
     for sample in run_of(seconds=4):

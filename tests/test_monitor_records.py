@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 from monitor_fakes import loss, run_of, worker
 
 from common.errors import ArtifactError, OutputError, UsageError
@@ -123,12 +124,19 @@ def test_a_picture_is_drawn_whole(tmp_path: Path, suffix: str) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_picture_says_nothing_of_an_objective_that_it_does_not_know() -> None:
+    figure = draw(history_of("w0"))
+    assert figure.axes[0].get_ylabel() == "loss per entry"
+    told = " ".join(text.get_text() for text in figure.findobj(Text)).lower()
+    assert not any(word in told for word in ("glove", "squared", "bias"))
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_what_cannot_be_drawn_in_a_name_is_spelt_out(tmp_path: Path, suffix: str) -> None:
     history = History("r\udcff\x07 $x^")  # a folder whose name is not UTF-8
     history.add(loss(), 1.0)
     plot(history, path := tmp_path / f"loss.{suffix}")
-    assert draw(history).get_suptitle() == r"GloVe training r\udcff\x07 $x^"
+    assert draw(history).get_suptitle() == r"Training r\udcff\x07 $x^"
     if suffix == "svg":
         ElementTree.fromstring(path.read_bytes())
 
@@ -140,7 +148,7 @@ def test_the_picture_says_what_it_shows() -> None:
     assert by_entries.get_xlabel() == "million entries"
     assert by_time.get_yscale() == "log"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["all workers, over the whole matrix", "vectors at zero (biases alone)", "w0", "w1"]
+    assert labels == ["all workers, over the whole matrix", "vectors at zero", "w0", "w1"]
     bold = max(by_time.lines, key=lambda line: line.get_linewidth())
     assert bold.get_label() == "all workers, over the whole matrix"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,10 +40,11 @@ def trained(dataset: Dataset, **options: object) -> tuple[np.ndarray, list[m.Rep
         reports.append(report)
         return False
 
-    def no_step(*_: object) -> None:
+    def no_minibatch(*_: object) -> Any:
         raise AssertionError("blocks need no step of the store")
 
-    store = MemoryStore(rows, dataset.layout.partitions, training, positions.__next__, no_step, tell)
+    partitions, nothing = dataset.layout.partitions, no_minibatch
+    store = MemoryStore(rows, partitions, training, positions.__next__, nothing, nothing, tell)
     assert train(store, dataset, training, 0) == "complete"
     return rows, reports
 

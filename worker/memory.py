@@ -25,8 +25,9 @@ Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 class MemoryStore:
     """All rows as one array of shape (rows, width); see worker.stores.Store for the methods.
 
-    `next_position` numbers blocks over all processes from 0, `step` is the optimizer for minibatches, `tell` gets
-    every report and answers whether training is over.
+    `next_position` numbers blocks over all processes from 0, `step` is the optimizer for minibatches, `count` adds so
+    many gradients to those of all processes and answers how many there are, `tell` gets every report and answers
+    whether training is over.
     """
 
     in_place = True
@@ -38,14 +39,14 @@ class MemoryStore:
         options: TrainingOptions,
         next_position: Callable[[], int],
         step: Step,
+        count: Callable[[int], int],
         tell: Callable[[m.Report], bool],
     ) -> None:
         self._rows, self._partitions, self._options = rows, partitions, options
-        self._next_position, self._step, self._tell = next_position, step, tell
+        self._next_position, self._step, self._count, self._tell = next_position, step, count, tell
         self._epoch = -1
         self._visits: list[tuple[int, Pair]] = []
-        self._reports = 0
-        self._entries = self._gradients = 0
+        self._reports = self._entries = 0
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         """The next block of the order that the server would follow, too."""
@@ -67,7 +68,7 @@ class MemoryStore:
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """A copy of the given rows."""
-        return Reply(Pulled(self._rows[rows], gradients=self._gradients), 0)
+        return Reply(Pulled(self._rows[rows], gradients=self._count(0)), 0)
 
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
         """Nothing to do: the rows were changed where they lie."""
@@ -82,7 +83,7 @@ class MemoryStore:
         if operation != "gradient":
             raise BadRequest(f"rows in memory take gradients, not {operation!r}")
         self._step(self._rows, rows, values, rate, np.ones(len(rows), np.float32))
-        self._gradients += 1
+        self._count(1)
         return Reply(True, 0), self.pull_rows(wanted)
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
