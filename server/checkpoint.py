@@ -6,6 +6,7 @@ what to save and when is decided elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from common.rows import RowLayout
 from common.run import CHECKPOINTS, write_vectors
 from common.spectrum import evened
 
-from .cuts import Snapshot
+from .cuts import FINAL, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,6 @@ SCHEMA = 1
 ROWS = "rows.npy"
 VERSIONS = "versions.npy"
 """How often each row was changed; only where that is counted."""
-FINAL = "final"
 _NUMBERS = frozenset(map(str, range(1, 257)))
 """Of shards, as they stand in the name of a folder."""
 CHUNK_ROWS = 4096
@@ -80,19 +80,47 @@ def prune(run: Path, shard: int, shards: int, keep: int) -> None:
     """Remove this shard's part of automatic checkpoints that are older than the last `keep` (0: all) of every shard.
 
     What is not there on every shard does not count: the newest that all have is never removed. Those that somebody has
-    asked for, and the final one, stay.
+    asked for, and final ones, stay.
     """
-    complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and found[2] != FINAL)
+    complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and not is_final(found[2]))
     if not keep or len(complete) < keep:
         return
     for folder in (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}"):
         try:
             facts = Manifest.load(folder, KIND, SCHEMA, verify=False).facts
             old = _reached(facts) < complete[-keep]
-            if old and not facts.get("asked") and facts["label"] != FINAL:
+            if old and not facts.get("asked") and not is_final(facts["label"]):
                 shutil.rmtree(folder)
         except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
             logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+
+
+def is_final(label: str) -> bool:
+    """Whether a life of the run ended with the checkpoint of this label."""
+    return label.startswith(FINAL)
+
+
+def drop_old_finals(run: Path, label: str) -> None:
+    """Remove the final checkpoints of earlier lives now that of the last one, `label`, every part is here.
+
+    The one to resume from stays: parts that were cut apart cannot take the place of one that was not.
+    """
+    folders = [folder for folder in (run / CHECKPOINTS).glob(f"{FINAL}*.shard-*") if _label(folder) != label]
+    if not folders:
+        return
+    kept = ""
+    with contextlib.suppress(ArtifactError):
+        kept, _ = newest(run)
+    for folder in folders:
+        if _label(folder) != kept:
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+
+
+def _label(folder: Path) -> str:
+    return folder.name.partition(".shard-")[0]
 
 
 def _complete(run: Path) -> list[tuple[int, int, str, int]]:
@@ -189,12 +217,14 @@ def _load_rows(folder: Path) -> npt.NDArray[Any]:
     return rows
 
 
-def assemble(run: Path, dataset: Dataset, options: TrainingOptions, shards: int, facts: dict[str, Any]) -> None:
+def assemble(
+    run: Path, dataset: Dataset, options: TrainingOptions, shards: int, facts: dict[str, Any], label: str = FINAL
+) -> None:
     """Write the run's vectors, in vocabulary order, from the final checkpoint of all shards.
 
     Shards that are stopped at once, by signals, end some rounds apart: good vectors still.
     """
-    rows, _ = read(run, FINAL, shards, one_round=False)
+    rows, _ = read(run, label, shards, one_round=False)
     layout = RowLayout.of(options)
     vectors = np.empty((len(rows), layout.dim), np.float32)
     for first in range(0, len(rows), CHUNK_ROWS):  # where word and context are summed, the sum needs memory, too

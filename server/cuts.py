@@ -24,9 +24,15 @@ from .table import Table
 MAX_ASKERS = 256
 MAX_UNWRITTEN = 4
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
+FINAL = "final"
 
 Rows = npt.NDArray[np.float32]
 Blocks = ExclusiveBlocks | AsynchronousBlocks
+
+
+def final_label(life: int) -> str:
+    """The label of the checkpoint that a life of the run ends with: none is written in place of another life's."""
+    return f"{FINAL}-{life:06d}" if life else FINAL
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from common.wire import MAX_FRAME_BYTES
 from . import checkpoint, consistency, dense, kernels, lives, optimizers, start
 from .config import STOPPED, Identity, ServerConfig
 from .core import Core
+from .cuts import final_label
 from .daemon import Daemon, Look
 from .lives import Life
 from .losses import Losses
@@ -163,11 +164,18 @@ def leave(
     core.table.give_up()
     if config.shard == 0:
         await_shards(config, life, daemon)
-        if dataset is None:
-            dense.assemble(config.out, config.shards, facts)
-        else:
-            checkpoint.assemble(config.out, dataset, config.options, config.shards, facts)
+        assemble(config, dataset, life, facts)
     lives.leave(config, life, reason)
+
+
+def assemble(config: ServerConfig, dataset: Dataset | None, life: Life, facts: dict[str, Any]) -> None:
+    """Write the vectors, or tensors, that all shards have left at the end of a life."""
+    label = final_label(life.number)
+    if dataset is None:
+        dense.assemble(config.out, config.shards, facts, label)
+    else:
+        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
+    checkpoint.drop_old_finals(config.out, label)
 
 
 def await_shards(config: ServerConfig, life: Life, daemon: Daemon) -> None:
