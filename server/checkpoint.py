@@ -76,11 +76,11 @@ def newest(run: Path) -> tuple[str, int]:
     raise ArtifactError(f"{run} has no checkpoint to resume from")
 
 
-def prune(run: Path, shard: int, shards: int, keep: int) -> None:
+def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> None:
     """Remove this shard's part of automatic checkpoints that are older than the last `keep` (0: all) of every shard.
 
     What is not there on every shard does not count: the newest that all have is never removed. Those that somebody has
-    asked for, and final ones, stay.
+    asked for, and final ones, stay, and so does the one that the newest life has `begun` from: who comes late loads it.
     """
     complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and not is_final(found[2]))
     if not keep or len(complete) < keep:
@@ -89,7 +89,7 @@ def prune(run: Path, shard: int, shards: int, keep: int) -> None:
         try:
             facts = Manifest.load(folder, KIND, SCHEMA, verify=False).facts
             old = _reached(facts) < complete[-keep]
-            if old and not facts.get("asked") and not is_final(facts["label"]):
+            if old and not facts.get("asked") and not is_final(facts["label"]) and facts["label"] != begun:
                 shutil.rmtree(folder)
         except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
             logger.warning(log.line("checkpoint_kept", folder=folder, why=error))

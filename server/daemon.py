@@ -84,9 +84,12 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
+    def leave_off(self) -> None:
+        """Let the checkpoints that are being written come to their end; nobody is told."""
+        self._writer.finish()
+
     def renew(self, core: Core) -> None:
         """Serve another core from now on, on the same sockets: sessions, stream and record begin again."""
-        self._writer.finish()
         self._record.close()
         self._core, self._record = core, Record(self._run / METRICS)
         self._roll, self._sampled, self._called = status.Roll(), 0.0, 0.0

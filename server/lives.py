@@ -54,10 +54,11 @@ class Mark:
 def due(config: ServerConfig) -> Life:
     """The life that this shard has to enter: the newest of all, or a new one when it died in that.
 
-    Raises ArtifactError when it is to resume and there is no checkpoint.
+    A new one, too, when the checkpoint that the newest began from is gone before this shard had it. Raises
+    ArtifactError when it is to resume and there is no checkpoint.
     """
     current, mark = newest(config.out), mark_of(config)
-    if current is not None and current.shards == config.shards and (mark is None or mark.life < current.number):
+    if current is not None and _is_new_to(config, current, mark):
         return current
     label, parts = _furthest(config)
     return Life(current.number + 1 if current else 0, secrets.token_hex(4), config.shards, label, parts)
@@ -158,6 +159,14 @@ def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
 
 def _others(config: ServerConfig) -> dict[int, Mark | None]:
     return {shard: mark_of(config, shard) for shard in range(config.shards) if shard != config.shard}
+
+
+def _is_new_to(config: ServerConfig, life: Life, mark: Mark | None) -> bool:
+    """Whether this shard has not been in a life, and can begin it: what that begins from may be gone."""
+    if life.shards != config.shards or (mark is not None and mark.life >= life.number):
+        return False
+    may_go_back = config.resume or config.recover
+    return not (may_go_back and life.label and checkpoint.missing(config.out, life.label, life.parts))
 
 
 def _furthest(config: ServerConfig) -> tuple[str, int]:

@@ -114,6 +114,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                     return _live(config, dataset, core, daemon, life)
                 except lives.Overtaken as news:
                     logger.warning(log.line("overtaken", why=news))
+            daemon.leave_off()  # what is still written decides which checkpoints are here
             life = lives.due(config)
             core = build(config, dataset, life, time.monotonic())
             daemon.renew(core)

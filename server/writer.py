@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import GlovewireError
+from common.errors import ArtifactError, GlovewireError
 
-from . import checkpoint
+from . import checkpoint, lives
 from .cuts import Snapshot
 from .pace import Pace
 
@@ -75,7 +76,13 @@ class Writer:
         try:
             checkpoint.write(self._run, snapshot, self._pace.rest)
             taken_s = time.monotonic() - began
-            checkpoint.prune(self._run, int(snapshot.facts["shard"]), int(snapshot.facts["shards"]), self._keep)
+            self._prune(int(snapshot.facts["shard"]), int(snapshot.facts["shards"]))
             return taken_s
         finally:
             self._done()
+
+    def _prune(self, shard: int, shards: int) -> None:
+        """Remove old checkpoints of this shard, if it can be read which one the newest life began from."""
+        with contextlib.suppress(ArtifactError):
+            life = lives.newest(self._run)
+            checkpoint.prune(self._run, shard, shards, self._keep, life.label if life else "")
