@@ -166,6 +166,24 @@ def missing(run: Path, label: str, shards: int) -> list[int]:
     return [shard for shard in range(shards) if not place(run, label, shard, shards).exists()]
 
 
+def whole(run: Path, label: str, shards: int) -> list[Mapping[str, Any]]:
+    """The facts of every shard's part of a checkpoint, which may have been cut at different rounds.
+
+    Raises ArtifactError unless all are here, undamaged and of one training.
+    """
+    facts = [Manifest.load(place(run, label, shard, shards), KIND, SCHEMA).facts for shard in range(shards)]
+    for shard, found in enumerate(facts):
+        if _strange(found, facts[0]):
+            raise ArtifactError(f"{place(run, label, shard, shards)} belongs to another training than shard 0's part")
+    return facts
+
+
+def _strange(found: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Whether a part is of another training than the first one."""
+    other = found.get("tensors") != first.get("tensors")
+    return other or any(key not in found or found[key] != first[key] for key in SHARED)
+
+
 def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple[npt.NDArray[Any], dict[str, Any]]:
     """All rows of a checkpoint, in row order, and the facts of shard 0.
 
@@ -180,8 +198,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         rows = _load_rows(folder)
         facts.append(found)
         parts.append(rows)
-        strange = found.get("tensors") != facts[0].get("tensors")
-        if strange or any(key not in found or found[key] != facts[0][key] for key in SHARED):
+        if _strange(found, facts[0]):
             raise ArtifactError(f"{folder} belongs to another training than shard 0's part")
         try:
             apart = one_round and _apart([facts[0], found])

@@ -25,6 +25,8 @@ MAX_ASKERS = 256
 MAX_UNWRITTEN = 4
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 FINAL = "final"
+SUMMARY = "summary"
+"""The fact of a final checkpoint that tells how the life ended."""
 
 Rows = npt.NDArray[np.float32]
 Blocks = ExclusiveBlocks | AsynchronousBlocks

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shards import in_memory, shard
 
 from common.dataset import Dataset
 from common.options import TrainingOptions
-from server import checkpoint
+from server import checkpoint, lives
+from server.config import ServerConfig
 
 
 @pytest.fixture
@@ -17,13 +20,17 @@ def dataset(tmp_path: Path) -> Dataset:
     return in_memory(tmp_path / "d")
 
 
-def end(dataset: Dataset, run: Path, life: int, round: int, *, only: int | None = None, apart: bool = False) -> str:
+def end(
+    dataset: Dataset, run: Path, life: int, round: int, *, only: int | None = None, apart: bool = False,
+    reason: str = "complete",
+) -> str:  # fmt: skip
     """The final checkpoint of a life, of both shards or only of one, with rows cut apart if so; its label."""
     for number in range(2) if only is None else [only]:
         core = shard(dataset, number=number, shards=2, life=life).core
         core.consistency.rounds[:] = round
         core.consistency.rounds[-1] += apart
-        folder = checkpoint.write(run, core.final())
+        last = core.final()
+        folder = checkpoint.write(run, dataclasses.replace(last, facts={**last.facts, "summary": {"reason": reason}}))
     return folder.name.partition(".")[0]
 
 
@@ -61,3 +68,53 @@ def test_a_final_checkpoint_goes_only_when_the_new_one_is_undamaged(dataset: Dat
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
     checkpoint.drop_old_finals(tmp_path, last)
     assert checkpoint.newest(tmp_path) == (first, 2)
+
+
+# ---- a shard that was killed at the very end
+
+
+OPTIONS = TrainingOptions(dim=4, epochs=2, tied=True)
+
+
+def config(dataset: Dataset, run: Path, number: int = 0, **how: Any) -> ServerConfig:
+    return ServerConfig(dataset.path, run, OPTIONS, shard=number, shards=2, **(how or {"recover": True}))
+
+
+def begin_life(dataset: Dataset, run: Path, number: int = 0) -> None:
+    of = config(dataset, run, number)
+    lives.claim(of)
+    assert lives.enter(of, lives.due(of))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    ("reason", "how", "over"),
+    [("complete", "recover", True), ("complete", "resume", True), ("asked", "recover", True),
+     ("asked", "resume", False), ("stopped", "recover", False)],
+)  # fmt: skip
+def test_a_life_lacks_nothing_but_the_vectors_when_it_ended_for_good_and_every_part_is_there(
+    dataset: Dataset, tmp_path: Path, apart: bool, reason: str, how: str, over: bool
+) -> None:
+    for number in range(2):
+        begin_life(dataset, tmp_path, number)
+    of = [config(dataset, tmp_path, number, **{how: True}) for number in range(2)]
+    end(dataset, tmp_path, 0, 4, only=0, reason=reason, apart=apart)
+    assert [lives.unassembled(each, dataset.checksum) for each in of] == [None, None]
+    end(dataset, tmp_path, 0, 4, only=1, reason=reason, apart=apart)
+    expected = (lives.newest(tmp_path), {"reason": reason}) if over else None
+    assert [lives.unassembled(each, dataset.checksum) for each in of] == [expected, expected]
+    begin_life(dataset, tmp_path)  # the shard goes on all the same
+    assert lives.unassembled(of[0], dataset.checksum) is None
+
+
+def test_parts_that_are_damaged_or_not_of_this_training_are_not_put_together(dataset: Dataset, tmp_path: Path) -> None:
+    begin_life(dataset, tmp_path)
+    of, label = config(dataset, tmp_path), end(dataset, tmp_path, 0, 6)
+    assert lives.unassembled(of, dataset.checksum) is not None
+    assert lives.unassembled(of, "another") is None
+    other = dataclasses.replace(of, options=dataclasses.replace(OPTIONS, seed=9))
+    assert lives.unassembled(other, dataset.checksum) is None
+    assert lives.unassembled(dataclasses.replace(of, shards=3), dataset.checksum) is None
+    file = checkpoint.place(tmp_path, label, 1, 2) / "rows.npy"
+    file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
+    assert lives.unassembled(of, dataset.checksum) is None
