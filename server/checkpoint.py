@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,12 +19,12 @@ import numpy.typing as npt
 
 from common import log
 from common.arrays import UNREADABLE, load_array, save_array
-from common.artifacts import Manifest, go_on, writing
+from common.artifacts import PARTIAL, REPLACED, Manifest, go_on, writing
 from common.dataset import Dataset
 from common.errors import ArtifactError
 from common.options import TrainingOptions
 from common.rows import RowLayout
-from common.run import CHECKPOINTS, write_vectors
+from common.run import CHECKPOINTS, VECTORS, write_vectors
 from common.spectrum import evened
 
 from .cuts import FINAL, Snapshot
@@ -76,23 +77,61 @@ def newest(run: Path) -> tuple[str, int]:
     raise ArtifactError(f"{run} has no checkpoint to resume from")
 
 
-def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> None:
+def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> list[str]:
     """Remove this shard's part of automatic checkpoints that are older than the last `keep` (0: all) of every shard.
 
     What is not there on every shard does not count: the newest that all have is never removed. Those that somebody has
     asked for, and final ones, stay, and so does the one that the newest life has `begun` from: who comes late loads it.
+    Returns the labels of those that are gone.
     """
+    gone: list[str] = []
     complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and not is_final(found[2]))
     if not keep or len(complete) < keep:
-        return
+        return gone
     for folder in (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}"):
         try:
             facts = Manifest.load(folder, KIND, SCHEMA, verify=False).facts
             old = _reached(facts) < complete[-keep]
             if old and not facts.get("asked") and not is_final(facts["label"]) and facts["label"] != begun:
+                gone.append(str(facts["label"]))
                 shutil.rmtree(folder)
         except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
             logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+    return gone
+
+
+def clear_away(run: Path, shard: int, shards: int) -> None:
+    """Remove what processes of this shard that were killed were writing; what was giving way to it is put back.
+
+    Checkpoints, that is, and on shard 0 the vectors.
+    What a process that lives has begun stays, but for our own number: that was a process of another container.
+    """
+    vectors = [] if shard else run.glob(f".{VECTORS}.*")
+    for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *vectors):
+        name, pid, kind = path.name.rsplit(".", 2)
+        if f".{kind}" not in (PARTIAL, REPLACED) or not pid.isdecimal() or _lives(int(pid)):
+            continue
+        folder = path.with_name(name.removeprefix("."))
+        try:
+            if f".{kind}" == REPLACED and not folder.exists():
+                path.rename(folder)
+            elif path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            logger.warning(log.line("leftover_kept", path=path, why=error))
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of this number lives, other than this one."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
 
 
 def is_final(label: str) -> bool:

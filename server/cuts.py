@@ -191,6 +191,10 @@ class Cuts:
             self._on_disk.add(label)
         return asked
 
+    def gone(self, labels: Sequence[str]) -> None:
+        """Checkpoints were removed from disk."""
+        self._on_disk.difference_update(labels)
+
     def give_up(self) -> list[tuple[Peer, int]]:
         """The run is over: those who asked for cuts that will not come, peer and request number."""
         hopeless = {self._label(cut.round) for cut in self._cuts}

@@ -252,6 +252,7 @@ class Daemon:
         """Tell those who asked for them, and the stream, what has become of checkpoints."""
         for each in written:
             self._send(self._core.checkpointed(each.label, now, each.error, each.seconds))
+            self._core.cuts.gone(each.gone)
 
     def _publish(self, now: float, *, last: bool = False) -> None:
         core, stream = self._core, self._core.stream

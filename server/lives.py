@@ -168,6 +168,7 @@ def claim(config: ServerConfig) -> None:
         raise OutputError(f"run {config.out} has a shard {config.shard}/{config.shards} already") from error
     except OSError as error:
         raise OutputError(f"run {config.out} cannot be written: {error.strerror}") from error
+    checkpoint.clear_away(config.out, config.shard, config.shards)
     if config.shard == 0 and not (config.out / runs.CONFIG).exists():
         write_text_atomically(config.out / runs.CONFIG, to_toml("server", config.options))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,49 @@ def test_parts_that_are_damaged_or_not_of_this_training_are_not_put_together(dat
     file = checkpoint.place(tmp_path, label, 1, 2) / "rows.npy"
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
     assert lives.unassembled(of, dataset.checksum) is None
+
+
+# ---- what a killed process leaves
+
+
+def leftover(run: Path, name: str) -> Path:
+    """A folder in which a process was writing, or that was giving way to another one."""
+    path = run / "checkpoints" / name
+    path.mkdir(parents=True)
+    (path / "rows.npy").write_bytes(b"rows")
+    return path
+
+
+def test_a_shard_removes_what_its_killed_processes_were_writing(dataset: Dataset, tmp_path: Path) -> None:
+    begin_life(dataset, tmp_path)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    ours = [
+        leftover(tmp_path, f".{label}.shard-0-of-2.{pid}.partial")
+        for label, pid in (("round-00000008", ended.pid), ("final", os.getpid()), ("round-00000009", 1 << 70))
+    ]
+    mark = tmp_path / "checkpoints" / f"..shard-0-of-2.{ended.pid}.partial"
+    vectors = tmp_path / f".vectors.npy.{ended.pid}.partial"
+    for file in (mark, vectors):
+        file.write_text("{}")
+    others = [
+        leftover(tmp_path, f".round-00000008.shard-{shard}.{pid}.partial")
+        for shard, pid in (("1-of-2", ended.pid), ("0-of-3", ended.pid), ("0-of-2", os.getppid()))
+    ]
+    begin_life(dataset, tmp_path)
+    assert [path.exists() for path in (*ours, mark, vectors)] == [False] * 5
+    assert [path.exists() for path in others] == [True] * 3
+
+
+def test_what_was_giving_way_when_a_shard_was_killed_is_put_back(dataset: Dataset, tmp_path: Path) -> None:
+    begin_life(dataset, tmp_path)
+    label = end(dataset, tmp_path, 0, 4)
+    place = checkpoint.place(tmp_path, label, 0, 2)
+    place.rename(aside := place.with_name(f".{place.name}.{os.getpid()}.replaced"))
+    assert not place.exists()
+    lives.claim(config(dataset, tmp_path))
+    assert checkpoint.newest(tmp_path) == (label, 2)
+    leftover(tmp_path, aside.name)  # the new one had its place already
+    lives.claim(config(dataset, tmp_path))
+    assert checkpoint.newest(tmp_path) == (label, 2)
+    assert not aside.exists()
