@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 from .errors import ArtifactError, GlovewireError, OutputError
 
 MANIFEST = "manifest.json"
+PARTIAL, REPLACED = ".partial", ".replaced"
+"""How the names of what is being written end, and of what is giving way to it: `.NAME.PID` stands before."""
 MAX_MANIFEST_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
 
@@ -102,20 +104,23 @@ def writing(
 
     `facts` may be filled by the caller until the block ends. On any error the scratch folder is removed and
     `folder` is as it was. A disk that is full or a folder that cannot be written raises OutputError. With `replace`,
-    an artifact that is there already gives way to the new one when that is whole. `rest` is called now and then
-    while checksums are made.
+    an artifact that is there already gives way to the new one when that is whole: it is renamed to `.NAME.PID.replaced`
+    and removed once the new one has its place, so that who is killed in between leaves it to be put back. `rest` is
+    called now and then while checksums are made.
     """
     if not replace:
         require_free(folder, what=kind)
-    scratch = folder.parent / f".{folder.name}.{os.getpid()}.partial"
+    scratch = folder.parent / f".{folder.name}.{os.getpid()}{PARTIAL}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         yield scratch
         seal(scratch, kind, schema, facts, rest=rest)
-        _give_way(folder, replace)
-        scratch.rename(folder)
+        if replace and folder.exists():
+            _take_the_place(folder, scratch)
+        else:
+            scratch.rename(folder)
         _sync_folder(folder.parent)
     except OSError as error:
         raise _output_error(folder, kind, error) from error
@@ -123,11 +128,17 @@ def writing(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _give_way(folder: Path, replace: bool) -> None:
-    if folder.exists() and replace:
-        shutil.rmtree(folder)
-    elif folder.exists():
-        folder.rmdir()
+def _take_the_place(folder: Path, scratch: Path) -> None:
+    """Rename `scratch` to `folder`; what is there stays on disk until that is done, and is put back when it fails."""
+    aside = scratch.with_suffix(REPLACED)
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    try:
+        scratch.rename(folder)
+    except OSError:
+        aside.rename(folder)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def seal(
@@ -173,7 +184,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     A reader sees the old or the new content, never a part; on any error the old content stays and OSError becomes
     OutputError.
     """
-    scratch = path.parent / f".{path.name}.{os.getpid()}.partial"
+    scratch = path.parent / f".{path.name}.{os.getpid()}{PARTIAL}"
     try:
         with scratch.open("wb") as stream:
             yield stream

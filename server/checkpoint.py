@@ -6,7 +6,9 @@ what to save and when is decided elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,15 +19,15 @@ import numpy.typing as npt
 
 from common import log
 from common.arrays import UNREADABLE, load_array, save_array
-from common.artifacts import Manifest, go_on, writing
+from common.artifacts import PARTIAL, REPLACED, Manifest, go_on, writing
 from common.dataset import Dataset
 from common.errors import ArtifactError
 from common.options import TrainingOptions
 from common.rows import RowLayout
-from common.run import CHECKPOINTS, write_vectors
+from common.run import CHECKPOINTS, VECTORS, write_vectors
 from common.spectrum import evened
 
-from .cuts import Snapshot
+from .cuts import FINAL, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,6 @@ SCHEMA = 1
 ROWS = "rows.npy"
 VERSIONS = "versions.npy"
 """How often each row was changed; only where that is counted."""
-FINAL = "final"
 _NUMBERS = frozenset(map(str, range(1, 257)))
 """Of shards, as they stand in the name of a folder."""
 CHUNK_ROWS = 4096
@@ -76,23 +77,89 @@ def newest(run: Path) -> tuple[str, int]:
     raise ArtifactError(f"{run} has no checkpoint to resume from")
 
 
-def prune(run: Path, shard: int, shards: int, keep: int) -> None:
+def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> list[str]:
     """Remove this shard's part of automatic checkpoints that are older than the last `keep` (0: all) of every shard.
 
     What is not there on every shard does not count: the newest that all have is never removed. Those that somebody has
-    asked for, and the final one, stay.
+    asked for, and final ones, stay, and so does the one that the newest life has `begun` from: who comes late loads it.
+    Returns the labels of those that are gone.
     """
-    complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and found[2] != FINAL)
+    gone: list[str] = []
+    complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and not is_final(found[2]))
     if not keep or len(complete) < keep:
-        return
+        return gone
     for folder in (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}"):
         try:
             facts = Manifest.load(folder, KIND, SCHEMA, verify=False).facts
             old = _reached(facts) < complete[-keep]
-            if old and not facts.get("asked") and facts["label"] != FINAL:
+            if old and not facts.get("asked") and not is_final(facts["label"]) and facts["label"] != begun:
+                gone.append(str(facts["label"]))
                 shutil.rmtree(folder)
         except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
             logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+    return gone
+
+
+def clear_away(run: Path, shard: int, shards: int) -> None:
+    """Remove what processes of this shard that were killed were writing; what was giving way to it is put back.
+
+    Checkpoints, that is, and on shard 0 the vectors.
+    What a process that lives has begun stays, but for our own number: that was a process of another container.
+    """
+    vectors = [] if shard else run.glob(f".{VECTORS}.*")
+    for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *vectors):
+        name, pid, kind = path.name.rsplit(".", 2)
+        if f".{kind}" not in (PARTIAL, REPLACED) or not pid.isdecimal() or _lives(int(pid)):
+            continue
+        folder = path.with_name(name.removeprefix("."))
+        try:
+            if f".{kind}" == REPLACED and not folder.exists():
+                path.rename(folder)
+            elif path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            logger.warning(log.line("leftover_kept", path=path, why=error))
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of this number lives, other than this one."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
+
+
+def is_final(label: str) -> bool:
+    """Whether a life of the run ended with the checkpoint of this label."""
+    return label.startswith(FINAL)
+
+
+def drop_old_finals(run: Path, label: str) -> None:
+    """Remove the final checkpoints of earlier lives now that of the last one, `label`, every part is here.
+
+    The one to resume from stays: parts that were cut apart cannot take the place of one that was not.
+    """
+    folders = [folder for folder in (run / CHECKPOINTS).glob(f"{FINAL}*.shard-*") if _label(folder) != label]
+    if not folders:
+        return
+    kept = ""
+    with contextlib.suppress(ArtifactError):
+        kept, _ = newest(run)
+    for folder in folders:
+        if _label(folder) != kept:
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+
+
+def _label(folder: Path) -> str:
+    return folder.name.partition(".shard-")[0]
 
 
 def _complete(run: Path) -> list[tuple[int, int, str, int]]:
@@ -143,6 +210,24 @@ def missing(run: Path, label: str, shards: int) -> list[int]:
     return [shard for shard in range(shards) if not place(run, label, shard, shards).exists()]
 
 
+def whole(run: Path, label: str, shards: int) -> list[Mapping[str, Any]]:
+    """The facts of every shard's part of a checkpoint, which may have been cut at different rounds.
+
+    Raises ArtifactError unless all are here, undamaged and of one training.
+    """
+    facts = [Manifest.load(place(run, label, shard, shards), KIND, SCHEMA).facts for shard in range(shards)]
+    for shard, found in enumerate(facts):
+        if _strange(found, facts[0]):
+            raise ArtifactError(f"{place(run, label, shard, shards)} belongs to another training than shard 0's part")
+    return facts
+
+
+def _strange(found: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Whether a part is of another training than the first one."""
+    other = found.get("tensors") != first.get("tensors")
+    return other or any(key not in found or found[key] != first[key] for key in SHARED)
+
+
 def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple[npt.NDArray[Any], dict[str, Any]]:
     """All rows of a checkpoint, in row order, and the facts of shard 0.
 
@@ -157,8 +242,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         rows = _load_rows(folder)
         facts.append(found)
         parts.append(rows)
-        strange = found.get("tensors") != facts[0].get("tensors")
-        if strange or any(key not in found or found[key] != facts[0][key] for key in SHARED):
+        if _strange(found, facts[0]):
             raise ArtifactError(f"{folder} belongs to another training than shard 0's part")
         try:
             apart = one_round and _apart([facts[0], found])
@@ -194,12 +278,14 @@ def _load_rows(folder: Path) -> npt.NDArray[Any]:
     return rows
 
 
-def assemble(run: Path, dataset: Dataset, options: TrainingOptions, shards: int, facts: dict[str, Any]) -> None:
+def assemble(
+    run: Path, dataset: Dataset, options: TrainingOptions, shards: int, facts: dict[str, Any], label: str = FINAL
+) -> None:
     """Write the run's vectors, in vocabulary order, from the final checkpoint of all shards.
 
     Shards that are stopped at once, by signals, end some rounds apart: good vectors still.
     """
-    rows, _ = read(run, FINAL, shards, one_round=False)
+    rows, _ = read(run, label, shards, one_round=False)
     layout = RowLayout.of(options)
     vectors = np.empty((len(rows), layout.dim), np.float32)
     for first in range(0, len(rows), CHUNK_ROWS):  # where word and context are summed, the sum needs memory, too

@@ -16,7 +16,7 @@ from common.options import TrainingOptions
 from . import answers
 from .config import Identity
 from .consistency import Consistency
-from .cuts import LAST_CHECKPOINT, Cuts, Snapshot
+from .cuts import LAST_CHECKPOINT, Cuts, Snapshot, final_label
 from .exchange import Exchange
 from .news import News
 from .parking import MayWait, Parked, Parking
@@ -132,7 +132,7 @@ class Core:
 
     def final(self) -> Snapshot:
         """The last state, for the final checkpoint."""
-        return self.cuts.snapshot("final", self.table.join(), self.cuts.round)
+        return self.cuts.snapshot(final_label(self.identity.life), self.table.join(), self.cuts.round)
 
     # ---- one handler a request
 

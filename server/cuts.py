@@ -24,9 +24,17 @@ from .table import Table
 MAX_ASKERS = 256
 MAX_UNWRITTEN = 4
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
+FINAL = "final"
+SUMMARY = "summary"
+"""The fact of a final checkpoint that tells how the life ended."""
 
 Rows = npt.NDArray[np.float32]
 Blocks = ExclusiveBlocks | AsynchronousBlocks
+
+
+def final_label(life: int) -> str:
+    """The label of the checkpoint that a life of the run ends with: none is written in place of another life's."""
+    return f"{FINAL}-{life:06d}" if life else FINAL
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,10 @@ class Cuts:
         if on_disk:
             self._on_disk.add(label)
         return asked
+
+    def gone(self, labels: Sequence[str]) -> None:
+        """Checkpoints were removed from disk."""
+        self._on_disk.difference_update(labels)
 
     def give_up(self) -> list[tuple[Peer, int]]:
         """The run is over: those who asked for cuts that will not come, peer and request number."""

@@ -84,9 +84,12 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
+    def leave_off(self) -> None:
+        """Let the checkpoints that are being written come to their end; nobody is told."""
+        self._writer.finish()
+
     def renew(self, core: Core) -> None:
         """Serve another core from now on, on the same sockets: sessions, stream and record begin again."""
-        self._writer.finish()
         self._record.close()
         self._core, self._record = core, Record(self._run / METRICS)
         self._roll, self._sampled, self._called = status.Roll(), 0.0, 0.0
@@ -249,6 +252,7 @@ class Daemon:
         """Tell those who asked for them, and the stream, what has become of checkpoints."""
         for each in written:
             self._send(self._core.checkpointed(each.label, now, each.error, each.seconds))
+            self._core.cuts.gone(each.gone)
 
     def _publish(self, now: float, *, last: bool = False) -> None:
         core, stream = self._core, self._core.stream

@@ -17,6 +17,7 @@ from . import checkpoint, consistency
 from .config import Identity, ServerConfig
 from .consistency import Reached
 from .core import Core
+from .cuts import FINAL
 from .lives import Life
 from .losses import Losses
 from .tensors import TensorProgress, Tensors
@@ -53,11 +54,11 @@ def _restored(tensors: Tensors, config: ServerConfig, life: Life) -> tuple[Reach
     return Reached(0, int(facts["updates"]), int(facts["gradients"])), int(facts["entries"])
 
 
-def assemble(run: Path, shards: int, facts: dict[str, Any]) -> None:
+def assemble(run: Path, shards: int, facts: dict[str, Any], label: str = FINAL) -> None:
     """Write the run's tensors from the final checkpoint of all shards. NotReady when nobody has brought them all."""
-    if checkpoint.missing(run, checkpoint.FINAL, shards):
+    if checkpoint.missing(run, label, shards):
         raise NotReady(f"no worker has brought values for all tensors: {run} holds none")
-    rows, found = checkpoint.read(run, checkpoint.FINAL, shards)
+    rows, found = checkpoint.read(run, label, shards)
     spec = _spec(found, f"the final checkpoint of {run}")
     places = rows[:, :ROW]
     trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))

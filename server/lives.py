@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common import log
 from common import run as runs
 from common.artifacts import MANIFEST, write_text_atomically
 from common.errors import ArtifactError, GlovewireError, OutputError
@@ -23,6 +25,9 @@ from common.settings import to_toml
 
 from . import checkpoint
 from .config import STOPPED, ServerConfig
+from .cuts import SUMMARY, final_label
+
+logger = logging.getLogger(__name__)
 
 
 class Overtaken(GlovewireError):
@@ -54,10 +59,11 @@ class Mark:
 def due(config: ServerConfig) -> Life:
     """The life that this shard has to enter: the newest of all, or a new one when it died in that.
 
-    Raises ArtifactError when it is to resume and there is no checkpoint.
+    A new one, too, when the checkpoint that the newest began from is gone before this shard had it. Raises
+    ArtifactError when it is to resume and there is no checkpoint.
     """
     current, mark = newest(config.out), mark_of(config)
-    if current is not None and current.shards == config.shards and (mark is None or mark.life < current.number):
+    if current is not None and _is_new_to(config, current, mark):
         return current
     label, parts = _furthest(config)
     return Life(current.number + 1 if current else 0, secrets.token_hex(4), config.shards, label, parts)
@@ -114,14 +120,36 @@ def absent(config: ServerConfig, life: Life) -> list[int]:
 
 
 def over(config: ServerConfig) -> bool:
-    """Whether a shard that is started again has nothing left to do: the vectors are there, and no signal ended it.
-
-    Who says --resume goes on with a training that `finish` ended, too.
-    """
+    """Whether a shard that is started again has nothing left to do: the vectors are there, and no signal ended it."""
     mark = mark_of(config)
     if mark is None or not (config.out / MANIFEST).exists():
         return False
-    return mark.left == "complete" if config.resume else mark.left not in ("", STOPPED)
+    return _for_good(config, mark.left)
+
+
+def unassembled(config: ServerConfig, dataset: str) -> tuple[Life, dict[str, Any]] | None:
+    """The newest life, and how it ended, if that is over for good and nothing but the vectors lacks.
+
+    Every shard has left its final checkpoint then, and one was killed before it could leave. `dataset` is the checksum
+    of this shard's.
+    """
+    life = newest(config.out)
+    label = "" if life is None else final_label(life.number)
+    if life is None or life.shards != config.shards or checkpoint.missing(config.out, label, life.shards):
+        return None
+    try:
+        facts = checkpoint.whole(config.out, label, life.shards)[0]
+    except ArtifactError as error:
+        logger.warning(log.line("checkpoint_skipped", label=label, why=error))
+        return None
+    ended, ours = facts.get(SUMMARY, {}), (config.options.as_message(), dataset)
+    mine = (facts["options"], facts["dataset"]) == ours and _for_good(config, str(ended.get("reason", "")))
+    return (life, ended) if mine else None
+
+
+def _for_good(config: ServerConfig, reason: str) -> bool:
+    """Whether a life that ended for this reason is the last one: who says --resume goes on after `finish`, too."""
+    return reason == "complete" if config.resume else reason not in ("", STOPPED)
 
 
 def claim(config: ServerConfig) -> None:
@@ -140,6 +168,7 @@ def claim(config: ServerConfig) -> None:
         raise OutputError(f"run {config.out} has a shard {config.shard}/{config.shards} already") from error
     except OSError as error:
         raise OutputError(f"run {config.out} cannot be written: {error.strerror}") from error
+    checkpoint.clear_away(config.out, config.shard, config.shards)
     if config.shard == 0 and not (config.out / runs.CONFIG).exists():
         write_text_atomically(config.out / runs.CONFIG, to_toml("server", config.options))
 
@@ -158,6 +187,14 @@ def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
 
 def _others(config: ServerConfig) -> dict[int, Mark | None]:
     return {shard: mark_of(config, shard) for shard in range(config.shards) if shard != config.shard}
+
+
+def _is_new_to(config: ServerConfig, life: Life, mark: Mark | None) -> bool:
+    """Whether this shard has not been in a life, and can begin it: what that begins from may be gone."""
+    if life.shards != config.shards or (mark is not None and mark.life >= life.number):
+        return False
+    may_go_back = config.resume or config.recover
+    return not (may_go_back and life.label and checkpoint.missing(config.out, life.label, life.parts))
 
 
 def _furthest(config: ServerConfig) -> tuple[str, int]:

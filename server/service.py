@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from common.wire import MAX_FRAME_BYTES
 from . import checkpoint, consistency, dense, kernels, lives, optimizers, start
 from .config import STOPPED, Identity, ServerConfig
 from .core import Core
+from .cuts import SUMMARY, final_label
 from .daemon import Daemon, Look
 from .lives import Life
 from .losses import Losses
@@ -34,6 +36,7 @@ TABLE = "rows"
 OTHER_SHARDS_S = 60.0
 OTHERS_AFTER_SIGNAL_S = 1.5
 FAILED = "failed: "
+NOTHING_LEFT = "nothing left to do"
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +98,11 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         return {"reason": STOPPED}
     if (config.recover or (config.resume and not config.join)) and lives.over(config):
         logger.info(log.line("over", run=config.out))
-        return {"reason": "nothing left to do"}
+        return {"reason": NOTHING_LEFT}
+    if (config.recover or config.resume) and not config.join:
+        found = lives.unassembled(config, "" if dataset is None else dataset.checksum)
+        if found is not None:
+            return _catch_up(config, dataset, *found)
     life = lives.due(config)
     core = build(config, dataset, life, time.monotonic())
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine)
@@ -113,11 +120,22 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                     return _live(config, dataset, core, daemon, life)
                 except lives.Overtaken as news:
                     logger.warning(log.line("overtaken", why=news))
+            daemon.leave_off()  # what is still written decides which checkpoints are here
             life = lives.due(config)
             core = build(config, dataset, life, time.monotonic())
             daemon.renew(core)
     finally:
         daemon.close()
+
+
+def _catch_up(config: ServerConfig, dataset: Dataset | None, life: Life, ended: dict[str, Any]) -> dict[str, Any]:
+    """Leave a life that is over but for what this shard was killed before: the vectors, if it is shard 0."""
+    lives.claim(config)
+    logger.info(log.line("catches_up", run=config.out, life=life.number))
+    if config.shard == 0:
+        assemble(config, dataset, life, ended)
+    lives.leave(config, life, str(ended["reason"]))
+    return {"reason": NOTHING_LEFT} if config.shard else ended
 
 
 def _live(config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, life: Life) -> dict[str, Any]:
@@ -160,15 +178,23 @@ def leave(
         raise TrainingDiverged(reason.removeprefix(FAILED))
     trim()
     if core.tensors is None or core.tensors.complete:  # what lacks values is nothing to go on from
-        daemon.write_now(core.final())
+        last = core.final()
+        daemon.write_now(replace(last, facts={**last.facts, SUMMARY: facts}))
     core.table.give_up()
     if config.shard == 0:
         await_shards(config, life, daemon)
-        if dataset is None:
-            dense.assemble(config.out, config.shards, facts)
-        else:
-            checkpoint.assemble(config.out, dataset, config.options, config.shards, facts)
+        assemble(config, dataset, life, facts)
     lives.leave(config, life, reason)
+
+
+def assemble(config: ServerConfig, dataset: Dataset | None, life: Life, facts: dict[str, Any]) -> None:
+    """Write the vectors, or tensors, that all shards have left at the end of a life."""
+    label = final_label(life.number)
+    if dataset is None:
+        dense.assemble(config.out, config.shards, facts, label)
+    else:
+        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
+    checkpoint.drop_old_finals(config.out, label)
 
 
 def await_shards(config: ServerConfig, life: Life, daemon: Daemon) -> None:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import GlovewireError
+from common.errors import ArtifactError, GlovewireError
 
-from . import checkpoint
+from . import checkpoint, lives
 from .cuts import Snapshot
 from .pace import Pace
 
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint that is on disk after `seconds`, or the error for which it is not."""
+    """A checkpoint that is on disk after `seconds`, or the error for which it is not; old ones are `gone` then."""
 
     label: str
     seconds: float
     error: GlovewireError | None
+    gone: Sequence[str] = ()
 
 
 class Writer:
@@ -31,7 +32,7 @@ class Writer:
         self._run, self._keep, self._done = run, keep, done
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pace = Pace()
-        self._writing: dict[str, Future[float]] = {}
+        self._writing: dict[str, Future[Written]] = {}
 
     def begin(self, snapshot: Snapshot) -> None:
         """Write a snapshot once those that were begun before are on disk: they hurry from now on."""
@@ -51,7 +52,7 @@ class Writer:
             error = future.exception()
             if error is not None and not isinstance(error, GlovewireError):
                 raise error
-            found.append(Written(label, 0.0 if error else future.result(), error))
+            found.append(Written(label, 0.0, error) if error else future.result())
         if not self._writing:
             self._pace.ease()
         return found
@@ -68,14 +69,22 @@ class Writer:
         self._pace.hurry()
         self._thread.shutdown()
 
-    def _write(self, snapshot: Snapshot) -> float:
-        """Write a checkpoint; seconds that it took."""
+    def _write(self, snapshot: Snapshot) -> Written:
+        """Write a checkpoint and remove old ones."""
         began = time.monotonic()
         self._pace.begin()
         try:
             checkpoint.write(self._run, snapshot, self._pace.rest)
             taken_s = time.monotonic() - began
-            checkpoint.prune(self._run, int(snapshot.facts["shard"]), int(snapshot.facts["shards"]), self._keep)
-            return taken_s
+            gone = self._prune(int(snapshot.facts["shard"]), int(snapshot.facts["shards"]))
+            return Written(snapshot.label, taken_s, None, gone)
         finally:
             self._done()
+
+    def _prune(self, shard: int, shards: int) -> list[str]:
+        """Remove old checkpoints, if it can be read which one the newest life began from; their labels."""
+        try:
+            life = lives.newest(self._run)
+        except ArtifactError:
+            return []
+        return checkpoint.prune(self._run, shard, shards, self._keep, life.label if life else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,61 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
         require_free(tmp_path / "file" / "below", what="thing")
     (tmp_path / "empty").mkdir()
     load(write(tmp_path / "empty"))
+
+
+def replace(folder: Path) -> None:
+    with writing(folder, "thing", 3, {"is": "new"}, replace=True) as scratch:
+        (scratch / "a.bin").write_bytes(b"xyz")
+
+
+def test_an_artifact_gives_way_to_a_new_one_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        replace(write(tmp_path / "x") if not (tmp_path / "x").exists() else tmp_path / "x")
+    assert load(tmp_path / "x").facts == {"is": "new"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "x"]
+
+
+def break_at(monkeypatch: pytest.MonkeyPatch, target: Path, happens: Callable[[], None]) -> None:
+    """Something happens just before what is new would get its place."""
+    real = Path.rename
+
+    def rename(path: Path, to: Path) -> Path:
+        if to == target and path.suffix == artifacts.PARTIAL:
+            happens()
+        return real(path, to)
+
+    monkeypatch.setattr(Path, "rename", rename)
+
+
+def test_a_replacement_that_fails_at_its_last_step_keeps_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    folder = write(tmp_path / "x", words=3)
+    break_at(monkeypatch, folder, refuse)
+    with pytest.raises(OutputError, match="Input/output error"):
+        replace(folder)
+    assert load(folder).facts == {"words": 3}
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_who_is_killed_at_the_last_step_of_a_replacement_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """Nothing is done any more."""
+
+    def kill() -> None:
+        monkeypatch.setattr(artifacts.shutil, "rmtree", lambda *_, **__: None)
+        raise Killed
+
+    folder = write(tmp_path / "x", words=3)
+    break_at(monkeypatch, folder, kill)
+    with pytest.raises(Killed):
+        replace(folder)
+    assert load(tmp_path / f".x.{os.getpid()}{artifacts.REPLACED}").facts == {"words": 3}
 
 
 def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:

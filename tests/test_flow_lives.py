@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,10 +22,10 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
         yield flow
 
 
-def restartable(flow: Flow, out: str, shard: int, address: str) -> Running:
+def restartable(flow: Flow, out: str, shard: int, address: str, program: list[str] | None = None) -> Running:
     return flow.start(
         "server", "data", "--out", out, "--shard", f"{shard}/2", "--recover", "--checkpoint-every", 20, "--dim", 8,
-        "--epochs", EPOCHS, "--bind", address, "--publish", "tcp://127.0.0.1:0", "--json",
+        "--epochs", EPOCHS, "--bind", address, "--publish", "tcp://127.0.0.1:0", "--json", program=program,
     )  # fmt: skip
 
 
@@ -43,3 +45,31 @@ def test_the_others_go_back_with_a_shard_that_is_started_again(flow: Flow, victi
     assert servers[0].json["reason"] == "complete"
     assert flow.vectors(out) == flow.vectors("undisturbed")
     assert restartable(flow, out, victim, addresses[victim]).ends().json["reason"] == "nothing left to do"
+
+
+KILLED = """
+import os, signal
+from server import checkpoint
+checkpoint.assemble = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from launch.main import main
+main()
+"""
+"""A server that is killed when it puts the vectors together, which takes much memory."""
+
+
+def test_what_a_shard_was_killed_before_it_does_when_it_is_started_again(flow: Flow) -> None:
+    """The other shard is done then, and nothing starts it again."""
+    addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
+    first = restartable(flow, "killed", 0, addresses[0], [sys.executable, "-c", KILLED])
+    second = restartable(flow, "killed", 1, addresses[1])
+    flow.worker(*addresses).ends()
+    first.ends(-9)
+    second.ends()
+    assert not flow.path("killed", "vectors.npy").exists()
+    again = restartable(flow, "killed", 0, addresses[0]).ends()
+    assert flow.vectors("killed") == flow.vectors("undisturbed")
+    assert again.json["reason"] == "complete"
+    assert again.json["loss"] > 0
+    assert json.loads(flow.path("killed", "manifest.json").read_text())["facts"]["loss"] == again.json["loss"]
+    assert restartable(flow, "killed", 1, addresses[1]).ends().json["reason"] == "nothing left to do"
+    assert restartable(flow, "killed", 0, addresses[0]).ends().json["reason"] == "nothing left to do"

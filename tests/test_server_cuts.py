@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from common.dataset import Dataset
 from common.errors import OutputError
 from common.rounds import epoch_rounds
 from server import cuts
+from server.daemon import Daemon
+from server.writer import Writer
 from worker.ahead import TASKS
 
 
@@ -110,6 +114,21 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
     for number in numbers:
         assert one.inbox[b"eye", number] == [m.Checkpointed("round-00000001")]
     assert one.ask(b"eye", m.Checkpoint(1)) == m.Checkpointed("round-00000001")
+
+
+def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp_path: Path) -> None:
+    one = shard(dataset, checkpoint_every=1, epochs=4)
+    rounds, writer = Rounds(one, 4), Writer(tmp_path, 1, lambda: None)
+    daemon = SimpleNamespace(_core=one.core, _send=one._sort)
+    while rounds.open():
+        rounds.push(min(rounds.open(), key=lambda partition: rounds.version[partition]))
+        for snapshot in one.core.cuts.take():
+            writer.begin(snapshot)
+            Daemon._tell(cast(Daemon, daemon), writer.finish(), 1.0)
+    writer.close()
+    assert [path.name for path in (tmp_path / "checkpoints").glob("[!.]*")] == ["round-00000009.shard-0-of-1"]
+    assert one.ask(b"eye", m.Checkpoint(9)) == m.Checkpointed("round-00000009")
+    assert code(one.ask(b"eye", m.Checkpoint(3))) == "not-ready"
 
 
 def test_a_disk_that_refuses_is_told_to_those_who_asked_and_the_run_goes_on(dataset: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from server.config import ServerConfig
 from server.lives import Life, Overtaken
 from server.service import build
 from server.start import saved_options
+from server.writer import Writer
 
 
 @pytest.fixture
@@ -86,6 +88,52 @@ def test_a_life_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset
     assert build(options, dataset, life, 0.0).identity.run == life.run
     with pytest.raises(ArtifactError, match="other options"):
         build(of, dataset, life, 0.0)
+
+
+def kept(dataset: Dataset, run: Path, number: int, round: int) -> None:
+    """One shard's writer comes to the end of a checkpoint, and keeps that one alone."""
+    core = shard(dataset, number=number, shards=2).core
+    writer = Writer(run, 1, lambda: None)
+    writer.begin(core.cuts.snapshot(f"round-{round:08d}", core.table.values, round))
+    assert [each.error for each in writer.finish()] == [None]
+    writer.close()
+
+
+def test_what_a_life_begins_from_stays_until_all_shards_have_begun_it(tmp_path: Path, dataset: Dataset) -> None:
+    """One of them is slow to write, and may then remove the older one that the others have gone back to."""
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    started(first)
+    started(second)
+    for number, round in ((0, 1), (1, 1), (0, 2)):
+        kept(dataset, first.out, number, round)
+    assert started(first).label == "round-00000001"
+    kept(dataset, first.out, 1, 2)
+    options = saved_options(first.out)
+    life = started(second)
+    assert (life.number, life.label) == (1, "round-00000001")
+    assert build(dataclasses.replace(second, options=options), dataset, life, 0.0).consistency.rounds[0] == 1
+    kept(dataset, first.out, 1, 3)
+    kept(dataset, first.out, 0, 3)
+    assert started(first).label == "round-00000003"
+    kept(dataset, first.out, 0, 3)
+    assert checkpoint.missing(first.out, "round-00000001", 2) == [0]  # it goes with the next life
+
+
+def test_a_life_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, dataset: Dataset) -> None:
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    started(first)
+    started(second)
+    for number, round in ((0, 1), (1, 1)):
+        kept(dataset, first.out, number, round)
+    assert started(first).number == 1
+    shutil.rmtree(checkpoint.place(first.out, "round-00000001", 1, 2))
+    assert lives.due(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
+    for number in range(2):
+        core = shard(dataset, number=number, shards=2).core
+        checkpoint.write(first.out, core.cuts.snapshot("round-00000002", core.table.values, 2))
+    life = started(second)
+    assert (life.number, life.label) == (2, "round-00000002")
+    assert started(first) == life
 
 
 def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset: Dataset) -> None:
