@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import numpy as np
 import numpy.typing as npt
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 MAGIC = b"GLWR"
 NO_VERSION = -1
 """In Pull: answer at once, whatever the version of the rows."""

@@ -132,7 +132,8 @@ class Beat(Message):
 class Checkpoint(Message):
     """Asks for a checkpoint: of blocks in exclusive order the cut when every row has been through `round` rounds.
 
-    Otherwise, and with `round` -1, the rows as they are. The answer comes when it is on disk.
+    Of minibatches it is the rows as they are, and `round` a number, the same for every shard, that tells this one from
+    others. The answer comes when it is on disk.
     """
 
     round: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,15 +82,18 @@ def checkpoint(servers: tuple[str, ...], timeout: float, keys: Path | None) -> d
 
 
 def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[str]:
-    """Labels of the checkpoint on each shard; a cut that training has overtaken meanwhile is moved further ahead."""
+    """Labels of the checkpoint on each shard; a cut that training has overtaken meanwhile is moved further ahead.
+
+    Where there are no rounds, it has a number that all shards are told, the same when some could not take it at once.
+    """
     from common.errors import NotReady
     from common.messages import Checkpoint, Checkpointed
     from worker.client import raised
 
-    deadline, ahead = time.monotonic() + timeout, 2
+    deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
     while True:
         reached = max(one["round"] for one in _all_shards(client, servers, timeout))
-        cut = Checkpoint(reached + ahead if reached >= 0 else -1)
+        cut = Checkpoint(reached + ahead if reached >= 0 else without_rounds)
         replies: list[Message] = []
         for shard in range(len(servers)):
             client.send(shard, cut, replies.append)

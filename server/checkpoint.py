@@ -190,9 +190,14 @@ def _rank(run: Path, label: str, shards: int) -> tuple[int, int] | None:
 
 
 def _apart(facts: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether parts were cut at different rounds, in exclusive order; otherwise shard 0 knows best which it was."""
+    """Whether parts do not go together: in exclusive order, when they were cut at different rounds.
+
+    Otherwise shard 0 knows best which round it was, but parts of different lives are those of different trainings.
+    """
+    if facts[0]["options"]["consistency"] != "exclusive":
+        return len({each.get("life") for each in facts}) > 1
     rounds = {int(each["round"]) for each in facts}
-    return facts[0]["options"]["consistency"] == "exclusive" and (len(rounds) > 1 or min(rounds) < 0)
+    return len(rounds) > 1 or min(rounds) < 0
 
 
 def _of_no_model(facts: Sequence[Mapping[str, Any]]) -> bool:
@@ -232,7 +237,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
     """All rows of a checkpoint, in row order, and the facts of shard 0.
 
     Raises ArtifactError when a part is missing, altered, not a part of that shard, or of another training; or, with
-    `one_round`, in exclusive order, was cut at another round.
+    `one_round`, was cut at another round, in exclusive order, or in another life of the run.
     """
     parts: list[npt.NDArray[Any]] = []
     facts: list[dict[str, Any]] = []
@@ -249,7 +254,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         except LACKING as error:
             raise ArtifactError(f"{folder} lacks facts ({type(error).__name__}: {error})") from error
         if apart:
-            raise ArtifactError(f"{folder} was cut at another round than shard 0's part")
+            raise ArtifactError(f"{folder} was cut at another round or in another life than shard 0's part")
         first = sum(map(len, parts[:-1]))
         fits = rows.shape[1] == parts[0].shape[1] and found.get("shards") == shards and found.get("shard") == shard
         if not fits or found.get("rows") != [first, first + len(rows)]:

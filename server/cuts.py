@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.errors import NotReady
+from common.errors import BadRequest, NotReady
 from common.messages import Push
 
 from .consistency import AsynchronousBlocks, Consistency, ExclusiveBlocks
@@ -98,7 +98,6 @@ class Cuts:
         self._unwritten: set[str] = set()
         self._on_disk: set[str] = set()
         self._asked: set[str] = set()
-        self._count = 0
         self._taken: int | None = None
         self._planned = 0
         self._plan()
@@ -127,29 +126,32 @@ class Cuts:
         return np.flatnonzero(np.diff(bounds))
 
     def request(self, round: int, peer: Peer, number: int) -> str | None:
-        """Somebody asks for a cut after `round` rounds (-1: soon; minibatches: now) and wants to hear of it.
+        """Somebody asks for a cut after `round` rounds (-1: soon) and wants to hear of it.
 
+        Of minibatches it is the table as it is now, and `round` the number under which all shards are asked for it.
         Returns the label of a checkpoint that is on disk already, None when its asker hears later. Raises NotReady
-        when the table is past the round, or when so many copies of it are wanted already that more would fill memory.
+        when the table is past the round, or when so many copies of it are wanted already that more would fill memory;
+        BadRequest for minibatches without a number.
         """
         if any((peer, number) == asker[1:] for asker in self._askers):
             return None
         if len(self._askers) >= MAX_ASKERS:
             raise NotReady(f"{MAX_ASKERS} requests for checkpoints wait already: ask again later")
+        if self._blocks is None and round < 0:
+            raise BadRequest("minibatches have no rounds: give a checkpoint of them a number, the same to every shard")
         if self._blocks is None:
-            self._may_copy()
-            self._count += 1
-            label = f"asked-{self._count:06d}"
-            self._asked.add(label)
-            self._add(self.snapshot(label, self._table.values.copy()))
+            label = f"asked-{self._facts()['life']:06d}-{round:010d}"
         else:
             soon = int(self._blocks.rounds.max()) + 2
             label = self._label(round := min(round if round >= 0 else soon, self._rounds))
-            if label in self._on_disk:
-                return label
-            self._asked.add(label)
-            if label not in self._unwritten:
-                self._may_copy()
+        if label in self._on_disk:
+            return label
+        self._asked.add(label)
+        if label not in self._unwritten:
+            self._may_copy()
+            if self._blocks is None:
+                self._add(self.snapshot(label, self._table.values.copy()))
+            else:
                 self._cut_at(round)
         self._askers.append((label, peer, number))
         return None

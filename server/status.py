@@ -58,6 +58,7 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
         "updates": core.consistency.version(core.table.first) if core.table.versions is not None else 0,
         **_tensor_facts(core),
         "gradients": core.consistency.gradients,
+        "life": core.identity.life,
         "dataset": core.identity.dataset,
         "options": core.options.as_message(),
         "rows": [core.table.first, core.table.last],

@@ -133,7 +133,7 @@ def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp
 
 def test_a_disk_that_refuses_is_told_to_those_who_asked_and_the_run_goes_on(dataset: Dataset) -> None:
     one = shard(dataset, **MINIBATCH)
-    number = one.send(b"eye", m.Checkpoint(-1))
+    number = one.send(b"eye", m.Checkpoint(1))
     (snapshot,) = one.core.cuts.take()
     one._sort(one.core.checkpointed(snapshot.label, 1.0, OutputError("no space left")))
     assert code(one.reply(b"eye", number)) == "output"
@@ -250,9 +250,34 @@ def add_rounds(of: Shard, done: m.Granted, sequence: int) -> None:
     assert isinstance(of.ask(b"w0", push("add", values, rows=mine, sequence=sequence)), m.Applied)
 
 
+def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_asked_with(dataset: Dataset) -> None:
+    """Whoever asks again hears of what was done: it may have been answered on one shard and not on the other."""
+    both = [shard(dataset, number=number, shards=2, **MINIBATCH) for number in range(2)]
+
+    def taken(one: Shard) -> list[str]:
+        labels = [snapshot.label for snapshot in one.core.cuts.take()]
+        for label in labels:
+            one._sort(one.core.checkpointed(label, 1.0))
+        return labels
+
+    for round in (70, 70, 5):
+        for one in both:
+            one.send(b"eye", m.Checkpoint(round), round)
+    both[0].send(b"eye", m.Checkpoint(70), 72)
+    assert [taken(one) for one in both] == [["asked-000000-0000000070", "asked-000000-0000000005"]] * 2
+    both[0].send(b"eye", m.Checkpoint(70), 70)  # its answer was lost
+    for asked in (70, 72):
+        assert both[0].reply(b"eye", asked) == m.Checkpointed("asked-000000-0000000070")
+    assert taken(both[0]) == []
+    assert code(both[0].ask(b"eye", m.Checkpoint(-1))) == "bad-request"
+    again = shard(dataset, life=1, **MINIBATCH)
+    again.send(b"eye", m.Checkpoint(70))
+    assert taken(again) == ["asked-000001-0000000070"]
+
+
 def test_of_minibatches_a_checkpoint_is_the_rows_as_they_are(dataset: Dataset) -> None:
     one = shard(dataset, **MINIBATCH)
-    one.send(b"eye", m.Checkpoint(-1))
+    one.send(b"eye", m.Checkpoint(1))
     (snapshot,) = one.core.cuts.take()
     before = one.core.table.values.copy()
     one.core.table.values[:] = 0

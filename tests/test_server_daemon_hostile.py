@@ -149,7 +149,7 @@ def test_what_is_no_message_is_answered_in_words(dealer: zmq.Socket[bytes]) -> N
     assert refused(dealer, [b"hello"]) == "protocol"
     assert refused(dealer, [b""]) == "limit"
     assert refused(dealer, [b"", b"junk", b"junk"]) == "protocol"
-    assert refused(dealer, [b"", wire.MAGIC + b"\x07", good[1]]) == "version-mismatch"
+    assert refused(dealer, [b"", wire.MAGIC + b"\xff", good[1]]) == "version-mismatch"
     assert refused(dealer, [b"", *good, *[b""] * 20]) == "limit"
     assert refused(dealer, [b"", good[0], bytes(5000)]) == "limit"
     assert refused(dealer, [b"", good[0], b"\x91" * 4000]) == "protocol"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shards import in_memory, shard
+from shards import MINIBATCH, in_memory, shard
 
 from common.dataset import Dataset
 from common.options import TrainingOptions
@@ -70,6 +70,22 @@ def test_a_final_checkpoint_goes_only_when_the_new_one_is_undamaged(dataset: Dat
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
     checkpoint.drop_old_finals(tmp_path, last)
     assert checkpoint.newest(tmp_path) == (first, 2)
+
+
+@pytest.mark.parametrize(("options", "fit"), [({"consistency": "async"}, False), (MINIBATCH, False), ({}, True)])
+def test_parts_of_different_lives_are_a_checkpoint_only_where_every_life_comes_to_the_same_rows(
+    dataset: Dataset, tmp_path: Path, options: dict[str, Any], fit: bool
+) -> None:
+    def save(label: str, number: int, life: int) -> None:
+        core = shard(dataset, number=number, shards=2, life=life, **options).core
+        checkpoint.write(tmp_path, core.cuts.snapshot(label, core.table.values, core.cuts.round))
+
+    for label, life in (("round-1", 0), ("round-2", 1)):
+        save(label, 0, 0)
+        save(label, 1, life)
+    assert checkpoint.newest(tmp_path) == ("round-2" if fit else "round-1", 2)
+    save("round-2", 0, 1)
+    assert checkpoint.newest(tmp_path) == ("round-2", 2)
 
 
 # ---- a shard that was killed at the very end

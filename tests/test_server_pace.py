@@ -110,7 +110,7 @@ def test_a_checkpoint_that_waits_for_another_makes_it_hurry(make: Callable[..., 
 
 def test_who_asks_for_a_checkpoint_waits_for_short_rests_only(make: Callable[..., Shard], tmp_path: Path) -> None:
     with looked_at(make(**MINIBATCH), tmp_path) as client:
-        assert client.ask(0, m.Checkpoint(-1)) == m.Checkpointed("asked-000001")
+        assert client.ask(0, m.Checkpoint(7)) == m.Checkpointed("asked-000000-0000000007")
 
 
 def test_who_asks_for_what_is_being_written_already_waits_for_short_rests_only(
