@@ -7,13 +7,13 @@ keeps its cache in the user's cache folder; NUMBA_CACHE_DIR overrides both.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+
+from .extras import hidden
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,21 +22,12 @@ _BLAS = "scipy.linalg.cython_blas"
 _BARE: dict[str, Any] = {**_FAST, "_nrt": False}
 
 
-@contextmanager
-def without_blas() -> Iterator[None]:
+def without_blas() -> AbstractContextManager[None]:
     """For a process whose kernels are all ours, while it loads the first: they call no linear algebra.
 
     Numba loads SciPy's for those that do: 10 to 15 MB in every process. It goes without where there is none.
     """
-    modules: dict[str, ModuleType | None] = cast(Any, sys.modules)
-    here = modules.pop(_BLAS, None)
-    modules[_BLAS] = None  # so Python says that there is none
-    try:
-        yield
-    finally:
-        del modules[_BLAS]
-        if here is not None:
-            modules[_BLAS] = here
+    return hidden(_BLAS)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

@@ -21,7 +21,7 @@ from common import artifacts, cluster
 from common.dataset import ENTRY, KIND, SCHEMA, Layout
 from common.errors import CorpusError
 
-from . import assembly, disk, memory, scratch
+from . import assembly, blocks, disk, memory, scratch
 from .arrange import MOST_BITS, Arrangement
 from .assembly import Words
 from .config import PreprocessConfig
@@ -136,21 +136,23 @@ class Pipeline:
         config = self._config
         own = {"corpus", "out", "processes", "memory", "resume", "engine", "address"}
         options = {name: value for name, value in vars(config).items() if name not in own}
-        return options | {"corpus": corpus.fingerprint(), "nltk": nltk_version(), "schema": SCHEMA}
+        found = {"corpus": corpus.fingerprint(), "nltk": nltk_version(), "block": blocks.BLOCK_BYTES, "schema": SCHEMA}
+        return options | found
 
     def _tokenise(self, folder: Scratch, corpus: Corpus) -> tuple[int, int]:
         config = self._config
         folder.sweep(SEGMENT)
         done = {block for _, facts in folder.kept(SEGMENT) for block, _, _ in facts["slices"]}
-        settings = EncodeSettings(config.tokenizer, config.text_column, config.longest_line, config.share * 6 // 10)
+        memo_bytes = config.share * 4 // 10  # what it takes while it grows and is written comes on top
+        settings = EncodeSettings(config.tokenizer, config.text_column, config.longest_line, memo_bytes)
         tokenizer = make_tokenizer(config.tokenizer)
         tokenizer.load()
         encoder = Encoder(tokenizer)
         encoder.encode(_WARM_TEXT, np.array([0]), np.array([len(_WARM_TEXT)]), 0)
         encoder.forget()
-        blocks = (block for block in corpus.blocks() if block.ordinal not in done)
+        todo = (block for block in corpus.blocks() if block.ordinal not in done)
         with self._phase("tokenise", "bytes", corpus.nbytes) as phase:
-            self._work(phase, lambda: EncodeJob(folder, settings, encoder), blocks)
+            self._work(phase, lambda: EncodeJob(folder, settings, encoder), todo)
         segments = [facts for _, facts in folder.kept(SEGMENT)]
         tokens, lines = (sum(facts[name] for facts in segments) for name in ("tokens", "lines"))
         if not tokens:

@@ -51,6 +51,15 @@ assert sys.modules["scipy.linalg.cython_blas"] is blas
 print("well")
 """
 
+NLTK_ALONE = """
+import sys
+from preprocess.tokens import make_tokenizer
+make_tokenizer("nltk").load()
+assert not {"sklearn", "pandas", "scipy.stats", "scipy.sparse"} & set(sys.modules)
+import scipy.stats
+print("well")
+"""
+
 
 def said(program: str, *words: str) -> str:
     done = subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -73,3 +82,7 @@ def test_the_compiler_is_no_longer_in_memory_and_still_compiles() -> None:
 
 def test_kernels_are_loaded_without_the_linear_algebra_that_they_do_not_call_and_it_is_there_afterwards() -> None:
     assert said(WITHOUT_BLAS) == "well\n"
+
+
+def test_nltk_is_loaded_without_the_libraries_of_its_classifiers_and_they_are_there_afterwards() -> None:
+    assert said(NLTK_ALONE) == "well\n"

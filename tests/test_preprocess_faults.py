@@ -126,6 +126,20 @@ def test_resume_of_another_job_begins_anew(tmp_path: Path, corpus: Path, monkeyp
     assert checksums(out) == checksums(tmp_path / "whole")
 
 
+def test_resume_of_blocks_of_another_size_begins_anew(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as hurt:
+        hurt.setattr(jobs.CountJob, "do", kill_self_at(1, tmp_path / "calls", jobs.CountJob.do))
+        with pytest.raises(ProcessDied):
+            run(config(corpus, out))
+    monkeypatch.setattr("preprocess.blocks.BLOCK_BYTES", 700)
+    run(config(corpus, out, resume=True))
+    run(config(corpus, tmp_path / "whole"))
+    assert checksums(out) == checksums(tmp_path / "whole")
+
+
 def test_ctrl_c_ends_the_run_in_one_line_and_resume_goes_on(tmp_path: Path, corpus: Path) -> None:
     out = tmp_path / "out"
     began = threading.Event()

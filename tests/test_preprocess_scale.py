@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import numpy as np
@@ -41,3 +42,16 @@ def test_the_matrix_of_a_corpus(tmp_path: Path, shared_data: Path, corpus: str) 
     assert matrix.nnz == facts["entries"]
     assert np.count_nonzero(matrix.diagonal()) > size / 50
     assert (matrix != matrix.T).nnz == 0
+
+
+def test_text_of_new_words_only_keeps_within_its_memory(tmp_path: Path) -> None:
+    """Pieces full of quotation marks are the dearest: NLTK itself cuts them, each into six words."""
+    draw = random.Random(4)
+    lines = (
+        " ".join(f"'{draw.randbytes(6).hex()}``a--«{draw.randrange(10)}bc»" for _ in range(20)) for _ in range(6_000)
+    )
+    (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    with Flow(tmp_path) as flow:
+        words = ("--vocab-size", 10_000, "--processes", 1, "--memory", "272MB", "--json")
+        made = flow.start("preprocess", "text.txt", "--out", "data", *words).ends(0, seconds=200).json
+    assert made["peak_memory_bytes"] <= 272 << 20
