@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from worker.client import Conversation
 
 F = TypeVar("F", bound=Callable[..., Any])
+AGAIN_MS = 200
 
 
 def addressed(timeout: float = 10.0) -> Callable[[F], F]:
@@ -86,23 +87,29 @@ def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list
 
     Where there are no rounds, it has a number that all shards are told, the same when some could not take it at once.
     """
-    from common.errors import NotReady
+    from common.errors import DeadlineExceeded, NotReady
     from common.messages import Checkpoint, Checkpointed
     from worker.client import raised
 
     deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
+    refused: NotReady | None = None
     while True:
         reached = max(one["round"] for one in _all_shards(client, servers, timeout))
         cut = Checkpoint(reached + ahead if reached >= 0 else without_rounds)
         replies: list[Message] = []
         for shard in range(len(servers)):
             client.send(shard, cut, replies.append)
-        _await(client, replies, len(servers), deadline, timeout)
         try:
+            _await(client, replies, len(servers), deadline, timeout)
             return [reply.name for reply in map(raised, replies) if isinstance(reply, Checkpointed)]
-        except NotReady:
-            if reached < 0:  # without rounds there is no later one to ask for
+        except DeadlineExceeded as late:
+            raise refused or late from None
+        except NotReady as error:
+            refused = error
+            if time.monotonic() > deadline:
                 raise
+            if reached < 0:  # without rounds there is no later one to ask for
+                client.poll(AGAIN_MS)
             ahead *= 2
 
 

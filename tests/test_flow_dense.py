@@ -139,7 +139,7 @@ def test_shards_that_are_stopped_before_the_first_worker_comes_can_be_started_ag
         for _ in range(2):
             shards = [flow.start("server", *how, "--shard", f"{number}/2") for number in range(2)]
             places = [shard.ready()[0] for shard in shards]
-            flow.start("checkpoint", *places).fails("have no values yet")
+            flow.start("checkpoint", *places, "--timeout", 1).fails("have no values yet")
             shards[0].signal(signal.SIGTERM)
             shards[0].fails("no worker has brought values for all tensors: run holds none")
             shards[1].ends(0)
