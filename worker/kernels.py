@@ -16,7 +16,7 @@ from common.compiled import compiled_bare, compiled_fast, inlined_fast
 from .lanes import LANES, dots, prefetch
 from .packs import load, partners
 from .scalars import log, stride, weight_of
-from .steps import ADAGRAD, ADAGRAD_ROW, SGD, Pace, Side, step_elementwise, step_together
+from .steps import ADAGRAD, ADAGRAD_ROW, SGD, Pace, Side, step_alone, step_elementwise, step_together
 
 Rows = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -85,13 +85,13 @@ def fetch(one: Side, others: Side, pairs: Pairs, start: int, size: int, span: in
 @compiled_bare
 def train_tile(
     one: Side, others: Side, pairs: Pairs, first: int, groups: Indices, count: int, seed: int, logs: Rows,
-    weights: Rows, pace: Pace, diagonal: bool, images: Any, mirror: bool,
+    weights: Rows, pace: Pace, diagonal: bool, images: Any, apart: bool,
 ) -> tuple[float, float, float]:  # fmt: skip
     """A step on each of the `count` groups of the tile that begins at `first`, in an order that `seed` decides.
 
     `logs` and `weights` belong to the tile. Returns the sums of loss and bias-only loss and the entries covered; each
-    entry stands for `images` of the full matrix (itself and, perhaps, its mirror image), one of a word with itself
-    for one, or none if these are the steps on the mirror images.
+    entry stands for `images` of the full matrix (itself and, perhaps, its mirror image). `apart` leaves out those of a
+    word with itself.
     """
     loss = floor = covered = 0.0
     jump, place = stride(seed, count), seed % count
@@ -103,7 +103,6 @@ def train_tile(
         if place >= count:
             place -= count
         fetch(one, others, pairs, first + groups[place], groups[place + 1] - groups[place], pace.span)
-        share = images
         if size == 8:
             js = partners(pairs, start, 8)
             a, b = step_together(one, others, i, js, load(logs, low, 8), load(weights, low, 8), pace)
@@ -114,17 +113,34 @@ def train_tile(
             js = partners(pairs, start, 2)
             a, b = step_together(one, others, i, js, load(logs, low, 2), load(weights, low, 2), pace)
         else:
-            if diagonal and i == j:
-                if mirror:
-                    continue
-                share = 1.0
+            if apart and diagonal and i == j:
+                continue
             if pace.optimizer == ADAGRAD:
                 a, b = step_elementwise(one, others, i, j, logs[low], weights[low], pace)
             else:
                 a, b = step_together(one, others, i, (j,), load(logs, low, 1), load(weights, low, 1), pace)
-        loss += share * a
-        floor += share * b
-        covered += share * size
+        loss += images * a
+        floor += images * b
+        covered += images * size
+    return loss, floor, covered
+
+
+@compiled_bare
+def train_selves(
+    one: Side, pairs: Pairs, first: int, size: int, logs: Rows, weights: Rows, pace: Pace, times: Any
+) -> tuple[float, float, float]:
+    """A step on each entry of a word with itself, of the `size` from `first` on, where both its roles are one.
+
+    `times` is how often the gradient of one role counts. Returns the same sums as `train_tile`.
+    """
+    loss = floor = covered = 0.0
+    for k in range(size):
+        i = np.int64(pairs[first + k, 0])
+        if i == pairs[first + k, 1]:
+            a, b = step_alone(one, i, logs[k], weights[k], times, pace)
+            loss += a
+            floor += b
+            covered += 1.0
     return loss, floor, covered
 
 
@@ -154,7 +170,8 @@ def train_block(
     `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
     block. `pairs` and `counts` are the block's entries as `plain` gives them; `starts` (tiles + 1,) delimits tiles. A
     stored entry of a symmetric matrix stands for its mirror image too: the same step when the embeddings are tied,
-    otherwise another one with the roles changed, once the tile is through.
+    otherwise another one with the roles changed, once the tile is through. An entry of a tied word with itself has
+    one row in both roles: it is stepped once, in the same proportion, when the others of its tile are.
     """
     loss = floor = covered = 0.0
     power, log_max = np.float32(alpha), np.float32(np.log(x_max))
@@ -185,9 +202,13 @@ def train_block(
         targets_of(counts, first, size, log_max, power, logs, weights)
         walk = seed + 7919 * t
         sums = train_tile(
-            word_a, context_b, pairs, first, groups, count, walk, logs, weights, pace, diagonal, images, False
+            word_a, context_b, pairs, first, groups, count, walk, logs, weights, pace, diagonal, images, tied
         )
         loss, floor, covered = loss + sums[0], floor + sums[1], covered + sums[2]
+        if diagonal and tied:
+            times = np.float32(2) / np.float32(images)
+            sums = train_selves(word_a, pairs, first, size, logs, weights, pace, times)
+            loss, floor, covered = loss + sums[0], floor + sums[1], covered + sums[2]
         if symmetric and not tied:
             sums = train_tile(
                 context_a, word_b, pairs, first, groups, count, walk, logs, weights, pace, diagonal, images, True

@@ -49,8 +49,8 @@ class Pace(NamedTuple):
 def step_together(one: Side, others: Side, i: Any, js: Any, logs: Any, weights: Any, pace: Pace) -> tuple[Any, Any]:
     """A step on row i against the rows `js`, all gradients from the values before it; loss and bias-only loss.
 
-    `js` (a tuple) are distinct and not i; `logs` and `weights` are packs of the same length. For plain SGD and for
-    AdaGrad by row.
+    `js` (a tuple) are distinct, and not i where both sides are the same columns; `logs` and `weights` are packs of the
+    same length. For plain SGD and for AdaGrad by row.
     """
     width, rows_i, rows_j = one.rows.shape[1], one.rows, others.rows
     at = i * width + one.vector
@@ -84,7 +84,7 @@ def step_together(one: Side, others: Side, i: Any, js: Any, logs: Any, weights: 
 
 @inlined_fast
 def step_elementwise(one: Side, others: Side, i: Any, j: Any, log_x: Any, weight: Any, pace: Pace) -> tuple[Any, Any]:
-    """A step on one entry under element-wise AdaGrad; loss and bias-only loss."""
+    """A step on one entry under element-wise AdaGrad, i and j as in `step_together`; loss and bias-only loss."""
     width, rows_i, rows_j = one.rows.shape[1], one.rows, others.rows
     at_i, at_j = i * width + one.vector, j * width + others.vector
     state_i, state_j = i * width + one.state, j * width + others.state
@@ -104,4 +104,37 @@ def step_elementwise(one: Side, others: Side, i: Any, j: Any, log_x: Any, weight
     rows_j[j, others.bias_state] += g * g
     rows_i[i, one.bias] -= pace.rate * g / np.sqrt(rows_i[i, one.bias_state] + TINY)
     rows_j[j, others.bias] -= pace.rate * g / np.sqrt(rows_j[j, others.bias_state] + TINY)
+    return g * residual, weight * floor * floor
+
+
+@inlined_fast
+def step_alone(one: Side, i: Any, log_x: Any, weight: Any, times: Any, pace: Pace) -> tuple[Any, Any]:
+    """A step on the entry of row i with itself, whose two roles are the same columns; loss and bias-only loss.
+
+    `times` is how often the gradient of one role counts.
+    """
+    rows, vector, state = one.rows, one.vector, one.state
+    squares = norm = np.float32(0)
+    for k in range(vector, vector + pace.span):
+        squares += rows[i, k] * rows[i, k]
+    floor = rows[i, one.bias] + rows[i, one.bias] - log_x
+    residual = floor + squares
+    g = weight * residual
+    slope = g * times
+    rate = bias_rate = pace.rate
+    if pace.optimizer != SGD:
+        rows[i, one.bias_state] += slope * slope
+        bias_rate /= np.sqrt(rows[i, one.bias_state] + TINY)
+    if pace.optimizer == ADAGRAD_ROW:
+        rows[i, state] += slope * slope * squares * pace.inverse
+        rate /= np.sqrt(rows[i, state] + TINY)
+    rows[i, one.bias] -= bias_rate * slope
+    for k in range(pace.span):
+        gradient = slope * rows[i, vector + k]
+        if pace.optimizer == ADAGRAD:
+            rows[i, state + k] += gradient * gradient
+            rate = pace.rate / np.sqrt(rows[i, state + k] + TINY)
+        rows[i, vector + k] -= rate * gradient
+        norm += rows[i, vector + k] * rows[i, vector + k]
+    one.norms[i] = norm
     return g * residual, weight * floor * floor
