@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from common import run as runs
 from common.artifacts import write_text_atomically
 from common.errors import ArtifactError, GlovewireError, Interrupted, OutputError, ProcessDied
-from common.settings import to_toml
+from common.settings import to_toml, toml_value
 
 if TYPE_CHECKING:
     from .local import LocalConfig
@@ -86,8 +86,26 @@ def errors_say_what_is_left(run: Path) -> Iterator[None]:
 
 
 def _resolved(config: LocalConfig) -> str:
-    return (
-        to_toml("train", config.options)
-        + f'workers = {config.workers}\nservers = {config.servers}\nstore = "{config.store}"\n'
-        + f"checkpoint-every = {config.checkpoint_every}\nkeep-checkpoints = {config.keep_checkpoints}\n"
-    )
+    """What `train --config` takes back: all that shapes the training, but neither keys nor where processes run."""
+    values = {
+        "workers": config.workers,
+        "servers": config.servers,
+        "store": config.store,
+        "checkpoint-every": config.checkpoint_every,
+        "keep-checkpoints": config.keep_checkpoints,
+        "init": config.init and config.init.resolve(),
+        "watch": [path.resolve() for path in config.watch],
+        "latency": config.latency,
+    }
+    given = {key: value for key, value in values.items() if value not in (None, [], ())}
+    return to_toml("train", config.options) + "".join(_line(key, value) for key, value in given.items())
+
+
+def _line(key: str, value: object) -> str:
+    """A line of TOML, which holds no file name that is not UTF-8."""
+    line = f"{key} = {toml_value(value)}\n"
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return f"# {key} was given, with a name that is not UTF-8\n"
+    return line
