@@ -254,15 +254,16 @@ def to_toml(command: str, config: object) -> str:
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         value = getattr(config, field.name)
         if value is not None:
-            lines.append(f"{field.name.replace('_', '-')} = {_toml(value)}")
+            lines.append(f"{field.name.replace('_', '-')} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A plain value, a path or a list of them as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False)
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # which JSON leaves as it is

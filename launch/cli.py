@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from common.errors import UsageError
 from common.settings import Command, keys_option, require
 from common.training_flags import tell_overruled, training_flags
 
@@ -76,8 +78,10 @@ def train(
     if resume:
         from server.start import saved_options
 
+        _refuse_init()
         options = saved_options(out, training["objective"])
         tell_overruled(options)
+        init = None
         if (done := run.complete(out)) is not None:
             click.echo(f"{out} is complete: nothing is left to train")
             return {**done, "workers": 0, "run": str(out)}
@@ -117,6 +121,12 @@ def train(
         f"mean vector norm {facts['mean_vector_norm']:.3f}\nvectors, metrics and loss.png are in {out}"
     )
     return facts
+
+
+def _refuse_init() -> None:
+    """A resumed run has begun already; a RUN/config.toml that tells of its beginning may be given, though."""
+    if click.get_current_context().get_parameter_source("init") is ParameterSource.COMMANDLINE:
+        raise UsageError("--resume goes on from a checkpoint: it cannot be given with --init")
 
 
 def _misfits(launcher: str, address: str | None, store: str, watch: tuple[Path, ...]) -> list[str]:

@@ -17,15 +17,15 @@ from typing import Any
 
 from common import keys, log
 from common import run as runs
-from common.artifacts import write_text_atomically
 from common.dataset import Dataset
-from common.errors import ArtifactError, GlovewireError, Interrupted, ProcessDied, UsageError
+from common.errors import ProcessDied, UsageError
 from common.interrupts import Signalled
 from common.options import TrainingOptions
-from common.settings import require, to_toml
+from common.settings import require
 from monitor.watch import Watch
 from worker.latency import Latency
 
+from .folder import begun, errors_say_what_is_left
 from .interrupts import signals_end_all
 from .processes import READY_S, Child, Children
 from .supervise import GOODBYE_S, Scored, ServerLost, await_end, end_in_order, until, until_over
@@ -98,44 +98,13 @@ def train(config: LocalConfig) -> dict[str, Any]:
     if config.keys is not None:
         keys.of_server(config.keys)
         keys.of_client(config.keys)
-    if not config.resume:
-        begin(config)
-    with errors_say_what_is_left(config.out):
+    with begun(config), errors_say_what_is_left(config.out):
         if config.store == "server":
             return _run(config)
         from . import hogwild  # compiles kernels, which this process needs for no other store
 
         with signals_end_all():
             return hogwild.train(config, dataset)
-
-
-@contextlib.contextmanager
-def errors_say_what_is_left(run: Path) -> Iterator[None]:
-    """The error of a training that did not come to its end also says what there is of it."""
-    try:
-        yield
-    except (ProcessDied, Interrupted) as error:
-        from server import checkpoint  # brings kernels, which this process needs for nothing else
-
-        left = f"the vectors so far are in {run}" if (run / runs.VECTORS).exists() else "no vectors"
-        with contextlib.suppress(ArtifactError):
-            checkpoint.newest(run)
-            left += ", and --resume goes on from the newest checkpoint"
-        raise type(error)(f"{error}; {left}") from error
-
-
-def begin(config: LocalConfig) -> None:
-    """Make the run folder with its options, or nothing: not where the servers would refuse them."""
-    if config.init is not None:
-        from server import start
-
-        start.vectors_of(config.init, config.options)
-    runs.prepare(config.out)
-    try:
-        write_text_atomically(config.out / runs.CONFIG, _resolved(config))
-    except GlovewireError:
-        config.out.rmdir()
-        raise
 
 
 def _run(config: LocalConfig) -> dict[str, Any]:
@@ -246,14 +215,6 @@ def training_arguments(options: TrainingOptions) -> list[str]:
         else:
             arguments += [f"--{flag}", str(value)]
     return arguments
-
-
-def _resolved(config: LocalConfig) -> str:
-    return (
-        to_toml("train", config.options)
-        + f'workers = {config.workers}\nservers = {config.servers}\nstore = "{config.store}"\n'
-        + f"checkpoint-every = {config.checkpoint_every}\nkeep-checkpoints = {config.keep_checkpoints}\n"
-    )
 
 
 @contextlib.contextmanager

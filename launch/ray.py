@@ -21,8 +21,9 @@ from common import run as runs
 from common.errors import ProcessDied
 from monitor.watch import Watch
 
+from .folder import begun, errors_say_what_is_left
 from .interrupts import signals_end_all
-from .local import LocalConfig, begin, errors_say_what_is_left, facts_of, server_arguments, worker_arguments
+from .local import LocalConfig, facts_of, server_arguments, worker_arguments
 from .processes import READY_S, Child, Children
 
 HOST = "HOST"
@@ -77,9 +78,12 @@ def train(config: LocalConfig, address: str | None) -> dict[str, Any]:
 
     Every machine must find the dataset and the run folder under the same paths.
     """
-    if not config.resume:
-        begin(config)
-    with errors_say_what_is_left(config.out), cluster.connected(address) as ray, signals_end_all():
+    with (
+        cluster.connected(address) as ray,  # first: nothing is made where there is no Ray
+        begun(config),
+        errors_say_what_is_left(config.out),
+        signals_end_all(),
+    ):
         cores = cluster.share_of_cpus(ray, config.servers + config.workers)
         actor = ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=cores, scheduling_strategy="SPREAD")(Role)
         logs, host = config.out.resolve() / "logs", None if address else "127.0.0.1"

@@ -71,6 +71,17 @@ def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow, alone: bytes
     assert flow.vectors("run") == alone
 
 
+def test_a_run_that_goes_on_is_not_resumed_by_another_training(flow: Flow, alone: bytes) -> None:
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 1, "--checkpoint-every", 5, *LASTING)
+    rounds = flow.path("run", "checkpoints")
+    until(lambda: any(rounds.glob("round-*")) or not train.running, "a checkpoint is written")
+    again = flow.start("train", "data", "--out", "run", "--resume", "--quiet", "--workers", 1)
+    again.fails("run run is in use by another glovewire train")
+    train.ends(0)
+    assert flow.path("run", "logs", "server-0.log").read_text().count("event=joined") == 1
+    assert flow.vectors("run") == alone
+
+
 def test_after_an_interruption_while_it_starts(flow: Flow) -> None:
     train = flow.train("run", *LONG)
     until(lambda: flow.path("run", "logs").exists(), "it starts its processes")

@@ -162,6 +162,12 @@ def test_a_wrong_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) 
     refused(["train", "data", "--out", "run"], ["GLOVEWIRE_TRAIN_DIM", "'x'"])
 
 
+def test_a_launcher_that_is_not_installed(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.extras.find_spec", lambda _: None)
+    monkeypatch.chdir(flow.folder)
+    refused(["train", "data", "--out", "run", "--launcher", "ray"], ["needs ray: pip install"], status=1)
+
+
 OUTPUTS = ["file", "data", "file/run", "/proc/run"]
 
 

@@ -128,6 +128,20 @@ def test_the_config_of_a_run_starts_it_again(flow: Flow) -> None:
     ]
 
 
+def test_the_config_of_a_run_also_tells_what_it_began_with(flow: Flow) -> None:
+    how = ["--workers", 1, "--epochs", 5]
+    flow.train("further", *how, "--init", "one", "--latency", "1ms").ends()
+    config = flow.path("further", "config.toml")
+    flow.start("train", "data", "--config", config, "--out", "further-2", "--quiet").ends()
+    assert flow.vectors("further-2") == flow.vectors("further") != flow.vectors("one")
+    assert flow.path("further-2", "config.toml").read_text() == config.read_text()
+    resume = ["train", "data", "--resume", "--quiet", "--out", "further-2"]
+    flow.start(*resume, "--init", "one").fails("cannot be given with --init", status=2)
+    flow.path("further-2", "manifest.json").unlink()
+    flow.start(*resume, "--config", config).ends()
+    assert flow.vectors("further-2") == flow.vectors("further")
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adagrad-row"])
 def test_minibatches_learn_more_than_the_biases(flow: Flow, optimizer: str) -> None:
     how = ["--schedule", "minibatch", "--optimizer", optimizer, "--batch-size", 64, "--lr", 0.05, "--epochs", 30]
