@@ -45,7 +45,13 @@ def wire(**options: Any) -> dict[str, Any]:
 
 @click.command("bench-train", cls=Command)
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.option("--workers", default=2, help="Worker processes; threads of the peer.")
+@click.option(
+    "--workers",
+    default=None,
+    type=int,
+    show_default="2, 1 for --store local by itself",
+    help="Worker processes; threads of the peer.",
+)
 @click.option("--servers", default=1, help="Server shards.")
 @click.option(
     "--store", type=click.Choice(["server", "shared", "local"]), default="server", help="Where parameters live."
@@ -70,15 +76,20 @@ def wire(**options: Any) -> dict[str, Any]:
 @click.option("--analogies", type=click.Path(path_type=Path), help="Analogy questions to score both on.")
 @training_flags
 def train(
-    dataset: Path, workers: int, servers: int, store: str, beside: tuple[str, ...], repeats: int,
+    dataset: Path, workers: int | None, servers: int, store: str, beside: tuple[str, ...], repeats: int,
     peer: Path | None, peer_epochs: int, text: Path | None, similarity: tuple[Path, ...], analogies: Path | None,
     **training: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure training on DATASET: entries a second, processor time and memory of each role, bytes an entry."""
+    from common.errors import UsageError
     from common.options import TrainingOptions
 
     from . import bench_gensim, bench_train
 
+    if text is None and (similarity or analogies):
+        raise UsageError("--similarity and --analogies are what is scored with --peer-gensim: they need it")
+    if workers is None:
+        workers = 1 if store == "local" and not beside and peer is None else 2
     options = TrainingOptions.of_vectors(**training)
     config = bench_train.TrainBenchConfig(dataset, options, store, beside, workers, servers, repeats, peer, peer_epochs)
     if text is not None:

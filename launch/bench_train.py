@@ -54,6 +54,8 @@ class TrainBenchConfig:
                 problems.append(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
         if self.store in self.beside:
             problems.append(f"store {self.store} cannot stand beside itself")
+        if self.store == "local" and self.workers > 1 and not self.beside and self.peer is None:
+            problems.append(f"--store local is one process, and nothing stands beside it: not {self.workers} workers")
         require(problems)
 
 

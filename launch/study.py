@@ -31,6 +31,8 @@ STALENESS: dict[str, dict[str, Any]] = {
     "tensors": {"consistency": "async", "optimizer": "sgd", "learning_rate": 1.0, "epochs": 60, "batch_size": 32},
 }
 """What `study staleness` trains with where nothing else is said."""
+COMPARED = ("batch_size", "consistency", "staleness")
+"""Options of a training that `study staleness` sets itself, from --batch, --mode and --policy."""
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -140,12 +142,15 @@ def staleness(
     from . import crowd
     from . import virtual as without_clock
     from .problems import GloveProblem, problem
-    from .study_staleness import REPORT, StalenessConfig, Subject, run
+    from .staleness_trainings import StalenessConfig
+    from .study_staleness import REPORT, Subject, run
 
     trained = problem(dataset)
     objective = "glove" if isinstance(trained, GloveProblem) else "tensors"
     given = {key: value for key, value in training.items() if _told(ctx, key)}
-    options = TrainingOptions.from_flags(**{**training, "objective": objective, **STALENESS[objective], **given})
+    preset = {name: value for name, value in (ctx.default_map or {}).items() if name in COMPARED}
+    usual = {**STALENESS[objective], **preset}
+    options = TrainingOptions.from_flags(**{**training, "objective": objective, **usual, **given})
     if options.objective != objective:
         raise UsageError(f"{trained.name}: this is not for the objective {options.objective}")
     batches = batches or (options.batch_size,)
@@ -162,5 +167,6 @@ def _told(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
+staleness.params = [flag for flag in staleness.params if flag.name not in COMPARED]
 study.add_command(speedup, "speedup")
 study.add_command(staleness, "staleness")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
@@ -16,84 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from common.artifacts import write_text_atomically
+from common.errors import ArtifactError, OutputError
 from common.measured import surroundings
-from common.modes import POLICIES, Mode
 from common.options import TrainingOptions
-from common.settings import require
 
-from .crowd import Scene, Seen, check
+from .crowd import Scene, Seen
 from .staleness_report import report
+from .staleness_trainings import Method, StalenessConfig, Training, folder
 
 SEEN, FACTS, REPORT = "seen.json", "report.json", "REPORT.md"
-POLICY_DEFAULTS = ("inverse", "hyperbolic:8", "gap", "dc:0.01")
 GOAL_AT = 2 / 3
 """The goal is the loss that plain asynchronous training at its best rate has after so much of its entries."""
 AROUND_S = 7.0
 """What a training with real processes takes beside itself on a busy machine: its start and its end."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """One way to train: what differs from the study's options."""
-
-    title: str
-    consistency: str = "async"
-    staleness: str = "none"
-    alone: bool = False
-    only_share: float = 0.0
-
-
-@dataclass(frozen=True)
-class StalenessConfig:
-    """Options of `glovewire study staleness`; `shares` are the fractions of the learning rate that are tried."""
-
-    out: Path
-    options: TrainingOptions
-    workers: tuple[int, ...] = (16,)
-    batch_sizes: tuple[int, ...] = (2048,)
-    latencies: tuple[str, ...] = ("pareto:100ms",)
-    policies: tuple[str, ...] = POLICY_DEFAULTS
-    modes: tuple[str, ...] = ("sync",)
-    shares: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.125)
-    seeds: int = 3
-    seconds: float = 15.0
-    goal: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
-        problems = [problem for scene in self.scenes() for problem in check(scene)]
-        if not 1 <= self.seeds <= 100:
-            problems.append(f"seeds must be between 1 and 100, not {self.seeds}")
-        if not self.shares or not all(0 < share <= 1 for share in self.shares):
-            problems.append("rates are tried at fractions of the learning rate above 0, up to 1")
-        require(list(dict.fromkeys(problems)))
-        for policy in self.policies:
-            Mode.parse(policy, POLICIES)
-
-    def scenes(self) -> list[Scene]:
-        """Every number of workers with every latency."""
-        return [Scene(n, (latency,), self.seconds) for n in self.workers for latency in self.latencies]
-
-    def methods(self, workers: int) -> list[Method]:
-        """Baseline, modes, plain asynchronous training, the honest control, and every policy."""
-        control = Method(f"async, rate / {workers}", only_share=1 / workers)
-        found = [
-            Method("one worker", alone=True),
-            *(Method(mode, mode) for mode in self.modes),
-            Method("async"),
-            control,
-        ]
-        return found + [Method(policy, staleness=policy) for policy in self.policies]
-
-    @property
-    def trainings(self) -> int:
-        """How many there are if of no method a further seed diverges at its best rate."""
-        each = [len(self.shares_of(m)) + self.seeds - 1 for m in self.methods(1)]
-        return sum(each) * len(self.scenes()) * len(self.batch_sizes)
-
-    def shares_of(self, method: Method) -> tuple[float, ...]:
-        """The fractions of the learning rate at which a method is tried."""
-        return (method.only_share,) if method.only_share else self.shares
 
 
 @dataclass(frozen=True)
@@ -115,9 +51,16 @@ Watch = Callable[[TrainingOptions, Scene, Path], Seen]
 
 
 def run(config: StalenessConfig, watch: Watch, what: Subject, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Train everything, write table and pictures; returns the facts."""
+    """Train everything, write table and pictures; returns the facts.
+
+    Raises OutputError or ArtifactError, before anything is made, for what is in the way or damaged.
+    """
     before = surroundings()
-    config.out.mkdir(parents=True, exist_ok=True)
+    try:
+        _check_what_is_there(config)
+        config.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"study {config.out} cannot be written: {error.strerror or error}") from error
     tell(_announced(config, what))
     study = _Study(config, watch, what, tell)
     settings = [study.setting(scene, batch) for scene in config.scenes() for batch in config.batch_sizes]
@@ -134,6 +77,17 @@ def run(config: StalenessConfig, watch: Watch, what: Subject, tell: Callable[[st
     write_text_atomically(config.out / FACTS, json.dumps(result, indent=1) + "\n")
     write_text_atomically(config.out / REPORT, report(result, config.out))
     return result
+
+
+def _check_what_is_there(config: StalenessConfig) -> None:
+    for place in dict.fromkeys(training.place(config) for training in config.possible()):
+        for above in (place, *place.parents):
+            if above.exists() and not above.is_dir():
+                raise OutputError(f"study {config.out} cannot be written: {above} is not a folder")
+        if (place / SEEN).exists():
+            _read(place / SEEN)
+    if config.out.exists() and not os.access(config.out, os.W_OK | os.X_OK):
+        raise OutputError(f"study {config.out} cannot be written: no permission")
 
 
 def _announced(config: StalenessConfig, what: Subject) -> str:
@@ -158,23 +112,16 @@ class _Study:
 
     def setting(self, scene: Scene, batch: int) -> dict[str, Any]:
         """All methods in one scene with one size of batches."""
-        folder = f"{scene.workers}-workers-batch-{batch}-{_plain(scene.latency[0])}"
-        rows = [self._row(method, scene, batch, folder) for method in self._config.methods(scene.workers)]
+        rows = [self._row(method, scene, batch) for method in self._config.methods(scene.workers)]
         setting = {"workers": scene.workers, "batch_size": batch, "latency": scene.latency[0], "methods": rows}
-        return {**setting, "goal": self._config.goal or _goal(rows), "folder": folder}
+        return {**setting, "goal": self._config.goal or _goal(rows), "folder": folder(scene, batch)}
 
-    def _row(self, method: Method, scene: Scene, batch: int, folder: str) -> dict[str, Any]:
+    def _row(self, method: Method, scene: Scene, batch: int) -> dict[str, Any]:
         """One method at every rate, and with every seed at the best at which none diverges."""
-        options, place = self._config.options, self._config.out / folder / _plain(method.title)
-        there = dataclasses.replace(scene, workers=1) if method.alone else scene
+        options = self._config.options
 
         def seen(share: float, seed: int) -> Seen:
-            rate = options.learning_rate * share
-            own = dataclasses.replace(
-                options, learning_rate=rate, seed=options.seed + seed, batch_size=batch,
-                consistency=method.consistency, staleness=method.staleness,
-            )  # fmt: skip
-            return self._once(own, there, place / f"rate-{rate:g}-seed-{seed}")
+            return self._once(Training(scene, batch, method, share, seed))
 
         shares = self._config.shares_of(method)
         tried = {share: seen(share, 0) for share in shares}
@@ -191,12 +138,17 @@ class _Study:
             "runs": [one.as_json() for one in runs],
         }
 
-    def _once(self, options: TrainingOptions, scene: Scene, place: Path) -> Seen:
+    def _once(self, training: Training) -> Seen:
         """One training, unless it is on disk; what was cut short, or done in another way, is done anew."""
+        options, place, scene = training.options(self._config), training.place(self._config), training.scene
+        if training.method.alone:
+            scene = dataclasses.replace(scene, workers=1)
         self._asked.add(place)
         found, told = place / SEEN, self._told(options, scene)
-        if found.exists() and (before := json.loads(found.read_text(encoding="utf-8")))["told"] == told:
-            return Seen(**before["seen"])
+        if found.exists():
+            before, seen = _read(found)
+            if before == told:
+                return seen
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         seen = self._watch(options, scene, place)
@@ -214,6 +166,21 @@ class _Study:
         return {"what": what, "scene": there, "options": options.as_message()}
 
 
+def _read(found: Path) -> tuple[Any, Seen]:
+    """What a training was told, and what was seen of it; ArtifactError unless the file is whole."""
+    try:
+        whole = json.loads(found.read_text(encoding="utf-8"))
+        told, seen = whole["told"], Seen(**whole["seen"])
+        counts = (*seen.staleness.values(), *seen.row_ages.values())
+        lengths = {len(seen.t), len(seen.gradients), len(seen.loss)}
+        numbers = all(type(one) in (int, float) for one in (*seen.t, *seen.gradients, *seen.loss, *counts))
+        if len(lengths) > 1 or 0 in lengths or not numbers:
+            raise ValueError("its figures are not whole")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{found} is damaged ({error}): without it that training is done again") from error
+    return told, seen
+
+
 def _goal(rows: Sequence[dict[str, Any]]) -> float:
     """The loss of plain asynchronous training after GOAL_AT of its entries, the median over seeds."""
     plain = next(row for row in rows if row["method"] == "async")
@@ -226,8 +193,3 @@ def _goal(rows: Sequence[dict[str, Any]]) -> float:
 
 def _ending(seen: Seen) -> str:
     return "diverged" if seen.ended == "diverged" else f"{seen.loss[-1]:.4f}"
-
-
-def _plain(text: str) -> str:
-    """A name for a folder."""
-    return "".join(c if c.isalnum() or c in ".-" else "-" for c in text).replace("--", "-").strip("-")

@@ -64,10 +64,8 @@ def test_the_wire_is_measured_and_every_push_counted() -> None:
 @pytest.mark.parametrize("store", ["server", "local"])
 def test_training_is_measured_for_each_role(tmp_path: Path, store: str) -> None:
     random_dataset(tmp_path / "data", size=40)
-    workers = 1 if store == "local" else 2
-    result = result_of(
-        "train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 3, "--store", store, "--workers", workers
-    )
+    result = result_of("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 3, "--store", store)
+    assert result["workers"] == (1 if store == "local" else 2)
     roles = {"server", "worker"} if store == "server" else {"worker"}
     assert {"server", "worker"} & result.keys() - {"options"} == roles
     for role in roles:
@@ -138,6 +136,9 @@ def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
         (("wire", "--seconds", 0), "seconds must be between"),
         (("train", "DATA", "--repeats", 0), "repeats must be at least 1"),
         (("train", "DATA", "--peer", "nowhere"), "build Stanford's GloVe there first"),
+        (("train", "DATA", "--store", "local", "--workers", 2), "--store local is one process"),
+        (("train", "DATA", "--similarity", "nosuch"), "what is scored with --peer-gensim"),
+        (("train", "DATA", "--analogies", "nosuch"), "what is scored with --peer-gensim"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: tuple[object, ...], complaint: str) -> None:

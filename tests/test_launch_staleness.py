@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from click.testing import CliRunner
 from handmade import HARD_TO_DRAW, random_dataset
 from processes import Flow
 
-from common.errors import ArtifactError, ProcessDied, UsageError
+from common.errors import ArtifactError, OutputError, ProcessDied, UsageError
 from common.options import TrainingOptions
 from launch import crowd, study_staleness
 from launch.crowd import Scene, Seen
 from launch.problems import ImageProblem, problem
 from launch.staleness_report import time_to, verdict
-from launch.study_staleness import StalenessConfig, run
+from launch.staleness_trainings import StalenessConfig
+from launch.study import study
+from launch.study_staleness import run
 from launch.virtual import watch
 
 LONG_S = 110.0
@@ -83,12 +86,63 @@ def test_a_goal_that_was_had_before_any_training_compares_nobody() -> None:
         ({"seconds": 0.0}, "seconds must be a positive number"),
         ({"seeds": 0}, "seeds must be between 1 and 100"),
         ({"shares": (2.0,)}, "fractions of the learning rate above 0, up to 1"),
-        ({"policies": ("magic",)}, "must be one of none, inverse"),
+        ({"policies": ("magic",)}, "policy must be one of none, inverse"),
+        ({"modes": ("sync", "bogus")}, "mode must be one of async, sync, ssp:S, softsync:N, not 'bogus'"),
+        ({"batch_sizes": (32, 0)}, "batch-size must be between 1 and"),
+        ({"goal": float("nan")}, "goal must be a loss, or 0 for that of async, not nan"),
+        ({"goal": -1.0}, "goal must be a loss, or 0 for that of async, not -1"),
+        ({"workers": ()}, "workers, batch and latency need at least one value each"),
+        ({"options": TrainingOptions()}, "by minibatches: it needs no blocks"),
+        ({"options": replace(OPTIONS, consistency="sync", backup=1)}, "backup drops the slowest gradients"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, options: dict[str, object], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        StalenessConfig(tmp_path, OPTIONS, **options)  # type: ignore[arg-type]
+        StalenessConfig(tmp_path, **{"options": OPTIONS, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("flag", ["--batch-size", "--consistency", "--staleness"])
+def test_what_the_study_sets_itself_is_no_option(tmp_path: Path, flag: str) -> None:
+    done = CliRunner().invoke(study, ["staleness", "digits", "--out", str(tmp_path / "out"), flag, "1"])
+    assert done.exit_code == 2
+    assert f"no such option '{flag}'" in done.stderr.lower()
+
+
+def never(options: TrainingOptions, scene: Scene, place: Path) -> Seen:
+    raise AssertionError(f"{options}, {scene}: {place} is trained")
+
+
+SEEN = {"t": [0.0], "gradients": [0], "loss": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("", None, "{} cannot be written: .* is not a folder"),
+        ("2-workers-batch-32-0ms", None, "{} cannot be written: .*0ms is not a folder"),
+        ("seen.json", '{"told": ', "seen.json is damaged"),
+        ("seen.json", "[]", "seen.json is damaged"),
+        ("seen.json", json.dumps({"seen": SEEN}), "seen.json is damaged"),
+        ("seen.json", json.dumps({"told": {}, "seen": {**SEEN, "more": 1}}), "seen.json is damaged"),
+        ("seen.json", json.dumps({"told": {}, "seen": {**SEEN, "loss": []}}), "seen.json is damaged"),
+        ("seen.json", json.dumps({"told": {}, "seen": {**SEEN, "t": ["0"]}}), "seen.json is damaged"),
+    ],
+)
+def test_what_is_in_the_way_or_damaged_is_told_before_anything_is_trained(
+    tmp_path: Path, name: str, text: str | None, complaint: str
+) -> None:
+    out = tmp_path / "out"
+    place = out / "2-workers-batch-32-0ms" / "inverse" / "rate-0.4-seed-0"
+    found = place / name if text is not None else out / name
+    found.parent.mkdir(parents=True, exist_ok=True)
+    found.write_text(text or "in the way")
+    config = StalenessConfig(
+        out, replace(OPTIONS, learning_rate=0.4), workers=(2,), batch_sizes=(32,), latencies=("0ms",), seeds=1
+    )
+    before, told = set(tmp_path.rglob("*")), list[str]()
+    with pytest.raises((ArtifactError, OutputError), match=complaint.format(out)):
+        run(config, never, study_staleness.Subject("noise", "images", virtual=True), told.append)
+    assert (set(tmp_path.rglob("*")), told) == (before, [])
 
 
 def test_the_control_is_the_largest_rate_divided_by_the_workers(tmp_path: Path) -> None:
