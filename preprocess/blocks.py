@@ -6,7 +6,6 @@ is read here, in order, and travels inside the block. Here lines are found and c
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import lzma
 import zlib
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import IO, Literal, cast
 
 from common.errors import CorpusError
+
+from .compressed import unpacked
 
 Form = Literal["text", "jsonl", "parquet", "items"]
 BLOCK_BYTES = 8 << 20
@@ -99,10 +100,8 @@ def opened(file: File) -> IO[bytes]:
     """The file's content, decompressed as it is read."""
     if file.compression == ".gz":
         return cast(IO[bytes], gzip.open(file.path, "rb"))
-    if file.compression == ".bz2":
-        return bz2.open(file.path, "rb")
-    if file.compression == ".xz":
-        return lzma.open(file.path, "rb")
+    if file.compression in (".bz2", ".xz"):
+        return unpacked(file.path, file.compression)
     if file.compression == ".zst":
         import pyarrow as pa
 
