@@ -41,6 +41,7 @@ def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
 def _head(path: Path, kind: str, manifest: Manifest | None, *, verified: bool = False) -> dict[str, Any]:
     head: dict[str, Any] = {"path": str(path), "kind": kind}
     if manifest is not None:
+        _require_counts(path, manifest.facts)
         files = {name: int(entry["bytes"]) for name, entry in manifest.files.items()}
         head |= {"schema": manifest.schema, "checksum": manifest.checksum, "verified": verified}
         head |= {"bytes": sum(files.values()), "files": files}
@@ -52,7 +53,7 @@ def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
     words, facts = len(opened.words), dict(opened.manifest.facts)
     known = {
         "vocabulary": words,
-        "tokens": int(facts.get("tokens", opened.counts.sum())),
+        "tokens": facts.get("tokens", int(opened.counts.sum())),
         "tokens_in_vocabulary": int(opened.counts.sum()),
         "entries": opened.total_entries,
         "stored_entries": len(opened.entries),
@@ -133,6 +134,14 @@ def _other(path: Path, kind: str, *, verify: bool) -> dict[str, Any]:
         raise ArtifactError(f"{path / MANIFEST} names no schema version")
     manifest = Manifest.load(path, kind, schema, verify=verify)
     return _head(path, kind, manifest, verified=verify) | {"facts": dict(manifest.facts)}
+
+
+def _require_counts(path: Path, facts: Mapping[str, Any]) -> None:
+    """ArtifactError where a fact that is a whole number in every artifact is something else."""
+    for name, value in facts.items():
+        counts = name == "tokens" or name.startswith("bytes_")
+        if counts and not (type(value) is int and 0 <= value < 1 << 63):
+            raise ArtifactError(f"{path / MANIFEST} is damaged: {name!r} is {str(value)[:40]!r}, not a whole number")
 
 
 def _without(facts: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
