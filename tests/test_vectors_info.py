@@ -65,6 +65,24 @@ def test_run_in_training_and_finished(tmp_path: Path) -> None:
     assert not any(label in text for label in ("row ages", "last sample"))
 
 
+@pytest.mark.parametrize(
+    ("config", "reason", "state"),
+    [
+        ("[train]\nepochs = 3000\n", "stopped", "stopped after 70 of 3000 epochs"),
+        ("[train]\nepochs = 3000\n", "complete", "finished"),
+        ("[train]\ndim = 4\n", "asked", "stopped before the end"),
+        ("no toml", "stopped", "stopped before the end"),
+    ],
+)
+def test_a_run_that_was_cut_short_says_so(tmp_path: Path, config: str, reason: str, state: str) -> None:
+    run = runs.prepare(tmp_path / "run")
+    (run / runs.CONFIG).write_text(config)
+    runs.write_vectors(run, ["a", "b"], np.eye(2), {"epochs": 70, "reason": reason})
+    text, found = ask(run)
+    assert found["state"] == state
+    assert state in text
+
+
 def test_anything_else_shows_its_facts_and_files(tmp_path: Path) -> None:
     with writing(tmp_path / "c", "checkpoint", 3, {"epoch": 4, "rows": 20_000}) as scratch:
         (scratch / "rows.npy").write_bytes(b"x" * 2500)

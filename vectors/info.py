@@ -16,7 +16,8 @@ import numpy as np
 from common import dataset as datasets
 from common import run as runs
 from common.artifacts import MANIFEST, Manifest, peek_kind
-from common.errors import ArtifactError
+from common.errors import ArtifactError, UsageError
+from common.settings import read_toml
 
 _ENTRIES_AT_ONCE = 1 << 22
 _ROWS_AT_ONCE = 8192
@@ -93,9 +94,26 @@ def _block_sizes(opened: datasets.Dataset) -> dict[str, int]:
 def _run(path: Path, *, verify: bool) -> dict[str, Any]:
     loaded = runs.load_vectors(path, verify=verify)
     manifest = Manifest.load(path, runs.KIND, runs.SCHEMA, verify=False)
-    known = {"state": "finished", "words": len(loaded.words), "dim": loaded.dim, "mean_norm": _mean_norm(loaded)}
+    known = {
+        "state": _state(path, loaded.facts),
+        "words": len(loaded.words),
+        "dim": loaded.dim,
+        "mean_norm": _mean_norm(loaded),
+    }
     facts = _without(loaded.facts, known)
     return _head(path, "run", manifest, verified=verify) | known | _progress(path) | {"facts": facts}
+
+
+def _state(path: Path, facts: Mapping[str, Any]) -> str:
+    """How the run ended, and how far it came if it was to go on."""
+    if facts.get("reason", "complete") == "complete":
+        return "finished"
+    try:
+        tables = read_toml(path / runs.CONFIG).values()
+    except UsageError:  # no part of the artifact: it may be gone
+        tables = {}.values()
+    asked = [table["epochs"] for table in tables if isinstance(table, dict) and type(table.get("epochs")) is int]
+    return f"stopped after {facts.get('epochs')} of {asked[0]} epochs" if asked else "stopped before the end"
 
 
 def _mean_norm(loaded: runs.Vectors) -> float:
