@@ -110,7 +110,7 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     if run.is_dir() and not (run / MANIFEST).exists() and is_run(run):
         raise ArtifactError(f"training has not finished: {run} has no vectors yet")
     if (kind := peek_kind(run)) != KIND:
-        raise ArtifactError(f"{run} is a {kind}, not a run with vectors")
+        raise ArtifactError(f"{run} holds {kind}, and a run with vectors is needed here")
     manifest = Manifest.load(run, KIND, SCHEMA, verify=verify)
     try:
         words = tuple((run / VOCABULARY).read_bytes().decode().split("\n")[:-1])

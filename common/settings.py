@@ -69,6 +69,19 @@ def one_line_refusals() -> Iterator[None]:
         raise WrongUsage(error) from error
 
 
+class _NamedPath(click.Path):
+    """A path that is not empty: an unset variable of the shell would mean the current folder."""
+
+    def __init__(self, path: click.Path) -> None:
+        vars(self).update(vars(path))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does it; BadParameter for an empty path."""
+        if value == "":
+            self.fail("an empty path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Command(click.Command):
     """A click command with the house rules; see the module's docstring."""
 
@@ -92,6 +105,8 @@ class Command(click.Command):
             click.Option(["--json", "as_json"], is_flag=True, help="Make the last line of stdout one JSON object.")
         )
         for option in self.params:
+            if isinstance(option.type, click.Path):
+                option.type = _NamedPath(option.type)
             if isinstance(option, click.Option):
                 option.show_envvar = True
                 option.envvar = option.envvar or variable(str(self.name), name(option))

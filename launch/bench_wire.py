@@ -17,6 +17,7 @@ from typing import Any
 from common.allocation import keep_buffers, settle
 from common.measured import surroundings
 from common.options import TrainingOptions
+from common.rows import RowLayout
 from common.settings import require
 
 from .bench_server import served
@@ -30,6 +31,8 @@ ROW: dict[str, Any] = {
 """What a row holds does not follow the defaults of training, so that figures of different versions compare; and the
 training is so long that the server does not take it for complete."""
 WARM_S = 0.3
+MOST_ROWS, MOST_BYTES = 4_000_000, 8 << 30
+"""Of a table; there are two, one of them behind an encrypted connection."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,20 @@ class WireConfig:
             problems.append(f"rows in a message must be between 1 and the table's {self.rows}")
         if self.rows < NULL_ROWS:
             problems.append(f"rows must be at least {NULL_ROWS}, not {self.rows}")
+        if not 0 <= self.seed < 1 << 64:
+            problems.append(f"seed must be between 0 and 2^64 - 1, not {self.seed}")
+        if not 1 <= self.dim <= 4096:
+            problems.append(f"dim must be between 1 and 4096, not {self.dim}")
+        elif self.rows > (most := min(MOST_ROWS, MOST_BYTES // (4 * RowLayout.of(self.options).width))):
+            problems.append(f"rows must be at most {most:,} of {self.dim} numbers, not {self.rows:,}")
         if not all(1 <= window <= 64 for window in self.windows):
             problems.append("windows must be between 1 and 64 messages")
         require(problems)
+
+    @property
+    def options(self) -> TrainingOptions:
+        """Those of the server and of its worker."""
+        return TrainingOptions(**ROW, dim=self.dim)
 
 
 def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -66,9 +80,9 @@ def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
     settle()
     before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
-        options = TrainingOptions(**ROW, dim=config.dim)
         plain, secret = (
-            served(Path(folder, name), config.rows, options, encrypted=name == "secret") for name in ("plain", "secret")
+            served(Path(folder, name), config.rows, config.options, encrypted=name == "secret")
+            for name in ("plain", "secret")
         )
         with plain as (store, server), secret as others:
             most = max(config.sizes)

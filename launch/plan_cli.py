@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from common.dataset import MAX_PARTITION_ROWS
 from common.errors import UsageError
 from common.settings import Command, require
 
@@ -26,6 +27,11 @@ SERVED_PER_S = 1.5e9
 BUFFER_BYTES = 4 << 20
 """What Linux lets a sender keep without an answer unless it is told otherwise (net.ipv4.tcp_wmem)."""
 WORDS = 32_000
+MOST_WORDS = 4_000_000
+"""As `glovewire preprocess` has it."""
+MOST_PARTITIONS = 256
+"""Pairs of these are minutes of computing; of more it would be hours."""
+SLOWEST_BIT_S, FASTEST_BIT_S = 1e3, 1e15
 MEASURE_S = 0.5
 SAMPLE_ROWS = 4096
 SAMPLE_DENSITY = 0.055
@@ -95,7 +101,7 @@ def plan(
     words = WORDS if words is None else words
     partitions = default_partitions(words) if partitions is None else partitions
     link = bytes_per_second(bandwidth)
-    require(_problems(entries, words, partitions, workers, servers, round_trip, kernel_rate))
+    require(_problems(entries, words, partitions, workers, servers, round_trip, kernel_rate, epochs))
     cluster = Cluster(
         int(entries or 0), words, RowLayout.of(options).width * 4, partitions, workers, servers or 1,
         kernel_rate or measured_rate(options), link, SERVED_PER_S, round_trip / 1e3,
@@ -134,9 +140,10 @@ def plan(
 def bytes_per_second(bandwidth: str) -> float:
     """`100Mbit` as bytes a second; UsageError for anything else."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT])bit(?:/s)?", bandwidth, re.IGNORECASE)
-    if found is None or not float(found[1]):
-        raise UsageError(f"bandwidth must look like 100Mbit or 10Gbit, not {bandwidth!r}")
-    return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[found[2].lower()] / 8
+    bits = float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[found[2].lower()] if found else 0.0
+    if not SLOWEST_BIT_S <= bits <= FASTEST_BIT_S:
+        raise UsageError(f"bandwidth must look like 100Mbit or 10Gbit, from 1kbit to 1000Tbit, not {bandwidth!r}")
+    return bits / 8
 
 
 def measured_rate(options: TrainingOptions) -> float:
@@ -171,17 +178,26 @@ def measured_rate(options: TrainingOptions) -> float:
 
 def _problems(
     entries: float | None, words: int, partitions: int, workers: int, servers: int | None, round_trip: float,
-    kernel_rate: float | None,
+    kernel_rate: float | None, epochs: int,
 ) -> list[str]:  # fmt: skip
+    """What no cluster has, or what the model would play through for hours; nan is in no range."""
     checks = {
-        "give a DATASET, or --entries": entries is not None and entries >= 1,
-        f"words must be at least 2, not {words}": words >= 2,
-        f"partitions must be between 1 and the number of words, not {partitions}": 1 <= partitions <= words,
-        f"workers must be between 1 and 10,000, not {workers}": 1 <= workers <= 10_000,
-        f"servers must be between 1 and the number of words, not {servers}": servers is None or 1 <= servers <= words,
-        f"round-trip must be at least 0 milliseconds, not {round_trip}": round_trip >= 0,
-        f"kernel-rate must be positive, not {kernel_rate}": kernel_rate is None or kernel_rate > 0,
+        "give a DATASET, or --entries": entries is not None,
+        f"entries must be between 1 and 1e15, not {entries}": entries is None or 1 <= entries <= 1e15,
+        f"words must be between 2 and {MOST_WORDS:,}, not {words}": 2 <= words <= MOST_WORDS,
+        f"workers must be between 1 and 1,000, not {workers}": 1 <= workers <= 1_000,
+        f"round-trip must be between 0 and 60,000 milliseconds, not {round_trip}": 0 <= round_trip <= 60_000,
+        f"kernel-rate must be between 1 and 1e12 entries a second, not {kernel_rate}": kernel_rate is None
+        or 1 <= kernel_rate <= 1e12,
+        f"epochs must be between 1 and 1,000,000, not {epochs}": 1 <= epochs <= 1_000_000,
     }
+    if 2 <= words <= MOST_WORDS:
+        fewest, most = -(-words // MAX_PARTITION_ROWS), min(words, MOST_PARTITIONS)
+        checks |= {
+            f"partitions must be between {fewest} and {most} for {words:,} words, not {partitions}: "
+            "the model plays every pair of them through": fewest <= partitions <= most,
+            f"servers must be between 1 and {most}, not {servers}": servers is None or 1 <= servers <= most,
+        }
     return [problem for problem, fine in checks.items() if not fine]
 
 

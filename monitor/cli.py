@@ -6,6 +6,7 @@ interrupting it ends nothing but itself.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -27,6 +28,13 @@ STEP_S = 0.2
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
+def _no_nan(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """BadParameter for nan, which no wait reaches."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is not a number of seconds")
+    return value
+
+
 @click.command("monitor", cls=Command)
 @click.argument("addresses", nargs=-1, metavar="tcp://HOST:PORT...")
 @click.option("--web", type=click.IntRange(0, 65535), metavar="PORT", help="Serve a live dashboard until Ctrl-C.")
@@ -35,6 +43,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.FloatRange(min=0),
     metavar="SECONDS",
     show_default="until Ctrl-C",
+    callback=_no_nan,
     help="End --web so long after the run.",
 )
 @click.option("--host", default="127.0.0.1", help="Where --web and --prometheus listen; 0.0.0.0 is everywhere.")

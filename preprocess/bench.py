@@ -35,8 +35,8 @@ _LONGEST_LINE = 1 << 28
 @click.option("--window", default=5, help="Longest distance of a pair.")
 @click.option("--processes", type=int, show_default="cores", help="Worker processes.")
 @click.option("--memory", default="4GB", help="For all processes together; the peer gets as much.")
-@click.option("--runs", default=1, help="Runs of each; the fastest counts.")
-@click.option("--sample", default=20_000, help="Lines for the comparison of tokenisers.")
+@click.option("--runs", type=click.IntRange(min=1), default=1, help="Runs of each; the fastest counts.")
+@click.option("--sample", type=click.IntRange(min=1), default=20_000, help="Lines for the comparison of tokenisers.")
 @click.option("--peer", type=click.Path(path_type=Path, exists=True, file_okay=False), help="A built Stanford GloVe.")
 def command(
     corpus: Path,

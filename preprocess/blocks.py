@@ -6,7 +6,6 @@ is read here, in order, and travels inside the block. Here lines are found and c
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import lzma
 import zlib
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import IO, Literal, cast
 
 from common.errors import CorpusError
+
+from .compressed import unpacked
 
 Form = Literal["text", "jsonl", "parquet", "items"]
 # What a process tokenises before it looks at its memory: text without a word twice takes about ten times its size.
@@ -100,10 +101,8 @@ def opened(file: File) -> IO[bytes]:
     """The file's content, decompressed as it is read."""
     if file.compression == ".gz":
         return cast(IO[bytes], gzip.open(file.path, "rb"))
-    if file.compression == ".bz2":
-        return bz2.open(file.path, "rb")
-    if file.compression == ".xz":
-        return lzma.open(file.path, "rb")
+    if file.compression in (".bz2", ".xz"):
+        return unpacked(file.path, file.compression)
     if file.compression == ".zst":
         import pyarrow as pa
 

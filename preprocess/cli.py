@@ -28,7 +28,7 @@ def _memory(_: click.Context, __: click.Parameter, value: str) -> int:
 
 
 @click.command("preprocess", cls=Command)
-@click.argument("corpus", nargs=-1)
+@click.argument("corpus", nargs=-1, type=click.Path())
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The dataset: a new folder.")
 @click.option("--vocab-size", default=32_000, help="Keep the most frequent words, this many.")
 @click.option("--min-count", default=1, help="Keep only words that come at least this often.")

@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from handmade import random_dataset
 from processes import PROGRAM, Flow
 
 from common.errors import UsageError
 from launch.plan import LINK_SHARE, Cluster, forecast, partitions_advised, servers_needed
-from launch.plan_cli import bytes_per_second
+from launch.plan_cli import bytes_per_second, plan
 
 FAST = 1e15
 """Bytes a second that hold nobody up."""
@@ -84,7 +85,7 @@ def test_rates_are_bits(text: str, bytes_a_second: float) -> None:
     assert bytes_per_second(text) == bytes_a_second
 
 
-@pytest.mark.parametrize("text", ["100", "fast", "0Mbit", "-1Gbit", "1GB"])
+@pytest.mark.parametrize("text", ["100", "fast", "0Mbit", "-1Gbit", "1GB", "0.1kbit", "9999Tbit", "9" * 400 + "Gbit"])
 def test_other_rates_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="100Mbit"):
         bytes_per_second(text)
@@ -110,6 +111,40 @@ def test_the_command(tmp_path: Path) -> None:
         flow.start("plan", "--entries", 1e6, "--dim", 16).ends(0)  # measures this machine
 
 
+def refused(*arguments: str) -> str:
+    outcome = CliRunner().invoke(plan, ["--kernel-rate", "1e6", *arguments])
+    assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1), outcome.output
+    return outcome.stderr
+
+
+@pytest.mark.parametrize("entries", ["inf", "nan", "0", "-5", "1e300"])
+def test_entries_that_cannot_be_are_named(entries: str) -> None:
+    said = refused("--entries", entries)
+    assert "entries must be between 1 and 1e15, not " in said
+    assert "give a DATASET" not in said
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--round-trip", ["inf", "nan", "-1"]),
+        ("--kernel-rate", ["1e-310", "inf", "nan", "0"]),
+        ("--words", ["10000000000000000000000000", "99999999999", "-4"]),
+        ("--epochs", ["-3", "0", "1" + "0" * 400]),
+        ("--workers", ["0", "10000"]),
+        ("--servers", ["0", "257"]),
+        ("--partitions", ["0", "257"]),
+        ("--words", ["4000000"]),
+    ],
+)
+def test_numbers_that_no_cluster_has_or_that_take_hours_are_refused(option: str, values: list[str]) -> None:
+    for value in values:
+        about = "partitions" if value == "4000000" else option[2:]
+        said = refused("--entries", "1e9", option, value)
+        assert said.startswith(f"error: {about} must be between "), said
+        assert ";" not in said
+
+
 def test_partitions_that_are_given_count_before_those_of_the_dataset(tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)  # 3 partitions
     with Flow(tmp_path) as flow:
@@ -117,12 +152,12 @@ def test_partitions_that_are_given_count_before_those_of_the_dataset(tmp_path: P
         assert "40 words in 3 partitions" in plan.out
         other = flow.run("plan", "data", "--kernel-rate", 1e6, "--partitions", 8)
         assert "40 words in 8 partitions" in other.out
-        flow.start("plan", "data", "--partitions", 41).fails("between 1 and the number of words, not 41", status=2)
+        flow.start("plan", "data", "--partitions", 41).fails("between 1 and 40 for 40 words, not 41", status=2)
 
 
 def test_what_a_dataset_tells_is_not_said_twice(tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)
     with Flow(tmp_path) as flow:
         flow.start("plan", "data", "--words", 32_000).fails("a DATASET tells its words: leave out --words", status=2)
-        refused = flow.start("plan", "data", "--words", 1, "--entries", 1e9)
-        refused.fails("a DATASET tells its words and entries: leave out --words and --entries", status=2)
+        twice = flow.start("plan", "data", "--words", 1, "--entries", 1e9)
+        twice.fails("a DATASET tells its words and entries: leave out --words and --entries", status=2)

@@ -147,3 +147,9 @@ def test_the_example_of_a_subscriber_runs(tmp_path: Path) -> None:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "12,345 entries  loss 0.5000" in out
+
+
+def test_a_wait_of_nan_is_refused() -> None:
+    refused = CliRunner().invoke(monitor, ["--replay", "no such run", "--web", "0", "--linger", "nan"])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
+    assert "nan is not a number of seconds" in refused.stderr

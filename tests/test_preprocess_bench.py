@@ -50,6 +50,15 @@ def test_a_compressed_corpus_is_read_as_text_and_what_is_none_is_refused(tmp_pat
         assert why in refused.stderr
 
 
+def test_no_runs_and_no_lines_are_refused_before_any_work(tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text(TEXT)
+    for option in ("--runs", "--sample"):
+        refused = CliRunner().invoke(bench.command, [str(corpus), option, "0"])
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
+        assert option in refused.stderr
+
+
 def test_a_peer_that_fails_or_is_not_there(tmp_path: Path) -> None:
     corpus = tmp_path / "text.txt"
     corpus.write_text(TEXT)

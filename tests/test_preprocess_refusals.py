@@ -91,3 +91,22 @@ def test_amounts_of_memory() -> None:
     result = CliRunner().invoke(preprocess, ["pydoc", "--out", "x", "--memory", "much"])
     assert result.exit_code == 2
     assert "'much' is not an amount of memory" in result.output
+
+
+@pytest.mark.parametrize("words", [["", "--out", "OUT"], ["CORPUS", "", "--out", "OUT"], ["CORPUS", "--out", ""]])
+def test_an_empty_path_is_not_the_current_folder(
+    tmp_path: Path, corpus: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = {"CORPUS": str(corpus), "OUT": str(tmp_path / "out")}
+    refused = CliRunner().invoke(preprocess, [named.get(word, word) for word in words])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
+    assert "an empty path" in refused.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_an_empty_path_in_a_file_is_refused_too(tmp_path: Path, corpus: Path) -> None:
+    (tmp_path / "it.toml").write_text('[preprocess]\nout = ""\n')
+    refused = CliRunner().invoke(preprocess, [str(corpus), "--config", str(tmp_path / "it.toml")])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
+    assert "an empty path" in refused.stderr

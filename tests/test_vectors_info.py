@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from handmade import random_dataset
 
 from common import run as runs
-from common.artifacts import writing
+from common.artifacts import MANIFEST, writing
 from vectors import cli
 from vectors.show import quantity, size
 
@@ -65,6 +65,24 @@ def test_run_in_training_and_finished(tmp_path: Path) -> None:
     assert not any(label in text for label in ("row ages", "last sample"))
 
 
+@pytest.mark.parametrize(
+    ("config", "reason", "state"),
+    [
+        ("[train]\nepochs = 3000\n", "stopped", "stopped after 70 of 3000 epochs"),
+        ("[train]\nepochs = 3000\n", "complete", "finished"),
+        ("[train]\ndim = 4\n", "asked", "stopped before the end"),
+        ("no toml", "stopped", "stopped before the end"),
+    ],
+)
+def test_a_run_that_was_cut_short_says_so(tmp_path: Path, config: str, reason: str, state: str) -> None:
+    run = runs.prepare(tmp_path / "run")
+    (run / runs.CONFIG).write_text(config)
+    runs.write_vectors(run, ["a", "b"], np.eye(2), {"epochs": 70, "reason": reason})
+    text, found = ask(run)
+    assert found["state"] == state
+    assert state in text
+
+
 def test_anything_else_shows_its_facts_and_files(tmp_path: Path) -> None:
     with writing(tmp_path / "c", "checkpoint", 3, {"epoch": 4, "rows": 20_000}) as scratch:
         (scratch / "rows.npy").write_bytes(b"x" * 2500)
@@ -95,6 +113,25 @@ def test_what_is_no_artifact_is_one_line(tmp_path: Path, name: str) -> None:
     outcome = CliRunner().invoke(cli.info, [str(tmp_path / name)])
     assert outcome.exit_code == 1
     assert len(outcome.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["dataset", "run", "checkpoint"])
+@pytest.mark.parametrize("value", ["x", None, 1.5, True, -1, [1], pytest.param(10**400, id="huge")])
+def test_a_fact_that_is_no_number_is_damage(tmp_path: Path, kind: str, value: object) -> None:
+    path, name = tmp_path / "it", "tokens" if kind == "dataset" else "bytes_received"
+    if kind == "dataset":
+        random_dataset(path)
+    elif kind == "run":
+        runs.write_vectors(runs.prepare(path), ["a", "b"], np.eye(2))
+    else:
+        with writing(path, kind, 1, {}):
+            pass
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["facts"][name] = value
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    outcome = CliRunner().invoke(cli.info, [str(path)])
+    assert (outcome.exit_code, outcome.stderr.count("\n")) == (1, 1), outcome.output
+    assert outcome.stderr.startswith(f"error: {path / MANIFEST} is damaged: '{name}' is ")
 
 
 def test_numbers_read_well() -> None:

@@ -16,7 +16,8 @@ import numpy as np
 from common import dataset as datasets
 from common import run as runs
 from common.artifacts import MANIFEST, Manifest, peek_kind
-from common.errors import ArtifactError
+from common.errors import ArtifactError, UsageError
+from common.settings import read_toml
 
 _ENTRIES_AT_ONCE = 1 << 22
 _ROWS_AT_ONCE = 8192
@@ -41,6 +42,7 @@ def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
 def _head(path: Path, kind: str, manifest: Manifest | None, *, verified: bool = False) -> dict[str, Any]:
     head: dict[str, Any] = {"path": str(path), "kind": kind}
     if manifest is not None:
+        _require_counts(path, manifest.facts)
         files = {name: int(entry["bytes"]) for name, entry in manifest.files.items()}
         head |= {"schema": manifest.schema, "checksum": manifest.checksum, "verified": verified}
         head |= {"bytes": sum(files.values()), "files": files}
@@ -52,7 +54,7 @@ def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
     words, facts = len(opened.words), dict(opened.manifest.facts)
     known = {
         "vocabulary": words,
-        "tokens": int(facts.get("tokens", opened.counts.sum())),
+        "tokens": facts.get("tokens", int(opened.counts.sum())),
         "tokens_in_vocabulary": int(opened.counts.sum()),
         "entries": opened.total_entries,
         "stored_entries": len(opened.entries),
@@ -92,9 +94,26 @@ def _block_sizes(opened: datasets.Dataset) -> dict[str, int]:
 def _run(path: Path, *, verify: bool) -> dict[str, Any]:
     loaded = runs.load_vectors(path, verify=verify)
     manifest = Manifest.load(path, runs.KIND, runs.SCHEMA, verify=False)
-    known = {"state": "finished", "words": len(loaded.words), "dim": loaded.dim, "mean_norm": _mean_norm(loaded)}
+    known = {
+        "state": _state(path, loaded.facts),
+        "words": len(loaded.words),
+        "dim": loaded.dim,
+        "mean_norm": _mean_norm(loaded),
+    }
     facts = _without(loaded.facts, known)
     return _head(path, "run", manifest, verified=verify) | known | _progress(path) | {"facts": facts}
+
+
+def _state(path: Path, facts: Mapping[str, Any]) -> str:
+    """How the run ended, and how far it came if it was to go on."""
+    if facts.get("reason", "complete") == "complete":
+        return "finished"
+    try:
+        tables = read_toml(path / runs.CONFIG).values()
+    except UsageError:  # no part of the artifact: it may be gone
+        tables = {}.values()
+    asked = [table["epochs"] for table in tables if isinstance(table, dict) and type(table.get("epochs")) is int]
+    return f"stopped after {facts.get('epochs')} of {asked[0]} epochs" if asked else "stopped before the end"
 
 
 def _mean_norm(loaded: runs.Vectors) -> float:
@@ -133,6 +152,14 @@ def _other(path: Path, kind: str, *, verify: bool) -> dict[str, Any]:
         raise ArtifactError(f"{path / MANIFEST} names no schema version")
     manifest = Manifest.load(path, kind, schema, verify=verify)
     return _head(path, kind, manifest, verified=verify) | {"facts": dict(manifest.facts)}
+
+
+def _require_counts(path: Path, facts: Mapping[str, Any]) -> None:
+    """ArtifactError where a fact that is a whole number in every artifact is something else."""
+    for name, value in facts.items():
+        counts = name == "tokens" or name.startswith("bytes_")
+        if counts and not (type(value) is int and 0 <= value < 1 << 63):
+            raise ArtifactError(f"{path / MANIFEST} is damaged: {name!r} is {str(value)[:40]!r}, not a whole number")
 
 
 def _without(facts: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
