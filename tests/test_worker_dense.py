@@ -206,6 +206,23 @@ def test_a_gradient_of_rows_from_before_a_server_began_again_is_dropped(
         assert ps.updates == 1
 
 
+def test_who_has_no_values_yet_waits_for_those_who_have_when_a_server_begins_again(tmp_path: Path) -> None:
+    with (
+        shards_of(tmp_path / "run", 2) as daemons,
+        Client(addresses(daemons), "a") as one,
+        Client(addresses(daemons), "b") as other,
+    ):
+        one.create({**values(0), "n": np.array(5)})
+        one.pull()
+        other.attach(wait_s=0.5)
+        begin_again(daemons, tmp_path / "run")
+        with pytest.raises(errors.DeadlineExceeded, match="no worker has brought values for the tensors"):
+            other.pull()
+        one.pull()
+        other.attach()
+        np.testing.assert_array_equal(other.pull()["w"], values(0)["w"])
+
+
 def test_numbers_may_come_from_any_library(tmp_path: Path) -> None:
     """And a loss may be negative, as that of a log-likelihood."""
     with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:

@@ -210,7 +210,7 @@ class Client:
         return max(self._joined().versions)
 
     def _joined(self) -> TensorSession:
-        if self._session is None:
+        if self._session is None or not self._session.joined:
             if self._over:
                 raise errors.Finishing("the run is over")
             raise errors.UsageError("say which tensors there are (create), or take part in what is there (attach)")
@@ -232,7 +232,8 @@ class Client:
             self._session.close()
             self._session = None
         self._session = TensorSession(self._addresses, self._name, self._role, self._timeout_s, self._keys)
-        self._spec = self._session.join(self._spec, self._trained, self._fixed, self._wait_s)
+        spec = self._spec if self._trained is not None and self._fixed is not None else None  # else others have values
+        self._spec = self._session.join(spec, self._trained, self._fixed, self._wait_s)
 
     def _until_joined(self) -> None:
         """Join, for as long as servers that come up may take to know what they serve."""

@@ -61,7 +61,7 @@ class TensorSession:
     def __init__(
         self, addresses: Sequence[str], name: str, role: str, timeout_s: float, keys: ClientKeys | None = None
     ) -> None:
-        self.over = False
+        self.over = self.joined = False
         self.versions = [m.NO_VERSION] * len(addresses)
         self._addresses, self._timeout_s = addresses, timeout_s
         self._sequences = [0] * len(addresses)
@@ -92,6 +92,7 @@ class TensorSession:
             assert trained is not None
             assert fixed is not None
             self._fill(shard, trained, fixed)
+        self.joined = True
         return spec
 
     def pull(self, *, trained: bool, after: int = m.NO_VERSION) -> Array:
