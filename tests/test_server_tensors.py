@@ -168,13 +168,13 @@ def test_without_values_there_is_nothing_to_save() -> None:
     one = tensor_shard()
     one.hello("a")
     for _ in range(2):
-        assert code(one.ask(b"eye", m.Checkpoint(-1))) == "not-ready"
+        assert code(one.ask(b"eye", m.Checkpoint(1))) == "not-ready"
         with pytest.raises(NotReady):
             one.core.final()
         one.ask(b"a", create())
     assert one.core.cuts.take() == []
     one.ask(b"a", tensors_push("assign", 0, 5, 0.0, sequence=1))
-    assert one.ask(b"eye", m.Checkpoint(-1)) is None  # until it is written
+    assert one.ask(b"eye", m.Checkpoint(1)) is None  # until it is written
     assert [snapshot.facts["tensors"] for snapshot in one.core.cuts.take()] == [SPEC.text]
 
 
