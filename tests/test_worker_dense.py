@@ -2,66 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from processes import FREE, until
-from shards import served
+from dense_shards import SHAPES, addresses, begin_again, shards_of, values
+from processes import until
 
 from common import errors
 from common.bfloat16 import narrowed, widened
-from common.options import TrainingOptions
 from common.tensor_files import read
 from common.tensors import ROW
 from server import credit, dense
 from server.config import ServerConfig
-from server.daemon import Daemon
 from server.lives import Life
 from server.service import leave, summary
 from worker import tensors
 from worker.client import Conversation
 from worker.dense import Client
-
-SHAPES = {"w": (40, 30), "b": (30,), "scale": ()}
-
-
-def values(seed: int, dtype: str = "<f4") -> dict[str, np.ndarray]:
-    draw = np.random.default_rng(seed)
-    return {name: draw.normal(size=shape).astype(dtype) for name, shape in SHAPES.items()}
-
-
-@contextlib.contextmanager
-def shards_of(
-    run: Path, count: int = 1, workers: int = 1, checkpoint_every: int = 0, **options: Any
-) -> Iterator[list[Daemon]]:
-    """So many shards in threads of this process."""
-    run.mkdir()
-    training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 0.5, **options})
-    with contextlib.ExitStack() as stack:
-        daemons = []
-        for number in range(count):
-            config = ServerConfig(
-                None, run, training, shard=number, shards=count, workers=workers, checkpoint_every=checkpoint_every
-            )
-            daemons.append(Daemon(dense.build(config, Life(0, "run", count), 0.0), run, FREE, FREE))
-            stack.enter_context(served(daemons[-1]))
-        yield daemons
-
-
-def addresses(daemons: list[Daemon]) -> list[str]:
-    return [daemon.address for daemon in daemons]
-
-
-def begin_again(daemons: list[Daemon], run: Path) -> None:
-    """A new life of the run without a checkpoint, as after a kill before the first one."""
-    for number, daemon in enumerate(daemons):
-        config = ServerConfig(None, run, daemon._core.options, shard=number, shards=len(daemons))
-        daemon.renew(dense.build(config, Life(1, "again", len(daemons)), 0.0))
 
 
 def test_create_pull_push_finish(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dense_shards import addresses, shards_of
 from processes import until
-from test_worker_dense import addresses, shards_of
 
 from common.tensors import ROW
 from server import checkpoint

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_worker_dense import addresses, shards_of
+from dense_shards import addresses, shards_of
 
 from common.errors import UsageError
 from worker.dense import Client

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_worker_dense import addresses, shards_of
+from dense_shards import addresses, shards_of
 
 from common.options import OPTIMIZERS
 from worker.dense import Client
