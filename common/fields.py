@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
-import numpy.typing as npt
 
 PROTOCOL_VERSION = 7
 MAGIC = b"GLWR"
@@ -19,7 +18,6 @@ A_LIFE = 1 << 20
 MAX_NAME = 64
 NAME_RULE = f"a worker's name must be 1 to {MAX_NAME} printable characters"
 
-Array = npt.NDArray[Any]
 Scalar = int | float | str | bool
 
 

@@ -13,8 +13,10 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
+from common.array_types import Array
+
 from .errors import NotFinite, ProtocolError
-from .fields import Array, Message, Scalar, arrays_of
+from .fields import Message, Scalar, arrays_of
 
 MAX_DIMENSION = 64 << 20
 MAX_TEXT = 1024

@@ -26,8 +26,10 @@ An array that is optional defaults to None. No message does anything: this modul
 
 from __future__ import annotations
 
+from common.array_types import Array
+
 from .block_messages import Done, Granted, Lease
-from .fields import A_LIFE, MAGIC, NO_VERSION, PROTOCOL_VERSION, Array, Message, Scalar, array, message
+from .fields import A_LIFE, MAGIC, NO_VERSION, PROTOCOL_VERSION, Message, Scalar, array, message
 from .model_messages import Create, Created
 from .questions import History, Past, Statistics, Stats, Vocabulary, Words
 from .samples import Event, LossSample, QualitySample, ServerSample, WorkerSample

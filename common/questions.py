@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .fields import Array, Message, array, message
+from common.array_types import Array
+
+from .fields import Message, array, message
 
 
 @message

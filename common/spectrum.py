@@ -8,19 +8,18 @@ values to a power below 1 helps.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Vectors = npt.NDArray[np.float32]
+from common.array_types import Rows
 
 _ROWS_AT_ONCE = 4096
 _LEAST = 1e-6
 
 
-def evened(vectors: Vectors, power: float) -> Vectors:
+def evened(vectors: Rows, power: float) -> Rows:
     """`vectors` (words, dim), each stretched by s**(power - 1) along each direction of strength s; in place.
 
     Directions are the principal ones of the vectors at length 1, since cosines are what counts; a strength is the root
-    mean square of their coordinates there, over that of all directions. A power of 1 changes nothing. Vectors that hold
+    mean square of their coordinates there, over that of all directions. A power of 1 changes nothing. Rows that hold
     something that is no number, or nothing but zeros, stay as they are.
     """
     if power == 1.0 or not np.isfinite(vectors).all():

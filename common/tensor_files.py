@@ -14,8 +14,8 @@ from .arrays import UNREADABLE
 from .artifacts import Manifest, replacing, seal
 from .errors import ArtifactError
 
-KIND = "tensors"
-SCHEMA = 1
+TENSORS_KIND = "tensors"
+TENSORS_SCHEMA = 1
 TENSORS = "tensors.npz"
 
 
@@ -26,13 +26,13 @@ def write(run: Path, values: Mapping[str, npt.NDArray[Any]], facts: Mapping[str,
             member = zipfile.ZipInfo(f"{name}.npy")  # its date is 1980
             with archive.open(member, "w", force_zip64=True) as into:
                 np.lib.format.write_array(into, np.asanyarray(value), allow_pickle=False)
-    return seal(run, KIND, SCHEMA, {**facts, "tensors": len(values)}, only=(TENSORS,))
+    return seal(run, TENSORS_KIND, TENSORS_SCHEMA, {**facts, "tensors": len(values)}, only=(TENSORS,))
 
 
 def read(run: Path | str, *, verify: bool = True) -> tuple[dict[str, npt.NDArray[Any]], Manifest]:
     """The tensors of a finished run by name; ArtifactError when they are missing, altered or unreadable."""
     run = Path(run)
-    manifest = Manifest.load(run, KIND, SCHEMA, verify=verify)
+    manifest = Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
     try:
         with np.load(run / TENSORS, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}, manifest

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.array_types import Array
+
 from .errors import BadRequest, LimitExceeded, ModelMismatch
 
 ROW = 256
@@ -32,8 +34,6 @@ MAX_ROWS = 1 << 27
 MOST_EXAMPLES = 1 << 40
 """In one report."""
 TRAINABLE = ("<f4", "<f8")
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

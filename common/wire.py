@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
+from common.array_types import Array
+
 from .errors import LimitExceeded, ProtocolError, VersionMismatch
-from .fields import MAGIC, PROTOCOL_VERSION, Array, Message
+from .fields import MAGIC, PROTOCOL_VERSION, Message
 from .forms import Form, array_of, check_fields, form_of
 from .messages import MESSAGES
 

@@ -16,9 +16,9 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from common import run as runs
+from common.array_types import Rows
 from common.dataset import Dataset
 from common.errors import ProcessDied
 from common.messages import Report
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .local import LocalConfig
 
 POLL_S = 0.1
-Rows = npt.NDArray[np.float32]
 
 
 def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:

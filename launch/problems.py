@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from common import idx
+from common.array_types import Array, Rows
 from common.dataset import Dataset
 from common.draws import Purpose, stream
 from common.errors import MissingExtra
+from common.idx import IMAGES, LABELS
+from common.idx import read as read_idx
 from common.options import TrainingOptions
 from common.rows import RowLayout, state_columns
 from common.settings import printable
@@ -30,9 +32,6 @@ NOBODY = 1 << 40
 DIGITS = "digits"
 HIDDEN = 64
 CLASSES = 10
-
-Rows = npt.NDArray[np.float32]
-Array = npt.NDArray[Any]
 
 
 class HasRows(Protocol):
@@ -65,8 +64,8 @@ def problem(data: Path) -> Problem:
     """Images where `data` is `digits` or a folder of idx files, else a dataset of `glovewire preprocess`."""
     if data == Path(DIGITS) and not data.exists():
         return ImageProblem(DIGITS, *_digits())
-    if any(data.glob(f"{idx.IMAGES}*")):
-        images, labels = (idx.read(data, what) for what in (idx.IMAGES, idx.LABELS))
+    if any(data.glob(f"{IMAGES}*")):
+        images, labels = (read_idx(data, what) for what in (IMAGES, LABELS))
         return ImageProblem(printable(data.name), images / np.float32(255), labels)
     return GloveProblem(data)
 

@@ -8,7 +8,7 @@ send one message at a time.
 from __future__ import annotations
 
 EACH_BYTES = 64 << 20
-IN_ALL_BYTES = 1 << 30
+CREDIT_IN_ALL_BYTES = 1 << 30
 
 
 class Credit:
@@ -23,7 +23,7 @@ class Credit:
         if worker < 0:
             return 0
         others = self._promised - self._of.setdefault(worker, 0)
-        self._of[worker] = min(EACH_BYTES, IN_ALL_BYTES // len(self._of), IN_ALL_BYTES - others)
+        self._of[worker] = min(EACH_BYTES, CREDIT_IN_ALL_BYTES // len(self._of), CREDIT_IN_ALL_BYTES - others)
         self._promised = others + self._of[worker]
         return self._of[worker]
 

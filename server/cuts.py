@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.array_types import Rows
 from common.errors import BadRequest, NotReady
 from common.messages import Push
 
@@ -28,7 +29,6 @@ FINAL = "final"
 SUMMARY = "summary"
 """The fact of a final checkpoint that tells how the life ended."""
 
-Rows = npt.NDArray[np.float32]
 Blocks = ExclusiveBlocks | AsynchronousBlocks
 
 

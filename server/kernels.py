@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.array_types import Indices, Rows, Scales
 from common.compiled import compiled, compiled_fast
 
-Rows = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
-Scales = npt.NDArray[np.float32]
 TINY = np.float32(1e-12)
 """Added under roots: a gradient of zero on an accumulator of zero (padding, a role not touched) changes nothing."""
 

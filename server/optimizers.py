@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Indices, Rows, Scales
 from common.options import TrainingOptions
 from common.rows import RowLayout, state_columns
 from common.tensors import ROW
 
 from . import kernels, step_kernels
 
-Rows = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
-Scales = npt.NDArray[np.float32]
 Step = Callable[[Rows, Indices, Rows, float, Scales], None]
 """(table, distinct rows, gradients of shape (rows, parameters), rate, scales of shape (rows,)): steps in place.
 

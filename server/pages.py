@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from common.array_types import Array, Indices
 
 from . import kernels
-
-Rows = npt.NDArray[Any]
-Indices = npt.NDArray[np.int64]
 
 
 class Pages:
@@ -20,7 +17,7 @@ class Pages:
     With several pages none is ever changed in place: whoever has been given one may keep it.
     """
 
-    def __init__(self, rows: Rows, bounds: Sequence[int] = ()) -> None:
+    def __init__(self, rows: Array, bounds: Sequence[int] = ()) -> None:
         cuts = sorted({0, *bounds, len(rows)})
         self.shape: tuple[int, int] = rows.shape[0], rows.shape[1]
         self.dtype = rows.dtype
@@ -32,11 +29,11 @@ class Pages:
         """Whether there are several."""
         return len(self._pages) > 1
 
-    def whole(self) -> Rows:
+    def whole(self) -> Array:
         """All rows as one array: the one that they are in, or a copy of all pages."""
         return np.concatenate(self._pages) if self.divided else self._pages[0]
 
-    def join(self) -> Rows:
+    def join(self) -> Array:
         """The same, and they stay in that array; never is more than a page there twice."""
         if self.divided:
             rows = np.empty(self.shape, self.dtype)
@@ -46,7 +43,7 @@ class Pages:
             self._starts, self._pages = self._starts[:1], [rows]
         return self._pages[0]
 
-    def between(self, low: int, high: int) -> Rows:
+    def between(self, low: int, high: int) -> Array:
         """Rows [low, high): part of a page, or a copy when they are in several."""
         number = int(np.searchsorted(self._starts, low, "right")) - 1
         page, start = self._pages[number], int(self._starts[number])
@@ -54,7 +51,7 @@ class Pages:
             page = np.concatenate(self._pages[number : int(np.searchsorted(self._starts, high))])
         return page[low - start : high - start]
 
-    def gather(self, rows: Indices, first: int = 0) -> Rows:
+    def gather(self, rows: Indices, first: int = 0) -> Array:
         """A copy of the given rows, in their order; they are counted from `first`."""
         if not self.divided:
             return kernels.gather(self._pages[0], kernels.aligned(rows), first)
@@ -65,7 +62,7 @@ class Pages:
             found[here] = self._pages[number][rows[here] - self._starts[number]]
         return found
 
-    def replace(self, low: int, rows: Rows) -> Rows:
+    def replace(self, low: int, rows: Array) -> Array:
         """Put `rows` at [low, ...) and return what was there. A page takes them as they are, and must not be split."""
         if not self.divided:
             before = self._pages[0][low : low + len(rows)].copy()
@@ -77,7 +74,7 @@ class Pages:
         return before
 
 
-def _divided(rows: Rows, cuts: Sequence[int]) -> list[Rows]:
+def _divided(rows: Array, cuts: Sequence[int]) -> list[Array]:
     """Pages of their own, from the last to the first: what is copied is cut off, so that memory holds all but once."""
     pages = []
     rows = rows if rows.flags.owndata else rows.copy()

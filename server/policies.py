@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Indices, Rows, Scales
 from common.errors import BadRequest
 from common.messages import Push
 from common.modes import Mode
@@ -28,10 +28,6 @@ KEPT_PULLS = 2
 MAX_KEPT_BYTES = 1 << 30
 MEMORY = 0.98
 """How much of the mean step is remembered from one change to the next."""
-
-Rows = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
-Scales = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Indices, Rows
 from common.dataset import Dataset
 from common.errors import ArtifactError, UsageError
 from common.options import TrainingOptions
@@ -17,9 +17,6 @@ from common.run import CONFIG, Vectors, load_vectors
 
 from . import checkpoint
 from .consistency import BEGINNING, Reached
-
-Rows = npt.NDArray[np.float32]
-Versions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Start:
     rows: Rows
     reached: Reached = BEGINNING
     entries: int = 0
-    versions: Versions | None = None
+    versions: Indices | None = None
 
 
 def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, init: Path | None) -> Start:

@@ -5,20 +5,14 @@ The state of a row stands behind its parameters, in their order. `scales` multip
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Array, Indices, Scales
 from common.compiled import compiled_fast
-
-Rows = npt.NDArray[Any]
-Indices = npt.NDArray[np.int64]
-Scales = npt.NDArray[np.float32]
 
 
 @compiled_fast
-def with_decay(table: Rows, rows: Indices, gradients: Rows, decay: float) -> Rows:
+def with_decay(table: Array, rows: Indices, gradients: Array, decay: float) -> Array:
     """The gradients with `decay` times the parameters added: those of a loss with an L2 penalty."""
     out, factor = np.empty_like(gradients), table.dtype.type(decay)
     for n in range(rows.size):
@@ -29,7 +23,7 @@ def with_decay(table: Rows, rows: Indices, gradients: Rows, decay: float) -> Row
 
 @compiled_fast
 def step_momentum(
-    table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales, momentum: float, ahead: bool
+    table: Array, rows: Indices, gradients: Array, rate: float, scales: Scales, momentum: float, ahead: bool
 ) -> None:
     """Velocity = momentum * velocity + gradient; `ahead` is Nesterov's form of it (Sutskever et al. 2013)."""
     width, keep = gradients.shape[1], table.dtype.type(momentum)
@@ -44,7 +38,7 @@ def step_momentum(
 
 @compiled_fast
 def step_adam(
-    table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales, beta1: float, beta2: float,
+    table: Array, rows: Indices, gradients: Array, rate: float, scales: Scales, beta1: float, beta2: float,
     epsilon: float, decay: float,
 ) -> None:  # fmt: skip
     """Adam (Kingma and Ba 2015); with `decay` AdamW (Loshchilov and Hutter 2019). Each row counts its own steps."""

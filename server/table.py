@@ -11,19 +11,16 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Indices, Rows, Scales
 from common.errors import BadRequest, LimitExceeded, NotFinite
 from common.messages import Pull, Push
 from common.options import MAX_RATE
 from common.wire import MAX_FRAME_BYTES
 
 from . import kernels
-from .optimizers import Scales, Step
+from .optimizers import Step
 from .pages import Pages
-
-Rows = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
 
 
 class Table:

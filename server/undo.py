@@ -7,14 +7,9 @@ both as they were. What is kept goes as soon as the block is known to be in the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from common.array_types import Array
 from common.errors import NotReady
-
-Rows = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +19,7 @@ class Before:
     lease: int
     first: int
     round: int
-    rows: Rows
+    rows: Array
 
 
 @dataclass
@@ -44,7 +39,7 @@ class Undo:
         """The block of a lease is in the table whole."""
         self._kept = [kept for kept in self._kept if kept.lease != lease]
 
-    def read(self, first: int, last: int, round: int) -> Rows:
+    def read(self, first: int, last: int, round: int) -> Array:
         """A copy of rows [first, last) as they were at the start of `round`; NotReady when they are not kept."""
         for kept in self._kept:
             if kept.round == round and kept.first <= first and last <= kept.first + len(kept.rows):

@@ -11,7 +11,7 @@ from shards import ASYNC, Shard, add, in_memory, push, shard
 from strategies import quick
 
 from common import messages as m
-from server.credit import EACH_BYTES, IN_ALL_BYTES, Credit
+from server.credit import CREDIT_IN_ALL_BYTES, EACH_BYTES, Credit
 
 MANY = 50
 
@@ -28,10 +28,10 @@ def test_promises_never_come_to_more_than_the_whole(steps: list[tuple[bool, int]
         else:
             told[worker] = credit.grant(worker)
         assert all(0 <= each <= EACH_BYTES for each in told.values())
-        assert sum(told.values()) <= IN_ALL_BYTES
+        assert sum(told.values()) <= CREDIT_IN_ALL_BYTES
     for _ in range(2):
         told = {worker: credit.grant(worker) for worker in told}
-    assert set(told.values()) <= {min(EACH_BYTES, IN_ALL_BYTES // max(len(told), 1))}
+    assert set(told.values()) <= {min(EACH_BYTES, CREDIT_IN_ALL_BYTES // max(len(told), 1))}
 
 
 def test_who_looks_on_has_no_share() -> None:
@@ -57,8 +57,8 @@ def test_workers_hear_of_their_share_when_they_join_and_with_every_push(crowd: t
     for sequence in (1, 2):
         for name in told:
             told[name] = credit_of(one.ask(name.encode(), add(one, sequence)))
-            assert sum(told.values()) <= IN_ALL_BYTES
-    assert set(told.values()) == {IN_ALL_BYTES // MANY}
+            assert sum(told.values()) <= CREDIT_IN_ALL_BYTES
+    assert set(told.values()) == {CREDIT_IN_ALL_BYTES // MANY}
 
 
 def test_what_those_who_left_had_goes_to_the_others(crowd: tuple[Shard, dict[str, int]]) -> None:
@@ -76,4 +76,4 @@ def test_a_push_that_was_there_before_or_may_be_answered_by_rows_alone_promises_
     number = one.send(b"w0", both)
     assert told["w0"] == one.core.exchange.credit.of(0) == EACH_BYTES
     assert isinstance(one.reply(b"w0", number), m.Rows)
-    assert credit_of(one.ask(b"w0", add(one, 1))) == IN_ALL_BYTES // MANY, "a repeat"
+    assert credit_of(one.ask(b"w0", add(one, 1))) == CREDIT_IN_ALL_BYTES // MANY, "a repeat"

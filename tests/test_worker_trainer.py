@@ -16,6 +16,7 @@ import scipy.sparse
 from handmade import write_dataset
 
 from common import messages as m
+from common.array_types import Rows
 from common.dataset import Dataset
 from common.errors import Finishing
 from common.options import TrainingOptions
@@ -23,7 +24,7 @@ from common.rows import RowLayout
 from server.schedule import LEASES_PER_WORKER, Schedule
 from worker import ahead, trainer
 from worker.ahead import TASKS, TASKS_OF_MANY_BYTES
-from worker.stores import Reply, Rows
+from worker.stores import Reply
 from worker.trainer import STUCK_S, BlockTrainer
 
 TICK_S = 0.3

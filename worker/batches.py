@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from common.array_types import Indices
 from common.dataset import Dataset
 from common.draws import Purpose, stream
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from common.array_types import Rows
 
 LINE_FLOATS = 16
-
-Rows = npt.NDArray[np.float32]
 
 
 def aligned(rows: int, width: int) -> Rows:

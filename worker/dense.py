@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from common import errors, log
 from common.allocation import keep_buffers
+from common.array_types import Array
 from common.bfloat16 import narrowed
 from common.keys import of_client
 from common.messages import NO_VERSION, Finish, Score
@@ -41,7 +42,6 @@ AFRESH = (errors.UnknownSession, errors.NotReady, errors.LeaseLost)
 WAIT_S = 600.0
 """For another worker to bring the first values."""
 
-Array = npt.NDArray[Any]
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,10 @@ Pure: no I/O, no state, any float dtype.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
+from common.array_types import Floats
 
 
 def weights(counts: npt.ArrayLike, x_max: float = 100.0, alpha: float = 0.75) -> Floats:

@@ -9,19 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Entries, Indices, Pairs, Rows
 from common.compiled import compiled_bare, compiled_fast, inlined_fast
 
 from .lanes import LANES, dots, prefetch
 from .packs import load, partners
 from .scalars import log, stride, weight_of
 from .steps import ADAGRAD, ADAGRAD_ROW, SGD, Pace, Side, step_alone, step_elementwise, step_together
-
-Rows = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
-Entries = npt.NDArray[np.void]
-Pairs = npt.NDArray[np.uint16]
 
 OPTIMIZERS = {"adagrad-row": ADAGRAD_ROW, "adagrad": ADAGRAD, "sgd": SGD}
 GROUP = 8

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from common import messages as m
+from common.array_types import Indices, Rows
 from common.errors import BadRequest
 from common.options import TrainingOptions
 from common.rounds import Pair, epoch_rounds
 
-from .stores import Pulled, Reply, Rows
+from .stores import Pulled, Reply
 
-Indices = npt.NDArray[np.int64]
 Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 
 

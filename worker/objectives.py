@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from common.array_types import Indices, Rows
 from common.options import TrainingOptions
 from common.rows import RowLayout
 
 from . import kernels, sgns, sgns_kernels
 
-Rows = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
 Sums = tuple[float, float, int]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from common import messages as m
+from common.array_types import Indices, Rows
 from common.errors import GlovewireError
 from common.options import TrainingOptions
 from common.sharding import Sharding
@@ -23,7 +24,7 @@ from common.sharding import Sharding
 from .buffers import aligned
 from .client import ANY_DELAY_MS, Conversation, raised
 from .link import OnReply
-from .stores import Indices, Pulled, Reply, Rows
+from .stores import Pulled, Reply
 
 TABLE = "rows"
 LEAVING_S = 10.0

@@ -10,12 +10,9 @@ when frequent words are thinned out. Pure: no I/O, no state, any float dtype.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
+from common.array_types import Floats
 
 
 def kept(frequencies: Floats, sample: float) -> Floats:

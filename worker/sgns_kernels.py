@@ -12,19 +12,14 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Entries, Indices, Pairs, Rows
 from common.compiled import compiled_bare, compiled_fast, inlined_fast
 from common.dataset import ENTRY
 
 from .kernels import padded, plain
 from .scalars import exp, log, stride, weight_of
 from .sgns_lanes import add_to_one, dots, step_others
-
-Rows = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
-Pairs = npt.NDArray[np.uint16]
-Entries = npt.NDArray[np.void]
 
 POSITIVES, NEGATIVES = 4, 8
 BUNDLE = POSITIVES + NEGATIVES

@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from common.compiled import inlined_fast
 
 from .lanes import LANES, dots, update
 from .packs import at_least_zero, gather, inverse_root, load, scatter, store, total
-
-Rows = npt.NDArray[np.float32]
 
 ADAGRAD_ROW, ADAGRAD, SGD = 0, 1, 2
 TINY = np.float32(1e-12)

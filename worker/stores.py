@@ -10,14 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from common import messages as m
+from common.array_types import Indices, Rows
 from common.errors import GlovewireError
 
-Rows = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 

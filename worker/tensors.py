@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from common import errors
 from common import messages as m
+from common.array_types import Array
 from common.keys import ClientKeys
 from common.options import TrainingOptions
 from common.sharding import Part, Sharding
@@ -28,7 +27,6 @@ PIECE_BYTES = 32 << 20
 IN_FLIGHT = 4
 """Pushes without an answer that a shard may have from us."""
 
-Array = npt.NDArray[Any]
 OnError = Callable[[errors.GlovewireError], None]
 
 

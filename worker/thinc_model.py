@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Array
 from common.errors import Finishing, UsageError
 
 from .dense import Client
 
-Array = npt.NDArray[Any]
 Gradient = Callable[[Any, Any], tuple[Any, float]]
 """(guesses, truth): the gradient of the mean loss by the guesses, and that loss."""
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from common.array_types import Array
 from common.errors import Finishing, MissingExtra
 
 from .dense import Client
@@ -27,7 +27,6 @@ except ImportError as error:
     raise MissingExtra("PyTorch is not installed: pip install 'glovewire[torch]'") from error
 
 Module = Any  # torch.nn.Module, where type checkers know nothing of PyTorch
-Array = npt.NDArray[Any]
 
 
 class TorchModel:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from common import messages as m
+from common.array_types import Indices, Rows
 from common.dataset import Dataset
 from common.draws import Purpose, stream
 from common.errors import Finishing, TrainingDiverged
@@ -26,10 +26,8 @@ from .buffers import copied
 from .kept import Kept, most
 from .minibatch import BatchTrainer
 from .objectives import OBJECTIVES, Tiles
-from .stores import Reply, Rows, Store, settled
+from .stores import Reply, Store, settled
 from .tally import MakeReport, check_finite
-
-Indices = npt.NDArray[np.int64]
 
 PORTION_ENTRIES = 1 << 18
 STUCK_S = 1.0

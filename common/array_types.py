@@ -1,0 +1,21 @@
+"""Name the array types that several packages pass around; shapes are in the docstrings of what takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.floating[Any]]
+Rows = npt.NDArray[np.float32]
+"""Rows of a table or vectors, one a word."""
+Scales = npt.NDArray[np.float32]
+"""One learning rate or weight a row."""
+Indices = npt.NDArray[np.int64]
+"""Row numbers, offsets or versions."""
+Entries = npt.NDArray[np.void]
+"""Entries of a block, as records."""
+Pairs = npt.NDArray[np.uint16]
+"""Positions of an entry's two words in their partitions."""
