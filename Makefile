@@ -75,7 +75,7 @@ lint: $(CHECKED)
 fuzz: $(VENV)/installed-dev,fuzz
 	@mkdir -p $(OUT)/fuzz
 	$(say) 'fuzzing for $(FUZZ_S) s; corpus in $(OUT)/fuzz'
-	@$(WITH) PYTHONPATH=tests python tests/fuzz_wire.py -max_total_time=$(FUZZ_S) -max_len=2048 -len_control=0 \
+	@$(WITH) PYTHONPATH=tests/support python tests/support/fuzz_wire.py -max_total_time=$(FUZZ_S) -max_len=2048 -len_control=0 \
 	  -print_final_stats=1 -artifact_prefix=$(OUT)/fuzz/ $(OUT)/fuzz
 
 bench: $(CORE)

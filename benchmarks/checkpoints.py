@@ -22,9 +22,9 @@ from typing import Any
 
 from watching import FREE, glovewire, told, until
 
-from common.measured import surroundings
-from common.messages import Checkpoint, Message
-from worker.client import Conversation, raised
+from glovewire.bench.measurements import surroundings
+from glovewire.common.protocol.messages import Checkpoint, Message
+from glovewire.common.transport.client import Conversation, raised
 
 SLOWER = 0.9
 SOON = Checkpoint(-1)

@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 import psutil
 
-from common import messages as m
-from common import sockets, wire
-from common.dataset import Dataset
-from common.errors import GlovewireError
-from worker.client import Conversation
+from glovewire.common.errors import GlovewireError
+from glovewire.common.protocol import messages as m
+from glovewire.common.protocol import wire
+from glovewire.common.storage.dataset import Dataset
+from glovewire.common.transport import sockets
+from glovewire.common.transport.client import Conversation
 
 SAMPLE_EVERY_S = 0.25
 
@@ -114,7 +115,7 @@ def verdict(
 def served(dataset: Path, folder: Path, options: tuple[str, ...]) -> Iterator[tuple[psutil.Process, str]]:
     """A server of one shard that takes pushes in any order."""
     command = [
-        sys.executable, "-m", "launch.main", "server", str(dataset), "--out", str(folder / "run"), "--epochs", "100000",
+        sys.executable, "-m", "glovewire", "server", str(dataset), "--out", str(folder / "run"), "--epochs", "100000",
         "--consistency", "async", "--bind", "tcp://127.0.0.1:0", "--publish", "tcp://127.0.0.1:0", "--no-verify",
         *options,
     ]  # fmt: skip

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import strangers
 
-from common import messages as m
-from common.measured import surroundings
-from common.options import TrainingOptions
-from launch.bench_server import served
-from launch.bench_wire import ROW, WireConfig
-from launch.bench_wire_driver import Case, Wire
-from launch.usage import memory_bytes
+from glovewire.bench.measurements import surroundings
+from glovewire.bench.wire import ROW, WireConfig
+from glovewire.bench.wire_driver import Case, Wire
+from glovewire.bench.wire_server import served
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol import messages as m
+from glovewire.common.runtime.procfs import memory_bytes
 
 ROUNDS = 5
 SIZE, WINDOW = 1024, 8

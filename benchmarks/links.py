@@ -20,7 +20,7 @@ from pathlib import Path
 
 from plan import LINKS, machines, train
 
-from common.measured import spread, surroundings
+from glovewire.bench.measurements import spread, surroundings
 
 NETEM = "tc qdisc add dev eth0 root netem delay 20ms 5ms loss 1%"
 LONG = (

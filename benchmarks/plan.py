@@ -114,7 +114,7 @@ def links(*words: str) -> None:
 
 def glovewire(*words: object) -> list[str]:
     """The words of a command of this installation."""
-    return [sys.executable, "-m", "launch.main", *map(str, words)]
+    return [sys.executable, "-m", "glovewire", *map(str, words)]
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ from typing import Any
 
 import psutil
 
-from common import sockets
-from common.messages import Report, Statistics, Stats
-from worker.client import Conversation
+from glovewire.common.protocol.messages import Report, Statistics, Stats
+from glovewire.common.transport import sockets
+from glovewire.common.transport.client import Conversation
 
 ROOT = Path(__file__).parents[1]
 FREE = "tcp://127.0.0.1:0"
@@ -67,7 +67,7 @@ def process(*words: str, wait_for: str = "") -> Iterator[tuple[subprocess.Popen[
 
 def glovewire(*words: object, wait_for: str = "") -> Any:
     """A glovewire command as a child."""
-    return process("-m", "launch.main", *map(str, words), wait_for=wait_for)
+    return process("-m", "glovewire", *map(str, words), wait_for=wait_for)
 
 
 def told(client: Conversation) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def page(dataset: str) -> dict[str, Any]:
 
 def simulate(address: str, dataset: str, over: threading.Event) -> None:
     """Fifty sessions that report ten times a second."""
-    from common.dataset import Dataset
+    from glovewire.common.storage.dataset import Dataset
 
     checksum = Dataset.open(Path(dataset), verify=False).checksum
     with ExitStack() as stack:

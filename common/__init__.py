@@ -1,1 +1,1 @@
-"""What every process shares: errors, messages, sockets, files on disk. Imports none of the other packages."""
+"""What server, worker, monitor and preprocess share; imports nothing else of ours."""

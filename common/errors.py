@@ -4,7 +4,14 @@
 A message is one line, says what is wrong and, where there is one, the way out. Nothing here formats tracebacks.
 """
 
-from typing import ClassVar
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, ClassVar, cast
 
 _OVER = "the run is over ("
 
@@ -131,7 +138,7 @@ class Finishing(GlovewireError):
     code = "finishing"
 
     @classmethod
-    def because(cls, reason: str) -> "Finishing":
+    def because(cls, reason: str) -> Finishing:
         """The run is over, for a `reason` as in the message Finish."""
         return cls(f"{_OVER}{reason})")
 
@@ -194,3 +201,35 @@ def leaves(base: type[GlovewireError] = GlovewireError) -> dict[str, type[Glovew
 def from_wire(code: str, text: str) -> GlovewireError:
     """The error that a peer named by `code`; an unknown code gives the base class."""
     return leaves().get(code, GlovewireError)(text)
+
+
+# ---- Libraries that may be there or not: one clear line that says how to get them, and how others do without them.
+
+
+def require_extra(module: str, extra: str, option: str) -> None:
+    """MissingExtra naming the command to install, when `module` is not there; `option` is what needs it."""
+    if find_spec(module) is None:
+        raise MissingExtra(f"{option} needs {module}: pip install 'glovewire[{extra}]'")
+
+
+@contextmanager
+def hidden(*names: str) -> Iterator[None]:
+    """While this lasts, an import of the modules `names` says that there are none.
+
+    For libraries that load others only to offer more, which takes memory and time in each of our processes.
+    """
+    modules: dict[str, ModuleType | None] = cast(Any, sys.modules)
+    here = {name: modules.pop(name) for name in names if name in modules}
+    modules.update(dict.fromkeys(names))  # None is Python's own mark of a module that is not there
+    try:
+        yield
+    finally:
+        for name in names:
+            del modules[name]
+        modules.update(here)
+
+
+def require(problems: list[str]) -> None:
+    """Raise one UsageError that names every problem at once, if there is any."""
+    if problems:
+        raise UsageError("; ".join(problems))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common import idx
+from glovewire.study import workloads as idx
 
 FILES = (idx.IMAGES, idx.LABELS, idx.TEST_IMAGES, idx.TEST_LABELS)
 HUB = "ylecun/mnist"

@@ -20,9 +20,9 @@ import thinc
 import training
 from thinc.api import Config, Model, Relu, Softmax, chain, fix_random_seed, registry
 
-from worker.cores import own_core
-from worker.dense import Client
-from worker.thinc_model import ThincModel, ThincTrainer
+from glovewire.worker.dense.affinity import own_core
+from glovewire.worker.dense.client import Client
+from glovewire.worker.dense.thinc import ThincModel, ThincTrainer
 
 CONFIG = Path(__file__).with_name("mnist_thinc.cfg")
 

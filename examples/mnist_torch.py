@@ -21,9 +21,9 @@ import training
 from torch import nn
 from torch.nn import functional
 
-from worker.cores import own_core
-from worker.dense import Client
-from worker.torch_model import TorchModel, TorchTrainer
+from glovewire.worker.dense.affinity import own_core
+from glovewire.worker.dense.client import Client
+from glovewire.worker.dense.pytorch import TorchModel, TorchTrainer
 
 
 class ConvNet(nn.Module):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from common.extras import require_extra
+from glovewire.common.errors import require_extra
 
 POOLS = ("processes", "futures", "lithops", "ray")
 

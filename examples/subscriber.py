@@ -5,8 +5,8 @@ python examples/subscriber.py tcp://127.0.0.1:5556
 
 import sys
 
-from common.messages import LossSample
-from monitor.feed import Feed
+from glovewire.common.protocol.messages import LossSample
+from glovewire.monitor.stream.feed import Feed
 
 with Feed(sys.argv[1:] or "tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60, silence_s=60) as feed:
     for received in feed:

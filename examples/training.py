@@ -11,10 +11,10 @@ from typing import Any
 import click
 import pools
 
-from common.errors import Finishing, GlovewireError
-from common.tensor_files import read
-from launch.serving import serving
-from worker.dense import Client
+from glovewire.common.errors import Finishing, GlovewireError
+from glovewire.common.storage.run_folder import read
+from glovewire.launch.serving import serving
+from glovewire.worker.dense.client import Client
 
 Tensors = dict[str, Any]
 

@@ -1,1 +1,1 @@
-"""Watches the loss stream: terminal, log, plot."""
+"""Watch a run: from its stream of samples to terminal, browser, files and metrics systems."""

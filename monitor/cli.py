@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from common.settings import Command, keys_option, positive, require
+from glovewire.common.cli.command import Command, keys_option, positive
+from glovewire.common.errors import require
 
 if TYPE_CHECKING:
-    from .tensorboard import TensorBoard
+    from .sinks.tensorboard import TensorBoard
     from .watch import Watch
 
 STEP_S = 0.2
@@ -98,7 +99,7 @@ def _problems(addresses: tuple[str, ...], replay: tuple[Path, ...], options: dic
 
 
 def _watch(addresses: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    from .feed import RunFailed
+    from .stream.feed import RunFailed
     from .watch import Watch
 
     with (
@@ -126,12 +127,12 @@ def _attach(watch: Watch, options: dict[str, Any]) -> TensorBoard | None:
     """Open the sinks that were asked for; the one for TensorBoard, if any."""
     board = None
     if options["tensorboard"] is not None:
-        from .tensorboard import TensorBoard
+        from .sinks.tensorboard import TensorBoard
 
         board = TensorBoard(options["tensorboard"])
         watch.sinks.append(board)
     if options["prometheus"] is not None:
-        from .prometheus import Prometheus
+        from .sinks.prometheus import Prometheus
 
         metrics = Prometheus(watch.history, options["host"], options["prometheus"])
         watch.sinks.append(metrics)
@@ -141,7 +142,7 @@ def _attach(watch: Watch, options: dict[str, Any]) -> TensorBoard | None:
 
 def _project(board: TensorBoard, run: Path) -> None:
     """Hand the vectors of a finished run to the projector."""
-    from common.run import load_vectors
+    from glovewire.common.storage.run_folder import load_vectors
 
     found = load_vectors(run)
     board.project(found.words, found.vectors)
@@ -149,8 +150,8 @@ def _project(board: TensorBoard, run: Path) -> None:
 
 def _loop(watch: Watch, stopped: Callable[[], bool], options: dict[str, Any]) -> None:
     if options["web"] is not None:
-        from .lookup import ServerLookup
-        from .web import serve
+        from .web.neighbours import ServerLookup
+        from .web.server import serve
 
         with closing(ServerLookup(lambda: watch.feed.requests, watch.feed.keys)) as lookup:
             serve(
@@ -184,23 +185,23 @@ def _stopped_or_over(
 
 
 def _replay(runs: tuple[Path, ...], options: dict[str, Any]) -> dict[str, Any]:
-    from .records import read_metrics, read_samples
+    from .history.records import read_metrics, read_samples
 
     histories = [read_metrics(run) for run in runs]
     if options["tensorboard"] is not None:
-        from .tensorboard import TensorBoard
+        from .sinks.tensorboard import TensorBoard
 
         with closing(TensorBoard(options["tensorboard"])) as board:
             for sample in read_samples(runs[0]):
                 board.add(sample)
             _project(board, runs[0])
     if options["plot"] is not None:
-        from .plot import plot
+        from .sinks.plot import plot
 
         plot(histories[0], options["plot"])
     if options["web"] is not None:
-        from .lookup import RunLookup
-        from .web import serve
+        from .web.neighbours import RunLookup
+        from .web.server import serve
 
         with _stopping() as stopped:
             lookups = [RunLookup(run) for run in runs]
@@ -214,7 +215,7 @@ def _replay(runs: tuple[Path, ...], options: dict[str, Any]) -> dict[str, Any]:
 def _print(histories: list[Any]) -> None:
     from rich.console import Console
 
-    from .screen import screen
+    from .terminal.screen import screen
 
     console = Console(highlight=False)
     for history in histories:

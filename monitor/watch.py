@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self, TextIO
 
-from common.messages import Message
+from glovewire.common.protocol.messages import Message
 
-from .feed import Feed, Received
-from .history import History
-from .plot import check_path, plot
-from .records import Recorder
-from .terminal import View, view
+from .history.history import History
+from .history.records import Recorder
+from .sinks.plot import check_path, plot
+from .stream.feed import Feed, Received
+from .terminal.view import View, view
 
 
 class Sink(Protocol):

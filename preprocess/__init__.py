@@ -1,1 +1,1 @@
-"""From raw text to a dataset: tokens, vocabulary, co-occurrence counts."""
+"""Turn a corpus into a dataset: vocabulary and co-occurrence matrix."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from common.settings import Command
+from glovewire.common.cli.command import Command
 
 from .config import TOKENIZERS, WEIGHTINGS, PreprocessConfig, parse_memory
 
@@ -63,7 +63,7 @@ def preprocess(**options: Any) -> dict[str, Any]:
     hf:NAME[:CONFIG] (Hugging Face, needs a network), a .txt, .jsonl or .parquet file, plain or as .gz .xz .zst .bz2, a
     folder of such files, or - for standard input. Each line (or row) is a text of its own.
     """
-    from common import log
+    from glovewire.common import log
 
     from .run import run
 

@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.dataset import MAX_PARTITION_ROWS
-from common.errors import UsageError
-from common.settings import require
+from glovewire.common.errors import UsageError, require
+from glovewire.common.storage.dataset import MAX_PARTITION_ROWS
 
 TOKENIZERS = ("nltk", "whitespace")
 WEIGHTINGS = ("distance", "uniform")

@@ -15,20 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.errors import CorpusError
+from glovewire.common.errors import CorpusError
 
-from .arrange import Arrangement
-from .blocks import Block
-from .cooccurrence import PairCounter, Weighting
-from .encoder import Counts, Encoder, NulByte
-from .interning import Ids
-from .reading import Batch, batches, fault
-from .reduction import Reducer
-from .scratch import Scratch
-from .spill import Spill, load, save, write_raw
-from .tokens import make_tokenizer
+from .corpus.readers import Batch, batches, fault
+from .corpus.splits import Block
+from .counts.cell_keys import Arrangement
+from .counts.cooccurrence import PairCounter, Weighting
+from .counts.reduce import Reducer
+from .counts.spill import Spill, load, save, write_raw
+from .parallel.scratch import COUNTED, PART, SEGMENT, Scratch
+from .tokens.encoder import Counts, Encoder, NulByte
+from .tokens.nltk_tokens import make_tokenizer
+from .tokens.string_table import Ids
 
-SEGMENT, COUNTED, PART = "segment", "counted", "part"
 # Places of words: the block's number above these bits, the index in the block's stream below.
 _PLACE_BITS = 36
 _COMMIT_EVERY_S = 60.0

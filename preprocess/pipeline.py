@@ -17,37 +17,30 @@ from typing import Any
 
 import numpy as np
 
-from common import artifacts, cluster
-from common.dataset import ENTRY, KIND, SCHEMA, Layout
-from common.errors import CorpusError
+from glovewire.common.errors import CorpusError
+from glovewire.common.runtime import memory
+from glovewire.common.runtime import ray_cluster as cluster
+from glovewire.common.storage import artifacts
+from glovewire.common.storage.dataset import ENTRY, KIND, SCHEMA, Layout
 
-from . import assembly, blocks, disk, memory, scratch
-from .arrange import MOST_BITS, Arrangement
-from .assembly import Words
 from .config import PreprocessConfig
-from .cooccurrence import Buckets, Weighting
-from .corpus import Corpus, Selection, find
-from .encoder import Encoder
-from .jobs import (
-    COUNTED,
-    PART,
-    SEGMENT,
-    CountJob,
-    CountSettings,
-    EncodeJob,
-    EncodeSettings,
-    ReduceJob,
-    Slice,
-    load_counts,
-    ranks_path,
-)
-from .pool import Job, Pool
-from .progress import Phase
-from .reduction import Reducer
-from .scratch import Scratch
-from .spill import Spill, save
-from .tokens import make_tokenizer, nltk_version
-from .vocabulary import Vocabulary, choose
+from .corpus import splits as blocks
+from .corpus.sources import Corpus, Selection, find
+from .counts import dataset_writer as assembly
+from .counts.cell_keys import MOST_BITS, Arrangement
+from .counts.cooccurrence import Buckets, Weighting
+from .counts.dataset_writer import Words
+from .counts.reduce import Reducer
+from .counts.spill import Spill, save
+from .counts.vocabulary import Vocabulary, choose
+from .jobs import CountJob, CountSettings, EncodeJob, EncodeSettings, ReduceJob, Slice, load_counts, ranks_path
+from .parallel import disk_space as disk
+from .parallel import scratch
+from .parallel.pool import Job, Pool
+from .parallel.progress import Phase
+from .parallel.scratch import COUNTED, PART, SEGMENT, Scratch
+from .tokens.encoder import Encoder
+from .tokens.nltk_tokens import make_tokenizer, nltk_version
 
 _MOST_HOT = 2048
 _MOST_ROOM = 16 << 20
@@ -80,7 +73,7 @@ class Pipeline:
         if self._config.engine == "local":
             yield
             return
-        from .ray_pool import RayPool
+        from .parallel.ray_pool import RayPool
 
         with cluster.connected(self._config.address) as ray:
             self._pool = partial(RayPool, ray)
@@ -119,7 +112,7 @@ class Pipeline:
         return Counted(arrangement, Words(vocabulary.words, vocabulary.counts), weighting, facts)
 
     def _from_stanford(self, folder: Scratch) -> Counted:
-        from . import stanford
+        from .counts import stanford
 
         cooccurrences, words = self._config.from_stanford or (Path(), Path())
         folder.drop(COUNTED)

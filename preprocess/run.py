@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.errors import GlovewireError, Interrupted, OutputError, ProcessDied
-from common.interrupts import signals_raise
+from glovewire.common.errors import GlovewireError, Interrupted, OutputError, ProcessDied
+from glovewire.common.runtime.signals import signals_raise
 
-from . import scratch
 from .config import PreprocessConfig
+from .parallel import scratch
 
 
 def run(config: PreprocessConfig) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def run(config: PreprocessConfig) -> dict[str, Any]:
         raise
     except OSError as error:
         _discard(config)
-        from .pool import output_fault
+        from .parallel.pool import output_fault
 
         raise OutputError(output_fault(error)) from error
 

@@ -1,1 +1,1 @@
-"""The daemon: owns rows, applies pushes, leases blocks, publishes losses."""
+"""One shard of the parameter server."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from common.settings import Command, keys_option, prometheus_option
-from common.training_flags import tell_overruled, training_flags
+from glovewire.common.cli.command import Command, keys_option, prometheus_option
+from glovewire.common.cli.training_options import tell_overruled, training_flags
 
 
 @click.command(cls=Command)
@@ -87,15 +87,15 @@ def server(
 
     With --objective tensors there is no DATASET: workers of your own bring a model and its gradients (docs/dense.md).
     """
-    from common import log
-    from common.interrupts import signals_exit
-    from common.options import TrainingOptions
+    from glovewire.common import log
+    from glovewire.common.model.options import TrainingOptions
+    from glovewire.common.runtime.signals import signals_exit
 
     with signals_exit():
+        from .checkpoints.initial_state import saved_options
         from .config import ServerConfig, parse_shard
         from .daemon import Daemon
         from .service import serve
-        from .start import saved_options
 
     number, shards = parse_shard(shard)
     if resume:

@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import UsageError
-from common.options import TrainingOptions
-from common.settings import require
-from common.sockets import check_address, is_loopback
+from glovewire.common.errors import UsageError, require
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.transport.sockets import check_address, is_loopback
 
 STOPPED = "stopped"
 """How a shard leaves that was told to by a signal: whoever starts it again wants it to go on."""

@@ -15,23 +15,25 @@ from types import FrameType
 
 import zmq
 
-from common import log, messages, sockets, wire
-from common.errors import Finishing, GlovewireError, ProtocolError
-from common.exposition import Exposition, RunMetrics
-from common.keys import ServerKeys
-from common.run import METRICS
-from common.wakeup import Wakeup
+from glovewire.common import log
+from glovewire.common.errors import Finishing, GlovewireError, ProtocolError
+from glovewire.common.prometheus import Exposition, RunMetrics
+from glovewire.common.protocol import messages, wire
+from glovewire.common.storage.run_folder import METRICS
+from glovewire.common.transport import sockets
+from glovewire.common.transport.curve_keys import ServerKeys
+from glovewire.common.transport.wakeup import Wakeup
 
-from . import checkpoint, status
+from .checkpoints import files as checkpoint
+from .checkpoints.cuts import Snapshot
+from .checkpoints.writer import Writer, Written
 from .config import STOPPED
-from .core import Core
-from .cuts import Snapshot
-from .offenders import Offenders
-from .outbox import Outbox
-from .record import Record
-from .replies import Outgoing
+from .core.core import Core
+from .core.waiting import Outgoing
+from .limits import Offenders, Outbox
 from .sessions import Peer
-from .writer import Writer, Written
+from .telemetry import status
+from .telemetry.metrics_file import Record
 
 POLL_MS = 50
 CARE_MS = 5

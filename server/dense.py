@@ -7,20 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from common import tensor_files
-from common.errors import ArtifactError, NotReady
-from common.run import CONFIG
-from common.sharding import Sharding
-from common.tensors import ROW, Spec
+from glovewire.common.errors import ArtifactError, NotReady
+from glovewire.common.model.sharding import Sharding
+from glovewire.common.model.tensor_layout import ROW, Spec
+from glovewire.common.storage import run_folder as tensor_files
+from glovewire.common.storage.run_folder import CONFIG
 
-from . import checkpoint, consistency
+from .checkpoints import files as checkpoint
+from .checkpoints.cuts import FINAL
+from .checkpoints.generations import Life
 from .config import Identity, ServerConfig
-from .consistency import Reached
-from .core import Core
-from .cuts import FINAL
-from .lives import Life
-from .losses import Losses
-from .tensors import TensorProgress, Tensors
+from .consistency import blocks as consistency
+from .consistency.blocks import Reached
+from .core.core import Core
+from .core.tensors import TensorProgress, Tensors
+from .leases.losses import Losses
 
 NAMES = {"entries": "examples", "entries_per_second": "examples_per_second", "mean_vector_norm": "mean_gradient_norm"}
 OF_WORDS = ("epochs", "bias_only_loss")

@@ -10,27 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from common import keys, log
-from common import run as runs
-from common.allocation import keep_buffers, settle, trim
-from common.compiled import without_blas
-from common.dataset import Dataset
-from common.errors import GlovewireError, Interrupted, OutputError, TrainingDiverged, UsageError
-from common.interrupts import signals_raise
-from common.rows import RowLayout
-from common.sharding import Sharding
-from common.wire import MAX_FRAME_BYTES
+from glovewire.common import log
+from glovewire.common.errors import GlovewireError, Interrupted, OutputError, TrainingDiverged, UsageError
+from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.model.sharding import Sharding
+from glovewire.common.protocol.wire import MAX_FRAME_BYTES
+from glovewire.common.runtime.compiled import without_blas
+from glovewire.common.runtime.memory import keep_buffers, settle, trim
+from glovewire.common.runtime.signals import signals_raise
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.dataset import Dataset
+from glovewire.common.transport import curve_keys as keys
 
-from . import checkpoint, consistency, dense, kernels, lives, optimizers, start
+from . import dense
+from .checkpoints import files as checkpoint
+from .checkpoints import generations as lives
+from .checkpoints import initial_state as start
+from .checkpoints.cuts import SUMMARY, final_label
+from .checkpoints.generations import Life
 from .config import STOPPED, Identity, ServerConfig
-from .core import Core
-from .cuts import SUMMARY, final_label
+from .consistency import blocks as consistency
+from .core.core import Core
 from .daemon import Daemon, Look
-from .lives import Life
-from .losses import Losses
-from .progress import Progress
-from .schedule import Schedule
-from .table import Table
+from .leases.losses import Losses
+from .leases.progress import Progress
+from .leases.schedule import Schedule
+from .table import kernels, optimizers
+from .table.table import Table
 
 TABLE = "rows"
 OTHER_SHARDS_S = 60.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession, UsageError
-from common.fields import NAME_RULE, is_name
-from common.messages import Granted, Hello
+from glovewire.common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession, UsageError
+from glovewire.common.protocol.messages import Granted, Hello
+from glovewire.common.protocol.schema import NAME_RULE, is_name
 
 MAX_SESSIONS = 1024
 MAX_ENDED = 4096

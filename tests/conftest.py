@@ -4,7 +4,7 @@ After each test, module and session the process must hold what it held before: t
 children's children, which are adopted when their parent dies), the same threads, the same open files, pipes, sockets
 and ZeroMQ contexts. What is there a deadline later is named and fails the test; children are killed, so that one leak
 does not harm the next test. Unraisable errors, errors in threads and warnings fail by `filterwarnings` in
-pyproject.toml. tests/test_conftest.py shows that every kind of leak is found.
+pyproject.toml. tests/project/test_conftest.py shows that every kind of leak is found.
 
 Fixtures: `shared_data`. No datasets, servers or other builders: those live beside the tests that need them.
 """

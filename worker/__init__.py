@@ -1,1 +1,1 @@
-"""One trainer: asks for work, pulls rows, computes, pushes."""
+"""One trainer: lease, pull, compute, push, report."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from common.settings import Command, keys_option, prometheus_option
+from glovewire.common.cli.command import Command, keys_option, prometheus_option
 
 
 @click.command(cls=Command)
@@ -48,8 +48,8 @@ def worker(
     prometheus: int | None, verify: bool, log_level: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Train the vectors of DATASET with the parameter server at --server, until the run is over."""
-    from common import log
-    from common.interrupts import signals_exit
+    from glovewire.common import log
+    from glovewire.common.runtime.signals import signals_exit
 
     with signals_exit():
         from .config import WorkerConfig

@@ -8,12 +8,11 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import UsageError
-from common.fields import NAME_RULE, is_name
-from common.settings import require
-from common.sockets import check_address
+from glovewire.common.errors import UsageError, require
+from glovewire.common.protocol.schema import NAME_RULE, is_name
+from glovewire.common.transport.sockets import check_address
 
-from .latency import Latency
+from .simulated_latency import Latency
 
 
 @dataclass(frozen=True)

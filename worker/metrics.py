@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from common import messages as m
-from common.exposition import counter
+from glovewire.common.prometheus import counter
+from glovewire.common.protocol import messages as m
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

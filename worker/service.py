@@ -9,11 +9,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from common import keys, log
-from common.allocation import keep_buffers, settle
-from common.compiled import without_blas
-from common.dataset import Dataset
-from common.errors import (
+from glovewire.common import log
+from glovewire.common.errors import (
     DeadlineExceeded,
     Finishing,
     GlovewireError,
@@ -22,17 +19,21 @@ from common.errors import (
     UnknownSession,
     UsageError,
 )
-from common.interrupts import signals_raise
-from common.options import TrainingOptions
-from common.rows import RowLayout
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.runtime.compiled import without_blas
+from glovewire.common.runtime.memory import keep_buffers, settle
+from glovewire.common.runtime.signals import signals_raise
+from glovewire.common.storage.dataset import Dataset
+from glovewire.common.transport import curve_keys as keys
+from glovewire.common.transport.client import Conversation
 
-from . import objectives
-from .client import Conversation
 from .config import WorkerConfig
-from .latency import Latency
+from .kernels import objectives
 from .metrics import WorkerMetrics
-from .remote import ServerStore
-from .trainer import train
+from .simulated_latency import Latency
+from .stores.server_store import ServerStore
+from .training.block_trainer import train
 
 LOOPBACK = "127.0.0.1"
 
@@ -84,7 +85,7 @@ def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
     if config.prometheus is None:
         yield metrics
         return
-    from common.exposition import Exposition
+    from glovewire.common.prometheus import Exposition
 
     with contextlib.closing(Exposition(metrics.collect, LOOPBACK, config.prometheus)) as exposition:
         logger.info(log.line("metrics", url=exposition.url))

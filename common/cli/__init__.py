@@ -1,0 +1,1 @@
+"""The click command class, and the option definitions that several commands share."""

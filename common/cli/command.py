@@ -1,0 +1,278 @@
+"""How a command gets its options: flags > environment > TOML file > defaults, errors as one line, JSON at the end.
+
+Every command of the program is a `Command`: it shows defaults and environment variables in its help, has `--config`
+and `--json`, turns a GlovewireError into one line on stderr and exit 1 or 2, and knows no option that is not in its
+own list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from ..errors import GlovewireError, UsageError
+
+ENVIRONMENT_PREFIX = "GLOVEWIRE"
+PLAIN = (str, int, float, bool)
+
+
+keys_option = click.option(
+    "--keys",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keys made by `glovewire keys`: a folder, or one client's .key file in it. Encrypts, and proves who one is.",
+)
+"""`--keys`, the same for every command that connects or listens."""
+
+
+prometheus_option = click.option(
+    "--prometheus",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics of this process to Prometheus, on this machine only; 0 takes a free port (see the log).",
+)
+"""`--prometheus` of servers and workers."""
+
+
+class WrongUsage(click.ClickException):
+    """What click refused, in one line that names the help page."""
+
+    exit_code = 2
+
+    def __init__(self, error: click.UsageError) -> None:
+        text = " ".join(error.format_message().split())
+        where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+        super().__init__(text[:1].lower() + text[1:].removesuffix(".") + where)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """One line on stderr, as for every other error."""
+        click.echo(f"error: {self.message}", file=file, err=file is None)
+
+
+@contextmanager
+def one_line_refusals() -> Iterator[None]:
+    """Turn click's several lines about wrong usage into one; the help that a bare command prints stays."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        raise WrongUsage(error) from error
+
+
+class _NamedPath(click.Path):
+    """A path that is not empty: an unset variable of the shell would mean the current folder."""
+
+    def __init__(self, path: click.Path) -> None:
+        vars(self).update(vars(path))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does it; BadParameter for an empty path."""
+        if value == "":
+            self.fail("an empty path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Command(click.Command):
+    """A click command with the house rules; see the module's docstring."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.context_settings.setdefault("show_default", True)
+        self.context_settings.setdefault("max_content_width", 110)
+        self.context_settings.setdefault("help_option_names", ["-h", "--help"])
+        self.params.append(
+            click.Option(
+                ["--config"],
+                type=click.Path(path_type=Path),
+                metavar="FILE.toml",
+                is_eager=True,
+                expose_value=False,
+                callback=self._load_file,
+                help=f"Take options from the table [{self.name}] of a TOML file; keys are the long options.",
+            )
+        )
+        self.params.append(
+            click.Option(["--json", "as_json"], is_flag=True, help="Make the last line of stdout one JSON object.")
+        )
+        for option in self.params:
+            if isinstance(option.type, click.Path):
+                option.type = _NamedPath(option.type)
+            if isinstance(option, click.Option):
+                option.show_envvar = True
+                option.envvar = option.envvar or variable(str(self.name), name(option))
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse arguments; wrong usage becomes one line."""
+        with one_line_refusals():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; `--json` prints what its function returned (a dict) as the last line."""
+        as_json = ctx.params.pop("as_json")
+        try:
+            with one_line_refusals():
+                result = super().invoke(ctx)
+        except GlovewireError as error:
+            click.echo(f"error: {printable(' '.join(str(error).split()))}", err=True)
+            ctx.exit(error.exit_status)
+        if as_json and result is not None:
+            click.echo(json.dumps(result, allow_nan=False, default=str))
+        return result
+
+    def _load_file(self, ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+        if path is None:
+            return
+        try:
+            ctx.default_map = {**(ctx.default_map or {}), **self._file_defaults(ctx, path)}
+        except UsageError as error:
+            raise click.UsageError(str(error), ctx) from error
+
+    def _file_defaults(self, ctx: click.Context, path: Path) -> dict[str, Any]:
+        tables = read_toml(path)
+        self._check_tables(ctx, path, tables)
+        options = self._by_long_name()
+        found: dict[str, Any] = {}
+        for key, value in tables.get(str(self.name), {}).items():
+            option = options.get(key.replace("_", "-"))
+            if option is None:
+                raise UsageError(f"{path}: unknown option {key!r} in [{self.name}]{suggest(key, options)}")
+            if str(option.name) in found:
+                raise UsageError(f"{path}: {key!r} in [{self.name}] is given twice under two names")
+            found[str(option.name)] = _file_value(f"{path}: {key!r} in [{self.name}]", option, value)
+        return found
+
+    def _check_tables(self, ctx: click.Context, path: Path, tables: Mapping[str, object]) -> None:
+        """Refuse entries outside every command's table: what is misspelt must not pass in silence."""
+        program = ctx.find_root().command
+        commands = program.list_commands(ctx.find_root()) if isinstance(program, click.Group) else [*tables]
+        for key, value in tables.items():
+            if key not in [*commands, self.name]:
+                if isinstance(value, Mapping):
+                    raise UsageError(f"{path}: no command is called [{key}]{suggest(key, commands)}")
+                raise UsageError(f"{path}: {key!r} stands outside a table: put it under [{self.name}]")
+            if not isinstance(value, Mapping):
+                raise UsageError(f"{path}: [{key}] must be a table of options")
+        if self.name not in tables:
+            others = ", ".join(f"[{key}]" for key in tables) or "nothing"
+            raise UsageError(f"{path} has no table [{self.name}], but {others}")
+
+    def _by_long_name(self) -> dict[str, click.Option]:
+        options = [option for option in self.params if isinstance(option, click.Option) and option.name != "config"]
+        return {flag[2:]: option for option in options for flag in option.opts if flag.startswith("--")}
+
+
+def printable(text: str) -> str:
+    """Text from elsewhere as a terminal may show it: what would move its cursor or change its title is spelt out."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def variable(command: str, option: str) -> str:
+    """The environment variable of an option."""
+    return f"{ENVIRONMENT_PREFIX}_{command}_{option}".upper().replace("-", "_")
+
+
+def _file_value(where: str, option: click.Option, value: Any) -> Any:
+    """A value from a file in the form that click takes; UsageError for one that no flag could have."""
+    several = option.multiple or option.nargs != 1
+    given = [value] if several and isinstance(value, PLAIN) else value
+    if not _fits(option, given, several):
+        raise UsageError(f"{where} must be {_wanted(option, several)}, not {value!r}")
+    return given
+
+
+def _fits(option: click.Option, value: Any, several: bool) -> bool:
+    if several:
+        return isinstance(value, list) and all(_fits_one_of_several(option, each) for each in value)
+    if option.is_flag:
+        return isinstance(value, bool)
+    if isinstance(option.type, click.Path):
+        return _is_path(value)
+    if isinstance(option.type, click.types.IntParamType):
+        return type(value) in (int, str)
+    if isinstance(option.type, click.types.FloatParamType):
+        return type(value) in (int, float, str)
+    return type(value) in (str, int, float)
+
+
+def _fits_one_of_several(option: click.Option, value: Any) -> bool:
+    if isinstance(option.type, click.Path):
+        return _is_path(value)
+    groups = option.multiple and option.nargs != 1  # such as --analogy A B C, repeated
+    return isinstance(value, PLAIN) or (groups and isinstance(value, list))
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _wanted(option: click.Option, several: bool) -> str:
+    if isinstance(option.type, click.Path):
+        return "a path or a list of paths" if several else "a path"
+    if several:
+        return "a value or a list of values"
+    if option.is_flag:
+        return "true or false"
+    if isinstance(option.type, click.types.IntParamType):
+        return "a whole number"
+    return "a number" if isinstance(option.type, click.types.FloatParamType) else "one value"
+
+
+def name(option: click.Option) -> str:
+    """An option's long name without its dashes, as it stands in a file."""
+    return max(option.opts, key=len).lstrip("-")
+
+
+def suggest(word: str, known: Mapping[str, object] | list[str]) -> str:
+    """`; did you mean 'x'?` for the nearest known word, or nothing."""
+    near = difflib.get_close_matches(word.replace("_", "-"), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as a dict; UsageError in one line if it is missing or malformed."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def positive(_: click.Context, __: click.Parameter, value: float) -> float:
+    """For an option in seconds: BadParameter unless it is a positive number, which nan and infinity are not."""
+    if not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value} is not a positive number of seconds")
+    return value
+
+
+def to_toml(command: str, config: object) -> str:
+    """A frozen config dataclass as the TOML table that `--config` reads back; None is left out."""
+    lines = [f"[{command}]"]
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, field.name)
+        if value is not None:
+            lines.append(f"{field.name.replace('_', '-')} = {toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: object) -> str:
+    """A plain value, a path or a list of them as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # which JSON leaves as it is

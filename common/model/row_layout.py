@@ -1,0 +1,113 @@
+"""What stands where in a row of the table: vectors, biases and the optimizer's state, all float32.
+
+A word's whole state is one row, so that it travels as one piece. Vectors and rows are padded to multiples of 16
+floats, which keeps them whole for vector instructions. Initial values depend on (seed, row)
+alone: any sharding starts alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from .options import TrainingOptions
+from .random_streams import Purpose, stream
+
+PAD_FLOATS = 16
+_CHUNK_ROWS = 1024
+
+
+def state_columns(optimizer: str, parameters: int) -> int:
+    """Columns of state behind `parameters` of them, for an optimizer that treats all alike.
+
+    Adam keeps a mean, a mean square, and in the last column how often the row was stepped.
+    """
+    each = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2}[optimizer]
+    return each * parameters + (each == 2)
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Columns of a row. Word and context roles share their columns when the embeddings are tied."""
+
+    dim: int
+    tied: bool
+    optimizer: str
+    biases: bool = True
+    export: str = "sum"
+
+    @staticmethod
+    def of(options: TrainingOptions) -> RowLayout:
+        """The layout that these options ask for."""
+        return RowLayout(options.dim, options.tied, options.optimizer, options.objective != "sgns", options.export)
+
+    @property
+    def span(self) -> int:
+        """Floats from one vector to the next: dim, padded with zeros that stay zero."""
+        return -(-self.dim // PAD_FLOATS) * PAD_FLOATS
+
+    @property
+    def roles(self) -> int:
+        """1 when a word has one vector, 2 when it has one as a word and one as a context."""
+        return 1 if self.tied else 2
+
+    @property
+    def parameters(self) -> int:
+        """Leading columns that are parameters: vectors, then biases; the optimizer's state follows."""
+        return self.roles * (self.span + self.biases)
+
+    @property
+    def state(self) -> int:
+        """Columns of optimizer state."""
+        if self.optimizer == "adagrad-row":
+            return self.roles * (1 + self.biases)
+        return state_columns(self.optimizer, self.parameters)
+
+    @property
+    def width(self) -> int:
+        """Floats in a row, padding included."""
+        return -(-(self.parameters + self.state) // PAD_FLOATS) * PAD_FLOATS
+
+    @cached_property
+    def columns(self) -> npt.NDArray[np.int64]:
+        """First column of (vector, bias, vector state, bias state) for the word and the context role; shape (2, 4).
+
+        -1 for the bias and its state where there are no biases.
+        """
+        table = []
+        for role in range(2):
+            role = 0 if self.tied else role
+            vector, bias = role * self.span, self.roles * self.span + role
+            if self.optimizer == "adagrad":
+                states = (self.parameters + vector, self.parameters + bias)
+            else:
+                states = (self.parameters + role, self.parameters + self.roles + role)
+            table.append((vector, bias, *states) if self.biases else (vector, -1, states[0], -1))
+        return np.array(table, np.int64)
+
+    def initial(self, first: int, last: int, options: TrainingOptions) -> npt.NDArray[np.float32]:
+        """Rows [first, last) before training: float32 of shape (last - first, width).
+
+        Vectors are uniform in +-init_scale / sqrt(dim), biases zero, accumulators `initial_accumulator`.
+        """
+        rows = np.zeros((last - first, self.width), np.float32)
+        scale = 2 * options.init_scale / np.sqrt(self.dim)
+        for start in range(first - first % _CHUNK_ROWS, last, _CHUNK_ROWS):
+            draw = stream(options.seed, Purpose.ROWS, start)
+            chunk = (draw.random((_CHUNK_ROWS, self.roles, self.dim), np.float32) - 0.5) * scale
+            low, high = max(start, first), min(start + _CHUNK_ROWS, last)
+            for role in range(self.roles):
+                into = slice(role * self.span, role * self.span + self.dim)
+                rows[low - first : high - first, into] = chunk[low - start : high - start, role]
+        if self.optimizer.startswith("adagrad"):
+            rows[:, self.parameters : self.parameters + self.state] = options.initial_accumulator
+        return rows
+
+    def vectors(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What a run leaves, shape (rows, dim): word and context vectors summed where apart, or word vectors alone."""
+        if self.tied or self.export == "word":
+            return rows[:, : self.dim]
+        return rows[:, : self.dim] + rows[:, self.span : self.span + self.dim]

@@ -1,0 +1,1 @@
+"""What crosses the wire: messages, stream samples, their schema, and frames."""

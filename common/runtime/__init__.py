@@ -1,0 +1,1 @@
+"""The process itself: compiled code, memory, signals, CPU affinity, procfs."""

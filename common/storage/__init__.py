@@ -1,0 +1,1 @@
+"""Files on disk: artifacts with manifests, datasets, run folders."""

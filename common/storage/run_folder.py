@@ -1,0 +1,195 @@
+"""What a RUN folder is: where training leaves its vectors, and how they are written and read.
+
+The folder exists while training goes on; its metrics, plot and checkpoints keep changing. `manifest.json` (kind
+`vectors`) therefore answers for `vectors.npy`, `vocabulary.txt` and `counts.npy` alone and is written last: a run whose
+training has not finished has none. This module never touches the other files, and never loads a pickle.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArtifactError, NotFinite, OutputError
+from .artifacts import (
+    MANIFEST,
+    UNREADABLE,
+    Manifest,
+    load_array,
+    peek_kind,
+    replacing,
+    require_free,
+    seal,
+    write_bytes_atomically,
+)
+
+KIND = "vectors"
+SCHEMA = 1
+VECTORS, VOCABULARY, COUNTS = "vectors.npy", "vocabulary.txt", "counts.npy"
+METRICS, PLOT, CONFIG, CHECKPOINTS = "metrics.jsonl", "loss.png", "config.toml", "checkpoints"
+_CHECK_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of a finished run: `vectors` is float32 of shape (words, dim), read-only, row i for `words[i]`.
+
+    `counts`, int64 of shape (words,), is how often each word stood in the text; None where nobody has said.
+    """
+
+    words: tuple[str, ...]
+    vectors: npt.NDArray[np.float32]
+    facts: Mapping[str, Any]
+    counts: npt.NDArray[np.int64] | None = None
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Row of each word."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    @property
+    def dim(self) -> int:
+        """Numbers in one vector."""
+        return int(self.vectors.shape[1])
+
+
+def prepare(run: Path) -> Path:
+    """Make `run` as an empty folder for a new training; OutputError if it holds anything or cannot be made."""
+    require_free(run, what="run")
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"run {run} cannot be written: {error.strerror or error}") from error
+    return run
+
+
+def is_run(folder: Path) -> bool:
+    """Whether training was started in `folder`, finished or not."""
+    return any((folder / name).is_file() for name in (CONFIG, METRICS))
+
+
+def write_vectors(
+    run: Path,
+    words: Sequence[str],
+    vectors: npt.NDArray[np.floating[Any]],
+    facts: Mapping[str, Any] | None = None,
+    counts: npt.NDArray[np.int64] | None = None,
+) -> Manifest:
+    """Write `vectors.npy`, `vocabulary.txt` and `counts.npy` into the folder `run` and seal them in place of others.
+
+    `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), of the words in
+    the text, where they are known. `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite
+    for NaN or infinity and ArtifactError for words or shapes that do not fit, all before anything is touched;
+    OutputError when the disk refuses.
+    """
+    table = np.ascontiguousarray(vectors, dtype="<f4")
+    _check_words(run, words)
+    if table.ndim != 2 or len(table) != len(words):
+        raise ArtifactError(f"{run / VECTORS} cannot hold an array of shape {table.shape} for {len(words)} words")
+    if (bad := _first_not_finite(table)) is not None:
+        raise NotFinite(f"the vector of {words[bad]!r} holds NaN or infinity: {run / VECTORS} was not written")
+    if counts is not None and counts.shape != (len(words),):
+        raise ArtifactError(f"{run / COUNTS} cannot hold an array of shape {counts.shape} for {len(words)} words")
+    try:
+        for name in (MANIFEST, COUNTS):
+            (run / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"run {run} cannot be written: {error.strerror or error}") from error
+    _write_array(run / VECTORS, table)
+    if counts is not None:
+        _write_array(run / COUNTS, counts.astype("<i8"))
+    write_bytes_atomically(run / VOCABULARY, "".join(f"{word}\n" for word in words).encode())
+    sizes = {"words": len(words), "dim": int(table.shape[1])}
+    sealed = (VECTORS, VOCABULARY) if counts is None else (VECTORS, VOCABULARY, COUNTS)
+    return seal(run, KIND, SCHEMA, {**(facts or {}), **sizes}, only=sealed)
+
+
+def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
+    """Map the vectors of the run in `run`; with `verify`, checksums and finiteness are checked first.
+
+    Raises ArtifactError, in one line, when training has not finished or a file is missing, truncated, altered or
+    holds NaN.
+    """
+    if run.is_dir() and not (run / MANIFEST).exists() and is_run(run):
+        raise ArtifactError(f"training has not finished: {run} has no vectors yet")
+    if (kind := peek_kind(run)) != KIND:
+        raise ArtifactError(f"{run} holds {kind}, and a run with vectors is needed here")
+    manifest = Manifest.load(run, KIND, SCHEMA, verify=verify)
+    try:
+        words = tuple((run / VOCABULARY).read_bytes().decode().split("\n")[:-1])
+        vectors = load_array(run / VECTORS, mapped=True)
+        counts = load_array(run / COUNTS) if COUNTS in manifest.files else None
+    except UNREADABLE as error:
+        raise ArtifactError(f"{run} holds no readable vectors ({type(error).__name__}: {error})") from error
+    if vectors.dtype != np.float32 or vectors.ndim != 2 or len(vectors) != len(words):
+        raise ArtifactError(f"{run / VECTORS} is not a float32 array with a row for each of {len(words)} words")
+    if verify and (bad := _first_not_finite(vectors)) is not None:
+        raise ArtifactError(f"{run / VECTORS}: the vector of {words[bad]!r} holds NaN or infinity")
+    if counts is not None and (counts.dtype != np.int64 or counts.shape != (len(words),)):
+        raise ArtifactError(f"{run / COUNTS} is not an int64 array with a count for each of {len(words)} words")
+    return Vectors(words, vectors, manifest.facts, counts)
+
+
+def complete(run: Path) -> Mapping[str, Any] | None:
+    """The facts of a training that came to its end; None when it did not, or its vectors are not whole."""
+    try:
+        facts = load_vectors(run).facts
+    except ArtifactError:
+        return None
+    return facts if facts.get("reason") == "complete" else None
+
+
+def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    with replacing(path) as stream:
+        np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def _check_words(run: Path, words: Sequence[str]) -> None:
+    if len(set(words)) != len(words):
+        raise ArtifactError(f"{run / VOCABULARY} cannot hold the same word twice")
+    for word in words:
+        if not word or "\n" in word:
+            raise ArtifactError(f"{run / VOCABULARY} cannot hold the word {word!r}")
+
+
+def _first_not_finite(table: npt.NDArray[np.float32]) -> int | None:
+    for start in range(0, len(table), _CHECK_ROWS):
+        good = np.isfinite(table[start : start + _CHECK_ROWS]).all(axis=1)
+        if not good.all():
+            return start + int(np.argmin(good))
+    return None
+
+
+# ---- The tensors of a finished run: `tensors.npz`, which numpy reads without us, sealed by the run's manifest.
+
+TENSORS_KIND = "tensors"
+TENSORS_SCHEMA = 1
+TENSORS = "tensors.npz"
+
+
+def write(run: Path, values: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> Manifest:
+    """Write `tensors.npz` into the folder `run` and seal it; equal values give equal bytes."""
+    with replacing(run / TENSORS) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for name, value in values.items():
+            member = zipfile.ZipInfo(f"{name}.npy")  # its date is 1980
+            with archive.open(member, "w", force_zip64=True) as into:
+                np.lib.format.write_array(into, np.asanyarray(value), allow_pickle=False)
+    return seal(run, TENSORS_KIND, TENSORS_SCHEMA, {**facts, "tensors": len(values)}, only=(TENSORS,))
+
+
+def read(run: Path | str, *, verify: bool = True) -> tuple[dict[str, npt.NDArray[Any]], Manifest]:
+    """The tensors of a finished run by name; ArtifactError when they are missing, altered or unreadable."""
+    run = Path(run)
+    manifest = Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
+    try:
+        with np.load(run / TENSORS, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}, manifest
+    except (*UNREADABLE, zipfile.BadZipFile) as error:
+        raise ArtifactError(f"{run / TENSORS} cannot be read ({type(error).__name__}: {error})") from error

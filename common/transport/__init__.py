@@ -1,0 +1,1 @@
+"""ZeroMQ: sockets, CURVE keys, ZAP, and the request client."""

@@ -1,0 +1,1 @@
+"""Glovewire: a parameter server over ZeroMQ that trains word vectors and dense models."""

@@ -1,0 +1,1 @@
+"""Measure the wire, training, preprocessing and dense models on this machine."""

@@ -1,0 +1,125 @@
+"""Figures of messages, added up over the repeats of a benchmark: rates, latencies, processor time, failures. Pure."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Measurement:
+    """One repeat of one case: seconds until the last answer, latencies of what came, processor time of both ends."""
+
+    seconds: float
+    latencies_s: list[float]
+    failed: int
+    client_s: float
+    server_s: float
+
+
+@dataclass
+class Tally:
+    """What one case brought in all its repeats."""
+
+    rows_per_second: list[float] = field(default_factory=list)
+    p50_us: list[float] = field(default_factory=list)
+    p99_us: list[float] = field(default_factory=list)
+    client_s: list[float] = field(default_factory=list)
+    server_s: list[float] = field(default_factory=list)
+    sent: int = 0
+    failed: int = 0
+
+    def add(self, size: int, trial: Measurement) -> None:
+        """Count one repeat of messages of `size` rows."""
+        rows = size * len(trial.latencies_s)
+        self.rows_per_second.append(rows / trial.seconds)
+        self.p50_us.append(percentile(trial.latencies_s or [0.0], 50) * 1e6)
+        self.p99_us.append(percentile(trial.latencies_s or [0.0], 99) * 1e6)
+        self.client_s.append(trial.client_s / max(rows, 1) * 1e6)
+        self.server_s.append(trial.server_s / max(rows, 1) * 1e6)
+        self.sent += len(trial.latencies_s) + trial.failed
+        self.failed += trial.failed
+
+    def figures(self, row_bytes: int) -> dict[str, Any]:
+        """Medians and ranges over the repeats."""
+        return {
+            "rows_per_second": spread(self.rows_per_second),
+            "bytes_per_second": spread(rate * row_bytes for rate in self.rows_per_second),
+            "p50_us": spread(self.p50_us),
+            "p99_us": spread(self.p99_us),
+            "client_cpu_s_per_million_rows": spread(self.client_s),
+            "server_cpu_s_per_million_rows": spread(self.server_s),
+            "messages": self.sent,
+            "success": (self.sent - self.failed) / max(self.sent, 1),
+        }
+
+
+# ---- What every benchmark says beside its figures: medians with their ranges, and of what and on what they were
+# measured.
+#
+# Reads facts about this machine and this program; measures nothing itself.
+#
+
+PACKAGES = ("glovewire", "numba", "numpy", "pyzmq")
+
+
+def spread(values: Iterable[float]) -> dict[str, float]:
+    """Median, least and most of the repeats of one figure, to four significant digits."""
+    found = sorted(values)
+    figures = {"median": statistics.median(found), "min": found[0], "max": found[-1]}
+    return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The least of the values that at least `percent` of them do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
+
+
+def surroundings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
+    """Versions, commit, processor, cores and how busy they are; plain JSON values."""
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit(),
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def commit() -> str:
+    """The commit that this program's files are at, with `+` when some were changed since; "" when nobody knows."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,0 +1,186 @@
+"""One wire of `glovewire bench wire`: drives a store as a worker would, and remembers which rows it has changed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glovewire.common.errors import GlovewireError
+from glovewire.common.protocol import messages as m
+from glovewire.common.runtime.procfs import cpu_seconds
+from glovewire.worker.stores.interface import Reply
+from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
+
+from .measurements import Measurement
+
+PLACES = 16
+"""Different rows that messages of one size are about, drawn once."""
+NULL_ROWS = 32
+NULL_STEPS = {
+    "null_step": "both awaited",
+    "null_step_push_not_awaited": "push not awaited",
+    "null_step_in_one": "in one message, as in training",
+}
+"""Ways to take a step of training without the training."""
+
+Start = Callable[[int], Reply[Any]]
+
+
+@dataclass(frozen=True, order=True)
+class Case:
+    """One figure: an operation on random rows or on a contiguous range, so many at a time, perhaps encrypted."""
+
+    operation: str
+    place: str
+    size: int
+    window: int
+    encrypted: bool = False
+
+
+class Wire:
+    """The store of a table of so many `rows`, whose server is the process `server`; at most `most` rows a message."""
+
+    def __init__(self, store: ServerStore, server: int, rows: int, most: int, seed: int) -> None:
+        self._store, self._rows, self._server = store, rows, server
+        self._draw = np.random.default_rng(seed)
+        self._places: dict[int, list[npt.NDArray[np.int64]]] = {}
+        self._pushed: list[npt.NDArray[np.int64] | slice] = []  # the rows of each push, counted at the end
+        self._ones = np.ones((max(most, NULL_ROWS), store.width), np.float32)
+
+    def starter(self, case: Case) -> Start:
+        """The function that starts the n-th message of a case."""
+        places = self._of_size(case.size)
+        first = [int(place[0]) for place in self._ranges(case.size)]
+        ones, store = self._ones[: case.size], self._store
+
+        def pull_rows(n: int) -> Reply[Any]:
+            return store.pull_rows(places[n % PLACES])
+
+        def pull_range(n: int) -> Reply[Any]:
+            return store.pull_range(first[n % PLACES], first[n % PLACES] + case.size, m.NO_VERSION)
+
+        def push_rows(n: int) -> Reply[Any]:
+            self._pushed.append(places[n % PLACES])
+            return store.push_rows("add", places[n % PLACES], ones, 0.0)[0]
+
+        def push_range(n: int) -> Reply[Any]:
+            self._pushed.append(slice(first[n % PLACES], first[n % PLACES] + case.size))
+            return store.push_block("add", NO_LEASE, [(first[n % PLACES], ones)])
+
+        return {
+            ("pull", "random"): pull_rows,
+            ("pull", "range"): pull_range,
+            ("push", "random"): push_rows,
+            ("push", "range"): push_range,
+        }[case.operation, case.place]
+
+    def run(self, start: Start, window: int, seconds: float) -> Measurement:
+        """Keep `window` messages in flight for so long, then wait for the last answer."""
+        pending: deque[tuple[float, Reply[Any]]] = deque()
+        latencies: list[float] = []
+        failed = number = 0
+        clock, before = time.perf_counter, self._cpu()
+        began = now = clock()
+        while now - began < seconds or pending:
+            while len(pending) < window and now - began < seconds:
+                pending.append((clock(), start(number)))
+                number += 1
+            self._store.wait()
+            now = clock()
+            while pending and pending[0][1].done:
+                asked, reply = pending.popleft()
+                if _came(reply):
+                    latencies.append(now - asked)
+                else:
+                    failed += 1
+        return self._trial(clock() - began, latencies, failed, before)
+
+    def null_steps(self, seconds: float, how: str) -> Measurement:
+        """Steps in one of the ways in NULL_STEPS: pull rows, wait for them, push as many.
+
+        Where the push is not awaited a step ends when it is sent, and the next pull follows it. In one message, a step
+        pushes rows, asks for the next ones with it, as training by minibatches does, and ends when they are here.
+        """
+        pull, push = (self.starter(Case(operation, "random", NULL_ROWS, 1)) for operation in ("pull", "push"))
+        latencies: list[float] = []
+        pushes: list[Reply[Any]] = []
+        failed, before = 0, self._cpu()
+        clock = time.perf_counter
+        began = asked = clock()
+        while asked - began < seconds:
+            number = len(latencies)
+            if how == "null_step_in_one":
+                pushed, pulled = self._push_and_pull(number)
+                pushes.append(pushed)
+                good = self._await(pulled)
+            else:
+                good = self._await(pull(number))
+                pushes.append(push(number))
+            if how == "null_step":
+                good = self._await(pushes[-1]) and good
+            took = clock() - asked
+            settled = [reply for reply in pushes if reply.done]
+            pushes = [reply for reply in pushes if not reply.done]
+            if good and all(map(_came, settled)):
+                latencies.append(took)
+            else:
+                failed += 1
+            asked = clock()
+        self._store.flush()
+        return self._trial(asked - began, latencies, failed, before)
+
+    def _push_and_pull(self, number: int) -> tuple[Reply[Any], Reply[Any]]:
+        places = self._of_size(NULL_ROWS)
+        rows, wanted = places[number % PLACES], places[(number + 1) % PLACES]
+        self._pushed.append(rows)
+        return self._store.push_rows("add", rows, self._ones[:NULL_ROWS], 0.0, wanted=wanted)
+
+    def _await(self, reply: Reply[Any]) -> bool:
+        while not reply.done:
+            self._store.wait()
+        return _came(reply)
+
+    def rows_not_as_pushed(self) -> int:
+        """How many rows of the table are not what the pushes must have made of them (in a column that began at 0)."""
+        wrong, pushed = 0, np.zeros(self._rows, np.int64)
+        for rows in self._pushed:  # none twice in one push
+            pushed[rows] += 1
+        for first in range(0, self._rows, 4096):
+            last = min(first + 4096, self._rows)
+            reply = self._store.pull_range(first, last, m.NO_VERSION)
+            self._await(reply)
+            found = reply.get()
+            assert found is not None
+            wrong += int(np.count_nonzero(found[:, -1] != pushed[first:last]))
+        return wrong
+
+    def _cpu(self) -> tuple[float, float]:
+        return time.process_time(), cpu_seconds(self._server)
+
+    def _trial(self, seconds: float, latencies: list[float], failed: int, before: tuple[float, float]) -> Measurement:
+        client, server = self._cpu()
+        return Measurement(seconds, latencies, failed, client - before[0], server - before[1])
+
+    def _of_size(self, size: int) -> list[npt.NDArray[np.int64]]:
+        if size not in self._places:
+            self._places[size] = [
+                np.sort(self._draw.choice(self._rows, size, replace=False)).astype(np.int64) for _ in range(PLACES)
+            ]
+        return self._places[size]
+
+    def _ranges(self, size: int) -> list[npt.NDArray[np.int64]]:
+        return [np.arange(first, first + size) for first in self._draw.integers(0, self._rows - size + 1, PLACES)]
+
+
+def _came(reply: Reply[Any]) -> bool:
+    try:
+        reply.get()
+    except GlovewireError:
+        return False
+    return True

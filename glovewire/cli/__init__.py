@@ -1,0 +1,1 @@
+"""The `glovewire` program and its commands."""

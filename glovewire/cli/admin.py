@@ -1,0 +1,181 @@
+"""`glovewire stats`, `finish`, `checkpoint`: one question to each shard of a running server."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from glovewire.common.cli.command import Command, keys_option, positive, printable
+from glovewire.common.errors import UsageError
+
+if TYPE_CHECKING:
+    from glovewire.common.protocol.messages import Message
+    from glovewire.common.transport.client import Conversation
+
+F = TypeVar("F", bound=Callable[..., Any])
+AGAIN_MS = 200
+
+
+def addressed(timeout: float = 10.0) -> Callable[[F], F]:
+    """Add the arguments that every question has; `timeout` is the default, in seconds."""
+
+    def add(command: F) -> F:
+        command = click.option(
+            "--timeout",
+            default=timeout,
+            metavar="SECONDS",
+            callback=positive,
+            help="Give up when there is no answer for so long; a server that is still to be started is waited for.",
+        )(command)
+        command = keys_option(command)
+        return click.argument("servers", nargs=-1, required=True, metavar="tcp://HOST:PORT...")(command)
+
+    return add
+
+
+@click.command(cls=Command)
+@addressed()
+def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
+    """Ask each server what it is doing."""
+    with _client(servers, keys) as client:
+        found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
+    for address, one in zip(servers, found, strict=True):
+        for line in described(address, one):
+            click.echo(printable(line))
+    return {"shards": found}
+
+
+@click.command(cls=Command)
+@addressed()
+def finish(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
+    """End training cleanly and keep the vectors. Give the address of every shard."""
+    from glovewire.common.protocol.messages import Finish, Finishing
+
+    told = []
+    with _client(servers, keys) as client:
+        _all_shards(client, servers, timeout)
+        for shard, address in enumerate(servers):
+            reply = client.ask(shard, Finish("asked"), timeout)
+            workers = reply.workers if isinstance(reply, Finishing) else 0
+            told.append({"address": address, "workers": workers})
+            click.echo(f"{address} is finishing; workers that were training: {workers}")
+    return {"finishing": told}
+
+
+@click.command(cls=Command)
+@addressed(60.0)
+def checkpoint(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
+    """Cut a checkpoint of a running training, and wait until it is on disk.
+
+    Give the address of every shard, so that all cut at one point.
+    """
+    with _client(servers, keys) as client:
+        names = _cut(client, servers, timeout)
+    for name in names:
+        click.echo(f"checkpoint {name} is written")
+    return {"checkpoints": names}
+
+
+def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[str]:
+    """Labels of the checkpoint on each shard; a cut that training has overtaken meanwhile is moved further ahead.
+
+    Where there are no rounds, it has a number that all shards are told, the same when some could not take it at once.
+    """
+    from glovewire.common.errors import DeadlineExceeded, NotReady
+    from glovewire.common.protocol.messages import Checkpoint, Checkpointed
+    from glovewire.common.transport.client import raised
+
+    deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
+    refused: NotReady | None = None
+    while True:
+        reached = max(one["round"] for one in _all_shards(client, servers, timeout))
+        cut = Checkpoint(reached + ahead if reached >= 0 else without_rounds)
+        replies: list[Message] = []
+        for shard in range(len(servers)):
+            client.send(shard, cut, replies.append)
+        try:
+            _await(client, replies, len(servers), deadline, timeout)
+            return [reply.name for reply in map(raised, replies) if isinstance(reply, Checkpointed)]
+        except DeadlineExceeded as late:
+            raise refused or late from None
+        except NotReady as error:
+            refused = error
+            if time.monotonic() > deadline:
+                raise
+            if reached < 0:  # without rounds there is no later one to ask for
+                client.poll(AGAIN_MS)
+            ahead *= 2
+
+
+def _await(client: Conversation, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
+    from glovewire.common.errors import DeadlineExceeded
+
+    while len(replies) < count:
+        client.poll(100, silence=False)
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: does anybody train?")
+
+
+def _all_shards(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
+    """What every shard says of itself; UsageError unless these are all the shards of one training, in any order."""
+    found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
+    shards = found[0]["shards"]
+    if sorted(one["shard"] for one in found) != list(range(shards)) or len({one["shards"] for one in found}) > 1:
+        given = ", ".join(f"{a} is shard {one['shard']}/{one['shards']}" for a, one in zip(servers, found, strict=True))
+        raise UsageError(f"give the address of every shard once; {given}")
+    return found
+
+
+def _client(servers: tuple[str, ...], keys: Path | None) -> Conversation:
+    from glovewire.common.transport.client import Conversation
+    from glovewire.common.transport.curve_keys import of_client
+
+    return Conversation(servers, "observer", keys=None if keys is None else of_client(keys))
+
+
+def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, Any]:
+    from glovewire.common.protocol.messages import Stats
+
+    reply = client.ask(shard, Stats(), timeout)
+    found: dict[str, Any] = json.loads(bytes(getattr(reply, "body", b"{}")))
+    return found
+
+
+def described(address: str, one: dict[str, Any]) -> list[str]:
+    """What a shard at `address` says of itself in `one`, as lines for people."""
+    counters = ", ".join(f"{name} {count}" for name, count in sorted(one["counters"].items())) or "none yet"
+    pushes = one["pushes"]
+    lines = [
+        f"{address}  shard {one['shard']}/{one['shards']}  run {one['run']}  {one['state']}",
+        f"  rows      {one['rows'][0]} to {one['rows'][1]}",
+        f"  pushes    {pushes['sent']} sent, {pushes['heard']} heard = {pushes['applied']} applied + "
+        f"{pushes['repeated']} repeated + {pushes['refused']} refused",
+        f"  requests  {counters}; {one['parked']} waiting",
+    ]
+    if one["shard"] == 0:
+        lines[1:1] = _progress(one)
+    lines += [
+        f"  worker    {w['name']}: {w['state']}, {w['entries']:,} entries, heard {w['age_s']:.1f} s ago"
+        for w in one["workers"]
+    ]
+    return lines
+
+
+def _progress(one: dict[str, Any]) -> list[str]:
+    """How far the training is; of a dense model nobody knows how many examples there will be."""
+    rate = one["entries"] / one["seconds"] if one["seconds"] else 0.0
+    if one["total"]:
+        done = f"epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries"
+        pace = f"{rate / 1e6:.2f} M entries/s"
+        beside = f"with the vectors at zero {one['bias_only_loss']:.5f}; mean vector norm {one['norm']:.3f}"
+    else:
+        done, pace = f"{one['entries']:,} examples", f"{rate:,.0f} examples/s"
+        beside = f"mean norm of gradients {one['norm']:.3f}"
+    loss = f"{one['loss']:.5f}; {beside}" if one["loss"] else "none yet"
+    return [f"  training  {done}, {pace}", f"  loss      {loss}"]

@@ -1,0 +1,124 @@
+"""The `glovewire` program: a group of commands that are imported only when they are used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from glovewire.common.runtime.signals import signals_exit
+
+with signals_exit():  # with the next line most of the start is over, in which Ctrl-C would be a traceback
+    import click
+
+    from glovewire.common.cli.command import one_line_refusals, suggest
+
+    from ..exits import Ended, one_line_endings
+    from ..launch.processes import die_with_parent, end_on_signals_as_first_process
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "preprocess": (
+        "glovewire.preprocess.cli:preprocess",
+        "Turn a corpus into a dataset: vocabulary and co-occurrence matrix.",
+    ),
+    "train": ("glovewire.cli.train:train", "Train word vectors on this machine: servers, workers and monitor in one."),
+    "server": ("glovewire.server.cli:server", "Serve one shard of the parameters."),
+    "worker": ("glovewire.worker.cli:worker", "Train as one worker of a running server."),
+    "monitor": ("glovewire.monitor.cli:monitor", "Watch the loss stream of a running server."),
+    "stats": ("glovewire.cli.admin:stats", "Ask a running server what it is doing."),
+    "finish": ("glovewire.cli.admin:finish", "End training cleanly and keep the vectors."),
+    "checkpoint": ("glovewire.cli.admin:checkpoint", "Cut a checkpoint of a running training now."),
+    "keys": ("glovewire.cli.keys:keys", "Make keys, so that only those who have one can connect."),
+    "info": ("glovewire.vectors.cli:info", "Say what a dataset, run or checkpoint is, and verify it."),
+    "evaluate": ("glovewire.vectors.cli:evaluate", "Score vectors on similarity and analogy sets."),
+    "neighbours": ("glovewire.vectors.cli:neighbours", "Show the nearest words, or solve an analogy."),
+    "export": ("glovewire.vectors.cli:export", "Write vectors or a dataset in other programs' formats."),
+    "plan": ("glovewire.plan.cli:plan", "Say how long an epoch would take on a cluster, and what holds it up."),
+    "study": ("glovewire.study.cli:study", "Compare ways to train: full trainings, one table, one picture."),
+    "bench": ("glovewire.bench.cli:bench", "Measure the wire, training and preprocessing on this machine."),
+}
+
+
+class Program(click.Group):
+    """The group; `--help` needs no command's module."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of use."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; unknown names get a suggestion from click."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, function = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), function)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say which command was meant when there is none of that name."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"no command is called {args[0]!r}{suggest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the options before the command; wrong usage becomes one line."""
+        with one_line_endings(), one_line_refusals():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Import and run the command; wrong usage and an end from outside become one line."""
+        with one_line_endings(), one_line_refusals():
+            return super().invoke(ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version  # takes as long as all else that the program imports by itself
+
+        click.echo(f"glovewire {version('glovewire')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    no_args_is_help=True,
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+def program() -> None:
+    """Train word vectors through a networked parameter server.
+
+    \b
+      glovewire preprocess pydoc --out data/pydoc
+      glovewire train data/pydoc --out runs/pydoc
+      glovewire neighbours runs/pydoc matrix probability
+    """
+
+
+def main(*args: Any) -> None:
+    """Entry point of the installed program."""
+    try:
+        with one_line_endings():
+            die_with_parent()
+            end_on_signals_as_first_process()
+            program.main(list(args) or sys.argv[1:], prog_name="glovewire")
+    except Ended as ended:  # before or after what click watches over
+        ended.show()
+        sys.exit(ended.exit_code)
+
+
+if __name__ == "__main__":
+    main()

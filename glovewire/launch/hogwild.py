@@ -1,0 +1,200 @@
+"""`glovewire train --store local|shared`: processes on this machine over one array, without a server.
+
+Shares the trainer with the parameter server; this module allocates the array, starts the processes, adds up their
+reports and leaves the same RUN folder. A process that dies ends the run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from multiprocessing.connection import Connection, wait
+from multiprocessing.shared_memory import SharedMemory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glovewire.common.array_types import Rows
+from glovewire.common.errors import ProcessDied
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.postprocess import evened
+from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.protocol.messages import Report
+from glovewire.common.protocol.samples import as_line
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.dataset import Dataset
+from glovewire.monitor.history.history import History
+from glovewire.monitor.sinks.plot import plot
+from glovewire.monitor.terminal.view import view
+from glovewire.server.checkpoints.initial_state import fresh
+from glovewire.server.leases.losses import Losses
+
+from .processes import PARENT_VARIABLE, die_with_parent, parent
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+    from .local import LocalConfig
+
+POLL_S = 0.1
+
+
+def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
+    """Train to the end with `config.workers` processes; returns the facts of the run."""
+    options, layout = config.options, RowLayout.of(config.options)
+    memory = SharedMemory(create=True, size=dataset.layout.rows * layout.width * 4)
+    try:
+        rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=memory.buf)
+        rows[:] = fresh(options, dataset, 0, len(rows), config.init).rows
+        facts = _run(config, dataset, memory.name)
+        vectors = np.empty((len(rows), options.dim), np.float32)
+        vectors[dataset.permutation] = layout.vectors(rows)
+        del rows
+        runs.write_vectors(config.out, dataset.words, evened(vectors, options.spectrum), facts, dataset.counts)
+        return facts
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
+    options = config.options
+    context = multiprocessing.get_context("spawn")
+    position, gradients = context.Value("q", 0), context.Value("q", 0)
+    losses = Losses(dataset.total_entries * options.epochs, options.epochs, started=time.monotonic())
+    processes: list[SpawnProcess] = []
+    pipes: list[Connection] = []
+    try:
+        os.environ[PARENT_VARIABLE] = parent(signal.SIGTERM)
+        for rank in range(config.workers):
+            ours, theirs = context.Pipe()
+            arguments = (str(config.dataset), options.as_message(), memory, position, gradients, rank, theirs)
+            process = context.Process(target=_work, args=arguments, name=f"worker {rank}")
+            process.start()
+            theirs.close()
+            processes.append(process)
+            pipes.append(ours)
+        _follow(config, losses, processes, pipes)
+        for process in processes:
+            process.join()
+        return _facts(config, losses)
+    finally:
+        os.environ.pop(PARENT_VARIABLE, None)
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+            process.join()
+        for pipe in pipes:
+            pipe.close()
+
+
+def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> None:
+    """Count reports, show progress and write metrics until every process has closed its pipe."""
+    history, open_pipes = History(config.out.name), dict(zip(pipes, processes, strict=True))
+    shown = view(sys.stderr) if config.progress else None
+    with (config.out / runs.METRICS).open("a", encoding="utf-8", buffering=1) as metrics:
+        while open_pipes:
+            ready: list[Any] = wait(list(open_pipes), POLL_S)
+            for pipe in ready:
+                if not _hear(pipe, open_pipes[pipe], processes, losses, config.options):
+                    del open_pipes[pipe]
+            now = time.monotonic()
+            for sample in losses.samples(now, force=not open_pipes):
+                metrics.write(as_line(sample))
+                history.add(sample, now)
+            if shown is not None:
+                shown.show(history, now)
+    if shown is not None:
+        shown.close(history, time.monotonic())
+    plot(history, config.out / runs.PLOT)
+
+
+def _hear(
+    pipe: Any, process: SpawnProcess, processes: list[SpawnProcess], losses: Losses, options: TrainingOptions
+) -> bool:
+    """Count one report and say whether training is over; False when the process has ended well."""
+    try:
+        report: Report = pipe.recv()
+    except EOFError:
+        process.join()
+        if process.exitcode:
+            raise ProcessDied(f"{process.name} ended with exit status {process.exitcode}") from None
+        return False
+    losses.add(f"w{processes.index(process)}", _epoch(losses), report, time.monotonic())
+    pipe.send(options.schedule == "minibatch" and losses.entries >= losses.total)
+    return True
+
+
+def _epoch(losses: Losses) -> int:
+    return min(losses.epoch, losses.epochs - 1)
+
+
+def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
+    loss, floor, norm = losses.epoch_means(losses.last_epoch())
+    seconds = losses.seconds()
+    return {
+        "reason": "complete",
+        "seconds": seconds,
+        "entries": losses.entries,
+        "entries_per_second": losses.entries / seconds if seconds else 0.0,
+        "loss": loss,
+        "bias_only_loss": floor,
+        "mean_vector_norm": norm,
+        "epochs": losses.epoch,
+        "workers": config.workers,
+        "servers": 0,
+        "bytes_sent": 0,
+        "bytes_received": 0,
+        "run": str(config.out),
+    }
+
+
+def _added(counter: Any, number: int) -> int:
+    """What a counter that all processes share says after `number` more."""
+    with counter.get_lock():
+        counter.value += number
+        return int(counter.value)
+
+
+def _work(
+    folder: str, message: dict[str, Any], memory: str, position: Any, gradients: Any, rank: int, pipe: Connection
+) -> None:
+    """One process: trains on the shared array and sends a report for each piece of work."""
+    from pathlib import Path
+
+    from glovewire.common.runtime.compiled import without_blas
+    from glovewire.server.table import optimizers
+    from glovewire.worker.kernels import objectives
+    from glovewire.worker.stores.memory_store import MemoryStore
+    from glovewire.worker.training import block_trainer as trainer
+
+    die_with_parent()
+    options = TrainingOptions.from_message(message)
+    layout = RowLayout.of(options)
+    dataset = Dataset.open(Path(folder), verify=False)
+    with without_blas():
+        objectives.OBJECTIVES[options.objective].warm()
+    shared = SharedMemory(memory)
+    try:
+        rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=shared.buf)
+
+        def next_position() -> int:
+            return _added(position, 1) - 1
+
+        def count(number: int) -> int:
+            return _added(gradients, number)
+
+        def tell(report: Report) -> bool:
+            pipe.send(report)
+            return bool(pipe.recv())
+
+        step = optimizers.make(options)
+        store = MemoryStore(rows, dataset.layout.partitions, options, next_position, step, count, tell)
+        trainer.train(store, dataset, options, rank)
+        del rows, store
+    finally:
+        shared.close()
+        pipe.close()

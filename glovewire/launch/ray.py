@@ -1,0 +1,156 @@
+"""`glovewire train --launcher ray`: Ray places shards and workers and starts them again; rows go over ZeroMQ as ever.
+
+Each role is an actor that keeps one glovewire process. When a process is killed its actor starts it again; when an
+actor or its machine is lost, Ray starts the actor anew, perhaps elsewhere: a shard then has another address, which
+this process tells the workers. Shards go on from the newest checkpoint, as they do everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+from glovewire.common.errors import ProcessDied
+from glovewire.common.runtime import ray_cluster as cluster
+from glovewire.common.storage import run_folder as runs
+from glovewire.monitor.watch import Watch
+
+from ..exits import signals_end_all
+from .local import LocalConfig, facts_of, server_arguments, worker_arguments
+from .processes import READY_S, Child, Children
+from .run_lock import begun, errors_say_what_is_left
+
+HOST = "HOST"
+"""Stands in arguments for the address of the machine that the actor runs on."""
+STEP_S = 0.2
+
+
+@dataclass(frozen=True)
+class State:
+    """A process as its actor sees it: exit status (None: it runs), first and last line printed, last words."""
+
+    status: int | None
+    first: str
+    last: str
+    died: str
+
+
+class Role:
+    """Keeps one process of a run; lives in a Ray actor."""
+
+    def __init__(self, role: str, logs: Path, host: str | None) -> None:
+        self._role, self._host = role, host
+        self._children = Children(logs, last_signal=SIGKILL)
+        self._child: Child | None = None
+
+    def keep(self, arguments: list[str]) -> State:
+        """Have a process with these arguments: start it, and start it again when it was killed or they have changed."""
+        words = [word.replace(HOST, self._host or self._node()) for word in arguments]
+        child = self._child
+        if child is not None and list(child.arguments) != words:
+            child.process.kill()
+            child.process.wait()
+        if child is None or list(child.arguments) != words or (child.killed and self._children.may_restart(self._role)):
+            child = self._child = self._children.start(self._role, words)
+        lines = child.printed().splitlines() or [""]
+        status = child.process.poll()
+        return State(status, lines[0], lines[-1], str(child.died()) if child.failed else "")
+
+    def end(self) -> None:
+        """End the process, if it has not."""
+        self._children.end()
+
+    @staticmethod
+    def _node() -> str:
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+
+
+def train(config: LocalConfig, address: str | None) -> dict[str, Any]:
+    """Train to the end on the Ray cluster at `address`, or on one of this machine; returns the facts of the run.
+
+    Every machine must find the dataset and the run folder under the same paths.
+    """
+    with (
+        cluster.connected(address) as ray,  # first: nothing is made where there is no Ray
+        begun(config),
+        errors_say_what_is_left(config.out),
+        signals_end_all(),
+    ):
+        cores = cluster.share_of_cpus(ray, config.servers + config.workers)
+        actor = ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=cores, scheduling_strategy="SPREAD")(Role)
+        logs, host = config.out.resolve() / "logs", None if address else "127.0.0.1"
+        servers = [actor.remote(f"server {shard}", logs, host) for shard in range(config.servers)]
+        workers = [actor.remote(f"worker {rank}", logs, host) for rank in range(config.workers)]
+        try:
+            return _Driver(config, ray, servers, workers).run()
+        finally:
+            for roles in (servers, workers):  # servers first: workers complete the rounds that were begun
+                with suppress(ray.exceptions.RayError):  # what cannot be asked any more is killed
+                    ray.get([role.end.remote() for role in roles], timeout=READY_S)
+            for role in (*workers, *servers):
+                ray.kill(role)
+
+
+class _Driver:
+    """Looks after the actors until the shards have ended well."""
+
+    def __init__(self, config: LocalConfig, ray: Any, servers: list[Any], workers: list[Any]) -> None:
+        self._config, self._ray = config, ray
+        self._servers, self._workers = servers, workers
+
+    def run(self) -> dict[str, Any]:
+        """The facts that shard 0 prints at the end."""
+        streams: list[str] = []
+        with ExitStack() as watching:
+            watch: Watch | None = None
+            while True:
+                shards = self._kept(self._servers, [self._shard(shard) for shard in range(len(self._servers))])
+                if all(shard.status == 0 for shard in shards):
+                    break
+                ready = [shard.first.split() for shard in shards]
+                if all(words[:1] == ["ready"] for words in ready):
+                    where = [words[1] for words in ready]
+                    self._kept(self._workers, [self._worker(where, rank) for rank in range(len(self._workers))])
+                    if streams != (streams := [words[3] for words in ready]):
+                        watching.close()
+                        watch = watching.enter_context(self._watch(streams))
+                if watch is None:
+                    time.sleep(STEP_S)
+                else:
+                    watch.step(STEP_S)
+        return facts_of(self._config, [json.loads(shard.last) for shard in shards])
+
+    def _kept(self, roles: list[Any], arguments: list[list[str]]) -> list[State]:
+        asked = [role.keep.remote(words) for role, words in zip(roles, arguments, strict=True)]
+        try:
+            states: list[State] = self._ray.get(asked, timeout=READY_S)
+        except self._ray.exceptions.GetTimeoutError as error:
+            raise ProcessDied(f"Ray did not place every process within {READY_S:.0f} s: has it room?") from error
+        for state in states:
+            if state.status:
+                raise ProcessDied(state.died)
+        return states
+
+    def _shard(self, shard: int) -> list[str]:
+        return [*server_arguments(self._config, shard, HOST), "--recover"]
+
+    def _worker(self, addresses: list[str], rank: int) -> list[str]:
+        return worker_arguments(self._config, addresses, rank)
+
+    def _watch(self, streams: list[str]) -> Watch:
+        config = self._config
+        return Watch(
+            streams,
+            name=config.out.name,
+            picture=config.out / runs.PLOT,
+            stream=sys.stderr if config.progress else None,
+            keys=config.keys,
+        )

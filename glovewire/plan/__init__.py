@@ -1,0 +1,1 @@
+"""Predict epoch time, bottleneck and number of servers for a cluster."""

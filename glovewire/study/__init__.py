@@ -1,0 +1,1 @@
+"""Compare ways to train: full trainings, tables and plots."""

@@ -1,0 +1,51 @@
+"""How the pictures of studies look: one slide each, title and what was measured above, legend below, nothing around."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glovewire.common.storage.artifacts import replacing
+from glovewire.monitor.sinks.plot import FAINT, FORMATS, INK, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LEFT = 0.012
+
+
+def slide(title: str, told: str) -> Figure:
+    """An empty one; `told` says in one or two lines what was measured and how."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13.33, 6.2), facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12, wspace=0.04)
+    FigureCanvasAgg(figure)
+    below = "\n" * (1 + told.count("\n"))
+    figure.suptitle(title + below, x=LEFT, ha="left", fontsize=18, fontweight="bold", color=INK)
+    figure.text(
+        LEFT + 0.001, 0.925, told, ha="left", va="top", fontsize=11, color=FAINT, linespacing=1.5, parse_math=False
+    )  # fmt: skip
+    return figure
+
+
+def dress(axes: Axes, label: str) -> None:
+    """Grid, no frame, and what the horizontal axis shows."""
+    axes.set_xlabel(label, color=INK, fontsize=11)
+    style(axes, 10)
+
+
+def legend(figure: Figure, axes: Axes, columns: int = 4, size: int = 11) -> None:
+    """The lines of one panel, named below all of them."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=size, labelcolor=INK
+    )  # fmt: skip
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture to `path` (.png or .svg), whole or not at all."""
+    with replacing(path) as stream:
+        figure.savefig(stream, format=FORMATS[path.suffix], dpi=120)

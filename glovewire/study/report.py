@@ -1,0 +1,166 @@
+"""The report of `glovewire study staleness`: one table a setting, what it says in a sentence, and its pictures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .plots import ages, curves, three
+
+THREE, CURVES, AGES = "three", "curves", "staleness"
+
+
+def time_to(run: dict[str, Any], goal: float) -> tuple[float, int] | None:
+    """Seconds and gradients when a run first had the loss `goal`, between its samples; None if it never had."""
+    before: tuple[float, int, float] | None = None
+    for t, done, loss in zip(run["t"], run["gradients"], run["loss"], strict=True):
+        if loss <= goal:
+            if before is None or before[2] <= loss:
+                return t, done
+            part = (before[2] - goal) / (before[2] - loss)
+            return before[0] + part * (t - before[0]), round(before[1] + part * (done - before[1]))
+        before = (t, done, loss)
+    return None
+
+
+def report(result: dict[str, Any], out: Path) -> str:
+    """The report as Markdown; its pictures are drawn into `out`."""
+    where, options = result["surroundings"], result["options"]
+    dimensions = f"{options['dim']} dimensions, " if options["objective"] == "glove" else ""
+    lines = [
+        "# Staleness: modes and policies by the clock",
+        "",
+        f"{result['workload']}; {result['clock']}; "
+        f"{options['optimizer']}, {dimensions}{options['epochs']} epochs or {result['seconds']:g} s; "
+        f"{where['cores']} cores ({where['processor']}).",
+        "",
+        "Every method was tried at the same few learning rates with the first seed; the best of them at which no seed "
+        f"diverges is repeated with {result['seeds']} in all; those runs are shown. The control is plain asynchronous "
+        "training at the largest rate divided by the workers. The loss is that of the same "
+        f"{result['unit']} for all. The goal, unless it was given, is what plain asynchronous training has after two "
+        "thirds of its run.",
+        "",
+        "Policies are what `--staleness` of `glovewire train` takes: they say what a gradient counts whose rows have "
+        "changed since they were pulled. Modes are what `--consistency` takes.",
+    ]
+    for setting in result["settings"]:
+        lines += ["", *_section(setting, result, out)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list[str]:
+    unit = result["unit"]
+    heading = f"{setting['workers']} workers, batches of {setting['batch_size']} {unit}, latency {setting['latency']}"
+    told = f"{result['workload']}   ·   {result['clock']}\n{heading}"
+    seeds = "one seed" if result["seeds"] == 1 else f"median and range of {result['seeds']} seeds"
+    of_seeds = f"{told}   ·   {seeds}"
+    best = quickest_policy(setting)
+    trio = [_of(setting, title) for title in (_first_mode(setting), "async", best) if title]
+    pictures: dict[str, Callable[[Path], None]] = {
+        THREE: lambda path: three(trio, setting["goal"], [_median(_reached(setting, m)) for m in trio], of_seeds, path),
+        CURVES: lambda path: curves(setting, of_seeds, unit, path),
+        AGES: lambda path: ages(setting, told, path),
+    }
+    for name, draw in pictures.items():
+        for suffix in (".png", ".svg"):
+            draw(out / f"{setting['folder']}-{name}{suffix}")
+    plain = _median(_reached(setting, _of(setting, "async")))
+    rows = [
+        f"## {heading}",
+        "",
+        verdict(setting, best, plain),
+        "",
+        f"![the three]({setting['folder']}-{THREE}.png)",
+        "",
+        f"| method | rate | reached {setting['goal']:g} | seconds to it, median (range) | beside async | "
+        f"{unit} to it | last loss, median |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    rows += [_row(setting, method, plain) for method in setting["methods"]]
+    tried = list(_of(setting, "async")["tried"])
+    rows += [
+        "",
+        f"![every method]({setting['folder']}-{CURVES}.png)",
+        "",
+        "| last loss with the first seed at rate | " + " | ".join(tried) + " |",
+        "|---|" + "---:|" * len(tried),
+    ]
+    for method in setting["methods"]:
+        if all(rate in method["tried"] for rate in tried):
+            rows.append(f"| {method['method']} | " + " | ".join(method["tried"][rate] for rate in tried) + " |")
+    return [*rows, "", f"![staleness]({setting['folder']}-{AGES}.png)"]
+
+
+def quickest_policy(setting: dict[str, Any]) -> str | None:
+    """The staleness policy that had the goal first by its median; of those that never had it, the least loss."""
+    ways = [row for row in setting["methods"] if row["policy"] != "none"]
+
+    def order(row: dict[str, Any]) -> tuple[bool, float, float]:
+        there = _median(_reached(setting, row))
+        last = statistics.median(run["loss"][-1] for run in row["runs"])
+        return there is None, there or 0.0, last
+
+    return str(min(ways, key=order)["method"]) if ways else None
+
+
+def verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> str:
+    """What the table says of the quickest policy beside all that know nothing of staleness."""
+    there = {row["method"]: _median(_reached(setting, row)) for row in setting["methods"]}
+    mine = there.get(best or "")
+    if mine is None:
+        return "No staleness policy had the goal with every seed."
+    others = {
+        title: seconds
+        for title, seconds in there.items()
+        if seconds is not None and _of(setting, title)["policy"] == "none"
+    }
+    if not others:
+        return f"`{best}` had the goal after {mine:.2f} s, nothing else without a policy with every seed."
+    first = min(others, key=lambda title: others[title])
+    if not others[first]:
+        return f"The goal, {setting['goal']:g}, was had before any training: it compares nobody."
+    which = "" if plain is None or first == "async" else f" Plain asynchronous training took {plain:.2f} s."
+    share = 100 * (1 - mine / others[first])
+    return (
+        f"The quickest policy, `{best}`, had the goal after {mine:.2f} s; the quickest of those without one, {first}, "
+        f"after {others[first]:.2f} s: {abs(share):.0f} % {'sooner' if share > 0 else 'later'} with the policy.{which}"
+    )
+
+
+def _first_mode(setting: dict[str, Any]) -> str | None:
+    return next((row["method"] for row in setting["methods"] if row["mode"] == row["method"] != "async"), None)
+
+
+def _reached(setting: dict[str, Any], row: dict[str, Any]) -> list[tuple[float, int] | None]:
+    return [time_to(run, setting["goal"]) for run in row["runs"]]
+
+
+def _of(setting: dict[str, Any], title: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(method for method in setting["methods"] if method["method"] == title)
+    return found
+
+
+def _median(reached: list[tuple[float, int] | None]) -> float | None:
+    """The median of the seconds, None unless all got there."""
+    times = [each[0] for each in reached if each is not None]
+    return statistics.median(times) if len(times) == len(reached) else None
+
+
+def _row(setting: dict[str, Any], method: dict[str, Any], plain: float | None) -> str:
+    reached = _reached(setting, method)
+    there = [each for each in reached if each is not None]
+    median, last = _median(reached), statistics.median(run["loss"][-1] for run in method["runs"])
+    seconds = entries = beside = "never"
+    if there:
+        times = [each[0] for each in there]
+        seconds = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+        entries = f"{statistics.median(each[1] for each in there) * setting['batch_size']:,.0f}"
+        beside = f"{100 * (median / plain - 1):+.0f} %" if median is not None and plain else ""
+    diverged = sum(run["ended"] == "diverged" for run in method["runs"])
+    told = f"{last:.4f}" if not diverged else f"{diverged} diverged"
+    return (
+        f"| {method['method']} | {method['rate']:g} | {len(there)} of {len(reached)} | {seconds} | {beside} | "
+        f"{entries} | {told} |"
+    )

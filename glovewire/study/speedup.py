@@ -1,0 +1,204 @@
+"""`glovewire study speedup`: what a server and its workers gain over the seeds' baseline and over shared memory.
+
+Every variant is a `glovewire train` of its own, one after the other, with the same weights, so that losses compare.
+What is told comes from the run folders' metrics, so that the study can be checked afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glovewire.common.cli.command import printable
+from glovewire.common.errors import require
+from glovewire.common.model.options import PRESETS, TrainingOptions
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import write_text_atomically
+from glovewire.common.storage.dataset import Dataset
+from glovewire.monitor.history.curve import Point, by_epoch
+from glovewire.monitor.history.records import read_metrics
+
+from ..bench.measured_run import Trial, carry_out
+from ..bench.measurements import surroundings
+from ..launch.processes import Children
+from .speedup_plot import Curve, draw
+
+BASELINE = "baseline of the seeds: batches of 64, one process"
+REPORT, FACTS, PICTURE = "REPORT.md", "report.json", "speedup"
+
+FEWEST = 0.002
+"""Of what a variant trains: the mean of a single batch at the start says nothing but looks like much."""
+
+
+@dataclass(frozen=True)
+class SpeedupConfig:
+    """Options of `glovewire study speedup`; `seconds_limit` holds for the baseline alone."""
+
+    dataset: Path
+    out: Path
+    options: TrainingOptions
+    workers: int = 2
+    servers: int = 1
+    seconds_limit: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant, all problems in one UsageError."""
+        problems = []
+        if not 1 <= self.workers <= 256:
+            problems.append(f"workers must be between 1 and 256, not {self.workers}")
+        if not 1 <= self.servers <= 256:
+            problems.append(f"servers must be between 1 and 256, not {self.servers}")
+        if not (math.isfinite(self.seconds_limit) and self.seconds_limit > 0):
+            problems.append(f"seconds-limit must be a positive number of seconds, not {self.seconds_limit}")
+        if self.options.objective != "glove":
+            problems.append("the study compares ways to train GloVe, as the seeds do: leave --objective glove")
+        if self.options.schedule != "blocks":
+            problems.append("the study compares block training with the seeds' minibatches: leave --schedule blocks")
+        require(problems)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to train; `limit_s` where it may be stopped early."""
+
+    title: str
+    trial: Trial
+    limit_s: float | None = None
+
+
+def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, Any], str]:
+    """Train every variant, write table and picture; returns the facts and the table."""
+    dataset, name = Dataset.open(config.dataset), printable(config.dataset.name)
+    runs.prepare(config.out)
+    before, rows, curves = surroundings(), [], []
+    children = Children(config.out / "logs")
+    try:
+        for variant in variants(config):
+            tell(f"training: {variant.title}")
+            outcome = carry_out(variant.trial, children, variant.trial.out.name, variant.limit_s)
+            curve = _curve(variant, dataset.total_entries, outcome.facts)
+            rows.append(_row(variant, curve, outcome.facts))
+            curves.append(curve)
+    finally:
+        children.end()
+    _compare(rows, curves)
+    result = {
+        "surroundings": before,
+        "dataset": {"name": name, "words": len(dataset.words), "entries": dataset.total_entries},
+        "options": config.options.as_message(),
+        "variants": rows,
+    }
+    text = report(result)
+    write_text_atomically(config.out / REPORT, text)
+    write_text_atomically(config.out / FACTS, json.dumps(result, indent=1) + "\n")
+    for suffix in (".png", ".svg"):
+        draw(curves, _heading(result), config.out / (PICTURE + suffix))
+    return {"out": str(config.out), **result}, text
+
+
+def variants(config: SpeedupConfig) -> list[Variant]:
+    """The baseline, one process, shared memory with all processes, the server with 1 to N workers."""
+    seeds: dict[str, Any] = {**PRESETS["seeds"], "consistency": "async", "optimizer": "sgd"}
+    shared = {name: getattr(config.options, name) for name in ("x_max", "alpha")}  # the same loss for all
+    baseline = dataclasses.replace(config.options, **{**seeds, **shared})
+
+    def trial(name: str, store: str, workers: int, options: TrainingOptions = config.options) -> Trial:
+        servers = config.servers if store == "server" else 1
+        return Trial(config.dataset, config.out / name, options, store, workers, servers)
+
+    found = [
+        Variant(BASELINE, trial("baseline", "local", 1, baseline), config.seconds_limit),
+        Variant("blocks, one process", trial("local", "local", 1)),
+    ]
+    if config.workers > 1:
+        title = f"blocks, shared memory (Hogwild), {config.workers} processes"
+        found.append(Variant(title, trial(f"shared-{config.workers}", "shared", config.workers)))
+    for workers in range(1, config.workers + 1):
+        title = f"blocks, server, {workers} worker{'s' if workers > 1 else ''}"
+        found.append(Variant(title, trial(f"server-{workers}", "server", workers)))
+    return found
+
+
+def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Curve:
+    """The means that compare, by seconds since the work of the first sample began."""
+    samples = read_metrics(variant.trial.out).overall.curve()
+    first = samples[0]
+    began = first.t - first.position / first.entries_per_second if first.entries_per_second > 0 else first.t
+    placed: list[Point] = []
+    for point in by_epoch(samples, per_epoch):
+        if placed and point.t - began <= placed[-1].t:
+            placed.pop()  # of two at one moment, the later one
+        placed.append(dataclasses.replace(point, t=point.t - began))
+    placed = [point for point in placed if point.position >= FEWEST * placed[-1].position]
+    pace = facts["entries_per_second"] if facts else placed[-1].position / max(placed[-1].t, 1e-9)
+    return Curve(variant.title, variant.trial.store, variant.trial.workers, placed, pace)
+
+
+def _row(variant: Variant, curve: Curve, facts: dict[str, Any] | None) -> dict[str, Any]:
+    last = curve.points[-1]
+    seconds, entries = (facts["seconds"], facts["entries"]) if facts else (last.t, last.position)
+    return {
+        "variant": variant.title,
+        "run": variant.trial.out.name,
+        "store": variant.trial.store,
+        "workers": variant.trial.workers,
+        "complete": facts is not None,
+        "seconds": round(seconds, 3),
+        "entries": entries,
+        "entries_per_second": round(curve.pace),
+        "loss": last.loss,
+        "bias_only_loss": last.bias_only_loss,
+        "mean_vector_norm": last.norm,
+    }
+
+
+def _compare(rows: list[dict[str, Any]], curves: list[Curve]) -> None:
+    """Add to each row how it stands beside the baseline: its pace, and when it was as good as that was at its end."""
+    pace, goal = rows[0]["entries_per_second"], rows[0]["loss"]
+    for row, curve in zip(rows, curves, strict=True):
+        reached = _reached(curve.points, goal)
+        row["times_baseline"] = round(row["entries_per_second"] / max(pace, 1), 2)
+        row["seconds_to_baseline_loss"] = None if reached is None else round(reached.t, 3)
+
+
+def _reached(points: list[Point], loss: float) -> Point | None:
+    return next((point for point in points if point.loss <= loss), None)
+
+
+def _heading(result: dict[str, Any]) -> tuple[str, str]:
+    where, data = result["surroundings"], result["dataset"]
+    return (
+        "GloVe training: one process, shared memory, parameter server",
+        f"{data['name']}   ·   {data['entries'] / 1e6:,.1f} million entries, {data['words']:,} words   ·   "
+        f"{result['options']['dim']} dimensions   ·   {result['options']['epochs']} epochs   ·   "
+        f"{where['cores']} cores for everything",
+    )
+
+
+def report(result: dict[str, Any]) -> str:
+    """The table, as Markdown."""
+    title, told = _heading(result)
+    lines = [
+        f"# {title}",
+        "",
+        re.sub(" +", " ", told) + f" ({result['surroundings']['processor']}).",
+        "",
+        "| variant | seconds | M entries/s | times the baseline | loss | loss, vectors at zero | seconds to the "
+        "baseline's last loss |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["variants"]:
+        reached = row["seconds_to_baseline_loss"]
+        seconds = f"{row['seconds']:.1f}" + ("" if row["complete"] else " (stopped)")
+        lines.append(
+            f"| {row['variant']} | {seconds} | {row['entries_per_second'] / 1e6:.3f} | {row['times_baseline']:.1f} | "
+            f"{row['loss']:.4f} | {row['bias_only_loss']:.4f} | {'never' if reached is None else f'{reached:.1f}'} |"
+        )
+    lines += ["", f"Losses are means over the last epoch. Run folders, `{FACTS}` and the picture lie beside this."]
+    return "\n".join(lines) + "\n"

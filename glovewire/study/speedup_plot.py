@@ -1,0 +1,74 @@
+"""The picture of a study: one line a variant, loss against time and against entries, each line named where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glovewire.monitor.history.curve import Point
+from glovewire.monitor.sinks.plot import INK
+
+from .figures import dress, legend, save, slide
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {"baseline": "#8c959f", "local": "#e9a23b", "shared": "#2a9d8f"}
+SERVER = ("#9cc7f5", "#0b62d6", "#08458f", "#052b5c")
+CONTRAST = 30.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One variant: `points` carry seconds since its training began, entries done and mean losses; `pace` entries/s."""
+
+    title: str
+    store: str
+    workers: int
+    points: list[Point]
+    pace: float
+
+
+def draw(curves: Sequence[Curve], heading: tuple[str, str], path: Path) -> None:
+    """Write the picture to `path` (.png or .svg), whole or not at all."""
+    figure = slide(*heading)
+    by_time, by_entries = figure.subplots(1, 2, sharey=True)
+    _panel(by_time, curves, lambda point: point.t, "seconds of training")
+    _panel(by_entries, curves, lambda point: point.position / 1e6, "million entries trained")
+    by_time.set_ylabel("loss: weighted squared error per entry", color=INK, fontsize=11)
+    legend(figure, by_time, columns=2)
+    save(figure, path)
+
+
+def _panel(axes: Axes, curves: Sequence[Curve], place: Callable[[Point], float], label: str) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    for number, curve in enumerate(curves):
+        colour = _colour(number, curve)
+        points = [point for point in curve.points if place(point) > 0]
+        xs, losses = [place(point) for point in points], [point.loss for point in points]
+        axes.plot(xs, losses, color=colour, lw=2.6, label=_named(curve), solid_capstyle="round", zorder=3 + number)
+        axes.plot(xs[-1:], losses[-1:], "o", color=colour, ms=8, mec="white", mew=1.4, zorder=20)
+    every = [place(point) for curve in curves for point in curve.points if place(point) > 0]
+    if every and max(every) / min(every) > CONTRAST:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    dress(axes, label)
+
+
+def _named(curve: Curve) -> str:
+    return f"{curve.title}: {curve.pace / 1e6:.2f} M entries/s"
+
+
+def _colour(number: int, curve: Curve) -> str:
+    if number == 0:
+        return COLOURS["baseline"]
+    if curve.store == "server":
+        return SERVER[min(curve.workers, len(SERVER)) - 1]
+    return COLOURS[curve.store]

@@ -1,0 +1,199 @@
+"""What a study of minibatches trains: parameters in rows, batches, gradients, and a loss to look at.
+
+Nothing here knows who trains, with how many others, or over what: processes are `crowd`'s, virtual time is `virtual`'s.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from glovewire.common.array_types import Array, Rows
+from glovewire.common.cli.command import printable
+from glovewire.common.errors import ArtifactError, MissingExtra
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.random_streams import Purpose, stream
+from glovewire.common.model.row_layout import RowLayout, state_columns
+from glovewire.common.model.tensor_layout import ROW
+from glovewire.common.storage.dataset import Dataset
+from glovewire.worker.kernels import glove as kernels
+from glovewire.worker.training.minibatch_trainer import Batch, RandomBatches
+
+SAMPLE = 20_000
+NOBODY = 1 << 40
+"""The number of a random stream that no worker has."""
+DIGITS = "digits"
+HIDDEN = 64
+CLASSES = 10
+
+
+class HasRows(Protocol):
+    """A batch, of which others know only which rows of the table it needs."""
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Distinct and ascending."""
+
+
+class Problem(Protocol):
+    """What is learned. `examples` are those of an epoch, `unit` what they are called, `sample` is for the loss."""
+
+    name: str
+    unit: str
+    examples: int
+    sample: Any
+
+    def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
+        """Rows of the whole table at the start, optimizer state included, and how many columns are parameters."""
+
+    def batches(self, options: TrainingOptions, worker: int) -> Callable[[], Any]:
+        """The batches of a worker, one after the other; each HasRows."""
+
+    def gradients(self, batch: Any, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
+        """What a worker pushes for the rows of a batch, and the mean loss of the batch."""
+
+
+def problem(data: Path) -> Problem:
+    """Images where `data` is `digits` or a folder of idx files, else a dataset of `glovewire preprocess`."""
+    if data == Path(DIGITS) and not data.exists():
+        return ImageProblem(DIGITS, *_digits())
+    if any(data.glob(f"{IMAGES}*")):
+        images, labels = (read(data, what) for what in (IMAGES, LABELS))
+        return ImageProblem(printable(data.name), images / np.float32(255), labels)
+    return GloveProblem(data)
+
+
+class GloveProblem:
+    """Minibatches of a co-occurrence matrix; the loss is that of a fixed sample of entries."""
+
+    unit = "entries"
+
+    def __init__(self, data: Path) -> None:
+        self.dataset = Dataset.open(data)
+        self.examples, words = self.dataset.total_entries, len(self.dataset.words)
+        self.name = f"GloVe on {printable(data.name)}, {words:,} words, {self.examples / 1e6:.2f} million entries"
+        self.sample = RandomBatches(self.dataset, SAMPLE, 0, NOBODY).next()
+
+    def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
+        """See Problem."""
+        layout = RowLayout.of(options)
+        return layout.initial(0, self.dataset.layout.rows, options), layout.parameters
+
+    def batches(self, options: TrainingOptions, worker: int) -> Callable[[], Batch]:
+        """See Problem."""
+        return RandomBatches(self.dataset, options.batch_size, options.seed, worker).next
+
+    def gradients(self, batch: Batch, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
+        """See Problem."""
+        layout = RowLayout.of(options)
+        gradients = np.zeros((len(batch.rows), layout.parameters), np.float32)
+        loss, _ = kernels.batch_gradients(
+            rows, batch.at_i, batch.at_j, batch.counts, layout.columns, options.dim, options.x_max, options.alpha,
+            gradients,
+        )  # fmt: skip
+        if options.mean_gradient:
+            gradients *= 2.0 / len(batch.counts)
+        return gradients, float(loss) / len(batch.counts)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageBatch:
+    """Which images; every row of the network is in every batch."""
+
+    images: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+
+
+class ImageProblem:
+    """Images into ten classes: one hidden layer and a softmax, in numpy; the loss is cross-entropy.
+
+    `images` are of any shape (n, ...), scaled to 0..1; `labels` (n,) from 0 to 9. The network is one vector of `size`
+    elements, laid into rows as `common.model.tensor_layout` lays a single tensor.
+    """
+
+    unit = "images"
+
+    def __init__(self, name: str, images: Array, labels: Array) -> None:
+        self._x, self._labels = images.reshape(len(images), -1).astype(np.float32), labels.astype(np.int64)
+        self.examples, pixels = self._x.shape
+        self.name = f"a network with {HIDDEN} hidden units on {name}, {self.examples:,} images"
+        self._shapes = ((pixels, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,))
+        self.size = sum(int(np.prod(shape)) for shape in self._shapes)
+        self.rows = np.arange(-(-self.size // ROW))
+        self.sample = ImageBatch(np.arange(min(self.examples, SAMPLE // 10)), self.rows)
+
+    def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
+        """See Problem."""
+        rows = np.zeros((len(self.rows), ROW + state_columns(options.optimizer, ROW)), np.float32)
+        if options.optimizer == "adagrad":
+            rows[:, ROW:] = options.initial_accumulator
+        rows[:, :ROW].flat[: self.size] = self.network(options.seed)
+        return rows, ROW
+
+    def batches(self, options: TrainingOptions, worker: int) -> Callable[[], ImageBatch]:
+        """See Problem."""
+        draw = stream(options.seed, Purpose.BATCHES, worker)
+        return lambda: ImageBatch(draw.integers(0, self.examples, options.batch_size), self.rows)
+
+    def gradients(self, batch: ImageBatch, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
+        """See Problem."""
+        del options
+        found = np.zeros((len(self.rows), ROW), np.float32)
+        found.flat[: self.size], loss = self.slope(rows[:, :ROW].reshape(-1)[: self.size], batch.images)
+        return found, loss
+
+    def network(self, seed: int) -> Rows:
+        """The vector at the start: weights that keep the variance (He et al. 2015), biases 0."""
+        draw = stream(seed, Purpose.ROWS, NOBODY)
+        parts = [draw.normal(0, np.sqrt(2 / s[0]), s) if len(s) == 2 else np.zeros(s) for s in self._shapes]
+        return np.concatenate([part.ravel() for part in parts]).astype(np.float32)
+
+    def slope(self, network: Array, images: npt.NDArray[np.int64]) -> tuple[Array, float]:
+        """The gradient of the mean loss on some images, (size,), and that loss."""
+        ends = np.cumsum([np.prod(shape) for shape in self._shapes])[:-1]
+        parts = zip(np.split(network, ends), self._shapes, strict=True)
+        w1, b1, w2, b2 = (part.reshape(shape) for part, shape in parts)
+        x, each = self._x[images], np.arange(len(images))
+        hidden = np.maximum(x @ w1 + b1, 0)
+        scores = hidden @ w2 + b2
+        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
+        likely /= likely.sum(axis=1, keepdims=True)
+        right = (each, self._labels[images])
+        loss = float(-np.log(np.maximum(likely[right], np.finfo(np.float32).tiny)).mean())
+        likely[right] -= 1
+        likely /= len(images)
+        back = (likely @ w2.T) * (hidden > 0)
+        return np.concatenate([(x.T @ back).ravel(), back.sum(0), (hidden.T @ likely).ravel(), likely.sum(0)]), loss
+
+
+def _digits() -> tuple[Array, Array]:
+    """The images of 8 x 8 that scikit-learn carries."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingExtra("the images called digits need scikit-learn: pip install 'glovewire[examples]'") from error
+    images, labels = load_digits(return_X_y=True)
+    return images / 16, labels
+
+
+# ---- Files of the kind that MNIST comes in: a magic number, the sizes, then bytes. Gzipped (`NAME.gz`) or not.
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+
+
+def read(folder: Path, name: str) -> npt.NDArray[np.uint8]:
+    """The array in one file, of the shape that it says; ArtifactError for one that is missing or something else."""
+    packed, plain = folder / f"{name}.gz", folder / name
+    try:
+        raw = gzip.decompress(packed.read_bytes()) if packed.exists() else plain.read_bytes()
+        sizes = np.frombuffer(raw, ">i4", raw[3], 4)
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(sizes)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise ArtifactError(f"{folder} has no images in {name}: {error}") from error

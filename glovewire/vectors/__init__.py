@@ -1,0 +1,1 @@
+"""Use trained vectors: neighbours, evaluation, export, info."""

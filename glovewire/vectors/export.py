@@ -1,0 +1,121 @@
+"""Turns a run or a dataset into a file or folder that other programs read, whole or not at all.
+
+Chooses the writer, keeps what exists already, and renames the finished result into place. What a format looks like is
+in `formats` (vectors) and `matrix` (datasets).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glovewire.common.errors import ArtifactError, OutputError, UsageError
+from glovewire.common.storage import dataset as datasets
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import peek_kind, require_free
+
+from . import formats, matrix
+from .formats import most_frequent_first
+
+VECTOR_FORMATS = {
+    "glove": formats.write_glove,
+    "word2vec": formats.write_word2vec,
+    "word2vec-bin": formats.write_word2vec_bin,
+    "npz": formats.write_npz,
+    "safetensors": formats.write_safetensors,
+    "projector": formats.write_projector,
+}
+DATASET_FORMATS = ("npz", "stanford")
+
+
+def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int = 0) -> dict[str, Any]:
+    """Write the run or dataset in `path` to `out`; returns what was written, as plain values.
+
+    `centre` subtracts the mean vector first (runs); `seed` shuffles Stanford's records (datasets). Raises
+    ArtifactError for a damaged source, OutputError for an `out` that exists or cannot be written, UsageError for a
+    format that does not go with the source, MissingExtra for a library that is not installed.
+    """
+    require_free(out, what="export")
+    kind = runs.KIND if runs.is_run(path) else peek_kind(path)
+    if kind == runs.KIND:
+        facts = _export_vectors(path, form, out, centre=centre)
+    elif kind == datasets.KIND:
+        facts = _export_dataset(path, form, out, seed=seed)
+    else:
+        raise ArtifactError(f"{path} is a {kind}: only a run or a dataset can be exported")
+    return {"format": form, "out": str(out), **facts, "bytes": _bytes(out)}
+
+
+def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[str, Any]:
+    if form not in VECTOR_FORMATS:
+        raise UsageError(f"{path} holds vectors, which go to {', '.join(VECTOR_FORMATS)}, not to {form}")
+    loaded = _by_frequency(runs.load_vectors(path))
+    if centre:
+        loaded = replace(loaded, vectors=loaded.vectors - loaded.vectors.mean(axis=0))
+    with _placing(out) as scratch:
+        VECTOR_FORMATS[form](scratch, loaded)
+    return {"kind": runs.KIND, "words": len(loaded.words), "dim": loaded.dim}
+
+
+def _by_frequency(loaded: runs.Vectors) -> runs.Vectors:
+    """The most frequent word first; as they are where the run does not know its counts."""
+    if loaded.counts is None:
+        return loaded
+    order = most_frequent_first(loaded.words, loaded.counts)
+    words = tuple(loaded.words[row] for row in order)
+    return replace(loaded, words=words, vectors=loaded.vectors[order], counts=loaded.counts[order])
+
+
+def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str, Any]:
+    if form not in DATASET_FORMATS:
+        raise UsageError(f"{path} is a dataset, which goes to {' or '.join(DATASET_FORMATS)}, not to {form}")
+    opened = datasets.Dataset.open(path)
+    with _placing(out) as scratch:
+        if form == "npz":
+            matrix.write_npz(scratch, opened)
+        else:
+            matrix.write_stanford(scratch, opened, seed)
+    return {"kind": datasets.KIND, "words": len(opened.words), "entries": opened.total_entries}
+
+
+@contextmanager
+def _placing(out: Path) -> Iterator[Path]:
+    """A scratch path beside `out` that is renamed to it at the end; after any error nothing is left."""
+    scratch = out.parent / f".{out.name}.{os.getpid()}.partial"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove(scratch)
+        yield scratch
+        for path in _files(scratch):
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+        if out.is_dir():
+            out.rmdir()
+        scratch.rename(out)
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        reason = "no space left on the disk" if full else error.strerror or error
+        raise OutputError(f"export {out} cannot be written: {reason}") from error
+    finally:
+        _remove(scratch)
+
+
+def _files(path: Path) -> list[Path]:
+    return [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _bytes(path: Path) -> int:
+    return sum(p.stat().st_size for p in _files(path))

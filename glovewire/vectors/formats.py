@@ -1,0 +1,115 @@
+"""Vectors in the formats that other programs read. Each function writes one whole file or folder at a scratch path.
+
+Placing the result, and refusing what exists already, is `export`'s work. Texts are UTF-8 with numbers of nine digits,
+which give back the same float32. No format here holds a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from glovewire.common.errors import OutputError, require_extra
+
+if TYPE_CHECKING:
+    from glovewire.common.storage.run_folder import Vectors
+
+_ROWS_AT_ONCE = 1024
+_MOST_TEXT_BYTES = 2 << 30
+_SHOWN_OF_A_WORD = 40
+
+
+def write_glove(path: Path, loaded: Vectors) -> None:
+    """Stanford's text: a word and its numbers a line, no header."""
+    _require_no_blanks(loaded.words, "glove")
+    with path.open("wb") as stream:
+        _write_lines(stream, loaded, " ")
+
+
+def write_word2vec(path: Path, loaded: Vectors) -> None:
+    """word2vec's text: a header `words dim`, then a word and its numbers a line."""
+    _require_no_blanks(loaded.words, "word2vec")
+    with path.open("wb") as stream:
+        stream.write(_header(loaded))
+        _write_lines(stream, loaded, " ")
+
+
+def write_word2vec_bin(path: Path, loaded: Vectors) -> None:
+    """word2vec's binary form: the header, then a word, a blank, little-endian float32 numbers and a newline."""
+    _require_no_blanks(loaded.words, "word2vec-bin")
+    with path.open("wb") as stream:
+        stream.write(_header(loaded))
+        for word, row in zip(loaded.words, loaded.vectors, strict=True):
+            stream.write(word.encode() + b" " + row.astype("<f4").tobytes() + b"\n")
+
+
+def write_npz(path: Path, loaded: Vectors) -> None:
+    """numpy's archive: `vectors` float32 (words, dim) and `vocabulary`, fixed-width text (words,)."""
+    vocabulary = fixed_width(loaded.words)
+    with path.open("wb") as stream:
+        np.savez(stream, vectors=loaded.vectors, vocabulary=vocabulary)
+
+
+def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
+    """`words` as npz holds them, shape (words,): each takes four bytes for every character of the longest.
+
+    OutputError where that is more than 2 GiB.
+    """
+    longest = max(words, key=len, default="")
+    size = len(words) * len(longest) * 4
+    if size > _MOST_TEXT_BYTES:
+        raise OutputError(
+            f"the format npz gives every word the width of the longest, {longest[:_SHOWN_OF_A_WORD]!r}... with "
+            f"{len(longest):,} characters: {len(words):,} words would take {size / 2**30:,.1f} GiB; preprocess the "
+            "text without such words"
+        )
+    return np.array(words)
+
+
+def write_safetensors(path: Path, loaded: Vectors) -> None:
+    """A tensor `vectors`; the metadata entry `vocabulary` is the JSON list of words. MissingExtra without the extra."""
+    require_extra("safetensors", "export", "--format safetensors")
+    from safetensors.numpy import save
+
+    metadata = {"vocabulary": json.dumps(loaded.words, ensure_ascii=False)}
+    path.write_bytes(save({"vectors": np.ascontiguousarray(loaded.vectors)}, metadata=metadata))
+
+
+def write_projector(path: Path, loaded: Vectors) -> None:
+    """A folder for the TensorBoard projector: `vectors.tsv` of numbers, `metadata.tsv` with a word a line."""
+    _require_no_blanks(loaded.words, "projector")
+    path.mkdir()
+    with (path / "vectors.tsv").open("wb") as stream:
+        _write_lines(stream, loaded, "\t", with_words=False)
+    (path / "metadata.tsv").write_bytes("".join(f"{word}\n" for word in loaded.words).encode())
+
+
+def _header(loaded: Vectors) -> bytes:
+    return f"{len(loaded.words)} {loaded.dim}\n".encode()
+
+
+def _write_lines(stream: BinaryIO, loaded: Vectors, blank: str, *, with_words: bool = True) -> None:
+    form = blank.join(["%.9g"] * loaded.dim)
+    for start in range(0, len(loaded.words), _ROWS_AT_ONCE):
+        rows = loaded.vectors[start : start + _ROWS_AT_ONCE].tolist()
+        lines: Iterator[str] = (form % tuple(row) for row in rows)
+        if with_words:
+            names = loaded.words[start : start + _ROWS_AT_ONCE]
+            lines = (f"{word}{blank}{line}" for word, line in zip(names, lines, strict=True))
+        stream.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def _require_no_blanks(words: Sequence[str], name: str) -> None:
+    for word in words:
+        if word.split() != [word]:
+            raise OutputError(f"the format {name} cannot hold the word {word!r}, which has a blank: use npz")
+
+
+def most_frequent_first(words: Sequence[str], counts: npt.NDArray[np.int64]) -> list[int]:
+    """The places of `words` by falling count (shape (words,)), ties in byte order."""
+    return sorted(range(len(words)), key=lambda place: (-int(counts[place]), words[place].encode()))

@@ -1,0 +1,166 @@
+"""What a dataset, a run or a checkpoint is: plain facts, checked against its checksums.
+
+Reads only; knows nothing of printing. A kind of artifact that has no reader here still shows its facts and files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glovewire.common.cli.command import read_toml
+from glovewire.common.errors import ArtifactError, UsageError
+from glovewire.common.storage import dataset as datasets
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import MANIFEST, Manifest, peek_kind
+
+_ENTRIES_AT_ONCE = 1 << 22
+_ROWS_AT_ONCE = 8192
+
+
+def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
+    """Everything worth knowing of the artifact in `path`, as plain values in the order in which people read them.
+
+    With `verify`, every checksum is compared, and `verified` says so. Raises ArtifactError for what is missing,
+    damaged or no artifact at all.
+    """
+    if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):
+        return _head(path, "run", None) | {"state": "in training, or stopped before the end"} | _progress(path)
+    kind = peek_kind(path)
+    if kind == datasets.KIND:
+        return _dataset(path, verify=verify)
+    if kind == runs.KIND:
+        return _run(path, verify=verify)
+    return _other(path, kind, verify=verify)
+
+
+def _head(path: Path, kind: str, manifest: Manifest | None, *, verified: bool = False) -> dict[str, Any]:
+    head: dict[str, Any] = {"path": str(path), "kind": kind}
+    if manifest is not None:
+        _require_counts(path, manifest.facts)
+        files = {name: int(entry["bytes"]) for name, entry in manifest.files.items()}
+        head |= {"schema": manifest.schema, "checksum": manifest.checksum, "verified": verified}
+        head |= {"bytes": sum(files.values()), "files": files}
+    return head
+
+
+def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
+    opened = datasets.Dataset.open(path, verify=verify)
+    words, facts = len(opened.words), dict(opened.manifest.facts)
+    known = {
+        "vocabulary": words,
+        "tokens": facts.get("tokens", int(opened.counts.sum())),
+        "tokens_in_vocabulary": int(opened.counts.sum()),
+        "entries": opened.total_entries,
+        "stored_entries": len(opened.entries),
+        "density": opened.total_entries / words**2 if words else 0.0,
+        "sum": _sum(opened),
+        "symmetric": opened.layout.symmetric,
+        "partitions": opened.layout.partitions,
+        "blocks": len(opened.layout.blocks),
+        "block_entries": _block_sizes(opened),
+    }
+    return _head(path, datasets.KIND, opened.manifest, verified=verify) | known | {"facts": _without(facts, known)}
+
+
+def _sum(opened: datasets.Dataset) -> float:
+    """Sum over the full matrix, in float64."""
+    total = 0.0
+    for a, b in opened.layout.blocks:
+        first, last = opened.block_range(a, b)
+        for start in range(first, last, _ENTRIES_AT_ONCE):
+            stored = opened.entries[start : min(last, start + _ENTRIES_AT_ONCE)]
+            part = float(stored["x"].sum(dtype=np.float64))
+            if opened.layout.symmetric:
+                diagonal = stored["x"][stored["i"] == stored["j"]] if a == b else stored["x"][:0]
+                part = 2 * part - float(diagonal.sum(dtype=np.float64))
+            total += part
+    return total
+
+
+def _block_sizes(opened: datasets.Dataset) -> dict[str, int]:
+    """Stored entries of the smallest, the median and the largest block."""
+    sizes = np.diff(opened.tiles[opened.layout.first_tile])
+    if not len(sizes):
+        return {"min": 0, "median": 0, "max": 0}
+    return {"min": int(sizes.min()), "median": int(np.median(sizes)), "max": int(sizes.max())}
+
+
+def _run(path: Path, *, verify: bool) -> dict[str, Any]:
+    loaded = runs.load_vectors(path, verify=verify)
+    manifest = Manifest.load(path, runs.KIND, runs.SCHEMA, verify=False)
+    known = {
+        "state": _state(path, loaded.facts),
+        "words": len(loaded.words),
+        "dim": loaded.dim,
+        "mean_norm": _mean_norm(loaded),
+    }
+    facts = _without(loaded.facts, known)
+    return _head(path, "run", manifest, verified=verify) | known | _progress(path) | {"facts": facts}
+
+
+def _state(path: Path, facts: Mapping[str, Any]) -> str:
+    """How the run ended, and how far it came if it was to go on."""
+    if facts.get("reason", "complete") == "complete":
+        return "finished"
+    try:
+        tables = read_toml(path / runs.CONFIG).values()
+    except UsageError:  # no part of the artifact: it may be gone
+        tables = {}.values()
+    asked = [table["epochs"] for table in tables if isinstance(table, dict) and type(table.get("epochs")) is int]
+    return f"stopped after {facts.get('epochs')} of {asked[0]} epochs" if asked else "stopped before the end"
+
+
+def _mean_norm(loaded: runs.Vectors) -> float:
+    """Mean Euclidean length of a vector: near its start value where nothing was learned."""
+    starts = range(0, len(loaded.words), _ROWS_AT_ONCE)
+    total = sum(float(np.linalg.norm(loaded.vectors[s : s + _ROWS_AT_ONCE], axis=1).sum()) for s in starts)
+    return total / max(1, len(loaded.words))
+
+
+def _progress(path: Path) -> dict[str, Any]:
+    checkpoints = path / runs.CHECKPOINTS
+    names = sorted(p.name for p in checkpoints.iterdir() if not p.name.startswith(".")) if checkpoints.is_dir() else []
+    progress: dict[str, Any] = {"checkpoints": names}
+    if last := _last_sample(path / runs.METRICS):
+        progress["last_sample"] = last
+    return progress
+
+
+def _last_sample(metrics: Path) -> dict[str, Any]:
+    """The last whole line of the metrics; a line that is being written now is no fault."""
+    if not metrics.is_file():
+        return {}
+    with metrics.open("rb") as stream:
+        ends = deque(stream, maxlen=2)
+    for line in reversed(ends):
+        try:
+            return dict(json.loads(line))
+        except (ValueError, TypeError):
+            continue
+    return {}
+
+
+def _other(path: Path, kind: str, *, verify: bool) -> dict[str, Any]:
+    schema = json.loads((path / MANIFEST).read_bytes())["schema"]
+    if type(schema) is not int:
+        raise ArtifactError(f"{path / MANIFEST} names no schema version")
+    manifest = Manifest.load(path, kind, schema, verify=verify)
+    return _head(path, kind, manifest, verified=verify) | {"facts": dict(manifest.facts)}
+
+
+def _require_counts(path: Path, facts: Mapping[str, Any]) -> None:
+    """ArtifactError where a fact that is a whole number in every artifact is something else."""
+    for name, value in facts.items():
+        counts = name == "tokens" or name.startswith("bytes_")
+        if counts and not (type(value) is int and 0 <= value < 1 << 63):
+            raise ArtifactError(f"{path / MANIFEST} is damaged: {name!r} is {str(value)[:40]!r}, not a whole number")
+
+
+def _without(facts: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in shown}

@@ -1,0 +1,152 @@
+"""A dataset's matrix in the formats that other programs read, in bounded memory.
+
+The matrix is read block by block and never held whole. Each function writes one whole file or folder at a scratch
+path; placing the result is `export`'s work. Equal datasets and seeds give equal bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from glovewire.common.errors import OutputError
+from glovewire.common.storage.dataset import Dataset
+
+from .formats import fixed_width, most_frequent_first
+
+RECORD = np.dtype([("word1", "<i4"), ("word2", "<i4"), ("value", "<f8")])
+COOCCURRENCE, VOCABULARY = "cooccurrence.bin", "vocab.txt"
+_UNKNOWN = "<unk>"
+_ENTRIES_AT_ONCE = 1 << 20
+_BUCKET_RECORDS = 1 << 22
+
+Entries = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
+
+
+def entries(dataset: Dataset) -> Iterator[Entries]:
+    """The full matrix in pieces: row, column (word numbers in vocabulary order) and value, each of shape (n,).
+
+    Pieces follow the stored order; a mirrored entry comes in the same piece as its original, and n is at most
+    2,097,152.
+    """
+    layout = dataset.layout
+    for a, b in layout.blocks:
+        first, last = dataset.block_range(a, b)
+        for start in range(first, last, _ENTRIES_AT_ONCE):
+            stored = dataset.entries[start : min(last, start + _ENTRIES_AT_ONCE)]
+            row = dataset.permutation[layout.bounds[a] + stored["i"]]
+            column = dataset.permutation[layout.bounds[b] + stored["j"]]
+            yield _mirrored(row, column, stored["x"]) if layout.symmetric else (row, column, stored["x"])
+
+
+def _mirrored(row: npt.NDArray[np.int32], column: npt.NDArray[np.int32], value: npt.NDArray[np.float32]) -> Entries:
+    off = row != column
+    return (
+        np.concatenate([row, column[off]]),
+        np.concatenate([column, row[off]]),
+        np.concatenate([value, value[off]]),
+    )
+
+
+def write_npz(path: Path, dataset: Dataset) -> None:
+    """scipy's COO: `row col` int32, `data` float32 (entries,), `shape` (2,), `vocabulary` text and `counts` (words,).
+
+    `scipy.sparse.load_npz` reads it as it is. Row i stands for `vocabulary[i]`; no array needs a pickle. OutputError
+    for words that are too long to stand in one array.
+    """
+    words, vocabulary = len(dataset.words), fixed_width(dataset.words)
+    with zipfile.ZipFile(path, "w") as archive:
+        for place, (name, dtype) in enumerate((("row", "<i4"), ("col", "<i4"), ("data", "<f4"))):
+            with _member(archive, name) as stream:
+                _stream_array(stream, np.dtype(dtype), (piece[place] for piece in entries(dataset)), dataset)
+        for name, array in (
+            ("shape", np.array([words, words], dtype=np.int64)),
+            ("format", np.array(b"coo")),
+            ("vocabulary", vocabulary),
+            ("counts", dataset.counts),
+        ):
+            with _member(archive, name) as stream:
+                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
+    member = zipfile.ZipInfo(f"{name}.npy")  # its date is 1980: equal content, equal bytes
+    return archive.open(member, "w", force_zip64=True)  # type: ignore[return-value] # typeshed: IO[bytes]
+
+
+def _stream_array(
+    stream: BinaryIO, dtype: np.dtype[np.generic], pieces: Iterator[npt.NDArray[np.generic]], dataset: Dataset
+) -> None:
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (dataset.total_entries,)}
+    np.lib.format.write_array_header_1_0(stream, header)
+    for piece in pieces:
+        stream.write(np.ascontiguousarray(piece, dtype=dtype).view(np.uint8).data)
+
+
+def write_stanford(path: Path, dataset: Dataset, seed: int = 0) -> None:
+    """A folder on which Stanford's `glove` trains: `cooccurrence.bin`, shuffled already, and `vocab.txt`.
+
+    `vocab.txt` has lines `word count`, most frequent first, ties in byte order. A record is int32 word1, int32 word2,
+    float64 value, little-endian; words count from 1 in the order of `vocab.txt`. OutputError for a dataset with the
+    word `<unk>`: under this name `glove` writes a vector of its own, and with such a word it saves nothing.
+    """
+    if _UNKNOWN in dataset.words:
+        raise OutputError(
+            f"Stanford's glove would save nothing: it keeps the word {_UNKNOWN!r}, which this dataset has, for itself; "
+            "preprocess the text with --tokenizer nltk, or with that word spelt in another way"
+        )
+    path.mkdir()
+    order = most_frequent_first(dataset.words, dataset.counts)
+    lines = (f"{dataset.words[i]} {int(dataset.counts[i])}\n" for i in order)
+    (path / VOCABULARY).write_bytes("".join(lines).encode())
+    numbers = np.empty(len(order), dtype=np.int32)
+    numbers[order] = np.arange(1, len(order) + 1)
+    _write_shuffled(path / COOCCURRENCE, dataset, numbers, seed)
+
+
+def _write_shuffled(path: Path, dataset: Dataset, numbers: npt.NDArray[np.int32], seed: int) -> None:
+    """Every record falls into a random bucket of the file, then each bucket is shuffled in memory: a fair shuffle."""
+    total = dataset.total_entries
+    buckets = max(1, -(-total // _BUCKET_RECORDS))
+    sizes = sum(
+        (np.bincount(drawn, minlength=buckets) for _, drawn in _drawn(dataset, buckets, seed)),
+        start=np.zeros(buckets, dtype=np.int64),
+    )
+    ends = np.cumsum(sizes) * RECORD.itemsize
+    with path.open("w+b") as stream:
+        if total:
+            os.posix_fallocate(stream.fileno(), 0, total * RECORD.itemsize)
+        _fill(stream, dataset, numbers, ends - sizes * RECORD.itemsize, seed)
+        shuffle = np.random.default_rng([seed, 1])
+        for end, size in zip(ends, sizes, strict=True):
+            stream.seek(end - size * RECORD.itemsize)
+            records = np.frombuffer(stream.read(size * RECORD.itemsize), RECORD)
+            stream.seek(end - size * RECORD.itemsize)
+            stream.write(records[shuffle.permutation(size)].tobytes())
+
+
+def _drawn(dataset: Dataset, buckets: int, seed: int) -> Iterator[tuple[Entries, npt.NDArray[np.int64]]]:
+    random = np.random.default_rng([seed, 0])
+    for piece in entries(dataset):
+        yield piece, random.integers(0, buckets, len(piece[0]))
+
+
+def _fill(
+    stream: BinaryIO, dataset: Dataset, numbers: npt.NDArray[np.int32], places: npt.NDArray[np.int64], seed: int
+) -> None:
+    places = places.copy()
+    for (row, column, value), drawn in _drawn(dataset, len(places), seed):
+        records = np.empty(len(row), RECORD)
+        records["word1"], records["word2"], records["value"] = numbers[row], numbers[column], value
+        by_bucket = records[np.argsort(drawn, kind="stable")]
+        ends = np.cumsum(np.bincount(drawn, minlength=len(places)))
+        for bucket, part in enumerate(np.split(by_bucket, ends[:-1])):
+            stream.seek(places[bucket])
+            stream.write(part.tobytes())
+            places[bucket] += part.nbytes

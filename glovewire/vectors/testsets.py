@@ -1,0 +1,88 @@
+"""Reads what vectors are scored against: pairs of words with a human score, and analogy questions.
+
+Every line that does not have the form is refused with the file's name and the line's number; nothing is skipped in
+silence. Words stay as they are written. This module knows nothing of vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from glovewire.common.errors import MalformedFile
+
+Pair = tuple[str, str, float]
+Question = tuple[str, str, str, str]
+KINDS = SEMANTIC, SYNTACTIC = "semantic", "syntactic"
+
+
+@dataclass(frozen=True)
+class Section:
+    """Questions of one kind: in (a, b, c, d), a is to b as c is to d."""
+
+    name: str
+    questions: tuple[Question, ...]
+
+    @property
+    def kind(self) -> str:
+        """`syntactic` where the section asks about grammar, which Google's set marks with `gram`; else `semantic`."""
+        return SYNTACTIC if self.name.startswith("gram") else SEMANTIC
+
+
+def read_pairs(path: Path) -> tuple[Pair, ...]:
+    """Lines of `word word score`, parted by blanks or tabs; empty lines and `#` comments are passed over.
+
+    Raises MalformedFile, in one line, for a file that cannot be read, has no pairs or has a wrong line.
+    """
+    pairs = tuple(_pair(path, number, line.split()) for number, line in _lines(path))
+    if not pairs:
+        raise MalformedFile(f"{path} holds no word pairs")
+    return pairs
+
+
+def read_questions(path: Path) -> tuple[Section, ...]:
+    """Google's format: `: section` lines, and four words a line.
+
+    Raises MalformedFile, in one line, for a file that cannot be read, has no questions or has a wrong line.
+    """
+    sections: dict[str, list[Question]] = {}
+    name = ""
+    for number, line in _lines(path):
+        if line.startswith(":"):
+            name = line[1:].strip().lower()
+        else:
+            sections.setdefault(name, []).append(_question(path, number, line.split()))
+    if not sections:
+        raise MalformedFile(f"{path} holds no analogy questions")
+    return tuple(Section(name, tuple(questions)) for name, questions in sections.items())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise MalformedFile(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise MalformedFile(f"{path} is not UTF-8 text") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if (bare := line.strip()) and not bare.startswith("#"):
+            yield number, bare
+
+
+def _pair(path: Path, number: int, fields: list[str]) -> Pair:
+    try:
+        first, second, text = fields
+        score = float(text)
+    except ValueError as error:
+        raise MalformedFile(f"{path}, line {number}: expected two words and a score") from error
+    if not math.isfinite(score):
+        raise MalformedFile(f"{path}, line {number}: the score is {text}")
+    return first, second, score
+
+
+def _question(path: Path, number: int, fields: list[str]) -> Question:
+    if len(fields) != 4:
+        raise MalformedFile(f"{path}, line {number}: expected four words, found {len(fields)}")
+    return fields[0], fields[1], fields[2], fields[3]

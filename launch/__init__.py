@@ -1,1 +1,0 @@
-"""Starts everything: the glovewire program and the processes of a run."""

@@ -1,0 +1,1 @@
+"""Keep what was received: curves, states of workers and shards, recorded files."""

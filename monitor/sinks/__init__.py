@@ -1,0 +1,1 @@
+"""Write a run to a picture, Prometheus or TensorBoard."""

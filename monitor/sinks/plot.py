@@ -1,0 +1,191 @@
+"""A picture of a run, PNG or SVG: loss against time and against entries, beside the loss with all vectors at zero.
+
+It uses matplotlib's objects and never its global state, so that it can draw anywhere, also beside a server.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glovewire.common.cli.command import printable
+from glovewire.common.errors import OutputError, UsageError
+from glovewire.common.storage.artifacts import replacing
+
+from ..history import formatting as units
+from ..history.curve import Point
+from ..history.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = {".png": "png", ".svg": "svg"}
+INK, FAINT, GRID = "#1b1f24", "#6e7781", "#e4e8ec"
+OVERALL, FLOOR = "#0b62d6", "#b3541e"
+WORKERS = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
+ALL_WORKERS, AT_ZERO = "all workers, over the whole matrix", "vectors at zero"
+NAMED_WORKERS = 8
+MARKED_EPOCHS = 20
+LOG_FROM_RATIO = 4.0
+
+
+def check_path(path: Path) -> None:
+    """UsageError when no picture can be written under this name."""
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"{path} must end in .png or .svg")
+    if not path.absolute().parent.is_dir():
+        raise OutputError(f"{path} cannot be written: there is no such folder")
+
+
+def plot(history: History, path: Path, title: str = "") -> None:
+    """Draw `history` into `path` (.png or .svg), whole or not at all; OutputError when the disk refuses."""
+    check_path(path)
+    figure = draw(history, title)
+    with warnings.catch_warnings(), replacing(path) as stream:
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a worker may have any name
+        figure.savefig(stream, format=FORMATS[path.suffix.lower()], dpi=150)
+
+
+def draw(history: History, title: str = "") -> Figure:
+    """The figure itself."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.5, 5.0), facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1, wspace=0.02)
+    FigureCanvasAgg(figure)
+    by_time, by_entries = figure.subplots(1, 2, sharey=True)
+    curve = history.overall.curve()
+    scale, unit = _time_unit(history.seconds)
+    _draw_axes(by_time, history, curve, lambda point: history.since_start(point.t) / scale)
+    _draw_axes(by_entries, history, curve, lambda point: point.position / 1e6)
+    by_time.set_xlabel(f"training time ({unit})", color=INK)
+    by_entries.set_xlabel("million entries", color=INK)
+    by_time.set_ylabel("loss per entry", color=INK)
+    _mark_epochs(by_entries, curve)
+    _set_losses(by_time, curve, [p.loss for w in history.workers.values() for p in w.series.curve()])
+    _write_words(figure, history, title)
+    _legend(figure, by_time)
+    return figure
+
+
+def _draw_axes(axes: Axes, history: History, curve: Sequence[Point], place: Callable[[Point], float]) -> None:
+    style(axes, 9)
+    workers = sorted(history.workers.values(), key=lambda worker: units.natural(worker.name))
+    for number, worker in enumerate(workers):
+        points = worker.series.curve()
+        label = _literal(worker.name) if len(workers) <= NAMED_WORKERS else f"{len(workers)} workers"
+        colour = WORKERS[number % len(WORKERS)]
+        xs, ys = [place(point) for point in points], [point.loss for point in points]
+        axes.plot(xs, ys, color=colour, lw=0.8, alpha=0.5, label=label, zorder=2)
+    xs = [place(point) for point in curve]
+    axes.plot(
+        xs, [p.mean_bias_only_loss for p in curve], color=FLOOR, lw=1.5, ls=(0, (5, 2.5)), label=AT_ZERO, zorder=3
+    )
+    axes.plot(
+        xs, [p.mean_loss for p in curve], color=OVERALL, lw=2.6, label=ALL_WORKERS, solid_capstyle="round", zorder=4
+    )
+    if curve:
+        axes.plot(
+            xs[-1:], [curve[-1].mean_loss], "o", color=OVERALL, ms=6, mec="white", mew=1.2, zorder=5, clip_on=False
+        )
+    axes.set_xlim(0, max(xs, default=1.0) * 1.04 or 1.0)
+
+
+def style(axes: Axes, label_size: float) -> None:
+    """A grid and no frame but a line below; numbers of `label_size` points along both axes."""
+    axes.grid(visible=True, which="major", color=GRID, lw=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.tick_params(which="both", length=0, colors=FAINT, labelsize=label_size)
+
+
+def _mark_epochs(axes: Axes, curve: Sequence[Point]) -> None:
+    """A thin line where an epoch ends, while there are few of them."""
+    ends = [before.position / 1e6 for before, after in pairwise(curve) if after.epoch > before.epoch]
+    if len(ends) > MARKED_EPOCHS:
+        return
+    for end in ends:
+        axes.axvline(end, color=FAINT, lw=0.7, ls=(0, (1, 3)), zorder=1)
+    if ends:
+        axes.text(
+            0.995,
+            0.985,
+            "dotted: ends of epochs",
+            transform=axes.transAxes,
+            ha="right",
+            va="top",
+            fontsize=8,
+            color=FAINT,
+            backgroundcolor="white",
+        )
+
+
+def _set_losses(axes: Axes, curve: Sequence[Point], samples: Sequence[float]) -> None:
+    """A logarithmic scale when the loss falls far, with plain numbers on it; a plain one when it falls below 0."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    values = [value for point in curve for value in (point.mean_loss, point.mean_bias_only_loss) if value > 0]
+    if not values or any(point.mean_loss < 0 for point in curve):
+        return
+    if max(values) / min(values) < LOG_FROM_RATIO:
+        axes.set_ylim(bottom=0)
+        return
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    plain = ScalarFormatter(useOffset=False)
+    plain.set_scientific(False)
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    lowest = min([value for value in samples if value > 0], default=min(values))
+    axes.set_ylim(max(lowest, min(values) / 4) * 0.8, max(values) * 1.3)
+
+
+def _write_words(figure: Figure, history: History, title: str) -> None:
+    last, mean = history.overall.last, history.mean
+    heading = printable(title or " ".join(filter(None, ["Training", history.name or history.run])))
+    figure.suptitle(heading, x=0.012, ha="left", fontsize=15, fontweight="bold", color=INK, parse_math=False)
+    if last is None:
+        told = "no losses yet"
+    else:
+        told = (
+            f"loss {units.loss(mean.loss)} against {units.loss(mean.bias_only_loss)} with the vectors at zero   ·   "
+            f"{last.position / 1e6:,.1f} million entries in {units.duration(history.seconds)}   ·   "
+            f"{len(history.workers)} workers   ·   mean vector norm {last.norm:.2f}"
+        )
+    figure.axes[0].set_title(told, loc="left", fontsize=10, color=FAINT, pad=14)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    first = [label for label in (ALL_WORKERS, AT_ZERO) if label in unique]
+    order = first + [label for label in unique if label not in first]
+    legend = figure.legend(
+        [unique[label] for label in order],
+        order,
+        loc="outside lower center",
+        ncols=min(len(order), 6),
+        frameon=False,
+        fontsize=9.5,
+        labelcolor=INK,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _literal(name: str) -> str:
+    """A label that matplotlib shows: it hides those that begin with an underscore."""
+    return f"\u200b{name}" if name.startswith("_") else name
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    if seconds < 600:
+        return 1.0, "s"
+    return (60.0, "min") if seconds < 10_800 else (3600.0, "h")

@@ -1,0 +1,41 @@
+"""A run as Prometheus metrics, from the samples that the monitor hears; and what it knows itself of its hearing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from glovewire.common.prometheus import Exposition, RunMetrics, gauge, value
+from glovewire.common.protocol.messages import Message
+
+from ..history.history import History
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class Prometheus:
+    """Serves the samples that it is given, and how `history` heard them; port 0 takes a free one."""
+
+    def __init__(self, history: History, host: str, port: int) -> None:
+        self._history, self._metrics = history, RunMetrics()
+        self._exposition = Exposition(self.collect, host, port)
+        self.url = self._exposition.url
+
+    def add(self, message: Message) -> None:
+        """Take one sample."""
+        self._metrics.run = self._history.run
+        self._metrics.add(message)
+
+    def close(self) -> None:
+        """Stop serving; twice is fine."""
+        self._exposition.close()
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, as it stands now."""
+        yield from self._metrics.collect()
+        silence = self._history.silence_s(time.monotonic())
+        if silence is not None:
+            yield value(gauge("last_sample_age_seconds", "Time since anything was heard."), silence)
+        yield value(gauge("samples_missing", "Samples of the stream that have not arrived."), self._history.lost)

@@ -1,0 +1,1 @@
+"""Read text: sources, formats, compression, and blocks of work."""

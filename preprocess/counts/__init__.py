@@ -1,0 +1,1 @@
+"""Count words and co-occurrences, and write the dataset."""

@@ -1,0 +1,117 @@
+"""Where an entry of the matrix belongs on disk: one integer key per cell whose order is the order of the dataset.
+
+A key holds, from its highest bits: partition of the row, partition of the column, row of tiles, column of tiles, row
+in the tile, column in the tile. Each half depends on one word only, so a key is one OR of two table look-ups. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from glovewire.common.runtime.compiled import compiled
+from glovewire.common.storage.dataset import ENTRY, Layout
+
+from ..tokens.string_table import Longs
+
+Keys = npt.NDArray[np.uint64]
+# Bits of a key: a record of the spill holds a key and four bits of distance.
+MOST_BITS = 58
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Keys for the words of a vocabulary under a layout; `permutation` is int32 (rows,): the word of each row."""
+
+    layout: Layout
+    permutation: npt.NDArray[np.int32]
+
+    @cached_property
+    def _bits(self) -> tuple[int, int, int]:
+        largest = int(np.diff(self.layout.bounds).max())
+        tiles = -(-largest // self.layout.tile)
+        return _width(self.layout.partitions), _width(tiles), _width(min(self.layout.tile, largest))
+
+    @property
+    def bits(self) -> int:
+        """Bits of a key."""
+        return 2 * sum(self._bits)
+
+    @cached_property
+    def words(self) -> Keys:
+        """For each word: its row, its part of a key as a row, as a column; uint64 of shape (words, 3)."""
+        partition_bits, tile_bits, local_bits = self._bits
+        row = np.empty(self.layout.rows, np.int64)
+        row[self.permutation] = np.arange(self.layout.rows)
+        partition = np.searchsorted(self.layout.bounds, row, side="right") - 1
+        position = row - self.layout.bounds[partition]
+        tile, local = position // self.layout.tile, position % self.layout.tile
+        column = (partition << (2 * (tile_bits + local_bits))) | (tile << (2 * local_bits)) | local
+        above = (
+            (partition << (partition_bits + 2 * (tile_bits + local_bits)))
+            | (tile << (tile_bits + 2 * local_bits))
+            | (local << local_bits)
+        )
+        return np.stack([row, above, column], axis=1).astype(np.uint64)
+
+    @cached_property
+    def tile_numbers(self) -> Longs:
+        """For each value of a key without its local bits, the tile's number in the layout; -1 where there is none."""
+        partition_bits, tile_bits, _ = self._bits
+        numbers = np.full(1 << (2 * (partition_bits + tile_bits)), -1, np.int64)
+        side = -(-np.diff(self.layout.bounds) // self.layout.tile)
+        for block, (a, b) in enumerate(self.layout.blocks):
+            i, j = np.meshgrid(np.arange(side[a]), np.arange(side[b]), indexing="ij")
+            prefix = ((((a << partition_bits) | b) << tile_bits | i) << tile_bits) | j
+            numbers[prefix] = self.layout.first_tile[block] + i * side[b] + j
+        return numbers
+
+    def entries(self, keys: Keys, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.void]:
+        """Sorted cells as entries of the dataset, dtype ENTRY."""
+        _, tile_bits, local_bits = self._bits
+        out = np.empty(len(keys), ENTRY)
+        _unpack(keys, tile_bits, local_bits, self.layout.tile, out["i"], out["j"])
+        out["x"] = weights
+        return out
+
+    def tiles_of(self, keys: Keys) -> Longs:
+        """The number of each cell's tile in the layout; int64 (cells,)."""
+        return self.tile_numbers[(keys >> np.uint64(2 * self._bits[2])).astype(np.int64)]
+
+    def on_diagonal(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Which cells are on the matrix's diagonal."""
+        out = np.empty(len(keys), np.bool_)
+        _on_diagonal(keys, *self._bits, out)
+        return out
+
+
+def _width(values: int) -> int:
+    """Bits that numbers below `values` need."""
+    return int(values - 1).bit_length()
+
+
+@compiled
+def _on_diagonal(keys: Keys, partition_bits: int, tile_bits: int, local_bits: int, out: npt.NDArray[np.bool_]) -> None:
+    for n in range(len(keys)):
+        rest = np.int64(keys[n])
+        same = True
+        for bits in (local_bits, tile_bits, partition_bits):
+            mask = (1 << bits) - 1
+            same = same and (rest & mask) == ((rest >> bits) & mask)
+            rest >>= 2 * bits
+        out[n] = same
+
+
+@compiled
+def _unpack(
+    keys: Keys, tile_bits: int, local_bits: int, tile: int, i: npt.NDArray[np.uint16], j: npt.NDArray[np.uint16]
+) -> None:
+    local, tiles = (1 << local_bits) - 1, (1 << tile_bits) - 1
+    for n in range(len(keys)):
+        key = np.int64(keys[n])
+        above = key >> (2 * local_bits)
+        i[n] = ((above >> tile_bits) & tiles) * tile + ((key >> local_bits) & local)
+        j[n] = (above & tiles) * tile + (key & local)

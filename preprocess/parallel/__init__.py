@@ -1,0 +1,1 @@
+"""Spread work over processes: pools, scratch folder, progress, disk space."""

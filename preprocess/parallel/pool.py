@@ -1,0 +1,184 @@
+"""Worker processes that take one task at a time and end with their parent.
+
+Processes are forked, so a worker starts with everything that its parent has loaded; no threads run at that time. A
+worker that dies, a worker that reports a fault and Ctrl-C all end the pool at once, and leave no process behind.
+Tasks and results travel over private pipes; nothing is read from disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Protocol
+
+from glovewire.common.errors import CorpusError, GlovewireError, OutputError, ProcessDied, from_wire
+from glovewire.common.runtime.memory import keep_freed_memory
+
+_TICK_S = 0.2
+_JOIN_S = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Job(Protocol):
+    """What a worker does with tasks; made inside the worker."""
+
+    def do(self, task: Any) -> Any:
+        """One task to its result; raises GlovewireError for expected faults."""
+
+    def finish(self) -> Any:
+        """What is left to do when there are no more tasks."""
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    busy: bool = False
+
+
+class Pool:
+    """`processes` workers, each with its own Job; a context manager."""
+
+    def __init__(self, processes: int, make_job: Callable[[], Job], tick: Callable[[list[int]], None]) -> None:
+        self._make_job, self._tick = make_job, tick
+        self._processes = processes
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Pool:
+        try:
+            for _ in range(self._processes):
+                self._workers.append(self._start())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.close()
+
+    def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Results of the tasks, as they come; raises the first fault, or ProcessDied."""
+        waiting = iter(tasks)
+        task = next(waiting, _NOTHING)
+        while task is not _NOTHING or any(worker.busy for worker in self._workers):
+            for worker in self._workers:
+                if task is not _NOTHING and not worker.busy:
+                    self._send(worker, ("do", task))
+                    task = next(waiting, _NOTHING)
+            yield from self._results()
+
+    def finish(self) -> Iterator[Any]:
+        """Results of every job's `finish`."""
+        for worker in self._workers:
+            self._send(worker, ("finish", None))
+        while any(worker.busy for worker in self._workers):
+            yield from self._results()
+
+    def close(self) -> None:
+        """End all workers now; closing twice is fine."""
+        for worker in self._workers:
+            worker.connection.close()
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join(_JOIN_S)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.process.close()
+        self._workers = []
+
+    def _start(self) -> _Worker:
+        ours, theirs = multiprocessing.Pipe()
+        inherited = [worker.connection for worker in self._workers] + [ours]
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_serve, args=(theirs, inherited, self._make_job, os.getpid()), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _send(self, worker: _Worker, message: tuple[str, Any]) -> None:
+        worker.busy = True
+        try:
+            worker.connection.send(message)
+        except OSError:
+            raise self._death(worker) from None
+
+    def _results(self) -> Iterator[Any]:
+        self._tick([os.getpid(), *(worker.process.pid or 0 for worker in self._workers)])
+        busy = {worker.connection: worker for worker in self._workers if worker.busy}
+        for ready in wait(list(busy), _TICK_S):
+            worker = busy[ready]  # type: ignore[index]  # `wait` gives back the objects that it got
+            try:
+                kind, value = worker.connection.recv()
+            except (EOFError, OSError):
+                raise self._death(worker) from None
+            if kind == "fault":
+                raise from_wire(*value)
+            worker.busy = False
+            yield value
+
+    def _death(self, worker: _Worker) -> ProcessDied:
+        worker.process.join(_JOIN_S)
+        code = worker.process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
+        return ProcessDied(f"a worker process ({worker.process.pid}) {how}")
+
+
+class _Nothing:
+    pass
+
+
+_NOTHING = _Nothing()
+
+
+def _serve(connection: Connection, inherited: list[Connection], make_job: Callable[[], Job], parent: int) -> None:
+    """A worker's life: tasks until the parent closes the pipe or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _end_with(parent)
+    keep_freed_memory()
+    for other in inherited:
+        other.close()
+    job = make_job()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            kind, task = connection.recv()
+            connection.send(outcome(job.finish if kind == "finish" else partial(job.do, task)))
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process when its parent dies; on other systems the closed pipe does it, a task later."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(1)
+
+
+def outcome(work: Callable[[], Any]) -> tuple[str, Any]:
+    """("done", what the work returns) or ("fault", (code, text)), which travels."""
+    try:
+        return "done", work()
+    except GlovewireError as error:
+        return "fault", (error.code, str(error))
+    except MemoryError:
+        return "fault", (CorpusError.code, "out of memory: give a smaller --memory, or fewer --processes")
+    except OSError as error:
+        return "fault", (OutputError.code, output_fault(error))
+
+
+def output_fault(error: OSError) -> str:
+    """An error of writing counts, in one line."""
+    if error.errno == errno.ENOSPC:
+        return "no space left on the disk for the counts"
+    return f"the counts cannot be written: {error.strerror or error}"

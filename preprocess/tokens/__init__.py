@@ -1,0 +1,1 @@
+"""Turn text into word numbers."""

@@ -1,0 +1,253 @@
+"""Byte strings to small numbers: an open-addressing table in numpy arrays, driven by compiled loops.
+
+A table holds every distinct string once, end to end in one array of bytes, and numbers them in the order in which
+they came. A slot holds a string's first eight bytes beside its number, so that most look-ups touch one cache line.
+It knows nothing of text, tokens or files.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glovewire.common.runtime.compiled import compiled
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int32]
+Words = npt.NDArray[np.uint64]
+
+_FIRST_SLOTS = 1 << 12
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_TAG_SHIFT = np.uint64(40)
+# A slot without a string; a string's second word is its number, 32 bits, under a 32-bit tag with its length.
+_FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
+_INLINE = 8
+
+
+@compiled
+def _hash(eights: Words, start: int, length: int) -> np.uint64:
+    """A 64-bit hash of `length` bytes from `start`: eight at a time, multiplied and folded."""
+    h = np.uint64(length)
+    for at in range(0, length, _INLINE):
+        word = eights[start + at]
+        if length - at < _INLINE:
+            word &= (np.uint64(1) << np.uint64(8 * (length - at))) - np.uint64(1)
+        h = (h ^ word) * _MULTIPLIER
+        h ^= h >> _HALF
+    return h
+
+
+@compiled
+def _intern(
+    eights: Words,
+    starts: Longs,
+    stops: Longs,
+    done: int,
+    ids: Ids,
+    slots: Words,
+    offsets: Longs,
+    arena: Bytes,
+    kept: Words,
+    count: int,
+    adding: bool,
+) -> tuple[int, int]:
+    """Number the strings from `done` on; (next one, strings now), early when an array is full.
+
+    Without `adding`, a string that is not there gets -1. One loop without calls: it is the hottest of the package.
+    """
+    mask = len(slots) - 1
+    for n in range(done, len(starts)):
+        start = starts[n]
+        length = stops[n] - start
+        h = np.uint64(length)
+        word = np.uint64(0)
+        for at in range(0, length, _INLINE):
+            piece = eights[start + at]
+            if length - at < _INLINE:
+                piece &= (np.uint64(1) << np.uint64(8 * (length - at))) - np.uint64(1)
+            if at == 0:
+                word = piece
+            h = (h ^ piece) * _MULTIPLIER
+            h ^= h >> _HALF
+        tag = ((h >> _TAG_SHIFT) << np.uint64(8)) | np.uint64(min(length, 255))
+        slot = np.int64(h) & mask
+        number = np.int64(-1)
+        while slots[slot, 1] != _FREE:
+            if slots[slot, 0] == word and slots[slot, 1] >> _HALF == tag:
+                number = np.int64(slots[slot, 1] & _LOW)
+                if length <= _INLINE:
+                    break
+                base = offsets[number]
+                same = offsets[number + 1] - base == length
+                for at in range(_INLINE, length if same else 0, _INLINE):
+                    different = kept[base + at] ^ eights[start + at]
+                    if length - at < _INLINE:
+                        different &= (np.uint64(1) << np.uint64(8 * (length - at))) - np.uint64(1)
+                    same = same and different == 0
+                if same:
+                    break
+                number = np.int64(-1)
+            slot = (slot + 1) & mask
+        if number < 0 and adding:
+            base = offsets[count]
+            if 2 * count >= len(slots) or count + 2 > len(offsets) or base + length + _INLINE > len(arena):
+                return n, count
+            for at in range(0, length, _INLINE):
+                piece = eights[start + at]
+                for byte in range(min(_INLINE, length - at)):
+                    arena[base + at + byte] = (piece >> np.uint64(8 * byte)) & np.uint64(255)
+            number = np.int64(count)
+            count += 1
+            offsets[count] = base + length
+            slots[slot, 0], slots[slot, 1] = word, (tag << _HALF) | np.uint64(number)
+        ids[n] = number
+    return len(starts), count
+
+
+@compiled
+def _rehash(slots: Words, offsets: Longs, kept: Words, count: int) -> None:
+    mask = len(slots) - 1
+    slots[:] = _FREE
+    for number in range(count):
+        start = offsets[number]
+        length = offsets[number + 1] - start
+        h = _hash(kept, start, length)
+        word = kept[start]
+        if length < _INLINE:
+            word &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
+        slot = np.int64(h) & mask
+        while slots[slot, 1] != _FREE:
+            slot = (slot + 1) & mask
+        tag = ((h >> _TAG_SHIFT) << np.uint64(8)) | np.uint64(min(length, 255))
+        slots[slot, 0], slots[slot, 1] = word, (tag << _HALF) | np.uint64(number)
+
+
+@compiled
+def _hashes(eights: Words, bounds: Longs, out: Words) -> None:
+    for n in range(len(out)):
+        out[n] = _hash(eights, bounds[n], bounds[n + 1] - bounds[n])
+
+
+@compiled
+def _gather(arena: Bytes, offsets: Longs, ids: Longs, after: Bytes, out: Bytes, ends: Longs) -> None:
+    at = 0
+    for n in range(len(ids)):
+        for byte in range(offsets[ids[n]], offsets[ids[n] + 1]):
+            out[at] = arena[byte]
+            at += 1
+        for byte in range(len(after)):
+            out[at] = after[byte]
+            at += 1
+        ends[n] = at
+
+
+@compiled
+def _are_alphanumeric(arena: Bytes, offsets: Longs, ids: Longs, out: npt.NDArray[np.bool_]) -> None:
+    for n in range(len(ids)):
+        good = True
+        for at in range(offsets[ids[n]], offsets[ids[n] + 1]):
+            byte = arena[at]
+            good = good and (97 <= byte <= 122 or 48 <= byte <= 57)
+        out[n] = good
+
+
+class StringTable:
+    """Distinct byte strings, numbered 0, 1, 2 ... in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._slots = np.full((_FIRST_SLOTS, 2), _FREE, np.uint64)
+        self._offsets = np.zeros(_FIRST_SLOTS, np.int64)
+        self._arena = np.zeros(8 * _FIRST_SLOTS, np.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return self._slots.nbytes + self._offsets.nbytes + self._arena.nbytes
+
+    def intern(self, data: Bytes, starts: Longs, stops: Longs) -> Ids:
+        """The numbers of the strings data[starts[n]:stops[n]], new ones added; int32 of shape (len(starts),)."""
+        return self._number(data, starts, stops, adding=True)
+
+    def intern_all(self, strings: list[bytes]) -> Ids:
+        """`intern` for a list of byte strings."""
+        return self.intern(*packed(strings))
+
+    def look_up(self, data: Bytes, starts: Longs, stops: Longs) -> Ids:
+        """As `intern`, but -1 for strings that the table lacks; adds nothing."""
+        return self._number(data, starts, stops, adding=False)
+
+    def _number(self, data: Bytes, starts: Longs, stops: Longs, *, adding: bool) -> Ids:
+        ids = np.empty(len(starts), np.int32)
+        eights = _eights(padded(data, stops))
+        done = 0
+        while True:
+            arrays = (self._slots, self._offsets, self._arena, _eights(self._arena))
+            done, self.count = _intern(eights, starts, stops, done, ids, *arrays, self.count, adding)
+            if done == len(starts):
+                return ids
+            self._grow(int(stops[done] - starts[done]))
+
+    def string(self, number: int) -> bytes:
+        """The string of that number."""
+        return self._arena[self._offsets[number] : self._offsets[number + 1]].tobytes()
+
+    def strings(self, ids: Longs, after: bytes = b"") -> tuple[Bytes, Longs]:
+        """The strings of `ids` end to end, `after` after each, and the bounds of them, int64 (len(ids) + 1,)."""
+        size = int((self._offsets[ids + 1] - self._offsets[ids]).sum()) + len(after) * len(ids)
+        out, bounds = np.empty(size, np.uint8), np.zeros(len(ids) + 1, np.int64)
+        _gather(self._arena, self._offsets, ids, np.frombuffer(after, np.uint8), out, bounds[1:])
+        return out, bounds
+
+    def alphanumeric(self, ids: Longs) -> npt.NDArray[np.bool_]:
+        """Which of these strings hold only a-z and 0-9; bool (len(ids),)."""
+        out = np.empty(len(ids), np.bool_)
+        _are_alphanumeric(self._arena, self._offsets, ids, out)
+        return out
+
+    def _grow(self, needed_bytes: int) -> None:
+        """Room for one more string of `needed_bytes`, and for many short ones."""
+        if 2 * self.count >= len(self._slots):
+            self._slots = np.empty((2 * len(self._slots), 2), np.uint64)
+            _rehash(self._slots, self._offsets, _eights(self._arena), self.count)
+        if self.count + 2 > len(self._offsets):
+            self._offsets = _longer(self._offsets, 2 * len(self._offsets))
+        if self._offsets[self.count] + needed_bytes + _INLINE > len(self._arena):
+            self._arena = _longer(self._arena, 2 * len(self._arena) + needed_bytes)
+
+
+def hashes(data: Bytes, bounds: Longs) -> Words:
+    """A 64-bit hash of each string data[bounds[n]:bounds[n + 1]]; the same on every machine."""
+    out = np.empty(len(bounds) - 1, np.uint64)
+    _hashes(_eights(padded(data, bounds)), bounds, out)
+    return out
+
+
+def padded(data: Bytes, stops: Longs) -> Bytes:
+    """`data` with at least eight bytes after the last string, so that eight at once can be read anywhere in it."""
+    if len(stops) == 0 or int(stops.max()) + _INLINE <= len(data):
+        return data
+    return np.concatenate([data, np.zeros(_INLINE, np.uint8)])
+
+
+def _eights(data: Bytes) -> Words:
+    """The eight bytes that begin at each byte, as one number each: a view, unaligned."""
+    return np.ndarray((max(0, len(data) - _INLINE + 1),), "<u8", data, strides=(1,))
+
+
+def packed(strings: list[bytes]) -> tuple[Bytes, Longs, Longs]:
+    """A list of byte strings as (bytes end to end, starts, stops)."""
+    bounds = np.zeros(len(strings) + 1, np.int64)
+    np.cumsum([len(string) for string in strings], out=bounds[1:])
+    return np.frombuffer(b"".join(strings), np.uint8), bounds[:-1], bounds[1:]
+
+
+def _longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    out = np.empty(length, array.dtype)
+    out[: len(array)] = array
+    return out

@@ -1,0 +1,1 @@
+"""Consistent cuts, checkpoint files, the writer thread, recovery generations, initial state."""

@@ -1,0 +1,1 @@
+"""When a pull may be answered and a push applied: blocks, minibatches, staleness policies."""

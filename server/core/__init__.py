@@ -1,0 +1,1 @@
+"""Decide without I/O: requests in, effects out."""

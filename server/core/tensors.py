@@ -1,0 +1,157 @@
+"""Which tensors a shard serves, and who brings their first values. Decides only: no clock, no I/O.
+
+Nothing is known at the start. The first worker that says what its model is like becomes the one that brings the values;
+the others wait, and when that worker is lost before all rows are here, the next of them takes its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from glovewire.common.errors import BadRequest, LimitExceeded, NotReady
+from glovewire.common.model import tensor_layout as bfloat16
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.row_layout import state_columns
+from glovewire.common.model.sharding import Sharding
+from glovewire.common.model.tensor_layout import MOST_EXAMPLES, ROW, TABLE, Spec
+from glovewire.common.protocol.messages import Create, Created, Push
+from glovewire.common.protocol.wire import MAX_FRAME_BYTES
+
+from ..leases.losses import Losses
+from ..leases.progress import LARGEST_FIGURE, Progress
+from ..sessions import Session
+from ..table import optimizers
+from ..table.table import Table
+
+UNKNOWN = "the tensors of this server have no values yet: say which they are"
+
+
+class TensorProgress(Progress):
+    """A training of `steps` updates (0: until somebody ends it), of which `updates()` are in; entries are examples.
+
+    Its loss may be anything that falls, a log-likelihood too.
+    """
+
+    least_loss = -LARGEST_FIGURE
+
+    def __init__(self, losses: Losses, updates: Callable[[], int], steps: int) -> None:
+        super().__init__(None, losses, updates, 1)
+        self._updates, self._steps = updates, steps
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last update is in."""
+        return 0 < self._steps <= self._updates()
+
+    @property
+    def _most(self) -> int:
+        return MOST_EXAMPLES
+
+
+class Tensors:
+    """The tensors of shard `shard` of `shards`; `table` is given its rows when they are known."""
+
+    def __init__(self, options: TrainingOptions, shard: int, shards: int) -> None:
+        self.spec: Spec | None = None
+        none, step = np.zeros((0, ROW), np.float32), optimizers.make(options)
+        self.table = Table(TABLE, 0, none, ROW, step, np.zeros(0, np.int64), parameters_only=True)
+        self._options, self._shard, self._shards = options, shard, shards
+        self._filler: int | None = None
+        self._missing: npt.NDArray[np.bool_] = np.ones(0, bool)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row of this shard has had its first value."""
+        return self.spec is not None and not self._missing.any()
+
+    def restore(self, spec: Spec, rows: npt.NDArray[np.floating]) -> None:
+        """Take up a checkpoint: `rows` are those of this shard, optimizer state included."""
+        self._take(spec, self._bounds(spec)[0], rows)
+        self._missing[:] = False
+
+    def join(self, session: Session, create: Create) -> Created | None:
+        """What to tell a session that has this model (or asks for it); None while it must wait.
+
+        Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for one that cannot be.
+        """
+        spec = None if create.spec is None else Spec.from_json(create.spec)
+        if self.spec is not None and spec is not None and (self.complete or self._filler not in (None, session.index)):
+            self.spec.require_same(spec)
+        if self.complete:
+            assert self.spec is not None
+            return Created(False, self.spec.to_json())
+        if spec is None or session.role != "worker" or self._filler not in (None, session.index):
+            return None
+        if self._filler is None or self.spec != spec:
+            self._allocate(spec)
+        self._filler = session.index
+        return self.join(session, Create()) if self.complete else Created(True, spec.to_json())
+
+    def left(self, worker: int) -> None:
+        """A worker is gone: whoever brings the first values in its place brings all of them."""
+        if self._filler == worker:
+            self._filler = None
+
+    def is_step(self, push: Push) -> bool:
+        """Whether a push that the table has checked is a gradient; else it sets values. Raises if it may do neither.
+
+        A gradient of no rows may be anywhere: it is a step at a shard that has no trained ones.
+        """
+        if self.spec is None:
+            raise NotReady(UNKNOWN)
+        if push.rows is not None or push.operation not in ("gradient", "assign"):
+            raise BadRequest("tensors take gradients and values of ranges of rows")
+        trained = self.spec.trained_rows
+        beyond = push.first < push.last and push.last > trained
+        if push.operation == "gradient" and (beyond or not self.complete):
+            raise BadRequest("a gradient covers trained tensors whose values are all here")
+        if push.operation == "assign" and self.complete and push.first < trained:
+            raise BadRequest("trained tensors change by gradients alone")
+        return push.operation == "gradient"
+
+    def widened(self, push: Push) -> Push:
+        """The same push, a gradient that came as bfloat16 in the precision of the table."""
+        if push.operation != "gradient" or push.values.dtype != bfloat16.DTYPE:
+            return push
+        values = bfloat16.widened(push.values).astype(self.table.values.dtype, copy=False)
+        return dataclasses.replace(push, values=values)
+
+    def assigned(self, push: Push) -> None:
+        """The values of a range are in the table."""
+        self._missing[push.first - self.table.first : push.last - self.table.first] = False
+
+    def require_complete(self) -> Spec:
+        """Which tensors there are; NotReady while values are missing."""
+        if self.spec is None or not self.complete:
+            raise NotReady(UNKNOWN)
+        return self.spec
+
+    def _bounds(self, spec: Spec) -> tuple[int, int]:
+        sharding = Sharding(spec.rows, self._shards)
+        return sharding.bound(self._shard), sharding.bound(self._shard + 1)
+
+    def _allocate(self, spec: Spec) -> None:
+        first, last = self._bounds(spec)
+        if (min(last, spec.trained_rows) - first) * ROW * spec.dtype.itemsize > MAX_FRAME_BYTES:
+            needed = -(-spec.rows * ROW * spec.dtype.itemsize // MAX_FRAME_BYTES)
+            raise LimitExceeded(
+                f"a model of {spec.elements:,} parameters needs {needed} shards: its gradient does not fit in "
+                f"messages of {MAX_FRAME_BYTES >> 20} MiB"
+            )
+        state = state_columns(self._options.optimizer, ROW)
+        try:
+            values = np.zeros((last - first, ROW + state), spec.dtype)
+        except MemoryError as error:
+            raise LimitExceeded(f"a model of {spec.elements:,} parameters does not fit in this server") from error
+        if self._options.optimizer == "adagrad":
+            values[:, ROW:] = self._options.initial_accumulator
+        self._take(spec, first, values)
+
+    def _take(self, spec: Spec, first: int, values: npt.NDArray[np.floating]) -> None:
+        self.spec, self.table.first, self.table.values = spec, first, values
+        self.table.versions = np.zeros(len(values), np.int64)
+        self._missing = np.ones(len(values), bool)

@@ -1,0 +1,1 @@
+"""Which block is trained next, progress, and losses."""

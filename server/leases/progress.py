@@ -1,0 +1,102 @@
+"""How far the whole run is: blocks leased and trained, entries and losses counted. Only shard 0 is told; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from glovewire.common.errors import BadRequest, LeaseLost
+from glovewire.common.protocol.messages import Done, Event, Granted, Message, Report
+
+from ..sessions import Session
+from .losses import Losses
+from .schedule import Block, Schedule
+
+LARGEST_FIGURE = 1e30
+
+
+class Progress:
+    """Hands out the blocks of `schedule` (None for minibatches, and on other shards) and counts what comes back.
+
+    A training by minibatches is complete when `gradients()` of them, each of `batch` entries, cover its epochs.
+    """
+
+    least_loss = 0.0
+    """Of a report: a sum of squares is not below it."""
+
+    def __init__(self, schedule: Schedule | None, losses: Losses, gradients: Callable[[], int], batch: int) -> None:
+        self.schedule, self.losses = schedule, losses
+        self._gradients, self._batch = gradients, batch
+        self._begun = losses.entries  # in the checkpoint that this began from
+        self._epoch_said = losses.epoch
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything has been trained."""
+        if self.schedule is not None:
+            return self.schedule.complete
+        return max(self._gradients() * self._batch, self._begun) >= self.losses.total
+
+    @property
+    def floor(self) -> int:
+        """Every block of the rounds before this one has been trained and reported; 0 where there are no rounds."""
+        return self.schedule.floor if self.schedule is not None else 0
+
+    @property
+    def _most(self) -> int:
+        """Entries that one report can be of: the last batch may go beyond the end."""
+        return self.losses.total + self._batch
+
+    def stop(self) -> None:
+        """Hand out no more than what brings every partition to the same round."""
+        if self.schedule is not None:
+            self.schedule.stop()
+
+    def grant(self, session: Session, ticket: int, reason: str = "complete") -> Message | None:
+        """A block for this worker, Done when there is none left, None while it must wait."""
+        if self.schedule is None:
+            raise BadRequest("only shard 0 leases blocks, and only in the block schedule")
+        if self.schedule.complete:
+            return Done(reason)
+        granted = self.schedule.grant(session.name)
+        if granted is None:
+            return None
+        lease, block = granted
+        session.ticket = ticket
+        session.grant = Granted(lease, self.schedule.epoch_of(block), block.round, block.a, block.b, self.floor)
+        return session.grant
+
+    def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
+        """Count a report; the events that follow, at `t` seconds. LeaseLost when the lease is somebody else's."""
+        self._check(report)
+        epoch, part = self.losses.epoch, None
+        if self.schedule is not None:
+            if self.schedule.holder(report.lease) != session.name:
+                raise LeaseLost(f"lease {report.lease} is not yours (any more)")
+            block = self.schedule.finish(report.lease)
+            epoch, part = self.schedule.epoch_of(block), (block.a, block.b)
+        session.entries += report.entries
+        session.bytes_sent = report.bytes_sent
+        self.losses.add(session.name, epoch, report, now, part)
+        if self.losses.epoch <= self._epoch_said:
+            return []
+        self._epoch_said = self.losses.epoch
+        loss, floor, _ = self.losses.epoch_means(self._epoch_said - 1)
+        return [Event(t, "epoch", str(self._epoch_said), f"loss {loss:.5f}, with the vectors at zero {floor:.5f}")]
+
+    def _check(self, report: Report) -> None:
+        """Refuse figures that nobody can have measured: one of them would end the run or spoil every mean."""
+        if (report.lease >= 0) != (self.schedule is not None):
+            raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
+        if not 0 <= report.entries <= self._most:
+            raise BadRequest(f"entries must be between 0 and {self._most}, not {report.entries}")
+        if not self.least_loss <= report.loss <= LARGEST_FIGURE:
+            raise BadRequest(
+                f"the loss must be between {self.least_loss:g} and {LARGEST_FIGURE:g}, not {report.loss:g}"
+            )
+        figures = (report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
+        if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
+            raise BadRequest("losses, norm, seconds and bytes must be reasonable numbers of at least 0")
+
+    def release(self, worker: str) -> list[Block]:
+        """Take back the leases of a worker that left or was lost."""
+        return self.schedule.release(worker) if self.schedule is not None else []

@@ -1,0 +1,1 @@
+"""Rows in memory, compiled kernels, optimizers, and counts of hot rows."""

@@ -1,0 +1,1 @@
+"""The PUB stream, its history for late subscribers, status, and metrics.jsonl."""

@@ -1,0 +1,126 @@
+"""Samples that the stream has sent, for those who come late. Pure; its size grows with the logarithm of their number.
+
+Of each topic the newest 4,096 are kept as they were. Older ones are merged in pairs, each into the next one of its kind
+(of the same worker, of the same shard), those again in pairs when there are 4,096 of them, and so on: the further back,
+the coarser. A merged loss is the mean over the entries of both. Of events and scores the newest 4,096 are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from glovewire.common.protocol import messages as m
+from glovewire.common.protocol import wire
+
+KEPT = 4096
+MAX_KINDS = 1024
+PAGE_BYTES = 1 << 20
+NEVER_MERGED = ("event", "quality")
+
+
+@dataclass(slots=True)
+class Entry:
+    """A sample as it was on the stream; it `stands_for` so many samples, and is a mean over so many `entries`."""
+
+    number: int
+    header: bytes
+    kind: str
+    entries: int = 0
+    stands_for: int = 1
+
+
+@dataclass(slots=True)
+class Level:
+    """Entries of one coarseness, in the order of their numbers; those that wait for the next one of their kind."""
+
+    entries: deque[Entry] = field(default_factory=deque)
+    alone: dict[str, Entry] = field(default_factory=dict)
+
+
+class Past:
+    """Remembers what was sent; `answer` is what a latecomer gets."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._topics: dict[str, list[Level]] = {topic: [Level()] for topic in m.TOPICS}
+        self._done: dict[str, int] = {}
+        self._newest = 0
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._all())
+
+    def keep(self, number: int, sample: m.Message, header: bytes) -> None:
+        """Remember a sample; numbers ascend."""
+        kind = str(getattr(sample, "worker", ""))
+        entries = self._entries(sample) if isinstance(sample, m.LossSample) else 0
+        self._newest = number
+        self._put(sample.topic, 0, Entry(number, header, kind, entries))
+
+    def answer(self, run: str, after: int) -> m.Past:
+        """Samples above number `after`, about a mebibyte of them."""
+        found = sorted((entry for entry in self._all() if entry.number > after), key=lambda entry: entry.number)
+        size = 0
+        for count, entry in enumerate(found):
+            size += len(entry.header)
+            if size > PAGE_BYTES and count:
+                del found[count:]
+                break
+        last = found[-1].number if found else max(after, self._newest)
+        counts = np.array([entry.stands_for for entry in found], np.int64)
+        samples = np.frombuffer(b"".join(entry.header for entry in found), np.uint8)
+        return m.Past(run, last, self._newest, counts, samples)
+
+    def _all(self) -> Iterator[Entry]:
+        for levels in self._topics.values():
+            for level in levels:
+                yield from level.alone.values()
+                yield from level.entries
+
+    def _entries(self, sample: m.LossSample) -> int:
+        """Entries since the sample before of the same worker."""
+        before = self._done.pop(sample.worker, 0)
+        self._done[sample.worker] = sample.entries
+        if len(self._done) > MAX_KINDS:
+            self._done.pop(next(iter(self._done)))
+        return max(sample.entries - before, 1)
+
+    def _put(self, topic: str, depth: int, entry: Entry) -> None:
+        levels = self._topics[topic]
+        if depth == len(levels):
+            levels.append(Level())
+        level = levels[depth]
+        level.entries.append(entry)
+        if len(level.entries) <= self._kept:
+            return
+        old = level.entries.popleft()
+        if topic in NEVER_MERGED:
+            return
+        before = level.alone.pop(old.kind, None)
+        if before is not None:
+            self._put(topic, depth + 1, merged(before, old))
+            return
+        level.alone[old.kind] = old
+        if len(level.alone) > MAX_KINDS:  # workers that come and go under ever new names
+            self._put(topic, depth + 1, level.alone.pop(next(iter(level.alone))))
+
+
+def merged(first: Entry, second: Entry) -> Entry:
+    """The later of two samples of one kind, standing for both; its losses are means over the entries of both."""
+    both = first.entries + second.entries
+    header = _mean(first, second) if both else second.header
+    return Entry(second.number, header, second.kind, both, first.stands_for + second.stands_for)
+
+
+def _mean(first: Entry, second: Entry) -> bytes:
+    older, newer = (wire.decode_header(entry.header) for entry in (first, second))
+    shares = first.entries / (first.entries + second.entries), second.entries / (first.entries + second.entries)
+
+    def mean(name: str) -> float:
+        return float(shares[0] * getattr(older.message, name) + shares[1] * getattr(newer.message, name))
+
+    means = {name: mean(name) for name in ("loss", "bias_only_loss", "norm")}
+    return wire.encode_sample(newer.run, newer.number, replace(newer.message, **means))[-1]

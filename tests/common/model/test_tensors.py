@@ -1,0 +1,114 @@
+"""A model as rows: what goes in comes out, bit by bit, and whatever a stranger calls a spec is refused in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import quick
+
+from glovewire.common.errors import BadRequest, LimitExceeded, ModelMismatch
+from glovewire.common.model.tensor_layout import ROW, Spec
+
+DTYPES = ["<f4", "<f8", "<i8", "<i4", "|u1", "|b1", "<f2", "<c8"]
+SHAPES = st.lists(st.integers(0, 19), max_size=3).map(tuple)
+
+
+@quick()
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES, st.booleans()), max_size=6), st.integers(0, 1 << 30))
+def test_what_is_packed_comes_out_as_it_was(drawn: list[tuple[str, tuple[int, ...], bool]], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    values = {}
+    for number, (dtype, shape, _) in enumerate(drawn):
+        raw = random.integers(0, 256, int(np.prod(shape)) * np.dtype(dtype).itemsize, dtype=np.uint8)
+        kept = (raw % 2).view(bool) if dtype == "|b1" else raw.view(dtype)
+        values[f"t{number}"] = kept.reshape(shape)
+    fixed = {f"t{n}" for n, (dtype, _, is_fixed) in enumerate(drawn) if is_fixed or dtype in ("<f2", "<c8")}
+    spec = Spec.of(values, fixed)
+    trained, kept_rows = spec.pack_all(values)
+    found = {**spec.unpack(trained, trained=True), **spec.unpack(kept_rows, trained=False)}
+    assert found.keys() == values.keys()
+    for name, value in values.items():
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert found[name].tobytes() == value.tobytes()
+    assert len(trained) + len(kept_rows) == spec.rows
+    assert Spec.from_json(spec.to_json()) == spec
+    some = {tensor.name: values[tensor.name] for tensor in spec.tensors if not tensor.trained and seed >> 3 & 1}
+    for each in (some, dict(list(some.items())[::2])):
+        rows = spec.pack(each, trained=False)
+        for first, run in spec.pack_fixed(each):
+            at = first - spec.trained_rows
+            np.testing.assert_array_equal(rows[at : at + len(run)], run)
+            rows[at : at + len(run)] = 0
+        assert not rows.any()
+
+
+def test_each_tensor_begins_on_a_row_and_trained_ones_come_first() -> None:
+    spec = Spec.of({"count": np.array(3), "w": np.zeros((ROW, 2), np.float32), "b": np.zeros(1, np.float32)})
+    assert [tensor.name for tensor in spec.tensors] == ["w", "b", "count"]
+    assert spec.firsts == {"w": 0, "b": 2, "count": 3}
+    assert (spec.trained_rows, spec.rows, spec.elements, spec.dtype) == (3, 4, 2 * ROW + 1, np.float32)
+    assert [spec.name_of(row) for row in range(4)] == ["w", "w", "b", "count"]
+
+
+def test_of_fixed_tensors_those_that_are_named_are_packed_and_neighbours_together() -> None:
+    spec = Spec.of({"w": np.ones(3, np.float32), **{name: np.zeros(ROW, np.int32) for name in "abcd"}})
+    one = np.ones(ROW, np.int32)
+    assert [(first, len(rows)) for first, rows in spec.pack_fixed({"d": one, "a": one, "b": one})] == [(1, 4), (7, 2)]
+    assert spec.pack_fixed({}) == []
+    with pytest.raises(BadRequest, match="tensor 'w' is trained"):
+        spec.pack_fixed({"a": one, "w": np.ones(3)})
+
+
+def test_a_gradient_that_is_left_out_is_zero_and_one_that_is_strange_is_named() -> None:
+    spec = Spec.of({"w": np.ones(3, np.float32), "b": np.ones(2, np.float32), "n": np.array(1)})
+    assert spec.pack({"b": [1.0, 2.0]}, trained=True).sum() == 3.0
+    for values, says in (
+        ({"x": 1.0}, "no tensor is called 'x'"),
+        ({"n": 1.0}, "tensor 'n' is not trained"),
+        ({"b": [1.0]}, r"tensor 'b' has shape \(2,\), not \(1,\)"),
+    ):
+        with pytest.raises(BadRequest, match=says):
+            spec.pack(values, trained=True)
+
+
+def test_another_architecture_is_told_in_words() -> None:
+    server = Spec.of({"w": np.ones((3, 2), np.float32), "b": np.ones(2, np.float32)})
+    for worker, says in (
+        ({"w": np.ones((3, 2), np.float32)}, r"it has no 'b' \(float32, shape \(2,\)\)"),
+        ({"w": np.ones((3, 4), np.float32), "b": np.ones(2, np.float32)}, r"shape \(3, 4\)\), there it is 'w'"),
+        ({"b": np.ones(2, np.float32), "w": np.ones((3, 2), np.float32)}, "in another order"),
+        ({f"w{n}": np.ones(1, np.float32) for n in range(5)}, "and 4 more differences"),
+    ):
+        with pytest.raises(ModelMismatch, match=says):
+            server.require_same(Spec.of(worker))
+
+
+def described(**changes: Any) -> bytes:
+    tensor = {"name": "w", "shape": [2, 3], "dtype": "<f4", "trained": True, **changes}
+    return json.dumps([list(tensor.values())]).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{}", b"[1]", b"[[1]]", b"\xff", b"[" * 5000, described(name=""), described(name="a\nb"),
+        described(name=3), described(shape=[-1]), described(shape=[1.5]), described(shape="ab"), described(shape=3),
+        described(shape=[1] * 40), described(dtype="O"), described(dtype="<f4,<f4"), described(dtype=">f4"),
+        described(dtype="<i8"), described(dtype="<f2"), described(dtype=4), described(dtype="<M8"),
+        described(trained=1), described(shape=[1 << 41]), b'[["a", [1], "<f4", false], ["b", [1], "<f4", true]]',
+        b'[["a", [1], "<f4", true], ["a", [1], "<f4", true]]',
+    ],
+)  # fmt: skip
+def test_what_is_no_spec_is_refused(data: bytes) -> None:
+    with pytest.raises(BadRequest):
+        Spec.from_json(data)
+
+
+def test_a_spec_beyond_all_bounds_is_refused() -> None:
+    with pytest.raises(LimitExceeded, match="at most"):
+        Spec.from_json(described(shape=[1 << 39]))

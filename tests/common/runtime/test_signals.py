@@ -1,0 +1,147 @@
+"""Signals as errors: once, also in a block within a block, and afterwards as before."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+from processes import DEADLINE_S
+
+from glovewire.common.errors import Interrupted
+from glovewire.common.runtime.signals import AGAIN_S, SIGNALS, Signalled, signals_exit, signals_raise
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_after_the_inner_of_two_blocks_no_second_signal_comes_through(number: signal.Signals) -> None:
+    before, heard = [signal.getsignal(each) for each in SIGNALS], []
+
+    @signals_raise()
+    def outer() -> None:
+        try:
+            with signals_raise():
+                signal.raise_signal(number)
+        finally:
+            for each in SIGNALS:
+                signal.raise_signal(each)
+                heard.append(each)  # the outer block's way out goes on
+
+    with pytest.raises(Interrupted, match=f"interrupted by {number.name}"):
+        outer()
+    assert heard == list(SIGNALS)
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_a_block_within_somebody_elses_handler_raises_and_gives_it_back() -> None:
+    def others(*_: object) -> None:
+        pass
+
+    with signals_raise():
+        ours = signal.signal(signal.SIGTERM, others)
+        with pytest.raises(Interrupted), signals_raise():
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is others
+        signal.signal(signal.SIGTERM, ours)
+
+
+def test_what_is_lost_in_a_finaliser_is_raised_again_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    class Swallows:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    heard = []
+
+    @signals_raise()
+    def interrupted() -> None:
+        Swallows()
+        heard.append("nothing")
+        threading.Event().wait(30)
+
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM"):
+        interrupted()
+    assert heard == ["nothing"]
+    assert capsys.readouterr().err == ""
+
+
+def in_a_new_class() -> None:
+    """Python makes a RuntimeError of what is raised here."""
+
+    class Attribute:
+        def __set_name__(self, *_: object) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    type("Made", (), {"attribute": Attribute()})
+
+
+def in_an_import_in_c() -> None:
+    """Such an import forgets what went wrong and says that it failed."""
+    with contextlib.suppress(Signalled):
+        signal.raise_signal(signal.SIGTERM)
+    raise ImportError
+
+
+@pytest.mark.parametrize("interrupted", [in_a_new_class, in_an_import_in_c])
+def test_what_others_make_of_it_is_still_an_interruption(interrupted: Callable[[], None]) -> None:
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM; so"):
+        signals_raise("; so")(interrupted)()
+
+
+def test_nothing_is_raised_again_on_the_way_out() -> None:
+    waited = []
+
+    @signals_raise()
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            waited.append(threading.Event().wait(2 * AGAIN_S))
+            try:
+                raise ValueError
+            except ValueError:
+                waited.append(threading.Event().wait(2 * AGAIN_S))
+
+    with pytest.raises(Interrupted):
+        interrupted()
+    assert waited == [False, False]
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == 0
+
+
+LOST = """
+import signal, sys
+from common.runtime.signals import signals_exit
+
+class Swallows:
+    def __del__(self):
+        signal.raise_signal(int(sys.argv[1]))
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("raised"))  # as for the first process of a container
+with signals_exit():
+    Swallows()
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_where_errors_are_lost_a_signal_ends_the_process(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", LOST, str(int(number))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (ended.returncode, ended.stdout) == (128 + number, "")
+    assert ended.stderr == f"error: interrupted by {number.name}\n"
+
+
+def test_what_ignores_signals_or_handles_them_does_so_afterwards() -> None:
+    before = [signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)]
+    try:
+        with signals_exit():
+            assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_IGN, signal.SIG_DFL]
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, was in zip(SIGNALS, before, strict=True):
+            signal.signal(number, was)
+    with signals_exit():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -1,0 +1,190 @@
+"""The RUN folder: vectors written whole, read back exactly, and every damage told in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glovewire.common.errors import ArtifactError, NotFinite, OutputError
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import MANIFEST, peek_kind, seal, writing
+
+WORDS = ["café", "river", "the"]
+COUNTS = np.array([2, 2, 9])
+
+
+def table(words: int = 3, dim: int = 4) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(words, dim)).astype(np.float32)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = runs.prepare(tmp_path / "deep" / "run")
+    (folder / runs.METRICS).write_text("{}\n")
+    return folder
+
+
+def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
+    text = str(error.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+def test_vectors_come_back_as_they_were_written(run: Path) -> None:
+    runs.write_vectors(run, WORDS, table(), {"loss": 0.25})
+    loaded = runs.load_vectors(run)
+    assert loaded.words == tuple(WORDS)
+    assert loaded.index["the"] == 2
+    assert loaded.dim == 4
+    assert loaded.facts == {"loss": 0.25, "words": 3, "dim": 4}
+    assert loaded.vectors.dtype == np.float32
+    np.testing.assert_array_equal(loaded.vectors, table())
+    assert peek_kind(run) == runs.KIND
+    assert not loaded.vectors.flags.writeable
+    assert loaded.counts is None
+
+
+def test_counts_come_back_as_they_were_written(run: Path) -> None:
+    runs.write_vectors(run, WORDS, table(), counts=COUNTS)
+    np.testing.assert_array_equal(runs.load_vectors(run).counts, COUNTS)
+
+
+def test_float64_is_stored_as_float32_and_the_bytes_depend_on_the_content_alone(run: Path, tmp_path: Path) -> None:
+    other = runs.prepare(tmp_path / "other")
+    runs.write_vectors(run, WORDS, table().astype(np.float64))
+    runs.write_vectors(other, WORDS, np.asfortranarray(table()))
+    assert (run / runs.VECTORS).read_bytes() == (other / runs.VECTORS).read_bytes()
+
+
+def test_files_that_go_on_changing_are_not_sealed(run: Path) -> None:
+    runs.write_vectors(run, WORDS, table())
+    (run / runs.METRICS).write_text("{}\n{}\n")
+    (run / runs.CHECKPOINTS).mkdir()
+    (run / runs.PLOT).write_bytes(b"png")
+    runs.load_vectors(run)
+    assert set(json.loads((run / MANIFEST).read_text())["files"]) == {runs.VECTORS, runs.VOCABULARY}
+
+
+def test_writing_again_replaces_and_leaves_no_scratch(run: Path) -> None:
+    runs.write_vectors(run, WORDS, table(), counts=COUNTS)
+    mapped = runs.load_vectors(run)
+    runs.write_vectors(run, ["a", "b"], table(2))
+    assert runs.load_vectors(run).words == ("a", "b")
+    np.testing.assert_array_equal(mapped.vectors, table())
+    assert {p.name for p in run.iterdir()} == {MANIFEST, runs.METRICS, runs.VECTORS, runs.VOCABULARY}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_and_the_old_vectors_stay(run: Path, value: float) -> None:
+    runs.write_vectors(run, WORDS, table())
+    bad = table()
+    bad[1, 2] = value
+    with pytest.raises(NotFinite) as error:
+        runs.write_vectors(run, WORDS, bad)
+    assert "'river'" in one_line(error)
+    np.testing.assert_array_equal(runs.load_vectors(run).vectors, table())
+
+
+def test_a_count_for_each_word_is_needed(run: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"counts\.npy cannot hold an array of shape \(2,\) for 3 words"):
+        runs.write_vectors(run, WORDS, table(), counts=COUNTS[:2])
+    assert not (run / runs.VECTORS).exists()
+
+
+@pytest.mark.parametrize("words", [["a", "b"], ["a", "b", "a"], ["a", "b", ""], ["a", "b", "c\nd"]])
+def test_words_that_do_not_fit_are_refused(run: Path, words: list[str]) -> None:
+    with pytest.raises(ArtifactError) as error:
+        runs.write_vectors(run, words, table())
+    one_line(error)
+    assert not (run / runs.VECTORS).exists()
+
+
+def test_a_run_in_training_says_so(run: Path) -> None:
+    with pytest.raises(ArtifactError, match="training has not finished"):
+        runs.load_vectors(run)
+
+
+def test_a_run_that_was_interrupted_while_writing_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.write_vectors(run, WORDS, table())
+
+    def full(*_: object, **__: object) -> None:
+        raise OutputError("no space left on the disk")
+
+    monkeypatch.setattr(runs, "write_bytes_atomically", full)
+    with pytest.raises(OutputError):
+        runs.write_vectors(run, ["x", "y", "z"], table() + 1)
+    with pytest.raises(ArtifactError, match="training has not finished"):
+        runs.load_vectors(run)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ArtifactError) as error:
+            runs.load_vectors(path)
+        one_line(error)
+
+
+def test_another_kind_of_artifact_is_named(tmp_path: Path) -> None:
+    with writing(tmp_path / "data", "dataset", 1, {}):
+        pass
+    with pytest.raises(ArtifactError, match="holds dataset, and a run with vectors is needed here"):
+        runs.load_vectors(tmp_path / "data")
+
+
+@pytest.mark.parametrize("name", [runs.VECTORS, runs.VOCABULARY, runs.COUNTS])
+@pytest.mark.parametrize("harm", ["missing", "truncated", "altered"])
+def test_damage_is_told_in_one_line_that_names_the_file(run: Path, name: str, harm: str) -> None:
+    runs.write_vectors(run, WORDS, table(), counts=COUNTS)
+    path = run / name
+    data = path.read_bytes()
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-1] if harm == "truncated" else data[:-2] + b"!" + data[-1:])
+    with pytest.raises(ArtifactError) as error:
+        runs.load_vectors(run)
+    assert name in one_line(error)
+
+
+def reseal(run: Path) -> None:
+    seal(run, runs.KIND, runs.SCHEMA, {}, only=(runs.VECTORS, runs.VOCABULARY, runs.COUNTS))
+
+
+def test_vectors_sealed_by_somebody_else_are_still_checked(run: Path) -> None:
+    runs.write_vectors(run, WORDS, table(), counts=COUNTS)
+    np.save(run / runs.COUNTS, COUNTS[:2])
+    reseal(run)
+    with pytest.raises(ArtifactError, match=r"counts\.npy is not an int64 array with a count for each of 3 words"):
+        runs.load_vectors(run)
+    np.save(run / runs.COUNTS, COUNTS)
+    bad = table()
+    bad[0, 0] = np.nan
+    np.save(run / runs.VECTORS, bad)
+    reseal(run)
+    with pytest.raises(ArtifactError, match="NaN"):
+        runs.load_vectors(run)
+    np.save(run / runs.VECTORS, table(2))
+    reseal(run)
+    with pytest.raises(ArtifactError, match="3 words"):
+        runs.load_vectors(run)
+    np.save(run / runs.VECTORS, np.array([{}], dtype=object), allow_pickle=True)
+    reseal(run)
+    with pytest.raises(ArtifactError, match="no readable vectors"):
+        runs.load_vectors(run)
+
+
+def test_prepare_takes_an_empty_folder_and_refuses_any_other(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert runs.prepare(empty) == empty
+    (empty / "x").write_text("")
+    with pytest.raises(OutputError, match="exists already"):
+        runs.prepare(empty)
+    with pytest.raises(OutputError):
+        runs.prepare(empty / "x")
+    with pytest.raises(OutputError, match="not a folder"):
+        runs.prepare(empty / "x" / "run")

@@ -1,0 +1,40 @@
+"""Every fault has one name on the wire and comes back from it as itself."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from glovewire.common import errors
+from glovewire.common.errors import GlovewireError, ProtocolError, from_wire, leaves
+
+OURS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, GlovewireError)]
+
+
+def test_codes_are_unique_and_none_is_inherited() -> None:
+    assert len({kind.code for kind in OURS}) == len(OURS)
+    assert all("code" in vars(kind) for kind in OURS)
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
+def test_an_error_comes_back_from_the_wire_as_itself(kind: type[GlovewireError]) -> None:
+    error = from_wire(kind.code, "what happened")
+    assert type(error) is kind
+    assert str(error) == "what happened"
+    assert error.exit_status in (1, 2)
+    assert leaves()[kind.code] is kind
+
+
+def test_a_code_that_nobody_knows_is_still_an_error() -> None:
+    assert type(from_wire("from-the-future", "x")) is GlovewireError
+
+
+def test_wrong_usage_ends_with_two_and_everything_else_with_one() -> None:
+    assert {kind.__name__ for kind in OURS if kind.exit_status == 2} == {"UsageError"}
+
+
+def test_every_kind_of_bad_frame_is_a_protocol_error() -> None:
+    assert {kind.__name__ for kind in OURS if issubclass(kind, ProtocolError)} == {
+        "ProtocolError", "VersionMismatch", "LimitExceeded",
+    }  # fmt: skip

@@ -1,0 +1,50 @@
+"""One line an event: key=value, quoted where it must be, whatever a worker is called."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from glovewire.common import log
+
+
+@pytest.fixture(autouse=True)
+def _root_logger_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_facts_stand_behind_the_event() -> None:
+    assert log.line("joined", worker="w0", rows=3) == "event=joined worker=w0 rows=3"
+    assert log.line("epoch", loss=0.123456789) == "event=epoch loss=0.1235"
+    assert log.line("joined", worker="w0", text="") == "event=joined worker=w0"
+
+
+@pytest.mark.parametrize("value", ["a b", "a=b", 'a"b', "a'b", "a\nb", "a\rb", "a\x1b[31mb", "a\tb"])
+def test_a_value_that_would_look_like_more_is_quoted(value: str) -> None:
+    line = log.line("event", value=value)
+    assert line == f"event=event value={value!r}"
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("role", ["worker w0", "worker 100%", "worker %(message)s %d", "worker a\nb"])
+def test_any_role_begins_one_line(role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", role)
+    logging.getLogger("x").info(log.line("ready", port=1))
+    logging.getLogger("x").debug("hidden")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].endswith("event=ready port=1")
+    assert "INFO role=" in lines[0]
+
+
+def test_the_level_is_the_one_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("error", "server 0")
+    logging.getLogger("x").warning("hidden")
+    logging.getLogger("x").error(log.line("broken"))
+    assert capsys.readouterr().err.splitlines()[0].endswith("ERROR role=server-0 event=broken")

@@ -1,0 +1,226 @@
+"""`glovewire bench`: tiny measurements give whole results; no figure is judged here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from handmade import random_dataset
+
+from glovewire.bench import train as bench_train
+from glovewire.bench.cli import bench
+from glovewire.bench.gensim_peer import table, write_tokens
+from glovewire.bench.measured_run import Outcome, Usage
+from glovewire.bench.measurements import Measurement, Tally, percentile, spread, surroundings
+from glovewire.bench.train import TrainBenchConfig
+from glovewire.bench.wire_driver import NULL_STEPS
+from glovewire.common.errors import ProcessDied
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.storage.dataset import Dataset
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.run import run as preprocess
+
+SPREAD = {"median", "min", "max"}
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(bench, [str(word) for word in words])
+
+
+def result_of(*words: object) -> dict[str, object]:
+    done = run(*words, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_wire_is_measured_and_every_push_counted() -> None:
+    result = result_of(
+        "wire", "--rows", 256, "--dim", 8, "--size", 1, "--size", 64, "--window", 1, "--window", 4, "--repeats", 2,
+        "--seconds", 0.02,
+    )  # fmt: skip
+    assert result["surroundings"].keys() >= {"commit", "cores", "versions", "python"}  # type: ignore[attr-defined]
+    names = ("operation", "place", "size", "window", "encrypted")
+    cases = {tuple(one[name] for name in names) for one in result["results"]}  # type: ignore[attr-defined]
+    plain = {
+        (o, p, s, w, False) for o in ("pull", "push") for p in ("random", "range") for s in (1, 64) for w in (1, 4)
+    }
+    assert cases == plain | {(o, "range", s, 4, True) for o in ("pull", "push") for s in (1, 64)}
+    for one in [*result["results"], *(result[name] for name in NULL_STEPS)]:  # type: ignore[misc]
+        assert one["rows_per_second"].keys() == one["p50_us"].keys() == one["p99_us"].keys() == SPREAD
+        assert 0 < one["rows_per_second"]["min"] <= one["rows_per_second"]["median"] <= one["rows_per_second"]["max"]
+        assert one["success"] == 1
+        assert one["messages"] > 0
+    assert (result["success"], result["rows_not_as_pushed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("store", ["server", "local"])
+def test_training_is_measured_for_each_role(tmp_path: Path, store: str) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    result = result_of("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 3, "--store", store)
+    assert result["workers"] == (1 if store == "local" else 2)
+    roles = {"server", "worker"} if store == "server" else {"worker"}
+    assert {"server", "worker"} & result.keys() - {"options"} == roles
+    for role in roles:
+        assert result[role].keys() == {"cpu_s_per_million_entries", "peak_pss_mb", "peak_private_mb"}  # type: ignore[attr-defined]
+        assert result[role]["peak_pss_mb"]["min"] > 0  # type: ignore[index]
+    for name in (
+        "seconds",
+        "entries_per_second",
+        "bytes_pushed_per_entry",
+        "bytes_pulled_per_entry",
+        "loss",
+        "bias_only_loss",
+    ):
+        assert result[name].keys() == SPREAD  # type: ignore[attr-defined]
+    assert result["loss"]["max"] < result["bias_only_loss"]["min"]  # type: ignore[index]
+
+
+def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
+    """A script that prints what Stanford's program prints stands for it."""
+    random_dataset(tmp_path / "data", size=40)
+    peer = tmp_path / "peer" / "build"
+    peer.mkdir(parents=True)
+    (peer / "glove").write_text(
+        "#!/bin/sh\ntest -s cooccurrence.bin && test -s vocab.txt || exit 1\n"
+        'echo "$@" >> ../../arguments; echo "Initializing parameters...done." >&2; sleep 0.1; echo "x, iter: 001" >&2\n'
+    )
+    (peer / "glove").chmod(0o755)
+    arguments = ("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 1, "--peer", tmp_path / "peer")
+    result = result_of(*arguments, "--beside", "local")
+    assert result["success"] == 1
+    assert result["beside"]["local"]["server_is_times_as_fast"].keys() == SPREAD  # type: ignore[index]
+    assert result["beside"]["local"]["bytes_pulled_per_entry"]["max"] == 0 < result["bytes_pulled_per_entry"]["min"]  # type: ignore[index]
+    assert result["times_as_fast_as_peer"].keys() == SPREAD  # type: ignore[attr-defined]
+    assert result["peer"]["threads"] == result["workers"] == 2  # type: ignore[index]
+
+
+def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
+    lines = ["Kings rule; queens rule too.", "Dogs bark -- the king's dogs bark!", "x\xe9 queens bark"] * 40
+    text, other = tmp_path / "text.txt", tmp_path / "other.txt"
+    text.write_text("\n".join(lines), encoding="utf-8")
+    other.write_text("Dogs bark.\n", encoding="utf-8")
+    (tmp_path / "pairs.txt").write_text("kings queens 9\ndogs bark 5\nrule bark 1\n")
+    preprocess(PreprocessConfig((str(text),), tmp_path / "data", vocab_size=9))
+    dataset = Dataset.open(tmp_path / "data")
+    assert write_tokens(dataset, text, tmp_path / "tokens") == dataset.counts.sum()
+    written = (tmp_path / "tokens").read_text(encoding="utf-8").split()
+    assert Counter(written) == dict(zip(dataset.words, dataset.counts.tolist(), strict=True))
+    how = ("--objective", "sgns", "--dim", 8, "--epochs", 2, "--workers", 1, "--similarity", tmp_path / "pairs.txt")
+    result = result_of("train", tmp_path / "data", "--peer-gensim", text, *how)
+    assert result["times_as_fast_as_peer"] > 0  # type: ignore[operator]
+    for side in ("ours", "gensim"):
+        assert result[side].keys() >= {"seconds", "scores"}  # type: ignore[attr-defined]
+        assert result[side]["scores"].keys() == {"pairs"}  # type: ignore[index]
+    head, *lines = table(result).splitlines()
+    assert head.split() == ["seconds", "pairs"]
+    assert [line.split()[0] for line in lines] == ["ours", "gensim", "ours"]
+    assert len({len(line) for line in (head, *lines[:2])}) == 1
+    refused = run("train", tmp_path / "data", "--peer-gensim", other, *how)
+    assert refused.exit_code == 2
+    assert "is not the text that" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("wire", "--repeats", 0), "repeats must be at least 1"),
+        (("wire", "--size", 99, "--rows", 64), "between 1 and the table's 64"),
+        (("wire", "--seconds", 0), "seconds must be between"),
+        (("wire", "--seed", -1), "seed must be between 0 and"),
+        (("wire", "--dim", 0), "dim must be between 1 and 4096"),
+        (("wire", "--dim", 1, "--rows", 4_000_001), "rows must be at most 4,000,000 of 1 numbers, not 4,000,001"),
+        (("wire", "--dim", 4096, "--rows", 99_999_999_999), "of 4096 numbers, not 99,999,999,999"),
+        (("train", "DATA", "--repeats", 0), "repeats must be at least 1"),
+        (("train", "DATA", "--peer", "nowhere"), "build Stanford's GloVe there first"),
+        (("train", "DATA", "--store", "local", "--workers", 2), "--store local is one process"),
+        (("train", "DATA", "--similarity", "nosuch"), "what is scored with --peer-gensim"),
+        (("train", "DATA", "--analogies", "nosuch"), "what is scored with --peer-gensim"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: tuple[object, ...], complaint: str) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    done = run(*(tmp_path / "data" if word == "DATA" else word for word in words))
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+
+
+def test_a_peer_that_fails_is_named(tmp_path: Path) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    (tmp_path / "glove").write_text("#!/bin/sh\necho no such option >&2; exit 3\n")
+    (tmp_path / "glove").chmod(0o755)
+    done = run("train", tmp_path / "data", "--repeats", 1, "--dim", 8, "--epochs", 1, "--peer", tmp_path)
+    assert done.exit_code == 1
+    assert "status 3: no such option" in done.stderr
+
+
+@pytest.mark.parametrize("failing", [(), (1,), (1, 2), (2, 3), (1, 2, 3, 4)])
+def test_trainings_that_fail_count_against_success_and_leave_out_their_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: tuple[int, ...]
+) -> None:
+    """Two stores in two repeats: four trainings in turn, of which those numbered `failing` do."""
+    random_dataset(tmp_path / "data", size=40)
+    numbers = itertools.count(1)
+    names = ("seconds", "entries", "entries_per_second", "bytes_sent", "bytes_received", "loss", "bias_only_loss")
+
+    def carry_out(*_: object) -> Outcome:
+        number = next(numbers)
+        if number in failing:
+            raise ProcessDied(f"training {number} broke")
+        return Outcome(dict.fromkeys(names, number), [], 1.0)
+
+    monkeypatch.setattr(bench_train, "carry_out", carry_out)
+    options, heard = TrainingOptions(dim=8), list[str]()
+    config = TrainBenchConfig(tmp_path / "data", options, "local", ("shared",), workers=1, repeats=2)
+    good = [first for first in (1, 3) if not {first, first + 1} & set(failing)]
+    if good:
+        result = bench_train.bench(config, heard.append)
+        assert result["success"] == 1 - len(failing) / 4
+        assert (result["loss"]["min"], result["loss"]["max"]) == (good[0], good[-1])
+        assert next(numbers) == 5
+        assert sum("broke" in line for line in heard) == len(failing)
+    else:
+        with pytest.raises(ProcessDied, match="training 3 broke"):
+            bench_train.bench(config, heard.append)
+
+
+def test_the_groups_commands_have_variables_of_their_own() -> None:
+    context = click.Context(bench)
+    for name in bench.list_commands(context):
+        command = bench.get_command(context, name)
+        assert command is not None
+        variables = [p.envvar for p in command.params if isinstance(p, click.Option)]
+        assert all(str(v).startswith(f"GLOVEWIRE_BENCH_{name.upper()}_") for v in variables)
+
+
+def test_spreads_percentiles_and_surroundings() -> None:
+    assert spread([3.0, 1.0, 2.0]) == {"median": 2, "min": 1, "max": 3}
+    assert spread([123456.0])["median"] == 123500
+    assert [percentile([5, 1, 4, 2, 3], p) for p in (0, 50, 99, 100)] == [1, 3, 5, 5]
+    assert percentile(range(1, 101), 99) == 99
+    assert percentile([1, 2], 50) == 1
+    assert surroundings()["cores"] >= 1
+
+
+def test_a_tally_counts_failures_against_success() -> None:
+    tally = Tally()
+    tally.add(10, Measurement(2.0, [0.1, 0.2, 0.3], 1, 0.5, 0.25))
+    figures = tally.figures(row_bytes=4)
+    assert figures["rows_per_second"]["median"] == 15
+    assert figures["bytes_per_second"]["median"] == 60
+    assert (figures["messages"], figures["success"]) == (4, 0.75)
+    assert figures["p50_us"]["median"] == pytest.approx(200_000)
+
+
+def test_processor_time_is_that_of_the_training_alone() -> None:
+    usage = Usage("worker", times=[0.0, 1.0, 2.0, 3.0], cpu=[0.0, 0.8, 1.0, 1.5])
+    outcome = Outcome({"seconds": 1.5}, [usage, Usage("server", [0.0, 3.0], [0.0, 3.0])], ended=2.5)
+    assert outcome.cpu_seconds("worker") == pytest.approx(1.25 - 0.8)
+    assert outcome.cpu_seconds("server") == pytest.approx(1.5)
+    assert usage.between(-5.0, 99.0) == 1.5

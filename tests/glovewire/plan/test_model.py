@@ -1,0 +1,163 @@
+"""The model behind `glovewire plan`: against arithmetic where that is easy, and against its own limits elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from handmade import random_dataset
+from processes import PROGRAM, Flow
+
+from glovewire.common.errors import UsageError
+from glovewire.plan.cli import bytes_per_second, plan
+from glovewire.plan.model import LINK_SHARE, Cluster, forecast, partitions_advised, servers_needed
+
+FAST = 1e15
+"""Bytes a second that hold nobody up."""
+CLUSTER = Cluster(
+    entries=8_000_000, words=8_000, row_bytes=1_000, partitions=8, workers=1, servers=1, entries_per_second=1e6,
+    bytes_per_second=FAST, served_per_second=FAST,
+)  # fmt: skip
+
+
+def test_one_worker_without_a_network_takes_what_its_kernel_takes() -> None:
+    found = forecast(CLUSTER)
+    assert found.seconds == pytest.approx(8.0)
+    assert found.bottleneck == "worker"
+    assert found.bytes_pushed == 8 * 8_000 * 1_000  # every row once a round, and as many rounds as partitions
+    assert found.bytes_pulled < found.bytes_pushed  # some rows stay with the worker
+
+
+def test_more_workers_share_the_work_until_there_are_no_more_blocks() -> None:
+    seconds = [forecast(dataclasses.replace(CLUSTER, workers=workers)).seconds for workers in (1, 2, 4, 16, 64)]
+    assert seconds[1] == pytest.approx(seconds[0] / 2, rel=0.1)
+    assert seconds[3] == pytest.approx(seconds[4]) == pytest.approx(8.0 / 4, rel=0.2)  # four blocks fit in a round
+    assert forecast(dataclasses.replace(CLUSTER, workers=64)).bottleneck == "rounds"
+
+
+def test_a_slow_link_takes_what_its_bytes_take() -> None:
+    slow = dataclasses.replace(CLUSTER, workers=4, bytes_per_second=1e6)
+    found = forecast(slow)
+    assert found.bottleneck == "server link, in"
+    assert found.seconds == pytest.approx(found.bytes_pushed / 1e6 / LINK_SHARE, rel=0.1)
+    more = forecast(dataclasses.replace(slow, servers=4))
+    assert more.seconds < 0.6 * found.seconds
+    assert 2 <= servers_needed(slow) <= 8
+    assert servers_needed(CLUSTER) == 1
+
+
+def test_connections_that_share_links_leave_a_part_of_them_idle() -> None:
+    """Two workers push to two shards: now and then both to the same one, whose link is then all that works."""
+    slow = dataclasses.replace(CLUSTER, workers=2, servers=2, bytes_per_second=1e6, entries_per_second=FAST)
+    found = forecast(slow)
+    least = found.bytes_pushed / 2 / 1e6 / LINK_SHARE
+    assert 1.1 * least < found.seconds < 1.5 * least
+
+
+def test_a_shard_that_copies_slowly_and_a_long_way_cost_time() -> None:
+    base = forecast(dataclasses.replace(CLUSTER, workers=2))
+    copying = forecast(dataclasses.replace(CLUSTER, workers=2, served_per_second=2e7))
+    assert copying.bottleneck == "server"
+    assert copying.seconds == pytest.approx((copying.bytes_pulled + copying.bytes_pushed) / 2e7, rel=0.1)
+    far = forecast(dataclasses.replace(CLUSTER, workers=2, round_trip_s=0.1))
+    assert base.seconds < far.seconds < base.seconds + 8 * 4 * 0.1
+
+
+def test_blocks_on_their_way_back_keep_nobody_from_the_next() -> None:
+    """A block takes 0.25 s to train; with its way there and back it is three times as long in a worker's hands."""
+    far = forecast(dataclasses.replace(CLUSTER, workers=2, round_trip_s=0.2))
+    assert far.seconds < 1.3 * forecast(dataclasses.replace(CLUSTER, workers=2)).seconds
+
+
+def test_fewer_partitions_are_advised_for_slow_links_and_more_for_many_workers() -> None:
+    assert partitions_advised(CLUSTER) == 8
+    assert partitions_advised(dataclasses.replace(CLUSTER, bytes_per_second=1e6)) == 2
+    assert partitions_advised(dataclasses.replace(CLUSTER, workers=8)) == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_a_second"), [("100Mbit", 12.5e6), ("2.5 Gbit/s", 312.5e6), ("8kbit", 1e3), ("1gbit", 125e6)]
+)
+def test_rates_are_bits(text: str, bytes_a_second: float) -> None:
+    assert bytes_per_second(text) == bytes_a_second
+
+
+@pytest.mark.parametrize("text", ["100", "fast", "0Mbit", "-1Gbit", "1GB", "0.1kbit", "9999Tbit", "9" * 400 + "Gbit"])
+def test_other_rates_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="100Mbit"):
+        bytes_per_second(text)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    with Flow(tmp_path) as flow:
+        words = ["plan", "--entries", 1e9, "--dim", 300, "--workers", 8, "--bandwidth", "1Gbit", "--kernel-rate", 1e7]
+        plan = flow.run(*words, "--json")
+        assert plan.json["bottleneck"] in {*plan.json["busy"], "rounds"}
+        assert plan.json["entries_per_second"] == pytest.approx(1e9 / plan.json["epoch_seconds"])
+        assert "more than" in plan.out
+        assert "more servers" not in plan.out
+        assert "more servers" in flow.run(*words, "--servers", 1, "--bandwidth", "100Mbit").out
+        assert "tcp_wmem" not in plan.out
+        assert json.loads(plan.out.splitlines()[-1]) == plan.json
+        far = flow.run(*words[:-2], "--round-trip", 45, "--kernel-rate", 1e7, "--json")
+        assert far.json["bytes_under_way"] == pytest.approx(1e9 / 8 * 0.045)
+        assert "tcp_wmem" in far.out
+        flow.start("plan", "--words", 1, "--workers", 0, program=PROGRAM).fails(
+            "--entries", "words", "workers", status=2
+        )
+        flow.start("plan", "--entries", 1e6, "--dim", 16).ends(0)  # measures this machine
+
+
+def refused(*arguments: str) -> str:
+    outcome = CliRunner().invoke(plan, ["--kernel-rate", "1e6", *arguments])
+    assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1), outcome.output
+    return outcome.stderr
+
+
+@pytest.mark.parametrize("entries", ["inf", "nan", "0", "-5", "1e300"])
+def test_entries_that_cannot_be_are_named(entries: str) -> None:
+    said = refused("--entries", entries)
+    assert "entries must be between 1 and 1e15, not " in said
+    assert "give a DATASET" not in said
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--round-trip", ["inf", "nan", "-1"]),
+        ("--kernel-rate", ["1e-310", "inf", "nan", "0"]),
+        ("--words", ["10000000000000000000000000", "99999999999", "-4"]),
+        ("--epochs", ["-3", "0", "1" + "0" * 400]),
+        ("--workers", ["0", "10000"]),
+        ("--servers", ["0", "257"]),
+        ("--partitions", ["0", "257"]),
+        ("--words", ["4000000"]),
+    ],
+)
+def test_numbers_that_no_cluster_has_or_that_take_hours_are_refused(option: str, values: list[str]) -> None:
+    for value in values:
+        about = "partitions" if value == "4000000" else option[2:]
+        said = refused("--entries", "1e9", option, value)
+        assert said.startswith(f"error: {about} must be between "), said
+        assert ";" not in said
+
+
+def test_partitions_that_are_given_count_before_those_of_the_dataset(tmp_path: Path) -> None:
+    random_dataset(tmp_path / "data", size=40)  # 3 partitions
+    with Flow(tmp_path) as flow:
+        plan = flow.run("plan", "data", "--kernel-rate", 1e6)
+        assert "40 words in 3 partitions" in plan.out
+        other = flow.run("plan", "data", "--kernel-rate", 1e6, "--partitions", 8)
+        assert "40 words in 8 partitions" in other.out
+        flow.start("plan", "data", "--partitions", 41).fails("between 1 and 40 for 40 words, not 41", status=2)
+
+
+def test_what_a_dataset_tells_is_not_said_twice(tmp_path: Path) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    with Flow(tmp_path) as flow:
+        flow.start("plan", "data", "--words", 32_000).fails("a DATASET tells its words: leave out --words", status=2)
+        twice = flow.start("plan", "data", "--words", 1, "--entries", 1e9)
+        twice.fails("a DATASET tells its words and entries: leave out --words and --entries", status=2)

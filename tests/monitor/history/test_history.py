@@ -1,0 +1,217 @@
+"""The history: bounded whatever arrives, right after restarts, and pure."""
+
+from __future__ import annotations
+
+import pytest
+from monitor_fakes import loss, run_of, server_sample, shard, worker
+
+from glovewire.common.protocol.messages import Event, QualitySample
+from glovewire.monitor.history import history as module
+from glovewire.monitor.history.curve import Point, Series, by_epoch, rolled
+from glovewire.monitor.history.formatting import age, amount, duration, plain
+from glovewire.monitor.history.formatting import loss as loss_of
+from glovewire.monitor.history.history import History
+
+
+def point(t: float, value: float = 1.0) -> Point:
+    return Point(t, int(t * 10), 0, value, 2.0, 1.0, 10.0)
+
+
+@pytest.mark.parametrize("count", [1, 3, 16, 17, 100, 12_345])
+def test_a_series_is_bounded_and_keeps_both_ends(count: int) -> None:
+    series = Series(16)
+    for t in range(count):
+        series.add(point(float(t), float(t)))
+    curve = series.curve()
+    assert len(curve) <= 17
+    assert curve[-1].t == count - 1
+    assert [p.t for p in curve] == sorted(p.t for p in curve)
+    assert curve[0].t <= max(1, count / 4)
+
+
+def test_thinning_keeps_means_and_says_that_points_changed() -> None:
+    series, values = Series(8), [float(n % 7) for n in range(64)]
+    for t, value in enumerate(values):
+        series.add(point(float(t), value))
+    whole = sum(p.loss * p.samples for p in series.points)
+    kept = sum(p.samples for p in series.points)
+    assert whole == pytest.approx(sum(values[:kept]))
+    assert series.generation > 0
+
+
+def test_whole_epochs_do_not_show_which_block_a_sample_comes_from() -> None:
+    series = Series(100)
+    for number in range(1, 41):  # an epoch is 10 samples, one of them of a block that is hard to fit
+        value = 1.0 if number % 10 == 3 else 0.1
+        series.add(Point(float(number), 50 * number, number // 10, value, 0.7, 1.0, 100.0, entries=50))
+    means = by_epoch(series.curve(), 500)[-5:]
+    assert [p.loss for p in means] == pytest.approx([0.19] * 5)
+    assert [p.position for p in means] == [250, 750, 1250, 1750, 2000]
+    assert [p.loss for p in rolled(series.curve(), 0.0)][2] == 1.0
+
+
+def test_the_loss_over_the_whole_matrix_is_what_the_server_says() -> None:
+    history = History()
+    assert history.mean == (0.0, 0.0)
+    history.add(loss(entries=50, value=0.9, mean_loss=0.4, mean_bias_only_loss=0.6), 0.0)
+    assert history.mean == (0.4, 0.6)
+
+
+def test_staleness_and_hot_rows_are_those_of_all_shards() -> None:
+    history = History()
+    for number in (0, 1):
+        told = {
+            "staleness": {"0": 5, "1": 1, "2-3": 2, "16-31": 1},
+            "hottest": {"7": 10 + number, "1200-1299": 3, "200-299": 3},
+        }
+        history.add(server_sample(1.0, number, 2, 100, 5, 0, **told), 0.0)
+    assert list(history.staleness.items()) == [("0", 10), ("1", 2), ("2-3", 4), ("16-31", 2)]
+    assert history.hottest == [("7", 11), ("7", 10), *[("200-299", 3)] * 2, *[("1200-1299", 3)] * 2]
+
+
+def test_shards_that_began_at_other_times_do_not_push_the_clock() -> None:
+    history = History()
+    for t in range(1, 60):
+        history.add(loss(float(t), entries=t), 0.0)
+        history.add(shard(1, t + 40.0), 0.0)
+        history.add(Event(t - 0.9 if t > 1 else 0.0, "checkpoint", "x", ""), 0.0)
+    assert history.t == 59.0
+
+
+def test_a_rewound_series_forgets_what_is_beyond() -> None:
+    series = Series(100)
+    for t in range(50):
+        series.add(point(float(t)))
+    series.rewind(200)
+    assert series.last is not None
+    assert series.last.position == 200
+    assert max(p.position for p in series.curve()) == 200
+
+
+def test_a_whole_run_can_be_read_off() -> None:
+    history = History("pydoc")
+    for sample in run_of():
+        history.begin("run-1")
+        history.add(sample, getattr(sample, "t", 0.0))
+    assert history.finished
+    assert history.progress == 1.0
+    assert history.eta_s == 0.0
+    assert sorted(history.workers) == ["w0", "w1", "w2"]
+    assert len(history.shards) == 2
+    assert history.shards[1].bytes_per_second == pytest.approx(32e6, rel=0.01)
+    assert history.quality["wordsim353"][-1].score == pytest.approx(58)
+    assert [event.kind for event in history.events][-1] == "finished"
+    places = [p.position for p in history.workers["w1"].series.curve()]
+    assert places[-1] == pytest.approx(54e6, rel=0.01), "a worker's curve lies along the entries of all"
+
+
+def test_eta_and_pace_come_from_the_last_seconds() -> None:
+    history = History()
+    history.add(loss(1.0, entries=200, entries_per_second=50.0), 1.0)
+    history.add(loss(9.0, entries=600, entries_per_second=100.0), 9.0)
+    assert history.entries_per_second == 100.0
+    assert history.eta_s == pytest.approx(4.0)
+
+
+def test_once_it_is_over_the_pace_is_that_of_all_of_it() -> None:
+    history = History()
+    for t, entries in ((1.0, 200), (2.0, 500), (9.0, 1000)):
+        history.add(loss(t, entries=entries, entries_per_second=7.0), t)
+    assert history.entries_per_second == 7.0
+    history.add(Event(9.0, "finished", "shard 0", "complete"), 9.0)
+    assert history.entries_per_second == 100.0
+
+
+def test_age_and_silence_grow_with_the_given_clock() -> None:
+    history = History()
+    assert history.silence_s(5.0) is None
+    history.add(worker(age_s=0.5), 10.0)
+    assert history.workers["w0"].age_s(12.0) == pytest.approx(2.5)
+    assert history.silence_s(13.0) == pytest.approx(3.0)
+
+
+def test_a_worker_that_is_gone_has_no_pace() -> None:
+    history = History()
+    history.add(worker("w0"), 1.0)
+    history.add(worker("w1", "lost"), 1.0)
+    assert history.active == 1
+    assert history.workers["w1"].entries_per_second == 0.0
+
+
+def test_a_server_that_starts_anew_goes_on_in_time() -> None:
+    history = History()
+    for t in range(1, 6):
+        history.add(loss(float(t), entries=100 * t), 0.0)
+    history.add(loss(0.5, entries=200, value=0.4), 0.0)
+    history.add(loss(1.5, entries=300, value=0.3), 0.0)
+    curve = history.overall.curve()
+    assert [p.position for p in curve] == [100, 200, 200, 300]
+    assert [p.t for p in curve] == [1.0, 2.0, 5.0, 6.0]
+    assert history.events[-1].kind == "rewound"
+
+
+def test_another_run_starts_from_nothing_and_shards_of_one_run_do_not() -> None:
+    history = History()
+    history.begin("a")
+    history.add(loss(), 1.0)
+    history.begin("shard-1-says-b")
+    assert history.overall.last is not None
+    history.begin("c", anew=True)
+    assert history.overall.last is None
+    assert history.run == "c"
+
+
+def test_hostile_names_and_numbers_of_names_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WORKERS", 10)
+    history = History()
+    history.add(worker("\x1b[2Jgone\nline" + "x" * 500), 1.0)
+    for number in range(1_000):
+        history.add(worker(f"w{number}"), 1.0)
+        history.add(loss(worker=f"l{number}"), 1.0)
+        history.add(shard(number), 1.0)
+        history.add(QualitySample(1.0, 1, f"test{number}", 1.0), 1.0)
+        history.add(Event(1.0, "joined", "\x07", "y" * 1_000), 1.0)
+    assert len(history.workers) == 10
+    assert len(history.shards) <= module.MAX_SHARDS
+    assert len(history.quality) <= module.MAX_TESTS
+    assert len(history.events) <= module.MAX_EVENTS
+    assert all(name.isprintable() and len(name) <= 48 for name in history.workers)
+    assert history.events[-1].subject.isprintable()
+
+
+def test_rates_come_from_counters_and_survive_their_reset() -> None:
+    history = History()
+    history.add(shard(t=1.0, pulls=10, traffic=1_000), 0.0)
+    history.add(shard(t=3.0, pulls=30, traffic=3_000), 0.0)
+    assert history.shards[0].pulls_per_second == 10.0
+    assert history.shards[0].bytes_per_second == 2_000.0
+    history.add(shard(t=4.0, pulls=0, traffic=0), 0.0)
+    assert history.shards[0].pulls_per_second == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (amount(999), "999"),
+        (amount(1234), "1.23 k"),
+        (amount(54_100_000), "54.1 M"),
+        (amount(0.5), "0.50"),
+        (amount(2_500_000, "B"), "2.50 MB"),
+        (amount(999_900), "1.00 M"),
+        (duration(42), "0:42"),
+        (duration(3_725), "1:02:05"),
+        (duration(90_000), "1 d 1:00:00"),
+        (age(0.2), "now"),
+        (age(45), "45 s"),
+        (loss_of(0.03125), "0.0312"),
+        (loss_of(0.00012), "1.200e-04"),
+        (plain("a\x1b[31mb"), "a\ufffd[31mb"),
+    ],
+)
+def test_numbers_are_written_for_people(text: str, wanted: str) -> None:
+    assert text == wanted
+
+
+def test_a_run_shorter_than_a_sample_has_a_curve() -> None:
+    whole = Point(t=1.0, position=410, epoch=4, loss=0.5, bias_only_loss=0.6, norm=1.0, entries_per_second=9.0)
+    assert [p.position for p in by_epoch([whole], 100)] == [410]

@@ -1,0 +1,166 @@
+"""The terminal view: fits, tells what matters, survives hostile names, and falls back to lines."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from monitor_fakes import loss, run_of, shard, worker
+from rich.console import Console
+
+from glovewire.common.protocol.messages import Event
+from glovewire.monitor.history.history import History
+from glovewire.monitor.terminal.braille import chart
+from glovewire.monitor.terminal.screen import screen, share
+from glovewire.monitor.terminal.view import LineView, LiveView, view
+
+
+def history_of(workers: int = 3, shards: int = 2, until: float = 6.0) -> History:
+    history = History("pydoc")
+    for sample in run_of([f"w{n}" for n in range(workers)], seconds=10, shards=shards):
+        if sample.t > until:  # type: ignore[attr-defined]
+            break
+        history.add(sample, sample.t)  # type: ignore[attr-defined]
+    return history
+
+
+def shown(history: History, now: float, width: int = 80, height: int = 23, **options: bool) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height + 1, color_system=None, highlight=False)
+    console.print(screen(history, now, width, height, ["tcp://127.0.0.1:9"], **options))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, 50])
+@pytest.mark.parametrize("shards", [0, 1, 9])
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (200, 60), (60, 12), (40, 5)])
+def test_the_screen_is_never_higher_or_wider_than_asked(workers: int, shards: int, width: int, height: int) -> None:
+    lines = shown(history_of(workers, shards), 6.1, width, height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+
+
+def test_everything_that_matters_is_on_a_small_screen() -> None:
+    text = "\n".join(shown(history_of(), 6.1))
+    for part in ("training", "60%", "32.4 M of 54 M", "epoch 7/10", "ETA", "vectors at zero 0.0750", "entries/s", "w2"):
+        assert part in text
+    for part in ("worker", "shard", "0/2", "1/2", "epoch  6", "norm 2.32"):
+        assert part in text
+
+
+def test_states_are_told() -> None:
+    history = history_of()
+    history.add(worker("w1", "lost", t=6.0, age_s=3.0), 6.0)
+    assert any("w1" in text and "lost" in text and "5 s" in text for text in shown(history, 8.0))
+    assert "no data for 60 s" in shown(history, 66.0)[0]
+    history.add(Event(6.0, "failed", "shard 0", "disk full"), 66.0)
+    assert "failed: disk full" in shown(history, 66.0)[0]
+    assert "waiting for tcp://127.0.0.1:9" in shown(History(), 1.0)[0]
+
+
+def test_nobody_trains_once_the_run_has_finished() -> None:
+    history = history_of()
+    history.add(worker("w1", "lost", t=6.0, age_s=3.0), 6.0)
+    history.finished = True
+    lines = shown(history, 8.0)
+    assert not any("training" in text for text in lines)
+    assert any("w0" in text and "done" in text for text in lines)
+    assert any("w1" in text and "lost" in text for text in lines)
+
+
+def test_lost_workers_come_first_when_there_is_no_room_for_all() -> None:
+    history = history_of(50)
+    history.add(worker("w49", "lost"), 6.0)
+    lines = shown(history, 6.1)
+    assert any(text.startswith("w49") for text in lines)
+    assert any("more" in text for text in lines)
+
+
+def test_a_hostile_name_is_text() -> None:
+    history = history_of()
+    history.add(worker("[red]x[/red]\x1b[2J\r\n"), 6.0)
+    text = "\n".join(shown(history, 6.1))
+    assert "[red]x[/red]" in text
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_a_simple_terminal_gets_ascii() -> None:
+    text = "\n".join(shown(history_of(), 6.1, ascii_only=True))
+    assert text.replace("…", "").isascii()
+    assert "*" in text
+
+
+def test_the_curve_falls_from_the_top_left_to_the_bottom_right() -> None:
+    rows, (low, high) = chart([[(float(t), 1.0 / (t + 1)) for t in range(50)]], 20, 6)
+    assert (low, high) == pytest.approx((0.02, 1.0))
+    assert rows[0][0][1] == 0
+    assert rows[-1][-1][1] == 0
+    assert rows[-1][0] == (" ", -1)
+
+
+@pytest.mark.parametrize("curve", [[], [(1.0, 0.0)], [(1.0, 2.0)], [(0.0, 1.0), (0.0, 1.0)]])
+def test_a_curve_of_little_is_drawn(curve: list[tuple[float, float]]) -> None:
+    rows, _ = chart([curve, []], 10, 3)
+    assert [len(row) for row in rows] == [10, 10, 10]
+
+
+def test_room_is_shared_so_that_nothing_is_lost() -> None:
+    room = share(23, workers=3, shards=1, events=9)
+    assert (room.workers, room.shards) == (3, 1)
+    assert room.events >= 3
+    assert room.chart >= 6
+
+
+def test_lines_come_every_few_seconds_and_events_at_once() -> None:
+    stream, history = io.StringIO(), History()
+    lines = LineView(stream, every_s=5.0)
+    assert isinstance(view(stream), LineView)
+    for tick in range(200):
+        now = tick / 10
+        if tick == 20:
+            history.add(loss(1.0), now)
+            history.add(Event(1.0, "joined", "w 1\n", "hello"), now)
+        elif tick > 20:
+            history.add(shard(t=now), now)
+        lines.show(history, now, ["tcp://127.0.0.1:9"])
+    history.add(loss(20.0, entries=900), 20.0)
+    lines.close(history, 20.0)
+    texts = [text.split(" ", 1)[1] for text in stream.getvalue().splitlines()]
+    assert [text.split()[0] for text in texts] == [
+        "event=waiting", "event=joined", "event=progress", "event=progress", "event=progress", "event=progress",
+    ]  # fmt: skip
+    assert "address=tcp://127.0.0.1:9" in texts[0]
+    assert "subject='w 1" in texts[1]
+    assert "entries=900" in texts[-1]
+
+
+def test_lines_tell_silence() -> None:
+    stream, history = io.StringIO(), History()
+    history.add(loss(), 0.0)
+    lines = LineView(stream, every_s=5.0)
+    lines.show(history, 30.0)
+    lines.show(history, 36.0)
+    assert "event=silence no_data_for=36s" in stream.getvalue()
+
+
+def test_the_live_view_redraws_in_place_and_leaves_the_last_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        encoding = "utf-8"  # type: ignore[assignment]
+
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name, value in (("COLUMNS", "80"), ("LINES", "24")):
+        monkeypatch.setenv(name, value)
+    stream, history = Terminal(), history_of()
+    live = view(stream)
+    assert isinstance(live, LiveView)
+    for tick in range(20):
+        live.show(history, 6.0 + tick / 20)
+    live.close(history, 7.0)
+    live.close(history, 7.0)
+    text = stream.getvalue()
+    assert text.count("glovewire") <= 7
+    assert "\x1b[2J" not in text, "clearing the whole screen flickers"
+    assert text.count("\x1b[?25h") == 1, "the cursor comes back"

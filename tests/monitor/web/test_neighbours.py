@@ -1,0 +1,120 @@
+"""Nearest words of running servers: every row of all shards, in pieces; what goes wrong is said, nobody waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from monitor_fakes import until
+from shards import ASYNC, Shard, in_memory, served, shard
+
+from glovewire.common.storage.run_folder import write_vectors
+from glovewire.monitor.web import neighbours as module
+from glovewire.monitor.web.neighbours import FRESH_S, RunLookup, ServerLookup, unit
+from glovewire.server.daemon import Daemon
+
+LOCAL = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[list[tuple[Shard, Daemon]]]:
+    """Two shards of one training."""
+    dataset = in_memory(tmp_path / "d")
+    with ExitStack() as stack:
+        found = []
+        for number in (0, 1):
+            (tmp_path / str(number)).mkdir()
+            one = shard(dataset, number=number, shards=2, now=time.monotonic(), **ASYNC)
+            daemon = Daemon(one.core, tmp_path / str(number), LOCAL, LOCAL)
+            stack.enter_context(served(daemon))
+            found.append((one, daemon))
+        yield found
+
+
+def test_it_asks_all_shards_for_all_rows_in_pieces(
+    servers: list[tuple[Shard, Daemon]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", 500)
+    monkeypatch.setattr(module, "PIECE_WORDS", 3)
+    lookup = ServerLookup(lambda: [daemon.address for _, daemon in reversed(servers)])
+    lookup.want(5.0)
+    shares = [lookup.share]
+
+    def again() -> None:
+        lookup.step()
+        shares.append(lookup.share)
+
+    until(lambda: lookup.share is None, "every row", again)
+    assert lookup.trouble == ""
+    known = lookup.known
+    assert known is not None
+    assert len(set(shares)) > 4, "in pieces"
+    first = servers[0][0]
+    dataset = first.dataset
+    assert known.words == [dataset.words[word] for word in dataset.permutation]
+    rows = np.concatenate([one.core.table.values for one, _ in servers])
+    np.testing.assert_allclose(known.unit, unit(rows[:, : first.core.options.dim]), rtol=1e-6)
+    near = known.nearest(known.words[3], 2)
+    assert near is not None
+    assert near[0][1] == pytest.approx(max(np.delete(known.unit @ known.unit[3], 3)))
+    assert known.nearest("nobody says this") is None
+
+    pulls = first.core.counters["pulls"]
+    lookup.want(5.0 + FRESH_S - 0.1)
+    assert lookup.share is None, "what is fresh is not asked for again"
+    lookup.want(5.0 + FRESH_S)
+    until(lambda: lookup.share is None, "every row again", again)
+    assert first.core.counters["pulls"] > pulls
+    lookup.close()
+    lookup.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "which", "says"),
+    [
+        ({}, [], "no server has said"),
+        ({}, [0], "only 1 of 2 shards"),
+        ({"MAX_BYTES": 10}, [0, 1], "too many to ask for"),
+    ],
+)
+def test_what_cannot_be_had_is_said(
+    servers: list[tuple[Shard, Daemon]],
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, int],
+    which: list[int],
+    says: str,
+) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(module, name, value)
+    lookup = ServerLookup(lambda: [servers[number][1].address for number in which])
+    lookup.want(0.0)
+    until(lambda: lookup.share is None, "an end", lookup.step)
+    assert says in lookup.trouble
+    assert lookup.known is None
+    lookup.close()
+
+
+def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    lookup = ServerLookup(lambda: ["tcp://127.0.0.1:1"])
+    lookup.want(0.0)
+    until(lambda: lookup.share is None, "an end", lookup.step)
+    assert "tcp://127.0.0.1:1 does not answer" in lookup.trouble
+
+
+def test_a_finished_run_answers_from_its_folder(tmp_path: Path) -> None:
+    lookup = RunLookup(tmp_path)
+    lookup.want(0.0)
+    assert lookup.trouble
+    write_vectors(tmp_path, ["one", "two", "three"], np.array([[1, 0], [2, 1], [-1, 0]], np.float32))
+    lookup = RunLookup(tmp_path)
+    lookup.want(0.0)
+    assert lookup.known is not None
+    near = lookup.known.nearest("ONE", 5)
+    assert near is not None
+    assert [word for word, _ in near] == ["two", "three"]
+    assert near[0][1] == pytest.approx(2 / 5**0.5)

@@ -1,0 +1,255 @@
+"""Preprocessing that is hurt: no half-written output, one clear line, no process left, and --resume goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import until
+
+from glovewire.common.errors import CorpusError, Interrupted, OutputError, ProcessDied
+from glovewire.common.storage.artifacts import file_sha256
+from glovewire.common.storage.dataset import Dataset
+from glovewire.preprocess import jobs
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.parallel import scratch
+from glovewire.preprocess.run import run
+
+MEMORY = 1 << 30
+WORDS = "the cat sat on a mat and the dog lay near it while we read of many other things"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A text in many blocks, each a piece of its own."""
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", 2000)
+    monkeypatch.setattr(jobs, "_COMMIT_EVERY_S", -1.0)
+    rng = np.random.default_rng(1)
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(" ".join(rng.choice(WORDS.split(), 12)) for _ in range(600)), encoding="utf-8")
+    return path
+
+
+def config(corpus: Path, out: Path, **options: Any) -> PreprocessConfig:
+    return PreprocessConfig(corpus=(str(corpus),), out=out, **{"processes": 2, "memory": MEMORY, **options})
+
+
+def checksums(path: Path) -> dict[str, str]:
+    return {file.name: file_sha256(file) for file in sorted(path.iterdir())}
+
+
+def kill_self_at(number: int, mark: Path, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, but the worker that makes the call of this number, over all processes, kills itself first."""
+
+    def call(*arguments: Any) -> Any:
+        with mark.open("ab") as counter:
+            counter.write(b"x")
+        if mark.stat().st_size >= number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize(("job", "call"), [(jobs.EncodeJob, 6), (jobs.CountJob, 6), (jobs.ReduceJob, 1)])
+def test_a_killed_worker_ends_the_run_and_resume_completes_it(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, job: Any, call: int
+) -> None:
+    run(config(corpus, tmp_path / "whole"))
+    out = tmp_path / "out"
+    original = job.do
+    with monkeypatch.context() as hurt:
+        hurt.setattr(job, "do", kill_self_at(call, tmp_path / "calls", original))
+        with pytest.raises(ProcessDied, match=r"was killed by signal 9; nothing was written .*--resume"):
+            run(config(corpus, out))
+    assert not out.exists()
+    with monkeypatch.context() as watched:
+        watched.setattr(jobs.EncodeJob, "do", counted(jobs.EncodeJob.do, tmp_path / "again"))
+        run(config(corpus, out, resume=True))
+    assert checksums(out) == checksums(tmp_path / "whole")
+    blocks = -(-corpus.stat().st_size // 2000)
+    again = (tmp_path / "again").stat().st_size if (tmp_path / "again").exists() else 0
+    assert again < blocks  # what was committed is not done again
+    assert not scratch.place(out).exists()
+
+
+@pytest.mark.parametrize("call", [3, 25])
+def test_what_was_not_committed_counts_for_nothing(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """Killed between the writing of a piece and its commit, while tokenising (3rd) and while counting (25th)."""
+    run(config(corpus, tmp_path / "whole"))
+    out = tmp_path / "out"
+    with monkeypatch.context() as hurt:
+        hurt.setattr(scratch.Scratch, "commit", kill_self_at(call, tmp_path / "calls", scratch.Scratch.commit))
+        with pytest.raises(ProcessDied):
+            run(config(corpus, out))
+    run(config(corpus, out, resume=True))
+    assert checksums(out) == checksums(tmp_path / "whole")
+
+
+def counted(original: Callable[..., Any], mark: Path) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        with mark.open("ab") as counter:
+            counter.write(b"x")
+        return original(*arguments)
+
+    return call
+
+
+def test_a_run_without_resume_begins_anew(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as hurt:
+        hurt.setattr(jobs.CountJob, "do", kill_self_at(3, tmp_path / "calls", jobs.CountJob.do))
+        with pytest.raises(ProcessDied):
+            run(config(corpus, out))
+    assert list(scratch.place(out).glob("segment-*"))
+    corpus.write_text("quite another text of words\n" * 9, encoding="utf-8")
+    run(config(corpus, out))
+    assert Dataset.open(out).words == ("another", "of", "quite", "text", "words")
+    assert not scratch.place(out).exists()
+
+
+def test_resume_of_another_job_begins_anew(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as hurt:
+        hurt.setattr(jobs.CountJob, "do", kill_self_at(3, tmp_path / "calls", jobs.CountJob.do))
+        with pytest.raises(ProcessDied):
+            run(config(corpus, out, window=5))
+    run(config(corpus, out, window=2, resume=True))
+    run(config(corpus, tmp_path / "whole", window=2))
+    assert checksums(out) == checksums(tmp_path / "whole")
+
+
+def test_resume_of_blocks_of_another_size_begins_anew(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as hurt:
+        hurt.setattr(jobs.CountJob, "do", kill_self_at(1, tmp_path / "calls", jobs.CountJob.do))
+        with pytest.raises(ProcessDied):
+            run(config(corpus, out))
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", 700)
+    run(config(corpus, out, resume=True))
+    run(config(corpus, tmp_path / "whole"))
+    assert checksums(out) == checksums(tmp_path / "whole")
+
+
+def test_ctrl_c_ends_the_run_in_one_line_and_resume_goes_on(tmp_path: Path, corpus: Path) -> None:
+    out = tmp_path / "out"
+    began = threading.Event()
+    original = jobs.CountJob.do
+
+    def press() -> None:
+        began.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def watch(original_finish: Any) -> Any:
+        def finish(*arguments: Any) -> Any:
+            began.set()
+            yield from original_finish(*arguments)
+
+        return finish
+
+    presser = threading.Thread(target=press)
+    with pytest.MonkeyPatch.context() as hurt:
+        from glovewire.preprocess.parallel.pool import Pool
+
+        hurt.setattr(Pool, "finish", watch(Pool.finish))
+        hurt.setattr(jobs.EncodeJob, "finish", lambda _: signal.pause())  # so that Ctrl-C comes before the end
+        presser.start()
+        with pytest.raises(Interrupted, match="--resume goes on from here"):
+            run(config(corpus, out))
+    presser.join()
+    assert not out.exists()
+    assert jobs.CountJob.do is original
+    run(config(corpus, out, resume=True))
+    assert Dataset.open(out).manifest.facts["lines"] == 600
+
+
+def test_two_runs_cannot_write_the_same_dataset(tmp_path: Path, corpus: Path) -> None:
+    out = tmp_path / "out"
+    with (
+        scratch.opened(out, {"job": 1}, resume=False) as folder,
+        pytest.raises(OutputError, match="another `glovewire preprocess` is writing"),
+    ):
+        run(config(corpus, out))
+    assert not folder.folder.exists()
+    run(config(corpus, out))
+
+
+def test_the_line_of_a_fault_is_counted_over_blocks(tmp_path: Path, corpus: Path) -> None:
+    lines = corpus.read_bytes().split(b"\n")
+    lines[431] = b"bad \xff"
+    corpus.write_bytes(b"\n".join(lines))
+    with pytest.raises(CorpusError, match=r"text\.txt: line 432 is not UTF-8"):
+        run(config(corpus, tmp_path / "out"))
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from preprocess import disk, jobs
+from preprocess.config import PreprocessConfig
+from preprocess.run import run
+disk.require = lambda *_: None
+try:
+    run(PreprocessConfig(corpus=(sys.argv[1],), out=Path(sys.argv[2]), processes=2, memory=1 << 30))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    corpus, small = tmp_path / "text.txt", tmp_path / "small"
+    rng = np.random.default_rng(0)
+    corpus.write_text("\n".join(" ".join(map(str, rng.integers(0, 3000, 20))) for _ in range(30_000)))
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        command = [sys.executable, "-c", FULL_DISK, str(corpus), str(small / "out")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        left = list(small.iterdir())
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+    assert done.stdout.startswith("OutputError"), done.stdout + done.stderr
+    assert "no space left on the disk" in done.stdout
+    assert done.stdout.count("\n") == 1
+    assert not left
+
+
+KILLED_PARENT = """
+import os, sys, signal
+from pathlib import Path
+from preprocess import jobs
+from preprocess.config import PreprocessConfig
+from preprocess.run import run
+def stop(*_):
+    print(os.getpid(), flush=True)
+    signal.pause()
+jobs.EncodeJob.do = stop
+run(PreprocessConfig(corpus=(sys.argv[1],), out=Path(sys.argv[2]), processes=2, memory=1 << 30))
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path, corpus: Path) -> None:
+    command = [sys.executable, "-c", KILLED_PARENT, str(corpus), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        parent.kill()
+    until(lambda: not alive(worker), "the worker has ended, too")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

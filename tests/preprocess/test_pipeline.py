@@ -1,0 +1,184 @@
+"""The dataset against the seeds' own algorithm, and its bytes against every way of making it."""
+
+import itertools
+import json
+import lzma
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from glovewire.common.storage.artifacts import file_sha256
+from glovewire.common.storage.dataset import Dataset
+from glovewire.preprocess import jobs, pipeline
+from glovewire.preprocess.cli import preprocess
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.pipeline import Pipeline
+from glovewire.preprocess.tokens.nltk_tokens import make_tokenizer
+
+MEMORY = 1 << 30
+
+
+def naive(
+    texts: list[str], size: int, window: int, *, symmetric: bool = True, uniform: bool = False, tokenizer: str = "nltk"
+) -> tuple[list[str], list[int], dict[tuple[int, int], float]]:
+    """Vocabulary, counts and matrix as the seeds compute them: counters over tokenised lines."""
+    line = make_tokenizer(tokenizer).line
+    sentences = [line(text.lower()) for text in texts]
+    counts = dict(Counter(token for sentence in sentences for token in sentence).most_common(size))
+    words = sorted(counts)
+    index = {word: n for n, word in enumerate(words)}
+    matrix: Counter[tuple[int, int]] = Counter()
+    for sentence in sentences:
+        known = [index[token] for token in sentence if token in index]
+        for i in range(len(known)):
+            for j in range(max(i - window, 0), min(i + window + 1, len(known)) if symmetric else i):
+                if i != j:
+                    matrix[known[i], known[j]] += 1 if uniform else 1 / abs(i - j)  # type: ignore[assignment]
+    return words, [counts[word] for word in words], dict(matrix)
+
+
+def made(tmp_path: Path, corpus: Path, name: str = "dataset", **options: Any) -> Dataset:
+    config = PreprocessConfig(corpus=(str(corpus),), out=tmp_path / name, **{"memory": MEMORY, **options})
+    Pipeline(config).run()
+    return Dataset.open(tmp_path / name)
+
+
+def assert_is(dataset: Dataset, reference: tuple[list[str], list[int], dict[tuple[int, int], float]]) -> None:
+    words, counts, matrix = reference
+    assert list(dataset.words) == words
+    assert dataset.counts.tolist() == counts
+    found = dataset.matrix()
+    cells = dict(zip(zip(found.row.tolist(), found.col.tolist(), strict=True), found.data.tolist(), strict=True))
+    assert cells.keys() == matrix.keys()
+    assert len(cells) == dataset.total_entries == len(found.data)
+    for cell, weight in matrix.items():
+        assert cells[cell] == pytest.approx(weight, rel=1e-7)
+    assert dataset.manifest.facts["sum"] == pytest.approx(sum(matrix.values()))
+
+
+def prose(lines: int, seed: int = 0) -> list[str]:
+    """Lines of words with a long tail, quotes and marks."""
+    rng = random.Random(seed)
+    words = [f"w{int(1.15**n)}{'s' * (n % 3)}" for n in range(60)] + ["don't", '"so', 'said,"', "(b).", "Ünïcode", "—"]
+    return [" ".join(rng.choices(words, k=rng.randrange(0, 30))) + rng.choice([".", "", " ?"]) for _ in range(lines)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    texts = prose(400)
+    path = tmp_path_factory.mktemp("corpus") / "prose.txt"
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return path, texts
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "symmetric", "uniform"),
+    [(40, 5, True, False), (1000, 1, True, False), (50, 15, True, False), (30, 4, False, False), (40, 3, True, True),
+     (25, 10, False, True)],
+)  # fmt: skip
+def test_counts_are_the_seeds_counts(
+    tmp_path: Path, corpus: tuple[Path, list[str]], size: int, window: int, symmetric: bool, uniform: bool
+) -> None:
+    weighting = "uniform" if uniform else "distance"
+    dataset = made(
+        tmp_path, corpus[0], vocab_size=size, window=window, symmetric=symmetric, weighting=weighting, processes=2
+    )
+    assert_is(dataset, naive(corpus[1], size, window, symmetric=symmetric, uniform=uniform))
+
+
+def test_ties_go_to_the_word_that_came_first(tmp_path: Path) -> None:
+    path = tmp_path / "ties.txt"
+    texts = ["z y x z y x", "b a b a", "q z", "r r"]
+    path.write_text("\n".join(texts), encoding="utf-8")
+    for size in range(1, 8):
+        assert_is_words(made(tmp_path, path, f"d{size}", vocab_size=size, window=2, processes=1), texts, size)
+
+
+def assert_is_words(dataset: Dataset, texts: list[str], size: int) -> None:
+    words, counts, _ = naive(texts, size, 2)
+    assert (list(dataset.words), dataset.counts.tolist()) == (words, counts)
+
+
+def test_entries_are_sorted_by_block_tile_and_cell(tmp_path: Path, corpus: tuple[Path, list[str]]) -> None:
+    dataset = made(tmp_path, corpus[0], vocab_size=60, partitions=3, tile=7)
+    layout = dataset.layout
+    for a, b in layout.blocks:
+        entries, starts = dataset.block(a, b)
+        columns = -(-layout.size(b) // layout.tile)
+        for tile, (start, stop) in enumerate(itertools.pairwise(starts.tolist())):
+            i, j = entries["i"][start:stop].astype(int), entries["j"][start:stop].astype(int)
+            assert (i // layout.tile == tile // columns).all()
+            assert (j // layout.tile == tile % columns).all()
+            assert (np.diff(i * 65536 + j) > 0).all()
+            assert a != b or (i <= j).all()
+
+
+def checksums(dataset: Dataset) -> dict[str, str]:
+    return {path.name: file_sha256(path) for path in sorted(dataset.path.iterdir())}
+
+
+def test_bytes_do_not_depend_on_how_the_work_is_shared(
+    tmp_path: Path, corpus: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = checksums(made(tmp_path, corpus[0], "usual", vocab_size=50, processes=1))
+    assert usual == checksums(made(tmp_path, corpus[0], "three", vocab_size=50, processes=3))
+    monkeypatch.setattr(
+        "glovewire.preprocess.corpus.splits.BLOCK_BYTES", 700
+    )  # many blocks, cut in the middle of lines
+    monkeypatch.setattr("glovewire.preprocess.corpus.readers._BATCH_BYTES", 90)
+    assert usual == checksums(made(tmp_path, corpus[0], "blocks", vocab_size=50, processes=2))
+    monkeypatch.setattr(pipeline, "_MOST_HOT", 3)  # nearly every pair is spilled,
+    monkeypatch.setattr(pipeline, "_MOST_ROOM", 200)  # in many small runs,
+    monkeypatch.setattr(jobs, "_COMMIT_EVERY_S", -1.0)  # in a piece for every block
+    assert usual == checksums(made(tmp_path, corpus[0], "spilled", vocab_size=50, processes=2))
+
+
+def test_a_small_memo_is_emptied_and_changes_nothing(
+    tmp_path: Path, corpus: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = checksums(made(tmp_path, corpus[0], "usual", vocab_size=50))
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", 2000)
+    monkeypatch.setattr(jobs.Encoder, "nbytes", property(lambda _: 1 << 60))
+    monkeypatch.setattr(pipeline, "_vocabulary_groups", lambda *_: 5)
+    assert usual == checksums(made(tmp_path, corpus[0], "small", vocab_size=50, processes=2))
+
+
+@pytest.mark.parametrize(("size", "partitions"), [(1, None), (3, None), (50, 50), (64, 7)])
+def test_odd_sizes(tmp_path: Path, corpus: tuple[Path, list[str]], size: int, partitions: int | None) -> None:
+    dataset = made(tmp_path, corpus[0], vocab_size=size, partitions=partitions, tile=5)
+    assert_is(dataset, naive(corpus[1], size, 5))
+
+
+def test_wide_keys_are_sorted_instead_of_added_up_in_place(
+    tmp_path: Path, corpus: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = checksums(made(tmp_path, corpus[0], "usual", vocab_size=50))
+    monkeypatch.setattr("glovewire.preprocess.counts.reduce._DENSE_BITS", -1)
+    assert usual == checksums(made(tmp_path, corpus[0], "sorted", vocab_size=50))
+    monkeypatch.setattr("glovewire.preprocess.counts.cooccurrence._NARROW_RANGE_BITS", -1)  # records of 64 bits
+    assert usual == checksums(made(tmp_path, corpus[0], "wide", vocab_size=50))
+
+
+def test_the_command_tells_what_it_made(tmp_path: Path, corpus: tuple[Path, list[str]]) -> None:
+    out = tmp_path / "d"
+    result = CliRunner().invoke(preprocess, [str(corpus[0]), "--out", str(out), "--processes", "2", "--json"])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout.splitlines()[-1])
+    words, _, matrix = naive(corpus[1], 32_000, 5)
+    assert (facts["words"], facts["lines"], facts["entries"]) == (len(words), 400, len(matrix))
+    assert "fewer than the 32,000 asked for" in result.stdout
+    assert set(facts["seconds"]) == {"tokenise", "vocabulary", "count", "add up", "write"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
+    assert str(tmp_path) not in (out / "manifest.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("window", [2, 5, 10])
+def test_wikitext_2_is_counted_as_the_seeds_count(tmp_path: Path, shared_data: Path, window: int) -> None:
+    path = shared_data / "text" / "wikitext2-valid.txt.xz"
+    texts = lzma.decompress(path.read_bytes()).decode().split("\n")
+    assert_is(made(tmp_path, path, vocab_size=5000, window=window, processes=2), naive(texts, 5000, window))

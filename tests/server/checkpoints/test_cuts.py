@@ -1,0 +1,290 @@
+"""Checkpoints of a table that is never stopped: one cut whatever the interleaving, bounded copies, no asker lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from shards import ASYNC, MINIBATCH, Shard, code, in_memory, pull, push, report, shard
+from strategies import quick
+
+from glovewire.common.errors import OutputError
+from glovewire.common.model.rounds import epoch_rounds
+from glovewire.common.protocol import messages as m
+from glovewire.common.storage.dataset import Dataset
+from glovewire.server.checkpoints import cuts
+from glovewire.server.checkpoints.writer import Writer
+from glovewire.server.daemon import Daemon
+from glovewire.worker.training.prefetch import TASKS
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return in_memory(tmp_path_factory.mktemp("data") / "d")
+
+
+class Rounds:
+    """Pushes that take every partition through its rounds, in any order that the rounds allow."""
+
+    def __init__(self, of: Shard, epochs: int = 2) -> None:
+        self.shard, self.sequence = of, 0
+        self.layout = of.dataset.layout
+        self.version = [0] * self.layout.partitions
+        self.total = epochs * self.layout.partitions
+        of.hello()
+
+    def open(self) -> list[int]:
+        return [p for p, version in enumerate(self.version) if version < self.total]
+
+    def push(self, partition: int) -> None:
+        """The next round of a partition: its rows become a number that names partition and round."""
+        first = max(int(self.layout.bounds[partition]), self.shard.core.table.first)
+        last = min(int(self.layout.bounds[partition + 1]), self.shard.core.table.last)
+        version = self.version[partition]
+        if first < last:
+            self.sequence += 1
+            width = self.shard.core.table.values.shape[1]
+            values = np.full((last - first, width), value(partition, version + 1), np.float32)
+            reply = self.shard.ask(b"w0", push("assign", values, first, last, sequence=self.sequence, version=version))
+            assert isinstance(reply, m.Applied)
+        self.version[partition] += 1
+
+
+def value(partition: int, round: int) -> float:
+    return 100.0 * partition + round
+
+
+def expected(of: Shard, round: int) -> np.ndarray:
+    bounds = of.dataset.layout.bounds
+    rows = np.arange(of.core.table.first, of.core.table.last)
+    return np.array([value(int(np.searchsorted(bounds, row, "right")) - 1, round) for row in rows], np.float32)
+
+
+@quick(40)
+@given(st.integers(0, 1), st.lists(st.integers(0, 99), max_size=30), st.integers(1, 5), st.integers(0, 4))
+def test_a_cut_is_the_table_after_exactly_so_many_rounds(
+    dataset: Dataset, number: int, order: list[int], round: int, before: int
+) -> None:
+    """On every shard, whatever the interleaving and whenever it was asked for, if not too late."""
+    one = shard(dataset, number=number, shards=2)
+    rounds = Rounds(one)
+    asked, snapshots = None, []
+    for step, choice in enumerate([*order, *range(100)]):
+        if step == before:
+            asked = one.send(b"eye", m.Checkpoint(round))
+        if rounds.open():
+            rounds.push(rounds.open()[choice % len(rounds.open())])
+        snapshots += one.core.cuts.take()
+    assert asked is not None
+    if code(one.reply(b"eye", asked)) == "not-ready":
+        assert snapshots == []
+        return
+    assert [snapshot.label for snapshot in snapshots] == [f"round-{round:08d}"]
+    assert snapshots[0].facts["round"] == round
+    assert snapshots[0].first == one.core.table.first
+    np.testing.assert_array_equal(snapshots[0].rows[:, 0], expected(one, round))
+
+
+def test_a_cut_that_is_behind_is_refused_and_does_not_wait(dataset: Dataset) -> None:
+    one = shard(dataset)
+    rounds = Rounds(one)
+    rounds.push(0)
+    rounds.push(0)
+    assert code(one.ask(b"eye", m.Checkpoint(1))) == "not-ready"
+    assert one.ask(b"eye", m.Checkpoint(2)) is None
+    assert one.ask(b"eye", m.Checkpoint(-1)) is None
+
+
+def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
+    one = shard(dataset)
+    rounds = Rounds(one)
+    numbers = [one.send(b"eye", m.Checkpoint(1)) for _ in range(2)]
+    one.send(b"eye", m.Checkpoint(1), numbers[0])  # the client repeats what is not answered
+    for partition in range(3):
+        rounds.push(partition)
+    (snapshot,) = one.core.cuts.take()
+    assert all(one.reply(b"eye", number) is None for number in numbers)
+    one._sort(one.core.checkpointed(snapshot.label, 1.0))
+    assert one.events("checkpoint") == [snapshot.label]
+    for number in numbers:
+        assert one.inbox[b"eye", number] == [m.Checkpointed("round-00000001")]
+    assert one.ask(b"eye", m.Checkpoint(1)) == m.Checkpointed("round-00000001")
+
+
+def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp_path: Path) -> None:
+    one = shard(dataset, checkpoint_every=1, epochs=4)
+    rounds, writer = Rounds(one, 4), Writer(tmp_path, 1, lambda: None)
+    daemon = SimpleNamespace(_core=one.core, _send=one._sort)
+    while rounds.open():
+        rounds.push(min(rounds.open(), key=lambda partition: rounds.version[partition]))
+        for snapshot in one.core.cuts.take():
+            writer.begin(snapshot)
+            Daemon._tell(cast(Daemon, daemon), writer.finish(), 1.0)
+    writer.close()
+    assert [path.name for path in (tmp_path / "checkpoints").glob("[!.]*")] == ["round-00000009.shard-0-of-1"]
+    assert one.ask(b"eye", m.Checkpoint(9)) == m.Checkpointed("round-00000009")
+    assert code(one.ask(b"eye", m.Checkpoint(3))) == "not-ready"
+
+
+def test_a_disk_that_refuses_is_told_to_those_who_asked_and_the_run_goes_on(dataset: Dataset) -> None:
+    one = shard(dataset, **MINIBATCH)
+    number = one.send(b"eye", m.Checkpoint(1))
+    (snapshot,) = one.core.cuts.take()
+    one._sort(one.core.checkpointed(snapshot.label, 1.0, OutputError("no space left")))
+    assert code(one.reply(b"eye", number)) == "output"
+    assert one.events("failed") == []
+    assert one.core.finishing is None
+
+
+@pytest.mark.parametrize("options", [MINIBATCH, ASYNC, {}])
+def test_requests_for_checkpoints_do_not_fill_the_memory(dataset: Dataset, options: dict[str, Any]) -> None:
+    one = shard(dataset, epochs=100, **options)
+    replies = [one.ask(b"eye", m.Checkpoint(round)) for round in range(10, 60)]
+    assert replies[: cuts.MAX_UNWRITTEN] == [None] * cuts.MAX_UNWRITTEN
+    assert {code(reply) for reply in replies[cuts.MAX_UNWRITTEN :]} == {"not-ready"}
+    for snapshot in one.core.cuts.take():
+        one.core.checkpointed(snapshot.label, 1.0)
+        assert one.ask(b"eye", m.Checkpoint(70)) is None
+
+
+def test_those_who_ask_for_the_same_cut_are_many_but_not_endless(dataset: Dataset) -> None:
+    one = shard(dataset)
+    replies = [one.ask(b"eye", m.Checkpoint(2)) for _ in range(cuts.MAX_ASKERS + 10)]
+    assert [code(reply) for reply in replies[-10:]] == ["not-ready"] * 10
+
+
+def test_nobody_waits_for_a_cut_that_will_not_come(dataset: Dataset) -> None:
+    one = shard(dataset)
+    number = one.send(b"eye", m.Checkpoint(3))
+    one.ask(b"eye", m.Finish("asked"))
+    assert code(one.reply(b"eye", number)) == "finishing"
+    assert code(one.ask(b"eye", m.Checkpoint(3))) == "finishing"
+
+
+@quick(30)
+@given(st.lists(st.integers(0, 99), min_size=0, max_size=60))
+@example([0] * 60)  # one partition goes through all its rounds before the next begins
+def test_automatic_cuts_are_the_same_on_every_shard(dataset: Dataset, order: list[int]) -> None:
+    """Each shard sees another interleaving; all must plan the same rounds, or a checkpoint misses parts."""
+    found = []
+    for number in range(2):
+        one = shard(dataset, number=number, shards=2, epochs=4, checkpoint_every=1)
+        rounds, snapshots = Rounds(one, 4), []
+        for choice in [*order[number * 7 :], *range(200)]:
+            if rounds.open():
+                rounds.push(rounds.open()[choice % len(rounds.open())])
+            for snapshot in one.core.cuts.take():
+                snapshots.append(snapshot.label)
+                np.testing.assert_array_equal(snapshot.rows[:, 0], expected(one, snapshot.facts["round"]))
+        found.append(sorted(snapshots))
+    assert found == [["round-00000003", "round-00000006", "round-00000009"]] * 2
+
+
+def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_shard(dataset: Dataset) -> None:
+    """Gradients come in another order to each shard, and one that goes on from a checkpoint keeps to the numbers."""
+    every = -(-dataset.total_entries // 8)
+    for number in range(2):
+        one = shard(dataset, number=number, shards=2, epochs=100, batch_size=8, checkpoint_every=1, **MINIBATCH)
+        labels = []
+        for worker in (0, 1):
+            one.hello(f"w{worker}", worker=worker)
+        for step in range(3 * every):
+            worker, sequence = (step + number) % 2, step // 2 + 1
+            none = np.zeros((0, one.core.table.parameters))
+            reply = one.ask(f"w{worker}".encode(), push("gradient", none, rows=[], sequence=sequence, rate=0.1))
+            assert isinstance(reply, m.Applied)
+            for snapshot in one.core.cuts.take():
+                labels.append((snapshot.label, snapshot.facts["gradients"]))
+                one.core.checkpointed(snapshot.label, 1.0)
+        assert labels == [(f"update-{count:08d}", count) for count in (every, 2 * every, 3 * every)]
+
+
+@quick(20)
+@given(st.lists(st.integers(0, 99), max_size=40))
+def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
+    dataset: Dataset, order: list[int]
+) -> None:
+    """Shard 0 knows it from the reports, the other one from the next pull; two workers, blocks done in any order."""
+    options = {"epochs": 4, "checkpoint_every": 1, **ASYNC}
+    both = [shard(dataset, number=number, shards=2, **options) for number in range(2)]
+    tables = [one.core.table.values for one in both]
+    for table in tables:
+        table[:] = 0
+    for one in both:
+        one.hello("w0", worker=0)
+    tickets, held, pushed, found = 0, [], 0, [[], []]
+    for choice in [*order, *range(400)]:
+        hungry = not held or (choice % 2 and len(held) < TASKS)
+        asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if hungry else None
+        if isinstance(asked, m.Granted):
+            tickets += 1
+            held.append(asked)
+            both[1].ask(b"w0", pull(both[1].core.table.first, both[1].core.table.last, floor=asked.floor))
+        elif held:
+            done = held.pop(choice % len(held))
+            pushed += 1
+            for one in both:
+                add_rounds(one, done, pushed)
+            both[0].ask(b"w0", report(pushed, done.lease))
+        for one, mine in zip(both, found, strict=True):
+            for snapshot in one.core.cuts.take():
+                mine.append(snapshot.label)
+                assert snapshot.rows.min() >= snapshot.facts["round"]
+                one.core.checkpointed(snapshot.label, 1.0)
+    assert found == [["round-00000003", "round-00000006", "round-00000009"]] * 2
+    assert both[0].core.final().facts["round"] == 12
+    assert all((table == 12).all() for table in tables)
+
+
+def add_rounds(of: Shard, done: m.Granted, sequence: int) -> None:
+    """One to every row of a block that this shard has."""
+    bounds, table = of.dataset.layout.bounds, of.core.table
+    rows = [row for p in sorted({done.a, done.b}) for row in range(bounds[p], bounds[p + 1])]
+    mine = [row for row in rows if table.first <= row < table.last]
+    values = np.ones((len(mine), table.values.shape[1]), np.float32)
+    assert isinstance(of.ask(b"w0", push("add", values, rows=mine, sequence=sequence)), m.Applied)
+
+
+def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_asked_with(dataset: Dataset) -> None:
+    """Whoever asks again hears of what was done: it may have been answered on one shard and not on the other."""
+    both = [shard(dataset, number=number, shards=2, **MINIBATCH) for number in range(2)]
+
+    def taken(one: Shard) -> list[str]:
+        labels = [snapshot.label for snapshot in one.core.cuts.take()]
+        for label in labels:
+            one._sort(one.core.checkpointed(label, 1.0))
+        return labels
+
+    for round in (70, 70, 5):
+        for one in both:
+            one.send(b"eye", m.Checkpoint(round), round)
+    both[0].send(b"eye", m.Checkpoint(70), 72)
+    assert [taken(one) for one in both] == [["asked-000000-0000000070", "asked-000000-0000000005"]] * 2
+    both[0].send(b"eye", m.Checkpoint(70), 70)  # its answer was lost
+    for asked in (70, 72):
+        assert both[0].reply(b"eye", asked) == m.Checkpointed("asked-000000-0000000070")
+    assert taken(both[0]) == []
+    assert code(both[0].ask(b"eye", m.Checkpoint(-1))) == "bad-request"
+    again = shard(dataset, life=1, **MINIBATCH)
+    again.send(b"eye", m.Checkpoint(70))
+    assert taken(again) == ["asked-000001-0000000070"]
+
+
+def test_of_minibatches_a_checkpoint_is_the_rows_as_they_are(dataset: Dataset) -> None:
+    one = shard(dataset, **MINIBATCH)
+    one.send(b"eye", m.Checkpoint(1))
+    (snapshot,) = one.core.cuts.take()
+    before = one.core.table.values.copy()
+    one.core.table.values[:] = 0
+    np.testing.assert_array_equal(snapshot.rows, before)
+    assert snapshot.facts["round"] == -1
+    assert snapshot.facts["rows"] == [0, 25]
+
+
+def test_the_rounds_of_this_file_are_those_of_a_training(dataset: Dataset) -> None:
+    assert len(epoch_rounds(dataset.layout.partitions, 0, 0)) == dataset.layout.partitions == 3

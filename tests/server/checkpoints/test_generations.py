@@ -1,0 +1,219 @@
+"""Shards agree on the life of a run through its folder alone: who joins, who begins a new one, who is overtaken."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shards import in_memory, push, shard
+
+from glovewire.common.errors import ArtifactError, OutputError
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol.messages import Applied, Welcome
+from glovewire.common.storage.dataset import Dataset
+from glovewire.server.checkpoints import files as checkpoint
+from glovewire.server.checkpoints import generations as lives
+from glovewire.server.checkpoints.generations import Life, Overtaken
+from glovewire.server.checkpoints.initial_state import saved_options
+from glovewire.server.checkpoints.writer import Writer
+from glovewire.server.config import ServerConfig
+from glovewire.server.service import build
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return in_memory(tmp_path / "d")
+
+
+def config(tmp_path: Path, number: int = 0, shards: int = 2, **options: Any) -> ServerConfig:
+    return ServerConfig(
+        tmp_path / "d", tmp_path / "run", TrainingOptions(dim=4), shard=number, shards=shards, **options
+    )
+
+
+def started(of: ServerConfig) -> Life:
+    """The life that a shard takes part in when it starts."""
+    life = lives.due(of)
+    lives.claim(of)
+    while not lives.enter(of, life):
+        life = lives.due(of)
+    return life
+
+
+def test_shards_that_start_together_share_a_life(tmp_path: Path) -> None:
+    of = [config(tmp_path, number) for number in range(2)]
+    both = [lives.due(each) for each in of]
+    for each in of:
+        lives.claim(each)
+    assert [lives.enter(each, life) for each, life in zip(of, both, strict=True)] == [True, False]
+    assert lives.due(of[1]) == both[0] != both[1]
+    assert lives.enter(of[1], both[0])
+    assert both[0].number == 0
+    assert both[0].label == ""
+
+
+def test_a_shard_that_died_takes_the_others_with_it(tmp_path: Path) -> None:
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    life = started(first)
+    assert started(second) == life
+    lives.stay(first, life)
+    again = started(second)
+    assert (again.number, again.run != life.run) == (1, True)
+    with pytest.raises(Overtaken, match="life 1"):
+        lives.stay(first, life)
+    assert lives.due(first) == again  # joins, and does not begin a third
+    assert lives.enter(first, again)
+
+
+def test_shards_that_all_died_begin_one_life(tmp_path: Path) -> None:
+    of = [config(tmp_path, number, recover=True) for number in range(2)]
+    assert started(of[0]) == started(of[1])
+    assert started(of[0]) == started(of[1]) == lives.newest(tmp_path / "run")
+    assert started(config(tmp_path, 1, 3, recover=True)).number == 2  # another number of shards is another life
+
+
+def test_a_life_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset) -> None:
+    of = config(tmp_path, 1, recover=True)
+    started(of)
+    cores = [shard(dataset, number=number, shards=2).core for number in range(2)]
+    for core in cores:
+        checkpoint.write(of.out, dataclasses.replace(core.final(), label="round-00000000"))
+    checkpoint.write(of.out, dataclasses.replace(cores[1].cuts.snapshot("later", cores[1].table.values, 3)))
+    life = started(of)
+    assert (life.label, life.parts) == ("round-00000000", 2)
+    options = dataclasses.replace(of, options=saved_options(of.out))
+    assert build(options, dataset, life, 0.0).identity.run == life.run
+    with pytest.raises(ArtifactError, match="other options"):
+        build(of, dataset, life, 0.0)
+
+
+def kept(dataset: Dataset, run: Path, number: int, round: int) -> None:
+    """One shard's writer comes to the end of a checkpoint, and keeps that one alone."""
+    core = shard(dataset, number=number, shards=2).core
+    writer = Writer(run, 1, lambda: None)
+    writer.begin(core.cuts.snapshot(f"round-{round:08d}", core.table.values, round))
+    assert [each.error for each in writer.finish()] == [None]
+    writer.close()
+
+
+def test_what_a_life_begins_from_stays_until_all_shards_have_begun_it(tmp_path: Path, dataset: Dataset) -> None:
+    """One of them is slow to write, and may then remove the older one that the others have gone back to."""
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    started(first)
+    started(second)
+    for number, round in ((0, 1), (1, 1), (0, 2)):
+        kept(dataset, first.out, number, round)
+    assert started(first).label == "round-00000001"
+    kept(dataset, first.out, 1, 2)
+    options = saved_options(first.out)
+    life = started(second)
+    assert (life.number, life.label) == (1, "round-00000001")
+    assert build(dataclasses.replace(second, options=options), dataset, life, 0.0).consistency.rounds[0] == 1
+    kept(dataset, first.out, 1, 3)
+    kept(dataset, first.out, 0, 3)
+    assert started(first).label == "round-00000003"
+    kept(dataset, first.out, 0, 3)
+    assert checkpoint.missing(first.out, "round-00000001", 2) == [0]  # it goes with the next life
+
+
+def test_a_life_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, dataset: Dataset) -> None:
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    started(first)
+    started(second)
+    for number, round in ((0, 1), (1, 1)):
+        kept(dataset, first.out, number, round)
+    assert started(first).number == 1
+    shutil.rmtree(checkpoint.place(first.out, "round-00000001", 1, 2))
+    assert lives.due(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
+    for number in range(2):
+        core = shard(dataset, number=number, shards=2).core
+        checkpoint.write(first.out, core.cuts.snapshot("round-00000002", core.table.values, 2))
+    life = started(second)
+    assert (life.number, life.label) == (2, "round-00000002")
+    assert started(first) == life
+
+
+def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset: Dataset) -> None:
+    of, done = config(tmp_path, 1, 2), dataset.layout.partitions * 2
+    for number in range(2):
+        core = shard(dataset, number=number, shards=2).core
+        checkpoint.write(of.out, core.cuts.snapshot("final", core.table.values, done))
+    of = dataclasses.replace(of, options=saved_options(of.out), recover=True)
+    assert build(of, dataset, lives.due(of), 0.0).finishing == "complete"
+
+
+def test_a_worker_numbered_in_the_life_before_is_nobody_of_this_one(dataset: Dataset) -> None:
+    """Its hello may reach a shard before it knows; when it begins afresh, the other of its number must still count."""
+    sync = {"schedule": "minibatch", "consistency": "sync", "shards": 2}
+    before = shard(dataset, **sync).hello("w0")
+    assert isinstance(before, Welcome)
+    first, second = (shard(dataset, number=number, life=1, **sync) for number in range(2))
+    numbers = {}
+    for name in ("w1", "w0"):  # in another order than before
+        welcome = first.hello(name)
+        assert isinstance(welcome, Welcome)
+        numbers[name] = welcome.worker
+    second.hello("w1", worker=numbers["w1"])
+    second.hello("w0", worker=before.worker, incarnation=7)
+    second.hello("w0", worker=numbers["w0"], incarnation=8)
+    gradient = push("gradient", np.zeros((0, second.core.table.parameters)), rows=[], version=0, rate=0.1)
+    assert isinstance(second.ask(b"w0", gradient), Applied)
+    assert second.core.consistency.gradients == 0  # it waits for that of w1
+
+
+def test_the_record_of_a_run_that_begins_anew_does_too(tmp_path: Path) -> None:
+    of = [config(tmp_path, number, recover=True) for number in range(2)]
+    started(of[0])
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
+    started(of[0])
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    life = started(first)
+    assert lives.absent(first, life) == [1]
+    started(second)
+    assert lives.absent(first, life) == [1]
+    lives.leave(second, life, "complete")
+    assert lives.absent(first, life) == []
+    assert not lives.over(second)  # no vectors yet: it may be needed
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    assert lives.over(second)
+    lives.leave(second, life, lives.STOPPED)
+    assert not lives.over(second)
+
+
+def test_a_shard_that_is_there_is_refused_unless_it_recovers(tmp_path: Path) -> None:
+    started(config(tmp_path))
+    with pytest.raises(OutputError, match="has a shard 0/2 already"):
+        started(config(tmp_path))
+    with pytest.raises(ArtifactError, match="no checkpoint"):
+        started(config(tmp_path, resume=True))
+    assert started(config(tmp_path, recover=True)).number == 1
+
+
+@pytest.mark.parametrize("text", ['{"number"', '{"evil": 1}', "[]"])
+def test_a_damaged_life_is_refused(tmp_path: Path, text: str) -> None:
+    of = config(tmp_path, recover=True)
+    started(of)
+    next((tmp_path / "run" / "checkpoints").glob(".life-*")).write_text(text)
+    with pytest.raises(ArtifactError, match="life-000000"):
+        lives.due(of)
+
+
+def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    life = started(first)
+    started(second)
+    assert lives.told(first, life) == ""
+    lives.tell(second, life, "stopped")
+    assert lives.told(first, life) == "stopped"
+    assert lives.told(second, life) == ""
+    assert lives.absent(first, life) == [1]  # it has only begun to leave
+    again = started(first)
+    assert lives.told(first, again) == ""  # that was in another life

@@ -1,0 +1,211 @@
+"""The core without sockets: leases and reports, workers that vanish, the end of a run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from shards import ASYNC, MINIBATCH, add, applied, assign, code, in_memory, pull, push, report, shard, statistics
+
+from glovewire.common.protocol import messages as m
+from glovewire.common.storage.dataset import Dataset
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return in_memory(tmp_path_factory.mktemp("data") / "d")
+
+
+def test_a_lease_is_granted_once_for_a_ticket(dataset: Dataset) -> None:
+    one = shard(dataset)
+    one.hello()
+    granted = one.ask(b"w0", m.Lease(1))
+    assert isinstance(granted, m.Granted)
+    assert one.ask(b"w0", m.Lease(1)) == granted
+    other = one.ask(b"w0", m.Lease(2))
+    assert isinstance(other, m.Granted)
+    assert other.lease != granted.lease
+    assert code(one.ask(b"w0", m.Lease(1))) == "bad-request"
+
+
+def test_a_lease_waits_until_there_is_work_and_is_done_at_the_end(dataset: Dataset) -> None:
+    one = shard(dataset, epochs=1)
+    one.hello()
+    held: list[m.Granted] = []
+    ticket, done, waiting = 0, 0, None
+    for _ in range(100):
+        if waiting is None:
+            ticket += 1
+            waiting = one.send(b"w0", m.Lease(ticket))
+        reply = one.reply(b"w0", waiting)
+        if isinstance(reply, m.Done):
+            break
+        if isinstance(reply, m.Granted):
+            held.append(reply)
+            waiting = None
+        else:
+            done += 1
+            one.ask(b"w0", report(done, held.pop(0).lease, 1))
+    assert reply == m.Done("complete")
+    assert one.core.finishing == "complete"
+    assert code(one.hello("late")) == "finishing"
+
+
+def test_a_lease_that_moved_takes_no_report(dataset: Dataset) -> None:
+    one = shard(dataset)
+    one.hello("a")
+    one.hello("b")
+    granted = one.ask(b"a", m.Lease(1))
+    assert isinstance(granted, m.Granted)
+    assert code(one.ask(b"b", report(1, granted.lease))) == "lease-lost"
+    assert statistics(one)["entries"] == 0
+    assert isinstance(one.ask(b"a", report(1, granted.lease)), m.Noted)
+    assert isinstance(one.ask(b"a", report(1, granted.lease)), m.Noted)
+    assert statistics(one)["entries"] == 10
+
+
+def test_a_report_that_overtakes_one_is_refused_and_each_counts_once(dataset: Dataset) -> None:
+    """Otherwise the one that was overtaken would be taken for a repeat, and its block never be done."""
+    one = shard(dataset, **MINIBATCH)
+    one.hello()
+    assert code(one.ask(b"w0", report(2))) == "out-of-order"
+    for sequence in (1, 2, 2):
+        assert isinstance(one.ask(b"w0", report(sequence)), m.Noted)
+    assert statistics(one)["entries"] == 20
+
+
+def test_a_worker_that_is_silent_is_lost_and_its_block_goes_to_who_waits(dataset: Dataset) -> None:
+    one = shard(dataset, lease_s=10.0)
+    one.hello("a")
+    one.hello("b")
+    lost = one.ask(b"a", m.Lease(1))
+    assert isinstance(lost, m.Granted)
+    ticket, waits = 0, 0
+    while one.reply(b"b", waits) is not None or not ticket:
+        ticket += 1
+        waits = one.send(b"b", m.Lease(ticket))
+    one.tick(6.0)
+    one.ask(b"b", m.Beat())
+    one.tick(5.0)
+    again = one.reply(b"b", waits)
+    assert isinstance(again, m.Granted)
+    assert (again.round, again.a, again.b) == (lost.round, lost.a, lost.b)
+    assert again.lease != lost.lease
+    assert one.events("lost") == ["a"]
+    assert code(one.ask(b"a", m.Beat())) == "unknown-session"
+    assert code(one.hello("a")) == "unknown-session"
+    one.hello("a", incarnation=2)
+    assert code(one.ask(b"a", report(1, lost.lease))) == "lease-lost"
+
+
+def test_a_goodbye_gives_blocks_back(dataset: Dataset) -> None:
+    one = shard(dataset)
+    one.hello("a")
+    one.hello("b")
+    granted = one.ask(b"a", m.Lease(1))
+    assert one.ask(b"a", m.Bye("left")) == m.Farewell()
+    again = one.ask(b"b", m.Lease(1))
+    assert isinstance(granted, m.Granted)
+    assert isinstance(again, m.Granted)
+    assert (again.round, again.a, again.b) == (granted.round, granted.a, granted.b)
+
+
+IMPOSSIBLE = {
+    "negative entries": m.Report(1, -1, -5, 1.0, 1.0, 1.0, 1.0, 0),
+    "more than there are": m.Report(1, -1, 1 << 62, 1.0, 1.0, 1.0, 1.0, 0),
+    "negative loss": m.Report(1, -1, 5, -1.0, 1.0, 1.0, 1.0, 0),
+    "endless loss": m.Report(1, -1, 5, 1e308, 1.0, 1.0, 1.0, 0),
+    "negative seconds": m.Report(1, -1, 5, 1.0, 1.0, 1.0, -1e9, 0),
+    "negative bytes": m.Report(1, -1, 5, 1.0, 1.0, 1.0, 1.0, -1),
+}
+
+
+@pytest.mark.parametrize("impossible", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+def test_figures_that_nobody_can_have_measured_are_not_counted(dataset: Dataset, impossible: m.Report) -> None:
+    one = shard(dataset, **MINIBATCH)
+    one.hello()
+    assert code(one.ask(b"w0", impossible)) == "bad-request"
+    assert statistics(one)["entries"] == 0
+    assert one.core.finishing is None
+
+
+def test_reports_go_to_shard_0_and_name_a_lease_where_there_are_leases(dataset: Dataset) -> None:
+    """A report without one ended the run at once."""
+    for one in (shard(dataset), shard(dataset, number=1, shards=2), shard(dataset, number=1, shards=2, **MINIBATCH)):
+        one.hello()
+        assert code(one.ask(b"w0", report(1, -1, dataset.total_entries))) in ("bad-request", "lease-lost")
+        assert one.core.finishing is None
+
+
+# ---- the end
+
+
+@pytest.mark.parametrize("options", [MINIBATCH, ASYNC])
+def test_the_end_answers_everybody_who_waits(dataset: Dataset, options: dict[str, Any]) -> None:
+    one = shard(dataset, **options)
+    one.hello()
+    assert one.ask(b"anyone", m.Finish("asked")) == m.Finishing(1)
+    assert one.core.finishing == "asked"
+    assert one.ask(b"w0", m.Beat()) == m.Alive(True)
+    assert one.ask(b"w0", m.Lease(1)) == m.Done("asked")
+    assert code(one.ask(b"w0", pull(0, 2))) == "finishing"
+    assert one.ask(b"w0", add(one, 1)) == applied(1, 1)
+    assert one.core.sessions.workers
+    one.ask(b"w0", m.Bye("asked"))
+    assert not one.core.sessions.workers
+    assert one.core.final().label == "final"
+
+
+def test_a_failure_ends_the_run_at_once_and_frees_who_waits(dataset: Dataset) -> None:
+    one = shard(dataset)
+    one.hello("a")
+    one.hello("b")
+    waits = one.send(b"b", pull(0, 8, 3))
+    one.ask(b"a", m.Finish("failed: the loss became nan"))
+    assert code(one.reply(b"b", waits)) == "finishing"
+    assert one.core.finishing == "failed: the loss became nan"
+
+
+def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset: Dataset) -> None:
+    """What is reported comes after that, and is still counted: every entry in the table, and no other."""
+    size = -(-dataset.total_entries // 3)
+    one = shard(dataset, epochs=1, batch_size=size, **MINIBATCH)
+    one.hello()
+    for sequence in (1, 2, 3):
+        assert one.core.finishing is None
+        request = push("gradient", np.zeros((1, one.core.table.parameters)), rows=[3], sequence=sequence)
+        assert one.ask(b"w0", request) == applied(sequence, sequence)
+    assert one.core.finishing == "complete"
+    assert code(one.ask(b"w0", pull(rows=[3]))) == "finishing"
+    assert one.ask(b"w0", report(1, -1, 3 * size)) == m.Noted(True, 1, 3 * size)
+
+
+@pytest.mark.parametrize("by", ["push", "pull"])
+def test_rows_before_a_round_go_when_a_worker_tells_that_it_is_over(dataset: Dataset, by: str) -> None:
+    """Only shard 0 hears reports; a worker that keeps its rows pulls none, so that its pushes have to tell."""
+    one = shard(dataset, number=1, shards=2, epochs=4)
+    one.hello("w0", worker=0)
+    table, undo = one.core.table, one.core.exchange.undo
+    bounds = np.unique(np.clip(dataset.layout.bounds, table.first, table.last)).tolist()
+    most = sequence = 0
+    for round in range(8):
+        if by == "pull":
+            one.ask(b"w0", pull(table.first, table.first + 1, floor=round))
+        for first, last in pairwise(bounds):
+            sequence += 1
+            values, floor = np.ones((last - first, table.values.shape[1])), round if by == "push" else 0
+            told = push("assign", values, first, last, sequence=sequence, version=round, floor=floor)
+            assert isinstance(one.ask(b"w0", told), m.Applied)
+        most = max(most, len(undo))
+    assert most == len(bounds) - 1 > 1
+
+
+def test_who_only_looks_is_not_believed_that_a_round_is_over(dataset: Dataset) -> None:
+    one = shard(dataset, epochs=4)
+    one.hello("w0")
+    one.hello("eve", peer=b"eve", role="observer")
+    assert isinstance(one.ask(b"w0", assign(one, 1, 0, 0, 1.0)), m.Applied)
+    one.ask(b"eve", pull(0, 1, floor=3))
+    assert len(one.core.exchange.undo) == 1

@@ -1,0 +1,291 @@
+"""A shard of a dense model without sockets: who brings the first values, what is refused, when it is over."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shards import Shard, applied, code, pull, push
+
+from glovewire.common.errors import NotReady
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.tensor_layout import ROW, Spec, narrowed
+from glovewire.common.protocol import messages as m
+from glovewire.server import dense
+from glovewire.server.checkpoints.generations import Life
+from glovewire.server.config import ServerConfig
+
+MODEL = {"w": np.arange(600, dtype=np.float32), "b": np.ones(3, np.float32), "n": np.array(7)}
+SPEC = Spec.of(MODEL)  # rows: w 0-2, b 3, n 4
+OTHER = Spec.of({"w": np.zeros(5, np.float32)})
+
+
+def tensor_shard(number: int = 0, shards: int = 1, **options: Any) -> Shard:
+    training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 1.0, **options})
+    config = ServerConfig(None, Path("run"), training, shard=number, shards=shards, checkpoint_every=2)
+    return Shard(dense.build(config, Life(0, "run", shards), 0.0), NOBODY)
+
+
+class Nobody:
+    """No dataset: its checksum is empty."""
+
+    checksum = ""
+
+
+NOBODY: Any = Nobody()
+
+
+def tensors_push(operation: str, first: int, last: int, value: float | np.ndarray = 1.0, **fields: Any) -> m.Push:
+    values = np.full((last - first, ROW), value) if np.isscalar(value) else value
+    return push(operation, values, first, last, table="tensors", **fields)
+
+
+def half(operation: str, first: int, last: int, value: float = 1.0, width: int = ROW) -> m.Push:
+    """A push in bfloat16."""
+    whole = tensors_push(
+        operation, first, last, np.full((last - first, width), value, np.float32), sequence=2, rate=2.0
+    )
+    return dataclasses.replace(whole, values=narrowed(whole.values))
+
+
+def create(spec: Spec | None = SPEC) -> m.Create:
+    return m.Create(None if spec is None else spec.to_json())
+
+
+def filled(**options: Any) -> Shard:
+    """A shard to which `a` has brought zeros."""
+    one = tensor_shard(**options)
+    one.hello("a")
+    assert fill_of(one.ask(b"a", create())) is True
+    one.ask(b"a", tensors_push("assign", 0, 5, 0.0, sequence=1))
+    return one
+
+
+def fill_of(reply: m.Message | None) -> bool | None:
+    return reply.fill if isinstance(reply, m.Created) else None
+
+
+def test_the_first_brings_the_values_and_the_others_wait_for_them() -> None:
+    one = tensor_shard()
+    for name in "abe":
+        one.hello(name, role="observer" if name == "e" else "worker")
+    assert fill_of(one.ask(b"e", create())) is None
+    assert fill_of(one.ask(b"a", create())) is True
+    waiting = one.send(b"b", create())
+    assert code(one.ask(b"b", pull(0, 5, table="tensors"))) == "not-ready"
+    one.ask(b"a", tensors_push("assign", 0, 3, sequence=1))
+    assert one.reply(b"b", waiting) is None
+    one.ask(b"a", tensors_push("assign", 3, 5, sequence=2))
+    assert fill_of(one.reply(b"b", waiting)) is False
+    rows = one.ask(b"b", pull(0, 5, table="tensors"))
+    assert isinstance(rows, m.Rows)
+    assert (rows.values == 1.0).all()
+    assert code(one.ask(b"b", create(OTHER))) == "model-mismatch"
+
+
+def test_when_the_one_who_brings_them_is_lost_the_next_brings_all() -> None:
+    one = tensor_shard()
+    for name in "abc":
+        one.hello(name)
+    assert fill_of(one.ask(b"a", create(OTHER))) is True
+    assert code(one.ask(b"b", create())) == "model-mismatch"
+    assert fill_of(one.ask(b"a", create())) is True  # it may change its mind
+    one.ask(b"a", tensors_push("assign", 0, 4, 5.0, sequence=1))
+    b, c = one.send(b"b", create()), one.send(b"c", create())
+    one.ask(b"a", m.Bye("left", 1))
+    assert fill_of(one.reply(b"b", b)) is True
+    assert one.reply(b"c", c) is None
+    one.ask(b"b", tensors_push("assign", 4, 5, 2.0, sequence=1))
+    assert one.reply(b"c", c) is None  # rows of the one who was lost do not count
+    one.ask(b"b", tensors_push("assign", 0, 4, 2.0, sequence=2))
+    assert fill_of(one.reply(b"c", c)) is False
+    assert (one.core.table.values == 2.0).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        tensors_push("gradient", 0, 5, sequence=2),  # covers what is not trained
+        tensors_push("assign", 0, 5, sequence=2),  # covers what is trained
+        tensors_push("add", 0, 4, sequence=2),
+        push("gradient", np.ones((2, ROW)), table="tensors", rows=[0, 1], sequence=2),
+        push("gradient", np.ones((4, ROW - 1)), 0, 4, table="tensors", sequence=2),
+        tensors_push("gradient", 0, 6, sequence=2),
+        push("gradient", np.ones((4, ROW)), 0, 4, sequence=2),  # of another table
+        half("assign", 4, 5),
+        half("gradient", 0, 3, width=ROW - 1),
+    ],
+)
+def test_what_a_push_may_not_do(wrong: m.Push) -> None:
+    one = filled()
+    assert code(one.ask(b"a", wrong)) == "bad-request"
+    assert not one.core.table.values.any()
+
+
+def test_gradients_step_and_values_of_fixed_tensors_are_no_update() -> None:
+    one = filled()
+    assert one.ask(b"a", tensors_push("gradient", 0, 4, 0.5, sequence=2, rate=2.0)) == applied(2, 1, False)
+    assert one.ask(b"a", tensors_push("assign", 4, 5, 9.0, sequence=3)) == applied(3, 1, False)
+    np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 9])
+    assert code(one.ask(b"a", tensors_push("gradient", 0, 4, np.nan, sequence=4))) == "not-finite"
+
+
+def test_a_gradient_may_come_in_half_the_bytes() -> None:
+    one = filled()
+    assert one.ask(b"a", half("gradient", 0, 4, 0.5)) == applied(2, 1, False)
+    np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 0])
+    assert code(one.ask(b"a", dataclasses.replace(half("gradient", 0, 4, np.inf), sequence=3))) == "not-finite"
+
+
+def test_a_pull_waits_for_the_updates_that_it_names() -> None:
+    one = filled()
+    one.hello("eye", role="observer")
+    waiting = one.send(b"eye", pull(0, 4, 2, table="tensors"))
+    one.ask(b"a", tensors_push("gradient", 0, 4, sequence=2, rate=1.0))
+    assert one.reply(b"eye", waiting) is None
+    one.ask(b"a", tensors_push("gradient", 0, 4, sequence=3, rate=1.0))
+    rows = one.reply(b"eye", waiting)
+    assert isinstance(rows, m.Rows)
+    assert (rows.version, float(rows.values[0, 0])) == (2, -2.0)
+
+
+def test_the_run_is_over_after_its_steps_and_checkpoints_come_on_the_way() -> None:
+    one = filled(steps=4)
+    for sequence in range(2, 6):
+        assert one.core.finishing is None
+        one.ask(b"a", tensors_push("gradient", 0, 4, sequence=sequence))
+    assert one.core.finishing == "complete"
+    assert [snapshot.label for snapshot in one.core.cuts.take()] == ["update-00000002", "update-00000004"]
+    assert code(one.ask(b"a", pull(0, 4, table="tensors"))) == "finishing"
+
+
+def test_without_values_there_is_nothing_to_save() -> None:
+    """A checkpoint without tensors would be the newest, and nothing could begin with it."""
+    one = tensor_shard()
+    one.hello("a")
+    for _ in range(2):
+        assert code(one.ask(b"eye", m.Checkpoint(1))) == "not-ready"
+        with pytest.raises(NotReady):
+            one.core.final()
+        one.ask(b"a", create())
+    assert one.core.cuts.take() == []
+    one.ask(b"a", tensors_push("assign", 0, 5, 0.0, sequence=1))
+    assert one.ask(b"eye", m.Checkpoint(1)) is None  # until it is written
+    assert [snapshot.facts["tensors"] for snapshot in one.core.cuts.take()] == [SPEC.text]
+
+
+def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
+    one = filled()
+    said = m.Report(1, -1, 10, -15.0, 0.0, 1.0, 0.1, 100)
+    assert one.ask(b"a", said) == m.Noted(False, 0, 10)
+    assert one.core.progress.losses.epoch_means(0)[0] == -1.5
+    for wrong in ({"loss": -1e31}, {"loss": 1e31}, {"norm": -1.0}, {"bias_only_loss": -1.0}):
+        assert code(one.ask(b"a", dataclasses.replace(said, sequence=2, **wrong))) == "bad-request"
+
+
+@pytest.mark.parametrize("consistency", ["async", "sync", "ssp:0", "softsync:1"])
+@pytest.mark.parametrize("staleness", ["none", "inverse", "gap", "dc:0.1"])
+def test_a_shard_without_trained_rows_counts_steps_of_no_rows(consistency: str, staleness: str) -> None:
+    """As its sister does that has rows: they have to agree on updates, checkpoints and whose turn it is."""
+    spec = Spec.of({"w": np.ones(3, np.float32), "n": np.zeros(1200, np.int16)})  # rows: w 0, n 1-5
+    one = tensor_shard(1, 2, consistency=consistency, staleness=staleness, clock="table", optimizer="adam")
+    for worker, name in enumerate("ab"):
+        one.hello(name, worker=worker)
+    one.ask(b"a", create(spec))
+    assert (one.core.table.first, one.core.table.last) == (3, 6)
+    one.ask(b"a", tensors_push("assign", 3, 6, 7.0, sequence=1))
+    for version in range(2):
+        for name, sequence in (("a", 2 + version), ("b", 1 + version)):
+            one.ask(name.encode(), pull(3, 3, table="tensors"))
+            none = tensors_push("gradient", 3, 3, sequence=sequence, version=version, then_pull=True)
+            one.send(name.encode(), none)
+    in_one = 1 if consistency in ("async", "ssp:0") else 2
+    assert (one.core.consistency.version(3), one.core.consistency.gradients) == (4 // in_one, 4)
+    assert len(one.core.cuts.take()) == 2 // in_one
+    assert (one.core.table.values[:, :ROW] == 7.0).all()
+    assert one.core.exchange.heat.hottest() == {}
+    for wrong in ((0, 0), (7, 7), (3, 4)):
+        assert code(one.ask(b"a", tensors_push("gradient", *wrong, sequence=4, version=2))) == "bad-request"
+
+
+def test_shards_own_ranges_of_all_rows_also_none() -> None:
+    owned = []
+    for number in range(7):
+        one = tensor_shard(number, 7)
+        one.hello("a")
+        assert one.ask(b"a", create()) is not None
+        owned.append((one.core.table.first, one.core.table.last))
+    assert owned == [(0, 0), (0, 1), (1, 2), (2, 2), (2, 3), (3, 4), (4, 5)]
+
+
+def test_a_model_whose_gradient_fits_in_no_message_asks_for_shards() -> None:
+    one = tensor_shard()
+    one.hello("a")
+    big = Spec.from_json(b'[["w", [20000000], "<f4", true]]')
+    reply = one.ask(b"a", create(big))
+    assert isinstance(reply, m.Refused)
+    assert "needs 2 shards" in reply.text
+    assert one.core.tensors is not None
+    with pytest.raises(NotReady):
+        one.core.tensors.require_complete()
+
+
+def test_a_server_of_word_vectors_takes_no_tensors(tmp_path: Path) -> None:
+    from shards import in_memory, shard
+
+    one = shard(in_memory(tmp_path / "d"))
+    one.hello("a")
+    assert code(one.ask(b"a", create())) == "bad-request"
+    halves = dataclasses.replace(push("gradient", np.ones((1, 1)), 0, 1), values=np.ones((1, 1), np.uint16))
+    assert code(one.ask(b"a", halves)) == "bad-request"
+
+
+def test_a_push_may_ask_for_the_rows_after_it() -> None:
+    """In step: who comes first hears after a while that its gradient is in, and gets the rows with the other."""
+    one = filled(consistency="sync")
+    one.hello("b")
+    gradients = {
+        name: tensors_push("gradient", 0, 4, value, sequence=sequence, version=0, rate=1.0, then_pull=True)
+        for name, sequence, value in (("a", 2, 1.0), ("b", 1, 3.0))
+    }
+    first = one.send(b"a", gradients["a"])
+    assert (b"a", first) not in one.inbox
+    one.tick(0.005)
+    assert [type(reply) for reply in one.inbox[b"a", first]] == [m.Applied]
+    last = one.send(b"b", gradients["b"])
+    assert [type(reply) for reply in one.inbox[b"b", last]] == [m.Rows]
+    for name, number in (("a", first), ("b", last)):
+        rows = one.reply(name.encode(), number)
+        assert isinstance(rows, m.Rows)
+        assert rows.version == 1
+        assert (rows.values == -2).all()
+    again = one.ask(b"b", gradients["b"], last)
+    assert isinstance(again, m.Rows)
+    assert again.version == 1
+    assert one.core.tally.summary()["repeated"] == 1
+
+
+def test_a_gradient_that_is_too_late_or_refused_hears_that_whatever_rows_it_asks_for() -> None:
+    one = filled(consistency="sync", backup=1)
+    one.hello("b")
+    one.ask(b"a", tensors_push("gradient", 0, 4, sequence=2, version=0))
+    late = one.send(b"b", tensors_push("gradient", 0, 4, sequence=1, version=0, then_pull=True))
+    said, rows = one.inbox[b"b", late]
+    assert isinstance(said, m.Applied)
+    assert said.late
+    assert isinstance(rows, m.Rows)
+    assert one.core.tally.summary() == {"sent": 3, "heard": 3, "applied": 2, "repeated": 0, "refused": 1}
+    wrong = tensors_push("gradient", 0, 4, np.nan, sequence=2, version=1, then_pull=True)
+    assert [code(reply) for reply in one.inbox[b"b", one.send(b"b", wrong)]] == ["not-finite"]
+    assert one.core.tally.summary()["refused"] == 2
+
+
+def test_the_push_that_completes_a_run_is_in_though_its_rows_are_refused() -> None:
+    one = filled(steps=1)
+    last = tensors_push("gradient", 0, 4, 1.0, sequence=2, rate=1.0, then_pull=True)
+    assert code(one.ask(b"a", last)) == "finishing"
+    assert one.core.progress.complete
+    assert one.core.tally.summary()["refused"] == 0

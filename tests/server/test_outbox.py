@@ -1,0 +1,92 @@
+"""Who may get more rows now: nobody to whom too much is on its way; who never reads does not hold up others."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from processes import until
+from shards import ASYNC, in_memory, pull, served, shard
+
+from glovewire.common.protocol import messages as m
+from glovewire.common.protocol import wire
+from glovewire.common.transport import sockets
+from glovewire.common.transport.client import Conversation
+from glovewire.server import limits as outbox
+from glovewire.server.daemon import Daemon
+from glovewire.server.limits import Outbox
+
+BIG = outbox.PER_PEER_BYTES
+
+
+class Frame:
+    """On its way until somebody says that it has left."""
+
+    done = False
+
+
+def sent(box: Outbox, peer: bytes, nbytes: int, now: float = 0.0) -> Frame:
+    frame = Frame()
+    box.sent(peer, [(frame, nbytes)], now)
+    return frame
+
+
+def test_who_has_much_on_its_way_waits_until_it_has_left() -> None:
+    box = Outbox()
+    assert box.has_room(b"a", 0.0)
+    frame = sent(box, b"a", BIG)
+    assert not box.has_room(b"a", 0.0)
+    assert box.has_room(b"b", 0.0)
+    for number in (1, 2, 1):
+        box.put_off(b"a", number, pull())
+    assert box.waits
+    assert box.ready(0.0) == []
+    frame.done = True
+    assert [number for _, number, _ in box.ready(0.0)] == [1]
+    assert [number for _, number, _ in box.ready(0.0)] == [2]
+    assert not box.waits
+
+
+def test_all_together_are_bounded_but_those_who_never_read_do_not_count() -> None:
+    box = Outbox()
+    for n in range(outbox.IN_ALL_BYTES // BIG):
+        sent(box, b"%d" % n, BIG)
+    assert not box.has_room(b"new", 0.5)
+    assert box.has_room(b"new", 0.5 + outbox.STUCK_S)
+    assert not box.has_room(b"0", 0.5 + outbox.STUCK_S)
+    assert not box.is_full(b"0")
+    sent(box, b"0", 4 * BIG)
+    assert box.is_full(b"0")
+
+
+def test_pulls_that_are_put_off_are_bounded() -> None:
+    box = Outbox()
+    sent(box, b"a", BIG)
+    for number in range(10 * outbox.MOST_PUT_OFF):
+        box.put_off(b"a", number, pull())
+    assert len(box._ways[b"a"].put_off) == outbox.MOST_PUT_OFF
+
+
+def test_a_worker_that_never_reads_gets_no_more_and_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for a hundred times as much as may be on its way to it; another worker is served as ever."""
+    monkeypatch.setattr(outbox, "PER_PEER_BYTES", 1 << 20)
+    dataset = in_memory(tmp_path / "d", size=400)
+    (tmp_path / "run").mkdir()
+    one = shard(dataset, out=tmp_path / "run", now=time.monotonic(), dim=496, **ASYNC)
+    daemon = Daemon(one.core, tmp_path / "run", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+    everything = pull(0, 400)
+    with served(daemon), sockets.Context() as context, Conversation([daemon.address], "w", dataset.checksum) as client:
+        deaf = context.dealer(daemon.address)
+        for number, message in enumerate([m.Hello("worker", "deaf", 1, dataset.checksum), *[everything] * 200], 1):
+            sockets.send(deaf, [b"", *wire.encode(number, message)])
+        client.connect()
+        until(lambda: daemon._outbox.waits, "somebody is waited for")
+        for _ in range(20):
+            assert isinstance(client.ask(0, everything), m.Rows)
+        way = max(daemon._outbox._ways.values(), key=lambda way: way.nbytes)
+        assert way.nbytes < 4 << 20
+        assert one.core.counters["pulls"] < 120
+        client.ask(0, m.Bye(""))

@@ -1,0 +1,219 @@
+"""Who may speak: sessions by name and peer, resumed, replaced, forgotten; what waits, and how much may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from glovewire.common.errors import BadRequest, LimitExceeded, UnknownSession, UsageError
+from glovewire.common.protocol import messages as m
+from glovewire.server import sessions
+from glovewire.server.config import Identity
+from glovewire.server.core import waiting as parking
+from glovewire.server.core.waiting import Parked, Parking
+from glovewire.server.sessions import Session, Sessions
+
+
+def hello(name: str = "w0", incarnation: int = 1, role: str = "worker", worker: int = -1) -> m.Hello:
+    return m.Hello(role, name, incarnation, "", worker)
+
+
+def test_a_session_is_found_by_its_peer_and_marked_as_heard() -> None:
+    all_ = Sessions()
+    session, replaced = all_.open(hello(), b"p", 1.0)
+    assert replaced is None
+    assert all_.of(b"p", 5.0) is session
+    assert session.seen == 5.0
+    assert all_.workers == [session]
+    with pytest.raises(UnknownSession):
+        all_.of(b"q", 5.0)
+
+
+def test_who_never_came_is_missed_once_anybody_has_come() -> None:
+    """A run that was complete when it was taken up again has nobody to wait for."""
+    all_ = Sessions(expected=3)
+    assert all_.absent == 0
+    for name, absent in (("w0", 2), ("w0", 2), ("w1", 1), ("w2", 0), ("w3", 0)):
+        all_.note(hello(name))
+        assert all_.absent == absent
+    all_.note(hello("eye", role="observer"))
+    assert all_.absent == 0
+
+
+def test_only_shard_0_waits_for_workers_that_have_not_come() -> None:
+    for shard, awaited in ((0, 4), (1, 0)):
+        assert Identity("run", shard, 2, "", 30.0, workers=4).awaited == awaited
+
+
+def test_the_same_incarnation_resumes_from_another_address() -> None:
+    """A TCP connection that was cut: the sequences of what was applied must not be lost."""
+    all_ = Sessions()
+    session, _ = all_.open(hello(), b"p", 1.0)
+    session.pushed = 7
+    again, replaced = all_.open(hello(), b"q", 2.0)
+    assert again is session
+    assert replaced is None
+    assert again.pushed == 7
+    assert all_.of(b"q", 3.0) is session
+    with pytest.raises(UnknownSession):
+        all_.of(b"p", 3.0)
+
+
+def test_another_incarnation_takes_the_name_and_the_old_one_does_not_get_it_back() -> None:
+    """Two processes of one name would otherwise throw each other out for ever."""
+    all_ = Sessions()
+    old, _ = all_.open(hello(incarnation=1), b"p", 1.0)
+    new, replaced = all_.open(hello(incarnation=2), b"q", 2.0)
+    assert replaced is old
+    assert new is not old
+    assert new.pushed == 0
+    assert new.index != old.index
+    with pytest.raises(BadRequest, match="another process took the name 'w0'"):
+        all_.open(hello(incarnation=1), b"p", 3.0)
+    assert all_.of(b"q", 3.0) is new
+
+
+def test_a_shard_that_is_not_the_first_takes_numbers_from_shard_0_only() -> None:
+    """A stranger who says hello to the shards in the wrong order got a number of its own, and left with a worker's."""
+    all_ = Sessions(shard=1, shards=2)
+    one, _ = all_.open(hello("a", worker=7), b"a", 1.0)
+    for name in ("a", "stray"):
+        with pytest.raises(UsageError, match="give every shard's address once, in order; the first is shard 1/2"):
+            all_.open(hello(name, incarnation=2), b"s", 2.0)
+    with pytest.raises(BadRequest, match="'a' has the number 7"):
+        all_.open(hello("b", worker=7), b"b", 2.0)
+    assert all_.workers == [one]
+    assert all_.of(b"a", 3.0) is one
+    again, replaced = all_.open(hello("a", incarnation=3, worker=7), b"c", 4.0)
+    assert (again.index, replaced) == (7, one)
+    assert all_.open(hello("eye", role="observer", worker=7), b"e", 4.0)[0].index == -1
+
+
+def test_shard_0_gives_numbers_and_takes_none() -> None:
+    all_ = Sessions()
+    assert [all_.open(hello(name, worker=5), name.encode(), 1.0)[0].index for name in "ab"] == [0, 1]
+
+
+def test_numbers_of_workers_are_never_given_twice() -> None:
+    """They choose the random stream."""
+    all_ = Sessions()
+    seen = []
+    for n in range(5):
+        session, _ = all_.open(hello(f"w{n % 2}", incarnation=n), b"p%d" % n, 0.0)
+        seen.append(session.index)
+        if n % 2:
+            all_.close(session)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", "a\x1b[0m", "a\0", "all"])
+def test_a_name_that_would_spoil_the_stream_is_refused(name: str) -> None:
+    with pytest.raises(BadRequest):
+        Sessions().open(hello(name), b"p", 0.0)
+
+
+@pytest.mark.parametrize("role", ["", "admin", "Worker"])
+def test_there_are_two_roles(role: str) -> None:
+    with pytest.raises(BadRequest, match="role must be worker or observer"):
+        Sessions().open(hello(role=role), b"p", 0.0)
+
+
+def test_observers_do_not_train() -> None:
+    all_ = Sessions()
+    all_.open(hello("eye", role="observer"), b"o", 0.0)
+    all_.open(hello(), b"w", 0.0)
+    assert [session.name for session in all_.workers] == ["w0"]
+    assert all_.worker(b"w", 0.0).name == "w0"
+    with pytest.raises(BadRequest, match="observers may only look"):
+        all_.worker(b"o", 0.0)
+
+
+def test_there_is_room_for_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 3)
+    all_ = Sessions()
+    for n in range(3):
+        all_.open(hello(f"w{n}"), b"%d" % n, 0.0)
+    with pytest.raises(LimitExceeded, match="3 sessions"):
+        all_.open(hello("w3"), b"3", 0.0)
+    all_.open(hello("w1", incarnation=9), b"4", 0.0)
+
+
+def watch(all_: Sessions, since: float, until: float, lease_s: float = 10.0) -> tuple[list[str], list[str]]:
+    """Look every half second; who became late, who was lost."""
+    late, lost = [], []
+    for step in range(int((until - since) * 2) + 1):
+        found = all_.watch(since + step / 2, lease_s)
+        late += [session.name for session in found[0]]
+        lost += [session.name for session in found[1] if session.name not in lost]
+    return late, lost
+
+
+def test_the_silent_are_late_first_and_lost_later() -> None:
+    all_ = Sessions()
+    for n in range(3):
+        all_.open(hello(f"w{n}"), b"%d" % n, float(n))
+    assert watch(all_, 0.0, 2.5) == ([], [])
+    assert watch(all_, 2.5, 4.5) == (["w0", "w1"], [])
+    all_.of(b"0", 4.5)
+    assert all_.by_name["w0"].state == "training"
+    assert watch(all_, 4.5, 11.5) == (["w2", "w0"], ["w1"])
+
+
+def test_a_server_that_did_not_look_blames_nobody() -> None:
+    """It was stopped, or busy, for 100 s; what the workers said meanwhile lies unread in its socket."""
+    all_ = Sessions()
+    all_.open(hello("w0"), b"0", 0.0)
+    assert watch(all_, 0.0, 1.0) == ([], [])
+    assert watch(all_, 101.0, 102.0) == ([], [])
+    assert watch(all_, 102.0, 109.0) == (["w0"], [])
+    assert watch(all_, 109.0, 111.0) == ([], ["w0"])
+
+
+def test_a_session_that_ended_does_not_come_back() -> None:
+    """What it had leased belongs to others: its process must begin a new one."""
+    all_ = Sessions()
+    session, _ = all_.open(hello("w0"), b"0", 0.0)
+    all_.close(session)
+    with pytest.raises(UnknownSession, match="is over"):
+        all_.open(hello("w0"), b"1", 1.0)
+    all_.open(hello("w0", incarnation=2), b"1", 1.0)
+    assert [one.incarnation for one in all_.workers] == [2]
+
+
+def test_ended_sessions_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_ENDED", 5)
+    all_ = Sessions()
+    for n in range(50):
+        all_.close(all_.open(hello("w0", incarnation=n), b"0", 0.0)[0])
+    assert len(all_._ended) == 5
+
+
+def parked(number: int = 1, session: Any = None, peer: bytes = b"p") -> Parked:
+    return Parked(peer, number, session or Session("w", 1, "worker", 0, peer, 0.0, 0.0), m.Lease(number))
+
+
+def test_a_repeat_waits_once_and_answers_come_in_the_order_of_arrival() -> None:
+    lot, session = Parking(), Session("w", 1, "worker", 0, b"p", 0.0, 0.0)
+    for number in (3, 1, 3, 2, 1):
+        lot.add(parked(number, session))
+    assert len(lot) == 3
+    answered = [one.number for one, _ in lot.retry(lambda one: m.Done("") if one.number != 1 else None)]
+    assert answered == [3, 2]
+    assert len(lot) == 1
+    assert list(lot.retry(lambda _: None)) == []
+    assert len(lot) == 1
+
+
+def test_nobody_fills_the_parking_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "MAX_PARKED", 10)
+    monkeypatch.setattr(parking, "MAX_PARKED_PER_SESSION", 4)
+    lot, greedy = Parking(), Session("greedy", 1, "worker", 0, b"g", 0.0, 0.0)
+    for number in range(4):
+        lot.add(parked(number, greedy, b"g"))
+    with pytest.raises(LimitExceeded, match="of yours"):
+        lot.add(parked(4, greedy, b"g"))
+    for number in range(6):
+        lot.add(parked(number))
+    with pytest.raises(LimitExceeded, match="at this server"):
+        lot.add(parked(6))

@@ -1,0 +1,114 @@
+"""A run of docker-compose.yml with the real engine: started, asked, hurt and taken down; waits have deadlines.
+
+Works with Compose v2 (`docker compose`) and with docker-compose 1.29.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from processes import free_port, until
+
+ROOT = Path(__file__).parents[2]
+START_S = 120.0
+ENDS_S = 240.0  # a run of eight containers may share two cores with another test
+
+
+def run(*words: str, environment: dict[str, str] | None = None, seconds: float = 60.0) -> str:
+    """What a command of the engine prints; fails with all that it said."""
+    done = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=seconds,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{' '.join(words)} [{done.returncode}]\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@cache
+def engine() -> list[str]:
+    """The words that begin a Compose command; empty without a running engine or without Compose."""
+    for words in (["docker", "compose"], ["docker-compose"]):
+        try:
+            run(*words, "version", seconds=20)
+            run("docker", "info", seconds=20)
+        except (OSError, AssertionError, subprocess.TimeoutExpired):
+            continue
+        return words
+    return []
+
+
+@dataclass
+class Composed:
+    """One project; as a context manager it removes containers, network and volumes at its end."""
+
+    project: str
+    settings: dict[str, str]
+    port: int = field(default_factory=free_port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.compose("down", "--volumes", "--timeout", "1")
+
+    def compose(self, *words: str, seconds: float = START_S) -> str:
+        environment = {**self.settings, "COMPOSE_PROJECT_NAME": self.project, "PORT": str(self.port)}
+        return run(*engine(), *words, environment=environment, seconds=seconds)
+
+    def containers(self) -> dict[str, dict[str, Any]]:
+        """What the engine says of every container, by service and number: `worker-2`, `server-0-1`."""
+        ids = run("docker", "ps", "--all", "--quiet", "--filter", f"label=com.docker.compose.project={self.project}")
+        found = json.loads(run("docker", "inspect", *ids.split())) if ids.split() else []
+        labels = [each["Config"]["Labels"] for each in found]
+        names = [
+            f"{each['com.docker.compose.service']}-{each['com.docker.compose.container-number']}" for each in labels
+        ]
+        return dict(zip(names, found, strict=True))
+
+    def healthy(self, name: str, restarts: int = 0) -> bool:
+        """Whether a container runs, says that it is well and has been started again so many times."""
+        one = self.containers()[name]
+        state = one["State"]
+        return one["RestartCount"] == restarts and state["Running"] and state["Health"]["Status"] == "healthy"
+
+    def kill(self, name: str) -> None:
+        """Kill the first process of a container from outside, as a machine's lack of memory would."""
+        os.kill(int(self.containers()[name]["State"]["Pid"]), signal.SIGKILL)
+
+    def inside(self, name: str, *words: str) -> str:
+        """What a command prints in a container."""
+        return run("docker", "exec", self.containers()[name]["Id"], *words)
+
+    def epoch(self) -> int:
+        """Epochs done, as shard 0 says; -1 when it does not."""
+        try:
+            said = self.inside("server-0-1", "glovewire", "stats", "tcp://127.0.0.1:5555", "--json")
+        except AssertionError:
+            return -1
+        return int(json.loads(said.splitlines()[-1])["shards"][0]["epoch"])
+
+    def network(self, action: str, name: str) -> None:
+        """`disconnect` a container from the network of the run, or `connect` it again."""
+        run("docker", "network", action, f"{self.project}_glovewire", self.containers()[name]["Id"])
+
+    def ends(self, seconds: float = ENDS_S) -> dict[str, int]:
+        """Wait until no container runs; their exit codes."""
+
+        def codes() -> dict[str, int] | None:
+            states = {name: one["State"] for name, one in self.containers().items()}
+            over = all(state["Status"] == "exited" for state in states.values())
+            return {name: state["ExitCode"] for name, state in states.items()} if over else None
+
+        found: dict[str, int] = until(codes, lambda: f"every container of {self.project} ends\n{self.story()}", seconds)
+        return found
+
+    def story(self) -> str:
+        """The last lines that everybody logged."""
+        return self.compose("logs", "--tail", "20")

@@ -1,0 +1,87 @@
+"""A server that does what a test says: a ROUTER in a thread that answers each request with what a script returns."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import zmq
+
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol import messages as m
+from glovewire.common.protocol import wire
+from glovewire.common.transport import sockets
+
+Script = Callable[["Heard"], m.Message | None]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One request as it arrived: from whom, its number, and how many times this number was heard before."""
+
+    peer: bytes
+    number: int
+    message: m.Message
+    before: int
+
+
+@dataclass
+class FakeServer:
+    """`heard` is everything that arrived; `script` returns a reply or None for silence."""
+
+    address: str
+    script: Script
+    heard: list[Heard] = field(default_factory=list)
+
+    def messages(self, kind: type[m.Message]) -> list[Heard]:
+        """What arrived of a kind."""
+        return [one for one in self.heard if isinstance(one.message, kind)]
+
+
+def welcome(shard: int = 0, shards: int = 1, **options: object) -> m.Welcome:
+    """A welcome with default options, or with others."""
+    found = {**TrainingOptions(dim=4).as_message(), **options}
+    return m.Welcome("run", shard, shards, 0, 0, 30.0, found)  # type: ignore[arg-type]
+
+
+def polite(heard: Heard) -> m.Message | None:
+    """Answers what keeps a conversation going, and nothing else."""
+    if isinstance(heard.message, m.Hello):
+        return welcome()
+    if isinstance(heard.message, m.Beat):
+        return m.Alive(False)
+    return m.Farewell() if isinstance(heard.message, m.Bye) else None
+
+
+@contextmanager
+def fake_server(script: Script = polite) -> Iterator[FakeServer]:
+    """Run a fake server until the block ends; an error in the script fails the test as a thread's."""
+    stop, context = threading.Event(), sockets.Context()
+    router, address = context.router("tcp://127.0.0.1:0")
+    server = FakeServer(address, script)
+
+    def serve() -> None:
+        while not stop.is_set():
+            if router.poll(5):
+                peer, _, *frames = sockets.receive(router)
+                request = wire.decode(frames)
+                before = sum(one.number == request.number and one.peer == bytes(peer) for one in server.heard)
+                heard = Heard(bytes(peer), request.number, request.message, before)
+                server.heard.append(heard)
+                reply = server.script(heard)
+                if reply is None:
+                    continue
+                with contextlib.suppress(zmq.ZMQError):  # the client has gone meanwhile
+                    sockets.send(router, [heard.peer, b"", *wire.encode(request.number, reply)])
+
+    thread = threading.Thread(target=serve, name="fake server")
+    thread.start()
+    try:
+        yield server
+    finally:
+        stop.set()
+        thread.join(60)
+        context.close()

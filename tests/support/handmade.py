@@ -1,0 +1,71 @@
+"""Artifacts written by hand, so that the packages that read them are tested without those that make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+
+from glovewire.common.storage import dataset as datasets
+from glovewire.common.storage.artifacts import writing
+
+HARD_TO_DRAW = "d\udcff $x^$ y"
+"""A folder whose name is not UTF-8, and would be a formula."""
+
+
+def write_dataset(
+    path: Path,
+    matrix: scipy.sparse.coo_matrix,
+    counts: np.ndarray,
+    words: list[str],
+    *,
+    partitions: int = 3,
+    tile: int = 4,
+    symmetric: bool = True,
+    seed: int = 7,
+) -> datasets.Dataset:
+    """A dataset that holds `matrix` (both triangles, vocabulary order); `facts` are those that readers need."""
+    size = len(words)
+    layout = datasets.Layout(size, partitions, tile, symmetric)
+    permutation = np.random.default_rng(seed).permutation(size).astype(np.int32)
+    row_of = np.argsort(permutation)
+    i, j = row_of[matrix.row], row_of[matrix.col]
+    kept = i <= j if symmetric else np.ones(len(i), bool)
+    i, j, x = i[kept], j[kept], matrix.data[kept]
+    a, b = (np.searchsorted(layout.bounds, side, side="right") - 1 for side in (i, j))
+    entries = np.empty(len(i), datasets.ENTRY)
+    entries["i"], entries["j"], entries["x"] = i - layout.bounds[a], j - layout.bounds[b], x
+    block = np.array([layout.block_index[pair] for pair in zip(a.tolist(), b.tolist(), strict=True)], np.int64)
+    tiles_across = -(-np.diff(layout.bounds) // tile)
+    number = layout.first_tile[block] + entries["i"] // tile * tiles_across[b] + entries["j"] // tile
+    order = np.lexsort((entries["j"], entries["i"], number))
+    starts = np.searchsorted(number[order], np.arange(layout.first_tile[-1] + 1))
+    facts = {
+        "vocabulary": size,
+        "partitions": partitions,
+        "tile": tile,
+        "symmetric": symmetric,
+        "entries": len(matrix.data),
+        "window": 5,
+    }
+    with writing(path, datasets.KIND, datasets.SCHEMA, facts) as scratch:
+        (scratch / datasets.VOCABULARY).write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+        np.save(scratch / datasets.COUNTS, counts.astype(np.int64))
+        np.save(scratch / datasets.PERMUTATION, permutation)
+        np.save(scratch / datasets.ENTRIES, entries[order])
+        np.save(scratch / datasets.TILES, starts.astype(np.int64))
+    return datasets.Dataset.open(path)
+
+
+def random_dataset(path: Path, *, size: int = 25, symmetric: bool = True) -> tuple[datasets.Dataset, np.ndarray]:
+    """A small random dataset and its matrix, dense, in vocabulary order."""
+    random = np.random.default_rng(3)
+    dense = random.integers(1, 900, (size, size)) * (random.random((size, size)) < 0.4) / 60
+    if symmetric:
+        dense = dense + dense.T
+    dense = dense.astype(np.float32)
+    words = sorted({"naïve", "łódź", *(f"w{n:02}" for n in range(size - 2))})
+    counts = random.integers(1, 6, size)
+    opened = write_dataset(path, scipy.sparse.coo_matrix(dense), counts, words, symmetric=symmetric)
+    return opened, dense

@@ -1,0 +1,180 @@
+"""A server shard without sockets, built as `glovewire server` builds it, and workers that are plain functions.
+
+`Shard` hands messages to a core and sorts the replies by the number of their request; `served` runs a daemon in a
+thread of this process and ends it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from handmade import random_dataset
+
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol import messages as m
+from glovewire.common.storage.dataset import Dataset
+from glovewire.server.checkpoints.generations import Life
+from glovewire.server.config import ServerConfig
+from glovewire.server.core.core import Core
+from glovewire.server.daemon import Daemon
+from glovewire.server.limits import EACH_BYTES
+from glovewire.server.service import build
+from glovewire.server.sessions import STALL_S
+
+T = TypeVar("T")
+MINIBATCH: dict[str, Any] = {"schedule": "minibatch", "consistency": "async"}
+ASYNC: dict[str, Any] = {"consistency": "async"}
+
+
+@dataclass
+class Shard:
+    """One core; `now` is its clock, `inbox` what it has sent: (peer, number) -> replies."""
+
+    core: Core
+    dataset: Dataset
+    now: float = 0.0
+    inbox: dict[tuple[bytes, int], list[m.Message]] = field(default_factory=dict)
+    _number: int = 0
+
+    def send(self, peer: bytes, message: m.Message, number: int | None = None) -> int:
+        """Hand a message over; its number."""
+        self._number += 1
+        number = self._number if number is None else number
+        self._sort(self.core.handle(peer, number, message, self.now))
+        return number
+
+    def ask(self, peer: bytes, message: m.Message, number: int | None = None) -> m.Message | None:
+        """The reply to a message, None while it is parked."""
+        return self.reply(peer, self.send(peer, message, number))
+
+    def reply(self, peer: bytes, number: int) -> m.Message | None:
+        """The newest reply to a request."""
+        return self.inbox.get((peer, number), [None])[-1]  # type: ignore[list-item]
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass, while the server looks now and then."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + STALL_S / 2, end)
+            self._sort(self.core.tick(self.now))
+
+    def hello(
+        self,
+        name: str = "w0",
+        *,
+        peer: bytes = b"",
+        incarnation: int = 1,
+        role: str = "worker",
+        worker: int | None = None,
+    ) -> m.Message | None:
+        """Open a session; the peer is the name unless given, `worker` the number from shard 0, by default the next."""
+        checksum = self.dataset.checksum if role == "worker" else ""
+        if worker is None:
+            worker = len(self.core.sessions.workers) if self.core.identity.shard and role == "worker" else -1
+        return self.ask(peer or name.encode(), m.Hello(role, name, incarnation, checksum, worker))
+
+    def events(self, kind: str) -> list[str]:
+        """Subjects of the events of a kind that are due now."""
+        return [s.subject for s in self.core.samples(self.now) if isinstance(s, m.Event) and s.kind == kind]
+
+    def _sort(self, outgoing: list[Any]) -> None:
+        for reply in outgoing:
+            self.inbox.setdefault((reply.peer, reply.number), []).append(reply.message)
+
+
+def shard(
+    dataset: Dataset, *, number: int = 0, shards: int = 1, out: Path = Path("run"), now: float = 0.0, **options: Any
+) -> Shard:
+    """A shard of a small model; `options` are of the training, but for `own` ones and `life`, its number."""
+    life = Life(options.pop("life", 0), "run")
+    own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every", "workers") if key in options}
+    training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
+    config = ServerConfig(dataset.path, out, training, shard=number, shards=shards, **own)
+    return Shard(build(config, dataset, life, now), dataset, now)
+
+
+def in_memory(path: Path, **options: Any) -> Dataset:
+    """A small dataset whose file is closed, for fixtures that outlive a test."""
+    dataset, _ = random_dataset(path, **options)
+    return dataclasses.replace(dataset, entries=np.array(dataset.entries))
+
+
+USUAL: dict[str, Any] = {
+    "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "floor": 0, "rate": 0.0,
+    "rows": None, "then_pull": False,
+}  # fmt: skip
+"""What a request says when a test does not care."""
+
+
+def pull(first: int = 0, last: int = 0, version: int = m.NO_VERSION, **fields: Any) -> m.Pull:
+    """A pull of rows [first, last), or of `rows`."""
+    return _request(m.Pull, first=first, last=last, version=version, **fields)
+
+
+def push(operation: str, values: Any, first: int = 0, last: int = 0, **fields: Any) -> m.Push:
+    """A push of float32 `values`."""
+    values = np.asarray(values, np.float32)
+    return _request(m.Push, operation=operation, values=values, first=first, last=last, **fields)
+
+
+def _request(kind: type[T], **fields: Any) -> T:
+    if fields.get("rows") is not None:
+        fields["rows"] = np.array(fields["rows"], np.int64)
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: fields.get(name, USUAL.get(name)) for name in names})
+
+
+def add(of: Shard, sequence: int, amount: float = 1.0, first: int = 0, last: int = 2) -> m.Push:
+    values = np.full((last - first, of.core.table.values.shape[1]), amount, np.float32)
+    return push("add", values, first, last, sequence=sequence)
+
+
+def assign(of: Shard, sequence: int, partition: int, version: int, amount: float) -> m.Push:
+    first, last = of.dataset.layout.bounds[partition : partition + 2].tolist()
+    values = np.full((last - first, of.core.table.values.shape[1]), amount, np.float32)
+    return push("assign", values, first, last, sequence=sequence, version=version)
+
+
+def applied(sequence: int, version: int, repeated: bool = False, late: bool = False) -> m.Applied:
+    """The answer to a push, with the credit of a worker among few."""
+    return m.Applied(sequence, version, repeated, late, EACH_BYTES)
+
+
+def report(sequence: int, lease: int = -1, entries: int = 10) -> m.Report:
+    return m.Report(sequence, lease, entries, 1.0, 2.0, 1.0, 0.1, 100)
+
+
+def statistics(of: Shard) -> dict[str, Any]:
+    reply = of.ask(b"eye", m.Stats())
+    assert isinstance(reply, m.Statistics)
+    found: dict[str, Any] = json.loads(bytes(reply.body))
+    return found
+
+
+def code(reply: m.Message | None) -> str:
+    """The code of a refusal, "" for any other reply."""
+    return reply.code if isinstance(reply, m.Refused) else ""
+
+
+@contextmanager
+def served(daemon: Daemon) -> Iterator[list[str]]:
+    """Serve in a thread; the list gets why it ended. The run is finished and the daemon closed on the way out."""
+    ended: list[str] = []
+    thread = threading.Thread(target=lambda: ended.append(daemon.serve()), name="daemon")
+    thread.start()
+    try:
+        yield ended
+    finally:
+        if thread.is_alive():
+            daemon._on_signal(15, None)
+        thread.join(30)
+        daemon.close()
+        assert not thread.is_alive()

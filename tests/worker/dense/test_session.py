@@ -1,0 +1,79 @@
+"""A dense model over shards, of which some have nothing to train: who counts what, and what is sent."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dense_shards import addresses, shards_of
+from processes import until
+
+from glovewire.common.model.tensor_layout import ROW
+from glovewire.server.checkpoints import files as checkpoint
+from glovewire.worker.dense.client import Client
+
+HEAD = {"head": np.zeros(10, np.float32)}
+MODELS: dict[str, dict[str, Any]] = {
+    "shard 0 has no rows": HEAD,
+    "shard 1 has a frozen backbone": {**HEAD, "backbone": np.ones((3, ROW), np.float16)},
+    "nothing is trained": {"backbone": np.ones((3, ROW), np.float16)},
+}
+STEPS = 6
+
+
+@pytest.mark.parametrize("consistency", ["async", "sync", "ssp:0", "softsync:1"])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+def test_every_shard_counts_every_step(tmp_path: Path, model: dict[str, Any], consistency: str) -> None:
+    """So the run ends, whichever shard owns what, and checkpoints are whole."""
+    run, over = tmp_path / "run", []
+    how: dict[str, Any] = {"consistency": consistency, "steps": STEPS, "checkpoint_every": 2}
+    with shards_of(run, 2, 2, **how) as daemons:
+
+        def work(name: str) -> None:
+            with Client(addresses(daemons), name) as ps:
+                ps.create(model, fixed=[name for name in model if name == "backbone"])
+                for pushed, parameters in enumerate(ps.steps()):
+                    if pushed == 5 * STEPS:
+                        break
+                    ps.push({name: np.ones_like(value) for name, value in parameters.items()})
+                over.append(ps.over)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert over == [True, True]
+        first, second = (daemon._core for daemon in daemons)
+        assert first.consistency.version(0) >= STEPS
+        assert first.consistency.version(0) == second.consistency.version(0)
+        assert first.consistency.gradients == second.consistency.gradients
+        whole = f"update-{STEPS:08d}"
+        until(lambda: not checkpoint.missing(run, whole, 2), "both shards have written the last checkpoint")
+    assert checkpoint.newest(run)[1] == 2
+
+
+def test_setting_a_fixed_tensor_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    """Another worker may have set them meanwhile; and a frozen backbone is not sent along."""
+    model = {"w": np.zeros(10, np.float32), "frozen": np.ones((40, ROW), np.float16)}
+    counts = {name: np.zeros(ROW, np.int16) for name in "xyz"}
+    with (
+        shards_of(tmp_path / "run", 2) as daemons,
+        Client(addresses(daemons), "a") as a,
+        Client(addresses(daemons), "b") as b,
+    ):
+        for ps in (a, b):
+            ps.create({**model, **counts}, fixed=["frozen"])
+            ps.pull_fixed()
+        assert b._session is not None
+        before = b._session._client.bytes_sent
+        b.push_fixed({"y": counts["y"] + 2})
+        b._session.flush()
+        assert b._session._client.bytes_sent - before < 3 * ROW * 4
+        a.push_fixed({"z": counts["z"] + 3, "x": counts["x"] + 1})
+        found = a.pull_fixed()
+        assert [int(found[name][0]) for name in "xyz"] == [1, 2, 3]
+        assert (found["frozen"] == 1).all()

@@ -1,0 +1,157 @@
+"""The store on a real shard: a push by rows that asks for the next rows in the same message, in every kind of order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import until
+from shards import in_memory, served, shard, statistics
+
+from glovewire.common.errors import BadRequest, Finishing
+from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.protocol import messages as m
+from glovewire.common.transport.client import Conversation
+from glovewire.server import limits as credit
+from glovewire.server.daemon import Daemon
+from glovewire.worker.stores import server_store as remote
+from glovewire.worker.stores.interface import Reply
+from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
+
+HERE, NEXT = np.array([0, 2, 5]), np.array([1, 2])
+
+
+@dataclass
+class Pair:
+    """Two workers of one shard, each with a store; both have pulled the rows HERE."""
+
+    stores: list[ServerStore]
+    facts: Any
+
+    def pull(self, worker: int) -> Any:
+        """The rows HERE."""
+        return self.done(self.stores[worker].pull_rows(HERE)).get()
+
+    def push(self, worker: int, pulled: Any, rows: Any = HERE) -> tuple[Reply[bool], Reply[Any]]:
+        """A gradient of ones, which wants the rows NEXT."""
+        width = RowLayout.of(self.stores[worker].options).parameters
+        gradient = np.ones((len(rows), width), np.float32)
+        return self.stores[worker].push_rows("gradient", rows, gradient, 0.5, pulled, NEXT)
+
+    def done(self, reply: Reply[Any]) -> Reply[Any]:
+        """The reply, once it is here."""
+
+        def came() -> bool:
+            for store in self.stores:
+                store.poll()
+            return reply.done
+
+        until(came, "a reply")
+        return reply
+
+
+@contextmanager
+def workers(path: Path, **options: Any) -> Iterator[Pair]:
+    (path / "run").mkdir()
+    usual = {"schedule": "minibatch", "optimizer": "sgd", "workers": 2, "out": path / "run"}
+    one = shard(in_memory(path / "d"), now=time.monotonic(), **usual, **options)
+    daemon = Daemon(one.core, path / "run", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+    with ExitStack() as stack:
+        stack.enter_context(served(daemon))
+        clients = [
+            stack.enter_context(Conversation([daemon.address], name, one.dataset.checksum)) for name in ("a", "b")
+        ]
+        for client in clients:
+            client.connect()
+        width = RowLayout.of(one.core.options).width
+        stores = [ServerStore(client, one.core.options, one.dataset.layout.rows, width) for client in clients]
+        yield Pair(stores, lambda: statistics(one)["pushes"])
+
+
+def test_rows_come_with_the_word_that_the_gradient_is_in(tmp_path: Path) -> None:
+    with workers(tmp_path, consistency="async") as pair:
+        before = pair.pull(0)
+        push, rows = pair.push(0, before)
+        after = pair.done(rows).get()
+        assert push.done
+        assert push.get()
+        assert after.gradients == before.gradients + 1
+        assert (after.values[1] != before.values[1]).any()  # row 2 is in both
+        assert after.clocks == {0: 1}
+        assert pair.facts()["applied"] == 1
+
+
+def test_in_step_the_rows_wait_for_the_other_worker_and_a_flush_does_not(tmp_path: Path) -> None:
+    with workers(tmp_path, consistency="sync") as pair:
+        pulled = [pair.pull(worker) for worker in (0, 1)]
+        push, rows = pair.push(0, pulled[0])
+        pair.stores[0].flush()
+        assert push.done
+        assert not rows.done
+        other, others = pair.push(1, pulled[1])
+        mine, theirs = (pair.done(each).get() for each in (rows, others))
+        assert other.get()
+        assert mine.clocks == theirs.clocks == {0: 1}
+        np.testing.assert_array_equal(mine.values, theirs.values)
+        assert pair.facts()["applied"] == 2
+
+
+def test_who_comes_too_late_for_its_step_hears_so_and_gets_the_rows(tmp_path: Path) -> None:
+    with workers(tmp_path, consistency="sync", backup=1) as pair:
+        pulled = [pair.pull(worker) for worker in (0, 1)]
+        first, rows = pair.push(0, pulled[0])
+        pair.done(rows)
+        assert first.get()
+        late, rows = pair.push(1, pulled[1])
+        assert pair.done(rows).get().clocks == {0: 1}
+        assert late.done
+        assert late.get() is False
+
+
+def test_what_is_refused_fails_the_push_and_the_rows(tmp_path: Path) -> None:
+    """Rows that are nowhere, in one or the other: nothing is applied."""
+    nowhere = np.array([0, 10_000])
+    with workers(tmp_path, consistency="async") as pair:
+        pulled, store = pair.pull(0), pair.stores[0]
+        for rows, wanted in ((nowhere, NEXT), (NEXT, nowhere)):
+            gradient = np.ones((2, RowLayout.of(store.options).parameters), np.float32)
+            for reply in store.push_rows("gradient", rows, gradient, 0.5, wanted=wanted):
+                with pytest.raises(BadRequest, match="not on this shard"):
+                    pair.done(reply).get()
+            store._sequences[0] -= 1  # what was refused has no number
+        assert pair.facts() | {"sent": 2} == {"sent": 2, "heard": 2, "applied": 0, "repeated": 0, "refused": 2}
+        assert (pair.pull(0).values == pulled.values).all()
+
+
+def test_errors_of_rows_alone_leave_the_push_as_it_is(tmp_path: Path) -> None:
+    """In step, and the run ends before the other worker comes: the gradient is in, its rows are refused."""
+    with workers(tmp_path, consistency="sync") as pair:
+        pulled = pair.pull(0)
+        pair.pull(1)
+        push, rows = pair.push(0, pulled)
+        pair.done(push)
+        pair.stores[1].client.ask(0, m.Finish("enough"))
+        with pytest.raises(Finishing):
+            pair.done(rows).get()
+        assert push.get()
+
+
+def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads answers while a block is pushed, but to make room."""
+    with workers(tmp_path, consistency="async") as pair:
+        store = pair.stores[0]
+        (link,) = store.client.links
+        values = np.zeros((store.rows, store.width), np.float32)
+        row = values[:1].nbytes
+        monkeypatch.setattr(remote, "PUSH_BYTES", row)
+        monkeypatch.setattr(credit, "EACH_BYTES", 3 * row)
+        link.credit = 3 * row
+        reply = store.push_block("add", NO_LEASE, [(0, values)])
+        assert 0 < link.on_their_way <= 3 * row < values.nbytes
+        assert pair.done(reply).error is None

@@ -1,1 +1,0 @@
-"""Uses trained vectors: neighbours, evaluation, export."""

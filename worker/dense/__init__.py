@@ -1,0 +1,1 @@
+"""Dense models: a client for models of your own, PyTorch and Thinc."""

@@ -1,0 +1,92 @@
+"""A Thinc model as a worker of a parameter server: every node that `Model.walk` finds gives its parameters.
+
+    with Client(addresses) as ps:
+        trainer = ThincTrainer(ps, model)           # initialised: its shapes are known
+        for X, Y in batches:
+            if not trainer.step(X, Y):
+                break
+
+Thinc's optimizer is not needed: steps are the server's. Needs the extra `thinc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from glovewire.common.array_types import Array
+from glovewire.common.errors import Finishing, UsageError
+
+from .client import Client
+
+Gradient = Callable[[Any, Any], tuple[Any, float]]
+"""(guesses, truth): the gradient of the mean loss by the guesses, and that loss."""
+
+
+class ThincModel:
+    """The parameters of a model by name, `3.relu.W`: a node's place in the walk, its name, the parameter's name.
+
+    A node that stands in the model twice is walked once. Raises UsageError for a model that was not initialised.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._places = {
+            f"{place}.{node.name}.{name}": (node, name)
+            for place, node in enumerate(model.walk())
+            for name in node.param_names
+        }
+        if missing := [name for name, (node, of) in self._places.items() if not node.has_param(of)]:
+            raise UsageError(f"the model has no values for {missing[0]!r} yet: call initialize with a batch first")
+
+    def values(self) -> dict[str, Array]:
+        """Every parameter as it is now."""
+        return {name: _as_numpy(node.get_param(of)) for name, (node, of) in self._places.items()}
+
+    def load(self, values: Mapping[str, Array]) -> None:
+        """Take over values by name."""
+        for name, value in values.items():
+            node, of = self._places[name]
+            node.set_param(of, self.model.ops.asarray(value))
+
+    def take_gradients(self) -> dict[str, Array]:
+        """The gradients that the last backward pass left; they are gone from the model afterwards."""
+        found = {}
+        for name, (node, of) in self._places.items():
+            if node.has_grad(of):
+                found[name] = _as_numpy(node.get_grad(of)).copy()
+                node.set_grad(of, node.ops.alloc(node.get_grad(of).shape))
+        return found
+
+
+class ThincTrainer:
+    """Trains `model` with the servers that `ps` speaks to; `gradient` is cross-entropy's after a softmax by default."""
+
+    def __init__(self, ps: Client, model: Any, gradient: Gradient | None = None) -> None:
+        self.model = ThincModel(model)
+        self._ps, self._gradient = ps, gradient or cross_entropy
+        ps.create(self.model.values())
+
+    def step(self, X: Any, Y: Any) -> bool:
+        """One step on a batch: pull, forward, backward, push. False, and nothing done, when the run is over."""
+        try:
+            self.model.load(self._ps.pull())
+        except Finishing:
+            return False
+        guesses, backprop = self.model.model.begin_update(X)
+        gradient, loss = self._gradient(guesses, Y)
+        backprop(gradient)
+        self._ps.push(self.model.take_gradients(), loss=loss, examples=len(X))
+        return True
+
+
+def cross_entropy(guesses: Any, truth: Any) -> tuple[Any, float]:
+    """Of a softmax over classes: `guesses` and one-hot `truth` of shape (examples, classes)."""
+    picked = (_as_numpy(guesses) * _as_numpy(truth)).sum(axis=1)
+    return (guesses - truth) / len(truth), float(-np.log(np.maximum(picked, 1e-30)).mean())
+
+
+def _as_numpy(array: Any) -> Array:
+    return np.asarray(array.get() if hasattr(array, "get") else array)

@@ -1,0 +1,1 @@
+"""Compiled loops of GloVe and skip-gram, and their SIMD operations."""

@@ -1,0 +1,1 @@
+"""Where parameters live: on servers or in this machine's memory."""

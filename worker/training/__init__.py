@@ -1,0 +1,1 @@
+"""The training loops: blocks, minibatches, prefetch."""
