@@ -177,7 +177,7 @@ def table_width(address: str) -> int:
 def shard(address: str) -> dict[str, Any]:
     """What the server says of itself."""
     with Conversation([address], "observer") as client:
-        found: dict[str, Any] = json.loads(bytes(getattr(client.ask(0, m.Stats(), 60.0), "body", b"{}")))
+        found: dict[str, Any] = json.loads(bytes(getattr(client.ask(0, m.GetStatus(), 60.0), "body", b"{}")))
         return found
 
 

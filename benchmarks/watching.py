@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from glovewire.common.protocol.messages import Report, Statistics, Stats
+from glovewire.common.protocol.messages import GetStatus, Report, Status
 from glovewire.common.transport import sockets
 from glovewire.common.transport.client import Conversation
 
@@ -72,8 +72,8 @@ def glovewire(*words: object, wait_for: str = "") -> Any:
 
 def told(client: Conversation) -> dict[str, Any]:
     """What the server says of itself."""
-    reply = client.ask(0, Stats(), 30.0)
-    assert isinstance(reply, Statistics)
+    reply = client.ask(0, GetStatus(), 30.0)
+    assert isinstance(reply, Status)
     found: dict[str, Any] = json.loads(bytes(reply.body))
     return found
 

@@ -132,13 +132,13 @@ class NotReady(GlovewireError):
     code = "not-ready"
 
 
-class Finishing(GlovewireError):
+class RunOver(GlovewireError):
     """The server is ending the run and takes no new work."""
 
     code = "finishing"
 
     @classmethod
-    def because(cls, reason: str) -> Finishing:
+    def because(cls, reason: str) -> RunOver:
         """The run is over, for a `reason` as in the message Finish."""
         return cls(f"{_OVER}{reason})")
 

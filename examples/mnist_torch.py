@@ -102,9 +102,18 @@ def accuracy(net: nn.Module, found: images.Images) -> float:
 @click.option("--every", default=100, help="Score the model after so many updates.")
 @click.option("--out", default=None, help="Run folder; a temporary one unless given.")
 def main(
-    data: str, model: str, mode: str, workers: int, pool: str, shards: int, steps: int, batch: int, lr: float,
-    every: int, out: str | None,
-) -> None:  # fmt: skip
+    data: str,
+    model: str,
+    mode: str,
+    workers: int,
+    pool: str,
+    shards: int,
+    steps: int,
+    batch: int,
+    lr: float,
+    every: int,
+    out: str | None,
+) -> None:
     """Train a network on handwritten digits with a parameter server and any pool of workers."""
     torch.set_num_threads(1)
     found = images.load(data)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pools
 
-from glovewire.common.errors import Finishing, GlovewireError
+from glovewire.common.errors import GlovewireError, RunOver
 from glovewire.common.storage.run_folder import read
 from glovewire.launch.serving import serving
 from glovewire.worker.dense.client import Client
@@ -29,9 +29,17 @@ def run(command: click.Command) -> None:
 
 def train(
     run: Path,
-    work: Callable[..., Any], about: tuple[Any, ...], accuracy: Callable[[Tensors], float], *,
-    pool: str, workers: int, shards: int, every: int, steps: int, **options: Any,
-) -> float:  # fmt: skip
+    work: Callable[..., Any],
+    about: tuple[Any, ...],
+    accuracy: Callable[[Tensors], float],
+    *,
+    pool: str,
+    workers: int,
+    shards: int,
+    every: int,
+    steps: int,
+    **options: Any,
+) -> float:
     """Run `work(addresses, rank, *about)` for every rank in the pool until the servers have done `steps` updates.
 
     Says the accuracy of what they have after every so many of them, and returns that of what is in `run` at the end.
@@ -50,7 +58,7 @@ def train(
             for updates in range(every, steps, every):
                 try:
                     tensors = ps.pull(after=updates)
-                except Finishing:
+                except RunOver:
                     break
                 ps.score("test accuracy", 100 * say(f"{ps.updates} updates", tensors))
             click.echo(f"batches of each worker: {results()}")

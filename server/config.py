@@ -89,7 +89,7 @@ class Identity:
     dataset: str
     lease_s: float
     checkpoint_rounds: int = 0
-    life: int = 0
+    generation: int = 0
     workers: int = 1
 
     @property

@@ -16,7 +16,7 @@ from types import FrameType
 import zmq
 
 from glovewire.common import log
-from glovewire.common.errors import Finishing, GlovewireError, ProtocolError
+from glovewire.common.errors import GlovewireError, ProtocolError, RunOver
 from glovewire.common.prometheus import Exposition, RunMetrics
 from glovewire.common.protocol import messages, wire
 from glovewire.common.storage.run_folder import METRICS
@@ -147,7 +147,7 @@ class Daemon:
 
     def _dismiss(self, reason: str) -> None:
         """Tell whoever is still here, not least those who only look: a server that is gone answers nobody."""
-        over = messages.Refused(Finishing.code, str(Finishing.because(reason)))
+        over = messages.Refused(RunOver.code, str(RunOver.because(reason)))
         self._send([Outgoing(session.peer, 0, over) for session in self._core.sessions.by_name.values()])
 
     def write_now(self, snapshot: Snapshot) -> None:

@@ -15,7 +15,7 @@ from glovewire.common.storage.run_folder import CONFIG
 
 from .checkpoints import files as checkpoint
 from .checkpoints.cuts import FINAL
-from .checkpoints.generations import Life
+from .checkpoints.generations import Generation
 from .config import Identity, ServerConfig
 from .consistency import blocks as consistency
 from .consistency.blocks import Reached
@@ -28,22 +28,24 @@ OF_WORDS = ("epochs", "bias_only_loss")
 """Figures that are something else in a training of tensors, and those that are nothing there."""
 
 
-def build(config: ServerConfig, life: Life, now: float) -> Core:
-    """The core of a shard at the start of a life of the run; without a checkpoint its tensors are unknown."""
+def build(config: ServerConfig, generation: Generation, now: float) -> Core:
+    """The core of a shard at the start of a generation of the run; without a checkpoint its tensors are unknown."""
     options = config.options
     tensors = Tensors(options, config.shard, config.shards)
-    reached, examples = _restored(tensors, config, life) if life.label else (consistency.BEGINNING, 0)
+    reached, examples = _restored(tensors, config, generation) if generation.label else (consistency.BEGINNING, 0)
     mode = consistency.make(options, np.zeros(2, np.int64), reached, config.workers)
     every = config.checkpoint_every
-    identity = Identity(life.run, config.shard, config.shards, "", config.lease_s, every, life.number, config.workers)
+    identity = Identity(
+        generation.run, config.shard, config.shards, "", config.lease_s, every, generation.number, config.workers
+    )
     progress = TensorProgress(Losses(0, 0, now, entries=examples), lambda: mode.version(0), options.steps)
     return Core(identity, options, tensors.table, mode, progress, now, tensors=tensors)
 
 
-def _restored(tensors: Tensors, config: ServerConfig, life: Life) -> tuple[Reached, int]:
-    """Take up the checkpoint that a life begins with; the updates and examples that it has seen."""
-    rows, facts = checkpoint.read(config.out, life.label, life.parts)
-    which = f"the checkpoint {life.label} of {config.out}"
+def _restored(tensors: Tensors, config: ServerConfig, generation: Generation) -> tuple[Reached, int]:
+    """Take up the checkpoint that a generation begins with; the updates and examples that it has seen."""
+    rows, facts = checkpoint.read(config.out, generation.label, generation.parts)
+    which = f"the checkpoint {generation.label} of {config.out}"
     if facts["options"] != config.options.as_message():
         raise ArtifactError(f"{which} was trained with other options: see {config.out / CONFIG}")
     spec = _spec(facts, which)

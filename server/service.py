@@ -24,10 +24,10 @@ from glovewire.common.transport import curve_keys as keys
 
 from . import dense
 from .checkpoints import files as checkpoint
-from .checkpoints import generations as lives
+from .checkpoints import generations
 from .checkpoints import initial_state as start
 from .checkpoints.cuts import SUMMARY, final_label
-from .checkpoints.generations import Life
+from .checkpoints.generations import Generation
 from .config import STOPPED, Identity, ServerConfig
 from .consistency import blocks as consistency
 from .core.core import Core
@@ -47,10 +47,10 @@ NOTHING_LEFT = "nothing left to do"
 logger = logging.getLogger(__name__)
 
 
-def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float) -> Core:
-    """The core of a shard at the start of its training, or of a new life of the run; without a dataset, of tensors."""
+def build(config: ServerConfig, dataset: Dataset | None, generation: Generation, now: float) -> Core:
+    """Build the core of a shard for a generation of the run; without a dataset it serves tensors."""
     if dataset is None:
-        return dense.build(config, life, now)
+        return dense.build(config, generation, now)
     options, layout = config.options, dataset.layout
     rows = RowLayout.of(options)
     if config.shards > layout.rows:
@@ -62,8 +62,8 @@ def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float)
         )
     sharding = Sharding(layout.rows, config.shards)
     first, last = sharding.bound(config.shard), sharding.bound(config.shard + 1)
-    if life.label:
-        begin = start.resumed(config.out, life.label, life.parts, options, dataset, first, last)
+    if generation.label:
+        begin = start.resumed(config.out, generation.label, generation.parts, options, dataset, first, last)
     else:
         begin = start.fresh(options, dataset, first, last, config.init)
     versions = begin.versions
@@ -78,7 +78,14 @@ def build(config: ServerConfig, dataset: Dataset | None, life: Life, now: float)
     batches = -(-dataset.total_entries // options.batch_size)
     every = config.checkpoint_every * (layout.partitions if options.schedule == "blocks" else batches)
     identity = Identity(
-        life.run, config.shard, config.shards, dataset.checksum, config.lease_s, every, life.number, config.workers
+        generation.run,
+        config.shard,
+        config.shards,
+        dataset.checksum,
+        config.lease_s,
+        every,
+        generation.number,
+        config.workers,
     )
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
@@ -102,54 +109,58 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             settle()
     except Interrupted:
         return {"reason": STOPPED}
-    if (config.recover or (config.resume and not config.join)) and lives.over(config):
+    if (config.recover or (config.resume and not config.join)) and generations.over(config):
         logger.info(log.line("over", run=config.out))
         return {"reason": NOTHING_LEFT}
     if (config.recover or config.resume) and not config.join:
-        found = lives.unassembled(config, "" if dataset is None else dataset.checksum)
+        found = generations.unassembled(config, "" if dataset is None else dataset.checksum)
         if found is not None:
             return _catch_up(config, dataset, *found)
-    life = lives.due(config)
-    core = build(config, dataset, life, time.monotonic())
+    generation = generations.due(config)
+    core = build(config, dataset, generation, time.monotonic())
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine)
     try:
         if config.prometheus is not None:
             daemon.expose(config.prometheus)
         daemon.install_signals()
-        lives.claim(config)
+        generations.claim(config)
         if addresses := config.open_to_all:
             logger.warning(log.line("insecure", open_to_everybody=" ".join(addresses)))
         while True:
-            if lives.enter(config, life):
+            if generations.enter(config, generation):
                 ready(daemon)
                 try:
-                    return _live(config, dataset, core, daemon, life)
-                except lives.Overtaken as news:
+                    return _live(config, dataset, core, daemon, generation)
+                except generations.Superseded as news:
                     logger.warning(log.line("overtaken", why=news))
             daemon.leave_off()  # what is still written decides which checkpoints are here
-            life = lives.due(config)
-            core = build(config, dataset, life, time.monotonic())
+            generation = generations.due(config)
+            core = build(config, dataset, generation, time.monotonic())
             daemon.renew(core)
     finally:
         daemon.close()
 
 
-def _catch_up(config: ServerConfig, dataset: Dataset | None, life: Life, ended: dict[str, Any]) -> dict[str, Any]:
-    """Leave a life that is over but for what this shard was killed before: the vectors, if it is shard 0."""
-    lives.claim(config)
-    logger.info(log.line("catches_up", run=config.out, life=life.number))
+def _catch_up(
+    config: ServerConfig, dataset: Dataset | None, generation: Generation, ended: dict[str, Any]
+) -> dict[str, Any]:
+    """Leave a generation that is over but for what this shard was killed before: the vectors, if it is shard 0."""
+    generations.claim(config)
+    logger.info(log.line("catches_up", run=config.out, generation=generation.number))
     if config.shard == 0:
-        assemble(config, dataset, life, ended)
-    lives.leave(config, life, str(ended["reason"]))
+        assemble(config, dataset, generation, ended)
+    generations.leave(config, generation, str(ended["reason"]))
     return {"reason": NOTHING_LEFT} if config.shard else ended
 
 
-def _live(config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, life: Life) -> dict[str, Any]:
-    """Serve until the run is over; Overtaken when it goes on in another life."""
-    reason = daemon.serve(_look(config, life))
+def _live(
+    config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, generation: Generation
+) -> dict[str, Any]:
+    """Serve until the run is over; Superseded when it goes on in another generation."""
+    reason = daemon.serve(_look(config, generation))
     facts = {**summary(core, reason), "bytes_received": daemon.bytes_out}
     try:
-        leave(config, dataset, core, daemon, life, facts)
+        leave(config, dataset, core, daemon, generation, facts)
     except GlovewireError as error:
         daemon.announce("failed", str(error))
         raise
@@ -157,26 +168,31 @@ def _live(config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Dae
     return facts
 
 
-def _look(config: ServerConfig, life: Life) -> Look:
-    """How a shard learns from the others, and they from it, that the run ends, or goes on in another life."""
+def _look(config: ServerConfig, generation: Generation) -> Look:
+    """How a shard learns from the others, and they from it, that the run ends, or goes on in another generation."""
     said = False
 
     def look(ending: str) -> str:
         nonlocal said
-        lives.stay(config, life)
+        generations.stay(config, generation)
         if ending and not said:
             said = True
             try:
-                lives.tell(config, life, ending)
+                generations.tell(config, generation, ending)
             except OutputError as error:  # the disk is full: workers tell the others, too
                 logger.warning(log.line("untold", why=error))
-        return lives.told(config, life)
+        return generations.told(config, generation)
 
     return look
 
 
 def leave(
-    config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, life: Life, facts: dict[str, Any]
+    config: ServerConfig,
+    dataset: Dataset | None,
+    core: Core,
+    daemon: Daemon,
+    generation: Generation,
+    facts: dict[str, Any],
 ) -> None:
     """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards."""
     reason = str(facts["reason"])
@@ -188,14 +204,14 @@ def leave(
         daemon.write_now(replace(last, facts={**last.facts, SUMMARY: facts}))
     core.table.give_up()
     if config.shard == 0:
-        await_shards(config, life, daemon)
-        assemble(config, dataset, life, facts)
-    lives.leave(config, life, reason)
+        await_shards(config, generation, daemon)
+        assemble(config, dataset, generation, facts)
+    generations.leave(config, generation, reason)
 
 
-def assemble(config: ServerConfig, dataset: Dataset | None, life: Life, facts: dict[str, Any]) -> None:
-    """Write the vectors, or tensors, that all shards have left at the end of a life."""
-    label = final_label(life.number)
+def assemble(config: ServerConfig, dataset: Dataset | None, generation: Generation, facts: dict[str, Any]) -> None:
+    """Write the vectors, or tensors, that all shards have left at the end of a generation."""
+    label = final_label(generation.number)
     if dataset is None:
         dense.assemble(config.out, config.shards, facts, label)
     else:
@@ -203,14 +219,14 @@ def assemble(config: ServerConfig, dataset: Dataset | None, life: Life, facts: d
     checkpoint.drop_old_finals(config.out, label)
 
 
-def await_shards(config: ServerConfig, life: Life, daemon: Daemon) -> None:
+def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
     """Wait until every other shard has left its final checkpoint; OutputError naming those that have not.
 
     After a signal it does not wait for long.
     """
     began = time.monotonic()
-    while missing := lives.absent(config, life):
-        lives.stay(config, life)
+    while missing := generations.absent(config, generation):
+        generations.stay(config, generation)
         patience_s = OTHERS_AFTER_SIGNAL_S if daemon.signalled else OTHER_SHARDS_S
         if time.monotonic() > began + patience_s:
             names = ", ".join(map(str, missing))

@@ -44,9 +44,16 @@ from glovewire.common.cli.command import Command, keys_option, prometheus_option
     help="What is logged on stderr.",
 )
 def worker(
-    dataset: Path, servers: tuple[str, ...], name: str, timeout_s: float, latency: str, keys: Path | None,
-    prometheus: int | None, verify: bool, log_level: str,
-) -> dict[str, Any]:  # fmt: skip
+    dataset: Path,
+    servers: tuple[str, ...],
+    name: str,
+    timeout_s: float,
+    latency: str,
+    keys: Path | None,
+    prometheus: int | None,
+    verify: bool,
+    log_level: str,
+) -> dict[str, Any]:
     """Train the vectors of DATASET with the parameter server at --server, until the run is over."""
     from glovewire.common import log
     from glovewire.common.runtime.signals import signals_exit

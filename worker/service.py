@@ -12,10 +12,10 @@ from typing import Any
 from glovewire.common import log
 from glovewire.common.errors import (
     DeadlineExceeded,
-    Finishing,
     GlovewireError,
     Interrupted,
     LeaseLost,
+    RunOver,
     UnknownSession,
     UsageError,
 )
@@ -61,7 +61,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                 client.on_sent = metrics.sent
                 try:
                     reason = _join(client, dataset, Latency.parse(config.latency))
-                except Finishing as error:
+                except RunOver as error:
                     reason = error.reason
                 except Interrupted:
                     reason = INTERRUPTED

@@ -4,19 +4,19 @@ What anybody may ask, and the answers, are in `questions`; the samples of the st
 
     who sends              message      what answers it
     worker, observer       Hello        Welcome
-    worker (to shard 0)    Lease        Granted, or Done; parked while other workers hold what is left
-    worker, observer       Pull         Rows; parked until the rows have the version asked for
+    worker (to shard 0)    Lease        Granted, or Done; waits while other workers hold what is left
+    worker, observer       Pull         Rows; waits until the rows have the version asked for
     worker                 Push         Applied; with `then_pull` then, or instead, Rows
-    worker, observer       Create       Created; parked while another worker brings the first values
-    worker (to shard 0)    Report       Noted
-    worker                 Beat         Alive
-    anyone                 Stats        Statistics
-    anyone                 History      Past
-    anyone                 Vocabulary   Words
+    worker, observer       Create       Created; waits while another worker brings the first values
+    worker (to shard 0)    Report       Recorded
+    worker                 Heartbeat    HeartbeatAck
+    anyone                 GetStatus    Status
+    anyone                 GetHistory   History
+    anyone                 GetWords     Words
     anyone                 Checkpoint   Checkpointed, when it is on disk
     anyone                 Finish       Finishing
-    observer               Score        Noted
-    worker                 Bye          Farewell
+    observer               Score        Recorded
+    worker                 Leave        Left
     (server, to anything)  Refused
     server (PUB)           LossSample, WorkerSample, ServerSample, QualitySample, Event
 
@@ -28,12 +28,34 @@ from __future__ import annotations
 
 from ..array_types import Array
 from .samples import Event, LossSample, QualitySample, ServerSample, WorkerSample
-from .schema import A_LIFE, MAGIC, NO_VERSION, PROTOCOL_VERSION, Message, Scalar, array, message
+from .schema import MAGIC, NO_VERSION, PROTOCOL_VERSION, WORKERS_PER_GENERATION, Message, Scalar, array, message
 
 __all__ = [
-    "A_LIFE", "MAGIC", "MESSAGES", "NO_VERSION", "PROTOCOL_VERSION", "STREAM", "TOPICS", "Create", "Created", "Done",
-    "Event", "Granted", "History", "Lease", "LossSample", "Message", "Past", "QualitySample", "Scalar", "ServerSample",
-    "Statistics", "Stats", "Vocabulary", "Words", "WorkerSample",
+    "MAGIC",
+    "MESSAGES",
+    "NO_VERSION",
+    "PROTOCOL_VERSION",
+    "STREAM",
+    "TOPICS",
+    "WORKERS_PER_GENERATION",
+    "Create",
+    "Created",
+    "Done",
+    "Event",
+    "GetHistory",
+    "GetStatus",
+    "GetWords",
+    "Granted",
+    "History",
+    "Lease",
+    "LossSample",
+    "Message",
+    "QualitySample",
+    "Scalar",
+    "ServerSample",
+    "Status",
+    "Words",
+    "WorkerSample",
 ]  # fmt: skip
 
 
@@ -122,7 +144,7 @@ class Report(Message):
 
 
 @message
-class Beat(Message):
+class Heartbeat(Message):
     """A sign of life from a worker that has nothing else to say."""
 
 
@@ -153,7 +175,7 @@ class Score(Message):
 
 
 @message
-class Bye(Message):
+class Leave(Message):
     """The worker leaves; `reason` as in Finish. `pushes` is how many it has sent to this shard, repeats included."""
 
     reason: str
@@ -183,7 +205,7 @@ class Welcome(Message):
     @property
     def rank(self) -> int:
         """Which worker of this life it is, from 0: in each life the same random streams go on."""
-        return self.worker % A_LIFE
+        return self.worker % WORKERS_PER_GENERATION
 
 
 @message
@@ -214,7 +236,7 @@ class Applied(Message):
 
 
 @message
-class Noted(Message):
+class Recorded(Message):
     """The report is counted; `stop` tells a worker that the run is complete."""
 
     stop: bool
@@ -223,8 +245,8 @@ class Noted(Message):
 
 
 @message
-class Alive(Message):
-    """The session stands; `stop` as in Noted."""
+class HeartbeatAck(Message):
+    """The session stands; `stop` as in Recorded."""
 
     stop: bool
 
@@ -244,7 +266,7 @@ class Finishing(Message):
 
 
 @message
-class Farewell(Message):
+class Left(Message):
     """The session is closed."""
 
 
@@ -254,11 +276,6 @@ class Refused(Message):
 
     code: str
     text: str
-
-
-STREAM: tuple[type[Message], ...] = (LossSample, WorkerSample, ServerSample, QualitySample, Event)
-TOPICS: tuple[str, ...] = tuple(kind.topic for kind in STREAM)
-MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
 
 
 # ---- The messages that only block training needs: who trains which block. Shapes only, as common.protocol.messages.
@@ -315,19 +332,19 @@ class Created(Message):
 
 
 @message
-class Stats(Message):
+class GetStatus(Message):
     """Asks what the server is doing."""
 
 
 @message
-class History(Message):
+class GetHistory(Message):
     """Asks for the samples of the stream with a number above `after`, as far as they fit in one answer."""
 
     after: int
 
 
 @message
-class Vocabulary(Message):
+class GetWords(Message):
     """Asks what rows [first, last) stand for, numbered over all shards; at most 65,536 of them."""
 
     first: int
@@ -335,14 +352,14 @@ class Vocabulary(Message):
 
 
 @message
-class Statistics(Message):
+class Status(Message):
     """The server's counters and states: a JSON object in UTF-8."""
 
     body: Array = array("u1", rank=1)
 
 
 @message
-class Past(Message):
+class History(Message):
     """Samples of `run` above `after` up to number `last`; `newest` is the last one that was sent.
 
     `samples` are their headers as they were on the stream, one after the other. `counts` says for how many samples
@@ -361,3 +378,8 @@ class Words(Message):
     """Words in the order of their rows, in UTF-8, a newline after each."""
 
     words: Array = array("u1", rank=1)
+
+
+STREAM: tuple[type[Message], ...] = (LossSample, WorkerSample, ServerSample, QualitySample, Event)
+TOPICS: tuple[str, ...] = tuple(kind.topic for kind in STREAM)
+MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}

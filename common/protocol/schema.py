@@ -13,11 +13,11 @@ import numpy as np
 from ..array_types import Array
 from ..errors import NotFinite, ProtocolError
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 MAGIC = b"GLWR"
 NO_VERSION = -1
 """In Pull: answer at once, whatever the version of the rows."""
-A_LIFE = 1 << 20
+WORKERS_PER_GENERATION = 1 << 20
 """Numbers of workers in one life of a run: whoever has a number of the life before is nobody of this one."""
 
 MAX_NAME = 64

@@ -100,9 +100,14 @@ def require_free(path: Path, *, what: str) -> None:
 
 @contextmanager
 def writing(
-    folder: Path, kind: str, schema: int, facts: dict[str, Any], *, replace: bool = False,
+    folder: Path,
+    kind: str,
+    schema: int,
+    facts: dict[str, Any],
+    *,
+    replace: bool = False,
     rest: Callable[[], None] = go_on,
-) -> Iterator[Path]:  # fmt: skip
+) -> Iterator[Path]:
     """Make an artifact: yields a scratch folder beside `folder`; on success it is sealed and renamed into place.
 
     `facts` may be filled by the caller until the block ends. On any error the scratch folder is removed and
@@ -145,9 +150,14 @@ def _take_the_place(folder: Path, scratch: Path) -> None:
 
 
 def seal(
-    folder: Path, kind: str, schema: int, facts: Mapping[str, Any], only: Collection[str] | None = None, *,
+    folder: Path,
+    kind: str,
+    schema: int,
+    facts: Mapping[str, Any],
+    only: Collection[str] | None = None,
+    *,
     rest: Callable[[], None] = go_on,
-) -> Manifest:  # fmt: skip
+) -> Manifest:
     """Write the manifest over the files that are in `folder` now, and flush everything to disk.
 
     `only` names the files that the manifest answers for, where others beside them go on changing.

@@ -42,9 +42,12 @@ class Conversation:
 
     def __init__(
         self,
-        addresses: Sequence[str], name: str, dataset: str = "", silence_s: float = SILENCE_S,
+        addresses: Sequence[str],
+        name: str,
+        dataset: str = "",
+        silence_s: float = SILENCE_S,
         keys: ClientKeys | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not addresses:
             raise errors.UsageError("no server address was given")
         self.name, self._dataset, self._silence_s = name, dataset, silence_s
@@ -151,7 +154,7 @@ class Conversation:
         self._settle(deadline)
         for shard, link in enumerate(self.links):
             if link.welcome is not None:
-                self.send(shard, m.Bye(reason, link.pushes), partial(_parted, link))
+                self.send(shard, m.Leave(reason, link.pushes), partial(_parted, link))
         self._settle(deadline)
 
     def _settle(self, deadline: float) -> None:
@@ -227,7 +230,7 @@ class Conversation:
             return  # a push that was repeated is applied, and was before: the rows that it asks for are still to come
         refused = reply.message.code if isinstance(reply.message, m.Refused) else ""
         if refused == errors.UnknownSession.code and not isinstance(pending.message, m.Hello):
-            if isinstance(pending.message, m.Beat):
+            if isinstance(pending.message, m.Heartbeat):
                 del link.pending[reply.number]
             if not any(isinstance(other.message, m.Hello) for other in link.pending.values()):
                 self._hello(link)
@@ -245,8 +248,8 @@ class Conversation:
             raise errors.DeadlineExceeded(f"{link.address} has not answered for {self._silence_s:.0f} s")
         if now - link.heard > BEAT_AFTER_S and now - link.beaten > BEAT_AFTER_S and link.welcome is not None:
             link.beaten = now
-            if not any(isinstance(pending.message, m.Beat) for pending in link.pending.values()):
-                link.send(m.Beat(), lambda _: None)
+            if not any(isinstance(pending.message, m.Heartbeat) for pending in link.pending.values()):
+                link.send(m.Heartbeat(), lambda _: None)
         link.resend(now)
 
 

@@ -76,10 +76,19 @@ def wire(**options: Any) -> dict[str, Any]:
 @click.option("--analogies", type=click.Path(path_type=Path), help="Analogy questions to score both on.")
 @training_flags
 def train(
-    dataset: Path, workers: int | None, servers: int, store: str, beside: tuple[str, ...], repeats: int,
-    peer: Path | None, peer_epochs: int, text: Path | None, similarity: tuple[Path, ...], analogies: Path | None,
+    dataset: Path,
+    workers: int | None,
+    servers: int,
+    store: str,
+    beside: tuple[str, ...],
+    repeats: int,
+    peer: Path | None,
+    peer_epochs: int,
+    text: Path | None,
+    similarity: tuple[Path, ...],
+    analogies: Path | None,
     **training: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Measure training on DATASET: entries a second, processor time and memory of each role, bytes an entry."""
     from glovewire.common.errors import UsageError
     from glovewire.common.model.options import TrainingOptions

@@ -140,9 +140,9 @@ def _client(servers: tuple[str, ...], keys: Path | None) -> Conversation:
 
 
 def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, Any]:
-    from glovewire.common.protocol.messages import Stats
+    from glovewire.common.protocol.messages import GetStatus
 
-    reply = client.ask(shard, Stats(), timeout)
+    reply = client.ask(shard, GetStatus(), timeout)
     found: dict[str, Any] = json.loads(bytes(getattr(reply, "body", b"{}")))
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glovewire.common.errors import DeadlineExceeded, Finishing, UnknownSession
+from glovewire.common.errors import DeadlineExceeded, RunOver, UnknownSession
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import evened
 from glovewire.common.model.row_layout import RowLayout
@@ -42,9 +42,13 @@ class Scorer:
     """Scores the vectors of a running training after each epoch but the last; `files` are similarity sets."""
 
     def __init__(
-        self, addresses: Sequence[str], dataset: Dataset, options: TrainingOptions, files: Sequence[Path],
+        self,
+        addresses: Sequence[str],
+        dataset: Dataset,
+        options: TrainingOptions,
+        files: Sequence[Path],
         keys: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._dataset, self._options, self._files = dataset, options, files
         self._client = Conversation(
             addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else of_client(keys)
@@ -59,7 +63,7 @@ class Scorer:
         self._epoch = epoch
         try:
             self._score()
-        except (Finishing, UnknownSession, DeadlineExceeded):  # the end of the run came first
+        except (RunOver, UnknownSession, DeadlineExceeded):  # the end of the run came first
             self._epoch = self._options.epochs
 
     def close(self) -> None:

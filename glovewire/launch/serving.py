@@ -42,9 +42,15 @@ class Serving:
 
 @contextmanager
 def serving(
-    run: Path | str, shards: int = 1, *,
-    workers: int = 1, checkpoint_every: int = 0, lease_s: float = 30.0, keys: Path | None = None, **options: Any,
-) -> Iterator[Serving]:  # fmt: skip
+    run: Path | str,
+    shards: int = 1,
+    *,
+    workers: int = 1,
+    checkpoint_every: int = 0,
+    lease_s: float = 30.0,
+    keys: Path | None = None,
+    **options: Any,
+) -> Iterator[Serving]:
     """Serve tensors into the folder `run` while the block lasts; what they are at its end is in `run/tensors.npz`.
 
     `options` are those of `glovewire server --objective tensors`: optimizer, learning_rate, consistency, steps, ...

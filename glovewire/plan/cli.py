@@ -76,9 +76,19 @@ WITH_ENOUGH_SERVERS = {
 )
 @click.option("--epochs", default=16, help="Passes over the whole matrix.")
 def plan(
-    dataset: Path | None, entries: float | None, words: int | None, dim: int, tied: bool, partitions: int | None,
-    workers: int, servers: int | None, bandwidth: str, round_trip: float, kernel_rate: float | None, epochs: int,
-) -> dict[str, Any]:  # fmt: skip
+    dataset: Path | None,
+    entries: float | None,
+    words: int | None,
+    dim: int,
+    tied: bool,
+    partitions: int | None,
+    workers: int,
+    servers: int | None,
+    bandwidth: str,
+    round_trip: float,
+    kernel_rate: float | None,
+    epochs: int,
+) -> dict[str, Any]:
     """Say how long an epoch would take on a cluster, how many servers it needs, and what holds it up.
 
     The schedule of the blocks is played through with a clock; docs/scaling.md tells how, and how near it comes.
@@ -177,9 +187,15 @@ def measured_rate(options: TrainingOptions) -> float:
 
 
 def _problems(
-    entries: float | None, words: int, partitions: int, workers: int, servers: int | None, round_trip: float,
-    kernel_rate: float | None, epochs: int,
-) -> list[str]:  # fmt: skip
+    entries: float | None,
+    words: int,
+    partitions: int,
+    workers: int,
+    servers: int | None,
+    round_trip: float,
+    kernel_rate: float | None,
+    epochs: int,
+) -> list[str]:
     """What no cluster has, or what the model would play through for hours; nan is in no range."""
     checks = {
         "give a DATASET, or --entries": entries is not None,

@@ -120,10 +120,22 @@ def speedup(
 @training_flags
 @click.pass_context
 def staleness(
-    ctx: click.Context, /, dataset: Path, out: Path, workers: tuple[int, ...], batches: tuple[int, ...],
-    latency: tuple[str, ...], mode: tuple[str, ...], policy: tuple[str, ...], share: tuple[float, ...], seeds: int,
-    seconds: float, goal: float, virtual: bool, **training: Any,
-) -> dict[str, Any]:  # fmt: skip
+    ctx: click.Context,
+    /,
+    dataset: Path,
+    out: Path,
+    workers: tuple[int, ...],
+    batches: tuple[int, ...],
+    latency: tuple[str, ...],
+    mode: tuple[str, ...],
+    policy: tuple[str, ...],
+    share: tuple[float, ...],
+    seeds: int,
+    seconds: float,
+    goal: float,
+    virtual: bool,
+    **training: Any,
+) -> dict[str, Any]:
     """Synchronous, asynchronous and staleness-aware training by minibatches, under simulated latency.
 
     DATASET is a folder of `preprocess`; or `digits` (the images that scikit-learn carries) or a folder with MNIST's

@@ -20,7 +20,7 @@ from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from glovewire.common.errors import Finishing, GlovewireError, NotReady, ProcessDied
+from glovewire.common.errors import GlovewireError, NotReady, ProcessDied, RunOver
 from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.tensor_layout import TABLE
 from glovewire.common.protocol import messages as m
@@ -228,14 +228,19 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
         ended = not server.running
         client.poll(int(LOOK_EVERY_S * 1e3))
         if ended and not answer:
-            raise Finishing("the server has ended")
+            raise RunOver("the server has ended")
     return raised(answer[0])
 
 
 def _look(
-    workload: Workload, client: Conversation, ask: Ask, options: TrainingOptions, scene: Scene, go: Semaphore,
+    workload: Workload,
+    client: Conversation,
+    ask: Ask,
+    options: TrainingOptions,
+    scene: Scene,
+    go: Semaphore,
     crowd: Sequence[multiprocessing.process.BaseProcess],
-) -> Seen:  # fmt: skip
+) -> Seen:
     """Let it begin, and sample the loss until the end; time 0 is the last moment without a gradient."""
     seen = Seen()
     client.connect(role="observer")
@@ -266,15 +271,15 @@ def _look(
             client.poll(int(LOOK_EVERY_S * 1e3))
             time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
     except GlovewireError as error:
-        told = isinstance(error, Finishing) and error.reason.startswith("failed")
+        told = isinstance(error, RunOver) and error.reason.startswith("failed")
         if told or (seen.loss and not seen.loss[-1] <= DIVERGED * seen.loss[0]):
             seen.ended = "diverged"
         return seen
 
 
 def _count(ask: Ask, seen: Seen) -> None:
-    reply = ask(m.Stats())
-    assert isinstance(reply, m.Statistics)
+    reply = ask(m.GetStatus())
+    assert isinstance(reply, m.Status)
     facts = json.loads(bytes(reply.body))
     seen.staleness, seen.row_ages = facts["staleness"], facts["row_ages"]
 

@@ -27,7 +27,7 @@ from glovewire.common.errors import (
     VersionMismatch,
     require,
 )
-from glovewire.common.protocol.messages import TOPICS, History, Past
+from glovewire.common.protocol.messages import TOPICS, GetHistory, History
 from glovewire.common.protocol.wire import decode_sample
 from glovewire.common.transport.curve_keys import of_client
 from glovewire.common.transport.sockets import Context, check_address, receive
@@ -182,7 +182,7 @@ class Feed:
         line = self._lines.get(source)
         try:
             if line is not None and (answer := line.answer()) is not None:
-                found += source.fill(expect(answer, Past), self._now)
+                found += source.fill(expect(answer, History), self._now)
         except (ProtocolError, LimitExceeded, NotFinite, VersionMismatch):
             source.refused += 1
             found += source.give_up(self._now, at_once=True)
@@ -199,7 +199,7 @@ class Feed:
         if line is None:
             line = self._lines[source] = Line(beside(source.address, source.port), self.keys)
         if line.asked is None:
-            line.ask(History(wanted))
+            line.ask(GetHistory(wanted))
 
     def _check_silence(self) -> None:
         silent = [each.address + self._attempts[at].doubt for at, each in self._sources.items() if not each.heard]

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from glovewire.common.protocol.messages import Event, Message, Past, ServerSample
+from glovewire.common.protocol.messages import Event, History, Message, ServerSample
 from glovewire.common.protocol.wire import Numbered, decode_header, split_headers
 
 PORT_WAIT_S = 1.0
@@ -103,7 +103,7 @@ class Source:
             yield from self._close(now)
         yield from self._advance(now)
 
-    def fill(self, past: Past, now: float) -> Iterator[Received]:
+    def fill(self, past: History, now: float) -> Iterator[Received]:
         """The answer to a question for what comes after `wanted`; raises ProtocolError when it is none."""
         hole, after = self._hole, self._last
         if hole is None or after is None or past.run != self.run:

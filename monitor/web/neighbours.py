@@ -22,14 +22,14 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import (
     NO_VERSION,
-    Bye,
+    GetStatus,
+    GetWords,
     Hello,
+    Leave,
     Message,
     Pull,
     Rows,
-    Statistics,
-    Stats,
-    Vocabulary,
+    Status,
     Welcome,
     Words,
 )
@@ -192,7 +192,7 @@ class ServerLookup:
         bounds, run = [], ""
         for address in addresses:
             self._dial(address)
-            told = json.loads(bytes(expect((yield Stats()), Statistics).body))
+            told = json.loads(bytes(expect((yield GetStatus()), Status).body))
             run = str(told["run"])
             bounds.append((address, int(told["rows"][0]), int(told["rows"][1]), int(told["shards"])))
         bounds.sort(key=lambda bound: bound[1])
@@ -213,7 +213,7 @@ class ServerLookup:
                 vectors = np.empty((self._all, layout.dim), np.float32)
             yield from self._ask_words(first, last)
             yield from self._ask_rows(first, last, layout, vectors)
-            yield Bye("left")
+            yield Leave("left")
         assert vectors is not None
         self.known = Known(self._words, {word: row for row, word in enumerate(self._words)}, vectors, now)
 
@@ -225,7 +225,7 @@ class ServerLookup:
     def _ask_words(self, first: int, last: int) -> Asking:
         while len(self._words) < last:
             start = len(self._words)
-            words = expect((yield Vocabulary(start, min(start + PIECE_WORDS, last))), Words)
+            words = expect((yield GetWords(start, min(start + PIECE_WORDS, last))), Words)
             found = bytes(words.words).decode("utf-8", "replace").split("\n")[:-1]
             if not found:
                 raise ProtocolError(f"rows {first}..{last} have no words")

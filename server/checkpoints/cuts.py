@@ -27,14 +27,14 @@ MAX_UNWRITTEN = 4
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 FINAL = "final"
 SUMMARY = "summary"
-"""The fact of a final checkpoint that tells how the life ended."""
+"""The fact of a final checkpoint that tells how the generation ended."""
 
 Blocks = ExclusiveBlocks | AsynchronousBlocks
 
 
-def final_label(life: int) -> str:
-    """The label of the checkpoint that a life of the run ends with: none is written in place of another life's."""
-    return f"{FINAL}-{life:06d}" if life else FINAL
+def final_label(generation: int) -> str:
+    """Return the label of the final checkpoint of a generation; each generation has its own."""
+    return f"{FINAL}-{generation:06d}" if generation else FINAL
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Cuts:
         if self._blocks is None and round < 0:
             raise BadRequest("minibatches have no rounds: give a checkpoint of them a number, the same to every shard")
         if self._blocks is None:
-            label = f"asked-{self._facts()['life']:06d}-{round:010d}"
+            label = f"asked-{self._facts()['generation']:06d}-{round:010d}"
         else:
             soon = int(self._blocks.rounds.max()) + 2
             label = self._label(round := min(round if round >= 0 else soon, self._rounds))

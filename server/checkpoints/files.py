@@ -89,7 +89,8 @@ def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> lis
     """Remove this shard's part of automatic checkpoints that are older than the last `keep` (0: all) of every shard.
 
     What is not there on every shard does not count: the newest that all have is never removed. Those that somebody has
-    asked for, and final ones, stay, and so does the one that the newest life has `begun` from: who comes late loads it.
+    asked for, and final ones, stay, and so does the one
+    that the newest generation has `begun` from: a shard that comes late loads it.
     Returns the labels of those that are gone.
     """
     gone: list[str] = []
@@ -112,7 +113,7 @@ def clear_away(run: Path, shard: int, shards: int) -> None:
     """Remove what processes of this shard that were killed were writing; what was giving way to it is put back.
 
     Checkpoints, that is, and on shard 0 the vectors.
-    What a process that lives has begun stays, but for our own number: that was a process of another container.
+    What a process that generations has begun stays, but for our own number: that was a process of another container.
     """
     vectors = [] if shard else run.glob(f".{VECTORS}.*")
     for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *vectors):
@@ -143,12 +144,12 @@ def _lives(pid: int) -> bool:
 
 
 def is_final(label: str) -> bool:
-    """Whether a life of the run ended with the checkpoint of this label."""
+    """Whether a generation of the run ended with the checkpoint of this label."""
     return label.startswith(FINAL)
 
 
 def drop_old_finals(run: Path, label: str) -> None:
-    """Remove the final checkpoints of earlier lives now that of the last one, `label`, every part is here.
+    """Remove the final checkpoints of earlier generations now that of the last one, `label`, every part is here.
 
     The one to resume from stays: parts that were cut apart cannot take the place of one that was not.
     """
@@ -200,10 +201,11 @@ def _rank(run: Path, label: str, shards: int) -> tuple[int, int] | None:
 def _apart(facts: Sequence[Mapping[str, Any]]) -> bool:
     """Whether parts do not go together: in exclusive order, when they were cut at different rounds.
 
-    Otherwise shard 0 knows best which round it was, but parts of different lives are those of different trainings.
+    Otherwise shard 0 knows best which round it was, but parts of different
+    generations belong to different trainings.
     """
     if facts[0]["options"]["consistency"] != "exclusive":
-        return len({each.get("life") for each in facts}) > 1
+        return len({each.get("generation") for each in facts}) > 1
     rounds = {int(each["round"]) for each in facts}
     return len(rounds) > 1 or min(rounds) < 0
 
@@ -245,7 +247,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
     """All rows of a checkpoint, in row order, and the facts of shard 0.
 
     Raises ArtifactError when a part is missing, altered, not a part of that shard, or of another training; or, with
-    `one_round`, was cut at another round, in exclusive order, or in another life of the run.
+    `one_round`, was cut at another round, in exclusive order, or in another generation of the run.
     """
     parts: list[npt.NDArray[Any]] = []
     facts: list[dict[str, Any]] = []
@@ -262,7 +264,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         except LACKING as error:
             raise ArtifactError(f"{folder} lacks facts ({type(error).__name__}: {error})") from error
         if apart:
-            raise ArtifactError(f"{folder} was cut at another round or in another life than shard 0's part")
+            raise ArtifactError(f"{folder} was cut at another round or in another generation than shard 0's part")
         first = sum(map(len, parts[:-1]))
         fits = rows.shape[1] == parts[0].shape[1] and found.get("shards") == shards and found.get("shard") == shard
         if not fits or found.get("rows") != [first, first + len(rows)]:

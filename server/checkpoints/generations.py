@@ -1,8 +1,8 @@
-"""The lives of a run: when a shard was lost, all shards begin a new life together, from one checkpoint.
+"""The generations of a run: when a shard was lost, all shards begin a new generation together, from one checkpoint.
 
-They agree through the run folder, without a message. A life is a small file that is made once, whole, and never
-changes: `os.link` refuses the second one of a number. Each shard's mark says in which life it was, so that it knows
-whether it died in it, and how it left. Files only: what a shard does in its life is decided elsewhere.
+They agree through the run folder, without a message. A generation is a small file that is made once, whole, and never
+changes: `os.link` refuses the second one of a number. Each shard's mark says in which generation it was, so that it
+knows whether it died in it, and how it left. Files only: what a shard does in its generation is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .cuts import SUMMARY, final_label
 logger = logging.getLogger(__name__)
 
 
-class Overtaken(GlovewireError):
-    """Another shard has begun a new life of the run."""
+class Superseded(GlovewireError):
+    """Another shard has begun a new generation of the run."""
 
     code = "overtaken"
 
 
 @dataclass(frozen=True)
-class Life:
+class Generation:
     """Number, id on the stream, how many shards take part, and the checkpoint that it begins from ("": none)."""
 
     number: int = 0
@@ -49,15 +49,15 @@ class Life:
 
 @dataclass(frozen=True)
 class Mark:
-    """The last life that a shard took part in (-1: none yet), why it ends it, and how it has left it ("": not yet)."""
+    """The last generation a shard took part in (-1: none), why it is ending it, and how it left it ("": it has not)."""
 
-    life: int = -1
+    generation: int = -1
     ending: str = ""
     left: str = ""
 
 
-def due(config: ServerConfig) -> Life:
-    """The life that this shard has to enter: the newest of all, or a new one when it died in that.
+def due(config: ServerConfig) -> Generation:
+    """The generation that this shard has to enter: the newest of all, or a new one when it died in that.
 
     A new one, too, when the checkpoint that the newest began from is gone before this shard had it. Raises
     ArtifactError when it is to resume and there is no checkpoint.
@@ -66,15 +66,15 @@ def due(config: ServerConfig) -> Life:
     if current is not None and _is_new_to(config, current, mark):
         return current
     label, parts = _furthest(config)
-    return Life(current.number + 1 if current else 0, secrets.token_hex(4), config.shards, label, parts)
+    return Generation(current.number + 1 if current else 0, secrets.token_hex(4), config.shards, label, parts)
 
 
-def enter(config: ServerConfig, life: Life) -> bool:
-    """Take part in `life`; False when there is another one of its number, which somebody made first."""
-    path = _place(config.out, life.number)
+def enter(config: ServerConfig, generation: Generation) -> bool:
+    """Take part in `generation`; False when there is another one of its number, which somebody made first."""
+    path = _place(config.out, generation.number)
     if not path.exists():
         scratch = path.with_name(f"{path.name}.{config.shard}.partial")
-        write_text_atomically(scratch, json.dumps(dataclasses.asdict(life)) + "\n")
+        write_text_atomically(scratch, json.dumps(dataclasses.asdict(generation)) + "\n")
         try:
             os.link(scratch, path)
         except FileExistsError:
@@ -83,40 +83,46 @@ def enter(config: ServerConfig, life: Life) -> bool:
             raise OutputError(f"run {config.out} cannot be written: {error.strerror}") from error
         finally:
             scratch.unlink()
-    elif newest(config.out) != life:
+    elif newest(config.out) != generation:
         return False
-    if config.shard == 0 and life.number and not life.label:  # the run begins anew, and so does its record
+    if config.shard == 0 and generation.number and not generation.label:  # the run begins anew, and so does its record
         (config.out / runs.METRICS).unlink(missing_ok=True)
-    _write(config, Mark(life.number))
+    _write(config, Mark(generation.number))
     return True
 
 
-def stay(config: ServerConfig, life: Life) -> None:
-    """Raise Overtaken when there is a newer life than this."""
-    if _place(config.out, life.number + 1).exists():
-        raise Overtaken(f"another shard was started again: going on with it in life {life.number + 1} of the run")
+def stay(config: ServerConfig, generation: Generation) -> None:
+    """Raise Superseded when there is a newer generation than this."""
+    if _place(config.out, generation.number + 1).exists():
+        raise Superseded(
+            f"another shard was started again: going on with it in generation {generation.number + 1} of the run"
+        )
 
 
-def leave(config: ServerConfig, life: Life, reason: str) -> None:
+def leave(config: ServerConfig, generation: Generation, reason: str) -> None:
     """Say that this shard has left everything that the run needs of it."""
-    _write(config, Mark(life.number, reason, reason))
+    _write(config, Mark(generation.number, reason, reason))
 
 
-def tell(config: ServerConfig, life: Life, reason: str) -> None:
+def tell(config: ServerConfig, generation: Generation, reason: str) -> None:
     """Let the other shards know that this one is ending the run."""
-    _write(config, Mark(life.number, reason))
+    _write(config, Mark(generation.number, reason))
 
 
-def told(config: ServerConfig, life: Life) -> str:
+def told(config: ServerConfig, generation: Generation) -> str:
     """Why another shard is ending the run, "" while none is."""
-    reasons = [mark.ending for mark in _others(config).values() if mark is not None and mark.life == life.number]
+    reasons = [
+        mark.ending for mark in _others(config).values() if mark is not None and mark.generation == generation.number
+    ]
     return next(filter(None, reasons), "")
 
 
-def absent(config: ServerConfig, life: Life) -> list[int]:
-    """The other shards that have not left this life yet."""
+def absent(config: ServerConfig, generation: Generation) -> list[int]:
+    """The other shards that have not left this generation yet."""
     marks = _others(config)
-    return [shard for shard, mark in marks.items() if mark is None or mark.life != life.number or not mark.left]
+    return [
+        shard for shard, mark in marks.items() if mark is None or mark.generation != generation.number or not mark.left
+    ]
 
 
 def over(config: ServerConfig) -> bool:
@@ -127,28 +133,32 @@ def over(config: ServerConfig) -> bool:
     return _for_good(config, mark.left)
 
 
-def unassembled(config: ServerConfig, dataset: str) -> tuple[Life, dict[str, Any]] | None:
-    """The newest life, and how it ended, if that is over for good and nothing but the vectors lacks.
+def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[str, Any]] | None:
+    """The newest generation, and how it ended, if that is over for good and nothing but the vectors lacks.
 
     Every shard has left its final checkpoint then, and one was killed before it could leave. `dataset` is the checksum
     of this shard's.
     """
-    life = newest(config.out)
-    label = "" if life is None else final_label(life.number)
-    if life is None or life.shards != config.shards or checkpoint.missing(config.out, label, life.shards):
+    generation = newest(config.out)
+    label = "" if generation is None else final_label(generation.number)
+    if (
+        generation is None
+        or generation.shards != config.shards
+        or checkpoint.missing(config.out, label, generation.shards)
+    ):
         return None
     try:
-        facts = checkpoint.whole(config.out, label, life.shards)[0]
+        facts = checkpoint.whole(config.out, label, generation.shards)[0]
     except ArtifactError as error:
         logger.warning(log.line("checkpoint_skipped", label=label, why=error))
         return None
     ended, ours = facts.get(SUMMARY, {}), (config.options.as_message(), dataset)
     mine = (facts["options"], facts["dataset"]) == ours and _for_good(config, str(ended.get("reason", "")))
-    return (life, ended) if mine else None
+    return (generation, ended) if mine else None
 
 
 def _for_good(config: ServerConfig, reason: str) -> bool:
-    """Whether a life that ended for this reason is the last one: who says --resume goes on after `finish`, too."""
+    """Whether a generation that ended for this reason is the last one. With --resume a finished run continues, too."""
     return reason == "complete" if config.resume else reason not in ("", STOPPED)
 
 
@@ -173,10 +183,10 @@ def claim(config: ServerConfig) -> None:
         write_text_atomically(config.out / runs.CONFIG, to_toml("server", config.options))
 
 
-def newest(run: Path) -> Life | None:
-    """The last life that was begun in `run`, None before the first."""
-    path = max((run / runs.CHECKPOINTS).glob(".life-[0-9]*[0-9]"), default=None)
-    return None if path is None else Life(**_read(path))
+def newest(run: Path) -> Generation | None:
+    """The last generation that was begun in `run`, None before the first."""
+    path = max((run / runs.CHECKPOINTS).glob(".generation-[0-9]*[0-9]"), default=None)
+    return None if path is None else Generation(**_read(path))
 
 
 def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
@@ -189,12 +199,12 @@ def _others(config: ServerConfig) -> dict[int, Mark | None]:
     return {shard: mark_of(config, shard) for shard in range(config.shards) if shard != config.shard}
 
 
-def _is_new_to(config: ServerConfig, life: Life, mark: Mark | None) -> bool:
-    """Whether this shard has not been in a life, and can begin it: what that begins from may be gone."""
-    if life.shards != config.shards or (mark is not None and mark.life >= life.number):
+def _is_new_to(config: ServerConfig, generation: Generation, mark: Mark | None) -> bool:
+    """Whether this shard has not been in a generation, and can begin it: what that begins from may be gone."""
+    if generation.shards != config.shards or (mark is not None and mark.generation >= generation.number):
         return False
     may_go_back = config.resume or config.recover
-    return not (may_go_back and life.label and checkpoint.missing(config.out, life.label, life.parts))
+    return not (may_go_back and generation.label and checkpoint.missing(config.out, generation.label, generation.parts))
 
 
 def _furthest(config: ServerConfig) -> tuple[str, int]:
@@ -219,7 +229,7 @@ def _require_new(config: ServerConfig) -> None:
 
 
 def _place(run: Path, number: int) -> Path:
-    return run / runs.CHECKPOINTS / f".life-{number:06d}"
+    return run / runs.CHECKPOINTS / f".generation-{number:06d}"
 
 
 def _mark(config: ServerConfig, shard: int) -> Path:
@@ -236,7 +246,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         fields = json.loads(path.read_text(encoding="utf-8") or "{}")
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
-    known = {field.name for kind in (Life, Mark) for field in dataclasses.fields(kind)}
+    known = {field.name for kind in (Generation, Mark) for field in dataclasses.fields(kind)}
     if not isinstance(fields, dict) or not fields.keys() <= known:
         raise ArtifactError(f"{path} is not what a shard writes")
     return fields

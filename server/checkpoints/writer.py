@@ -12,7 +12,7 @@ from pathlib import Path
 from glovewire.common.errors import ArtifactError, GlovewireError
 
 from . import files as checkpoint
-from . import generations as lives
+from . import generations
 from .cuts import Snapshot
 
 
@@ -83,12 +83,12 @@ class Writer:
             self._done()
 
     def _prune(self, shard: int, shards: int) -> list[str]:
-        """Remove old checkpoints, if it can be read which one the newest life began from; their labels."""
+        """Remove old checkpoints, if it can be read which one the newest generation began from; their labels."""
         try:
-            life = lives.newest(self._run)
+            generation = generations.newest(self._run)
         except ArtifactError:
             return []
-        return checkpoint.prune(self._run, shard, shards, self._keep, life.label if life else "")
+        return checkpoint.prune(self._run, shard, shards, self._keep, generation.label if generation else "")
 
 
 # ---- Work done so that those who work beside it hardly notice, or notice little when somebody waits for it.

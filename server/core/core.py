@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from glovewire.common.errors import BadRequest, DatasetMismatch, Finishing, GlovewireError, ProtocolError
+from glovewire.common.errors import BadRequest, DatasetMismatch, GlovewireError, ProtocolError, RunOver
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 
@@ -36,12 +36,20 @@ class Core:
 
     def __init__(
         self,
-        identity: Identity, options: TrainingOptions, table: Table, consistency: Consistency, progress: Progress,
-        started: float, words: Sequence[str] = (), tensors: Tensors | None = None,
-    ) -> None:  # fmt: skip
+        identity: Identity,
+        options: TrainingOptions,
+        table: Table,
+        consistency: Consistency,
+        progress: Progress,
+        started: float,
+        words: Sequence[str] = (),
+        tensors: Tensors | None = None,
+    ) -> None:
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
-        self.sessions = Sessions(identity.life * m.A_LIFE, identity.awaited, identity.shard, identity.shards)
+        self.sessions = Sessions(
+            identity.generation * m.WORKERS_PER_GENERATION, identity.awaited, identity.shard, identity.shards
+        )
         self.news, self.tally = News(started, identity.shard), Tally()
         self.stream = Stream(identity.run)
         self.counters: Counter[str] = Counter()
@@ -54,10 +62,21 @@ class Core:
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
         self.exchange = Exchange(table, consistency, options, self.cuts, self.counters, tensors)
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
-            m.Hello: self._hello, m.Lease: self._lease, m.Pull: self._pull, m.Push: self._push, m.Create: self._create,
-            m.Report: self._report, m.Beat: self._beat, m.Bye: self._bye, m.Finish: self._finish, m.Score: self._score,
-            m.Stats: self._asked, m.History: self._asked, m.Vocabulary: self._asked, m.Checkpoint: self._checkpoint,
-        }  # fmt: skip
+            m.Hello: self._hello,
+            m.Lease: self._lease,
+            m.Pull: self._pull,
+            m.Push: self._push,
+            m.Create: self._create,
+            m.Report: self._report,
+            m.Heartbeat: self._beat,
+            m.Leave: self._bye,
+            m.Finish: self._finish,
+            m.Score: self._score,
+            m.GetStatus: self._asked,
+            m.GetHistory: self._asked,
+            m.GetWords: self._asked,
+            m.Checkpoint: self._checkpoint,
+        }
 
     # ---- what the daemon calls
 
@@ -130,14 +149,14 @@ class Core:
 
     def final(self) -> Snapshot:
         """The last state, for the final checkpoint."""
-        return self.cuts.snapshot(final_label(self.identity.life), self.table.join(), self.cuts.round)
+        return self.cuts.snapshot(final_label(self.identity.generation), self.table.join(), self.cuts.round)
 
     # ---- one handler a request
 
     def _hello(self, hello: m.Hello, peer: Peer, _: int, now: float) -> m.Message:
         self.sessions.note(hello)
         if self.finishing is not None:
-            raise Finishing.because(self.finishing)
+            raise RunOver.because(self.finishing)
         if hello.role == "worker" and hello.dataset != self.identity.dataset:
             raise DatasetMismatch(
                 f"this worker's dataset ({hello.dataset[:12] or 'none'}) is not the server's "
@@ -206,18 +225,18 @@ class Core:
             session.reported = report.sequence
             self.exchange.reported(report.lease, self.progress.floor)
             self._end_when_complete()
-        return m.Noted(self.finishing is not None, self.progress.losses.epoch, self.progress.losses.entries)
+        return m.Recorded(self.finishing is not None, self.progress.losses.epoch, self.progress.losses.entries)
 
-    def _beat(self, _: m.Beat, peer: Peer, __: int, now: float) -> m.Message:
+    def _beat(self, _: m.Heartbeat, peer: Peer, __: int, now: float) -> m.Message:
         self.sessions.of(peer, now)
-        return m.Alive(self.finishing is not None)
+        return m.HeartbeatAck(self.finishing is not None)
 
     def _asked(self, question: m.Message, _: Peer, __: int, now: float) -> m.Message:
         return answers.answer(self, question, now)
 
     def _checkpoint(self, request: m.Checkpoint, peer: Peer, number: int, _: float) -> m.Message | None:
         if self.finishing is not None:
-            raise Finishing(LAST_CHECKPOINT)
+            raise RunOver(LAST_CHECKPOINT)
         label = self.cuts.request(request.round, peer, number)
         return None if label is None else m.Checkpointed(label)
 
@@ -229,12 +248,12 @@ class Core:
         self.sessions.of(peer, now)
         losses = self.progress.losses
         self.news.add([m.QualitySample(now - self.news.started, losses.entries, score.test[:64], score.score)])
-        return m.Noted(self.finishing is not None, losses.epoch, losses.entries)
+        return m.Recorded(self.finishing is not None, losses.epoch, losses.entries)
 
-    def _bye(self, bye: m.Bye, peer: Peer, _: int, now: float) -> m.Message:
+    def _bye(self, bye: m.Leave, peer: Peer, _: int, now: float) -> m.Message:
         if self.sessions.name_at(peer) is not None:  # otherwise it has left already, and the answer was lost
             self._leave(self.sessions.of(peer, now), now, "left", bye.reason[:200], bye.pushes)
-        return m.Farewell()
+        return m.Left()
 
     def _end(self, reason: str) -> None:
         """Begin to end: at once, or in exclusive order when workers have finished the rounds that were begun."""
@@ -257,7 +276,7 @@ class Core:
                 return m.Done(self.finishing)
             return self.progress.grant(session, asked.ticket, self.ending or "complete")
         if self.finishing is not None:
-            raise Finishing.because(self.finishing)
+            raise RunOver.because(self.finishing)
         exchange = self.exchange
         return exchange.create(asked, session) if isinstance(asked, m.Create) else exchange.answer(asked, session.index)
 
@@ -270,7 +289,7 @@ class Core:
         """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
         if self.finishing is not None:
             for peer, number in self.cuts.give_up():
-                self._replies.send(Outgoing(peer, number, self.refuse(Finishing(LAST_CHECKPOINT))))
+                self._replies.send(Outgoing(peer, number, self.refuse(RunOver(LAST_CHECKPOINT))))
         for parked, reply in self.parking.retry(self._retry) if self.parking else ():
             if self.sessions.is_open(parked.session, parked.peer):
                 self._replies.send(Outgoing(parked.peer, parked.number, reply))
@@ -278,7 +297,7 @@ class Core:
     def _retry(self, parked: Parked) -> m.Message | None:
         is_open = self.sessions.is_open(parked.session, parked.peer)
         try:  # nobody hears the farewell: the request goes with its session
-            return self._answer(parked.session, parked.message) if is_open else m.Farewell()
+            return self._answer(parked.session, parked.message) if is_open else m.Left()
         except GlovewireError as error:
             return self.refuse(error)
 

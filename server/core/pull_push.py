@@ -31,9 +31,14 @@ class Exchange:
     """
 
     def __init__(
-        self, table: Table, consistency: Consistency, options: TrainingOptions, cuts: Cuts, counters: Counter[str],
+        self,
+        table: Table,
+        consistency: Consistency,
+        options: TrainingOptions,
+        cuts: Cuts,
+        counters: Counter[str],
         tensors: Tensors | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tensors = tensors
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
         self._policy = Policy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")

@@ -179,9 +179,16 @@ def step_momentum(
 
 @compiled_fast
 def step_adam(
-    table: Array, rows: Indices, gradients: Array, rate: float, scales: Scales, beta1: float, beta2: float,
-    epsilon: float, decay: float,
-) -> None:  # fmt: skip
+    table: Array,
+    rows: Indices,
+    gradients: Array,
+    rate: float,
+    scales: Scales,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    decay: float,
+) -> None:
     """Adam (Kingma and Ba 2015); with `decay` AdamW (Loshchilov and Hutter 2019). Each row counts its own steps."""
     width, real = gradients.shape[1], table.dtype.type
     keep1, keep2 = real(beta1), real(beta2)

@@ -32,9 +32,17 @@ class Table:
     """
 
     def __init__(
-        self, name: str, first: int, values: Rows, parameters: int, step: Step, versions: Indices | None = None, *,
-        parameters_only: bool = False, bounds: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        first: int,
+        values: Rows,
+        parameters: int,
+        step: Step,
+        versions: Indices | None = None,
+        *,
+        parameters_only: bool = False,
+        bounds: Sequence[int] = (),
+    ) -> None:
         self._parameters_only = parameters_only
         self.name = name
         self.first, self.rows = first, len(values)

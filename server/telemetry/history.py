@@ -60,7 +60,7 @@ class Past:
         self._newest = number
         self._put(sample.topic, 0, Entry(number, header, kind, entries))
 
-    def answer(self, run: str, after: int) -> m.Past:
+    def answer(self, run: str, after: int) -> m.History:
         """Samples above number `after`, about a mebibyte of them."""
         found = sorted((entry for entry in self._all() if entry.number > after), key=lambda entry: entry.number)
         size = 0
@@ -72,7 +72,7 @@ class Past:
         last = found[-1].number if found else max(after, self._newest)
         counts = np.array([entry.stands_for for entry in found], np.int64)
         samples = np.frombuffer(b"".join(entry.header for entry in found), np.uint8)
-        return m.Past(run, last, self._newest, counts, samples)
+        return m.History(run, last, self._newest, counts, samples)
 
     def _all(self) -> Iterator[Entry]:
         for levels in self._topics.values():

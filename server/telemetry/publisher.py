@@ -51,7 +51,7 @@ class Stream:
             else:
                 self._waiting.append(sample)
 
-    def history(self, after: int) -> m.Past:
+    def history(self, after: int) -> m.History:
         """The answer to a request for the samples above number `after`."""
         return self.past.answer(self._run, after)
 

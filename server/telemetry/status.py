@@ -68,7 +68,7 @@ def checkpoint_facts(core: Core) -> dict[str, Any]:
         "updates": core.consistency.version(core.table.first) if core.table.versions is not None else 0,
         **_tensor_facts(core),
         "gradients": core.consistency.gradients,
-        "life": core.identity.life,
+        "generation": core.identity.generation,
         "dataset": core.identity.dataset,
         "options": core.options.as_message(),
         "rows": [core.table.first, core.table.last],
@@ -136,11 +136,11 @@ MAX_WORDS = 1 << 16
 def answer(core: Core, question: m.Message, now: float) -> m.Message:
     """The reply to a question."""
     match question:
-        case m.Stats():
-            return m.Statistics(np.frombuffer(json.dumps(statistics(core, now)).encode(), np.uint8))
-        case m.History():
+        case m.GetStatus():
+            return m.Status(np.frombuffer(json.dumps(statistics(core, now)).encode(), np.uint8))
+        case m.GetHistory():
             return core.stream.history(question.after)
-        case m.Vocabulary():
+        case m.GetWords():
             return m.Words(_words(core, question.first, question.last))
     raise ProtocolError(f"{type(question).__name__} is not a question")
 

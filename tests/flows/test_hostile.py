@@ -19,7 +19,7 @@ from processes import LASTING, Flow, Running, until
 from strangers import GREETING, port_of
 
 from glovewire.common.protocol import wire
-from glovewire.common.protocol.messages import Hello, Refused, Stats
+from glovewire.common.protocol.messages import GetStatus, Hello, Refused
 from glovewire.common.transport.client import Conversation
 
 EPOCHS = 600
@@ -76,7 +76,7 @@ def bother(address: str, stream: str) -> None:
         ready = b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0"
         for size in (2 << 30, (1 << 63) - 1):
             pour(target, GREETING + ready + b"\x02" + struct.pack(">Q", size) + bytes(100_000))
-    good: list[bytes] = [b"", *map(bytes, wire.encode(1, Stats()))]
+    good: list[bytes] = [b"", *map(bytes, wire.encode(1, GetStatus()))]
     codes = {
         "protocol": [b"", b"not", b"ours"],
         "version-mismatch": [b"", wire.GREETING[:-1] + bytes([99]), *good[2:]],

@@ -64,7 +64,7 @@ def test_workers_hear_of_their_share_when_they_join_and_with_every_push(crowd: t
 def test_what_those_who_left_had_goes_to_the_others(crowd: tuple[Shard, dict[str, int]]) -> None:
     one, told = crowd
     for name in list(told)[4:]:
-        one.ask(name.encode(), m.Bye("left"))
+        one.ask(name.encode(), m.Leave("left"))
     assert [credit_of(one.ask(name.encode(), add(one, 1))) for name in list(told)[:4]] == [EACH_BYTES] * 4
 
 

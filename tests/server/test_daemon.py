@@ -58,7 +58,7 @@ def test_a_worker_is_served(daemon: Daemon, one: Shard) -> None:
         assert isinstance(before, m.Rows)
         assert isinstance(after, m.Rows)
         assert (after.values == before.values + 1).all()
-        client.ask(0, m.Bye(""))
+        client.ask(0, m.Leave(""))
 
 
 def test_the_stream_is_numbered_and_says_who_came(daemon: Daemon, one: Shard) -> None:
@@ -79,7 +79,7 @@ def test_the_stream_is_numbered_and_says_who_came(daemon: Daemon, one: Shard) ->
         assert {one.run for one in found} == {"run"}
         events = [one.message for one in found if isinstance(one.message, m.Event)]
         assert (events[0].kind, events[0].subject) == ("joined", "w0")
-        client.ask(0, m.Bye(""))
+        client.ask(0, m.Leave(""))
 
 
 def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path) -> None:
@@ -92,7 +92,7 @@ def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path)
         until(lambda: log.exists() and log.read_text().count("\n") == 2, "two lines")
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         assert {line["worker"] for line in lines} == {"w0", "all"}
-        client.ask(0, m.Bye(""))
+        client.ask(0, m.Leave(""))
 
 
 def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon: Daemon, run: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon:
         assert isinstance(done, m.Checkpointed)
         rows, facts = checkpoint.read(run, done.name, 1)
         assert rows.shape[0] == facts["rows"][1] == 25
-        assert isinstance(client.ask(0, m.Stats()), m.Statistics)
+        assert isinstance(client.ask(0, m.GetStatus()), m.Status)
 
 
 def test_a_checkpoint_that_cannot_be_written_costs_an_answer_only(daemon: Daemon, run: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_an_answer_only(daemon: Daemon
         with pytest.raises(GlovewireError, match="cannot be written") as caught:
             client.ask(0, m.Checkpoint(0))
         assert caught.value.code == "output"
-        assert isinstance(client.ask(0, m.Stats()), m.Statistics)
+        assert isinstance(client.ask(0, m.GetStatus()), m.Status)
 
 
 def test_finish_ends_it_and_returns_why(dataset: Dataset, run: Path) -> None:

@@ -45,7 +45,7 @@ def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
         assert client.ask(0, add(one, 2), timeout_s=20) == applied(2, 2)
         assert isinstance(client.ask(0, pull(0, 2)), m.Rows)
         assert one.core.tally.total["applied"] == 2
-        client.ask(0, m.Bye(""))
+        client.ask(0, m.Leave(""))
 
 
 def connect(daemon: Daemon) -> socket.socket:
@@ -83,9 +83,9 @@ def shake_hands(stranger: socket.socket) -> None:
     stranger.sendall(bytes([4, len(READY)]) + READY)
     size = exactly(stranger, 2)[1]
     assert exactly(stranger, size).startswith(b"\x05READY")
-    stats = [bytes(part) for part in wire.encode(7, m.Stats())]
+    stats = [bytes(part) for part in wire.encode(7, m.GetStatus())]
     stranger.sendall(b"".join(frame(part, more=part is not stats[-1]) for part in (b"", *stats)))
-    assert b"Statistics" in stranger.recv(65536)
+    assert b"Status" in stranger.recv(65536)
 
 
 def resident_bytes() -> int:
@@ -146,7 +146,7 @@ def refused(dealer: zmq.Socket[bytes], frames: list[bytes]) -> str:
 
 
 def test_what_is_no_message_is_answered_in_words(dealer: zmq.Socket[bytes]) -> None:
-    good = [bytes(frame) for frame in wire.encode(1, m.Beat())]
+    good = [bytes(frame) for frame in wire.encode(1, m.Heartbeat())]
     assert refused(dealer, [b"hello"]) == "protocol"
     assert refused(dealer, [b""]) == "limit"
     assert refused(dealer, [b"", b"junk", b"junk"]) == "protocol"
@@ -181,7 +181,7 @@ def test_who_sends_too_much_nonsense_loses_its_connection(daemon: Daemon, one: S
 
 
 def test_an_endless_row_of_frames_is_refused(dealer: zmq.Socket[bytes]) -> None:
-    good = [bytes(frame) for frame in wire.encode(1, m.Beat())]
+    good = [bytes(frame) for frame in wire.encode(1, m.Heartbeat())]
     dealer.send_multipart([b"", *good, *[b"x"] * 20_000])
     sockets.wait_readable(dealer, time.monotonic() + 20, "the daemon")
     answer = wire.decode(sockets.receive(dealer)[1:]).message

@@ -83,7 +83,7 @@ def test_who_has_a_key_works_as_ever(daemon: Daemon, one: Shard, ours: Path) -> 
         worker.connect()
         assert worker.ask(0, add(one, 1)) == applied(1, 1)
         assert next(iter(feed)).run == "run"
-        worker.ask(0, m.Bye(""))
+        worker.ask(0, m.Leave(""))
 
 
 def test_a_key_that_is_not_on_the_list(daemon: Daemon, one: Shard, ours: Path, theirs: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_key_that_is_not_on_the_list(daemon: Daemon, one: Shard, ours: Path, t
     (ours / "allowed.toml").write_text(allowed)
     with client(daemon, one, theirs) as guest:  # no restart
         guest.connect()
-        guest.ask(0, m.Bye(""))
+        guest.ask(0, m.Leave(""))
 
 
 def test_no_key(daemon: Daemon, one: Shard) -> None:
@@ -125,7 +125,7 @@ def test_something_else_that_listens(words: bytes) -> None:
         socket.create_server(("127.0.0.1", 0)) as other,
         Conversation([f"tcp://127.0.0.1:{other.getsockname()[1]}"], "w0", silence_s=100) as lost,
     ):
-        lost.send(0, m.Stats(), lambda _: None)
+        lost.send(0, m.GetStatus(), lambda _: None)
         stranger, _ = other.accept()
         stranger.sendall(words)
         if not words:
@@ -168,7 +168,7 @@ def test_a_listener_in_the_middle_reads_nothing(one: Shard, ours: Path, tmp_path
         with Conversation([address], "w0", one.dataset.checksum, keys=mine) as worker:
             worker.connect()
             worker.ask(0, add(one, 1, 1.0))
-            worker.ask(0, m.Bye(""))
+            worker.ask(0, m.Leave(""))
     row = np.ones(8, np.float32).tobytes()
     readable = [wire.MAGIC in seen, one.dataset.checksum.encode() in seen, row in seen]
     assert readable == [not protected] * 3

@@ -14,7 +14,7 @@ from shards import MINIBATCH, in_memory, shard
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import files as checkpoint
-from glovewire.server.checkpoints import generations as lives
+from glovewire.server.checkpoints import generations
 from glovewire.server.config import ServerConfig
 
 
@@ -24,12 +24,18 @@ def dataset(tmp_path: Path) -> Dataset:
 
 
 def end(
-    dataset: Dataset, run: Path, life: int, round: int, *, only: int | None = None, apart: bool = False,
+    dataset: Dataset,
+    run: Path,
+    generation: int,
+    round: int,
+    *,
+    only: int | None = None,
+    apart: bool = False,
     reason: str = "complete",
-) -> str:  # fmt: skip
+) -> str:
     """The final checkpoint of a life, of both shards or only of one, with rows cut apart if so; its label."""
     for number in range(2) if only is None else [only]:
-        core = shard(dataset, number=number, shards=2, life=life).core
+        core = shard(dataset, number=number, shards=2, generation=generation).core
         core.consistency.rounds[:] = round
         core.consistency.rounds[-1] += apart
         last = core.final()
@@ -44,8 +50,8 @@ def finals(run: Path) -> set[str]:
 def test_a_resumed_run_that_ends_with_rows_apart_leaves_what_it_went_on_from(dataset: Dataset, tmp_path: Path) -> None:
     """That is a signal while blocks take longer than a server waits for them."""
     first = end(dataset, tmp_path, 0, 2)
-    for life in (1, 2):
-        label = end(dataset, tmp_path, life, 4, apart=True)
+    for generation in (1, 2):
+        label = end(dataset, tmp_path, generation, 4, apart=True)
         assert checkpoint.newest(tmp_path) == (first, 2)
         checkpoint.assemble(tmp_path, dataset, TrainingOptions(dim=4, epochs=2), 2, {}, label)
         checkpoint.drop_old_finals(tmp_path, label)
@@ -77,13 +83,13 @@ def test_a_final_checkpoint_goes_only_when_the_new_one_is_undamaged(dataset: Dat
 def test_parts_of_different_lives_are_a_checkpoint_only_where_every_life_comes_to_the_same_rows(
     dataset: Dataset, tmp_path: Path, options: dict[str, Any], fit: bool
 ) -> None:
-    def save(label: str, number: int, life: int) -> None:
-        core = shard(dataset, number=number, shards=2, life=life, **options).core
+    def save(label: str, number: int, generation: int) -> None:
+        core = shard(dataset, number=number, shards=2, generation=generation, **options).core
         checkpoint.write(tmp_path, core.cuts.snapshot(label, core.table.values, core.cuts.round))
 
-    for label, life in (("round-1", 0), ("round-2", 1)):
+    for label, generation in (("round-1", 0), ("round-2", 1)):
         save(label, 0, 0)
-        save(label, 1, life)
+        save(label, 1, generation)
     assert checkpoint.newest(tmp_path) == ("round-2" if fit else "round-1", 2)
     save("round-2", 0, 1)
     assert checkpoint.newest(tmp_path) == ("round-2", 2)
@@ -101,8 +107,8 @@ def config(dataset: Dataset, run: Path, number: int = 0, **how: Any) -> ServerCo
 
 def begin_life(dataset: Dataset, run: Path, number: int = 0) -> None:
     of = config(dataset, run, number)
-    lives.claim(of)
-    assert lives.enter(of, lives.due(of))
+    generations.claim(of)
+    assert generations.enter(of, generations.due(of))
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -118,25 +124,25 @@ def test_a_life_lacks_nothing_but_the_vectors_when_it_ended_for_good_and_every_p
         begin_life(dataset, tmp_path, number)
     of = [config(dataset, tmp_path, number, **{how: True}) for number in range(2)]
     end(dataset, tmp_path, 0, 4, only=0, reason=reason, apart=apart)
-    assert [lives.unassembled(each, dataset.checksum) for each in of] == [None, None]
+    assert [generations.unassembled(each, dataset.checksum) for each in of] == [None, None]
     end(dataset, tmp_path, 0, 4, only=1, reason=reason, apart=apart)
-    expected = (lives.newest(tmp_path), {"reason": reason}) if over else None
-    assert [lives.unassembled(each, dataset.checksum) for each in of] == [expected, expected]
+    expected = (generations.newest(tmp_path), {"reason": reason}) if over else None
+    assert [generations.unassembled(each, dataset.checksum) for each in of] == [expected, expected]
     begin_life(dataset, tmp_path)  # the shard goes on all the same
-    assert lives.unassembled(of[0], dataset.checksum) is None
+    assert generations.unassembled(of[0], dataset.checksum) is None
 
 
 def test_parts_that_are_damaged_or_not_of_this_training_are_not_put_together(dataset: Dataset, tmp_path: Path) -> None:
     begin_life(dataset, tmp_path)
     of, label = config(dataset, tmp_path), end(dataset, tmp_path, 0, 6)
-    assert lives.unassembled(of, dataset.checksum) is not None
-    assert lives.unassembled(of, "another") is None
+    assert generations.unassembled(of, dataset.checksum) is not None
+    assert generations.unassembled(of, "another") is None
     other = dataclasses.replace(of, options=dataclasses.replace(OPTIONS, seed=9))
-    assert lives.unassembled(other, dataset.checksum) is None
-    assert lives.unassembled(dataclasses.replace(of, shards=3), dataset.checksum) is None
+    assert generations.unassembled(other, dataset.checksum) is None
+    assert generations.unassembled(dataclasses.replace(of, shards=3), dataset.checksum) is None
     file = checkpoint.place(tmp_path, label, 1, 2) / "rows.npy"
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
-    assert lives.unassembled(of, dataset.checksum) is None
+    assert generations.unassembled(of, dataset.checksum) is None
 
 
 # ---- what a killed process leaves
@@ -177,9 +183,9 @@ def test_what_was_giving_way_when_a_shard_was_killed_is_put_back(dataset: Datase
     place = checkpoint.place(tmp_path, label, 0, 2)
     place.rename(aside := place.with_name(f".{place.name}.{os.getpid()}.replaced"))
     assert not place.exists()
-    lives.claim(config(dataset, tmp_path))
+    generations.claim(config(dataset, tmp_path))
     assert checkpoint.newest(tmp_path) == (label, 2)
     leftover(tmp_path, aside.name)  # the new one had its place already
-    lives.claim(config(dataset, tmp_path))
+    generations.claim(config(dataset, tmp_path))
     assert checkpoint.newest(tmp_path) == (label, 2)
     assert not aside.exists()

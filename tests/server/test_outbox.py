@@ -89,4 +89,4 @@ def test_a_worker_that_never_reads_gets_no_more_and_harms_nobody(
         way = max(daemon._outbox._ways.values(), key=lambda way: way.nbytes)
         assert way.nbytes < 4 << 20
         assert one.core.counters["pulls"] < 120
-        client.ask(0, m.Bye(""))
+        client.ask(0, m.Leave(""))

@@ -13,7 +13,7 @@ from shards import served
 
 from glovewire.common.model.options import TrainingOptions
 from glovewire.server import dense
-from glovewire.server.checkpoints.generations import Life
+from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.daemon import Daemon
 
@@ -38,7 +38,7 @@ def shards_of(
             config = ServerConfig(
                 None, run, training, shard=number, shards=count, workers=workers, checkpoint_every=checkpoint_every
             )
-            daemons.append(Daemon(dense.build(config, Life(0, "run", count), 0.0), run, FREE, FREE))
+            daemons.append(Daemon(dense.build(config, Generation(0, "run", count), 0.0), run, FREE, FREE))
             stack.enter_context(served(daemons[-1]))
         yield daemons
 
@@ -51,4 +51,4 @@ def begin_again(daemons: list[Daemon], run: Path) -> None:
     """A new life of the run without a checkpoint, as after a kill before the first one."""
     for number, daemon in enumerate(daemons):
         config = ServerConfig(None, run, daemon._core.options, shard=number, shards=len(daemons))
-        daemon.renew(dense.build(config, Life(1, "again", len(daemons)), 0.0))
+        daemon.renew(dense.build(config, Generation(1, "again", len(daemons)), 0.0))

@@ -51,9 +51,9 @@ def polite(heard: Heard) -> m.Message | None:
     """Answers what keeps a conversation going, and nothing else."""
     if isinstance(heard.message, m.Hello):
         return welcome()
-    if isinstance(heard.message, m.Beat):
-        return m.Alive(False)
-    return m.Farewell() if isinstance(heard.message, m.Bye) else None
+    if isinstance(heard.message, m.Heartbeat):
+        return m.HeartbeatAck(False)
+    return m.Left() if isinstance(heard.message, m.Leave) else None
 
 
 @contextmanager

@@ -163,7 +163,7 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
 
 
 def _life(stage: Stage, number: int) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((stage.path / "checkpoints" / f".life-{number:06d}").read_text("utf-8"))
+    found: dict[str, Any] = json.loads((stage.path / "checkpoints" / f".generation-{number:06d}").read_text("utf-8"))
     return found
 
 

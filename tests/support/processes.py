@@ -176,9 +176,13 @@ class Flow:
         )
 
     def worker(
-        self, *addresses: str, name: str = "anna", data: str = "data", timeout: float = DEADLINE_S,
+        self,
+        *addresses: str,
+        name: str = "anna",
+        data: str = "data",
+        timeout: float = DEADLINE_S,
         how: Sequence[str] = (),
-    ) -> Running:  # fmt: skip
+    ) -> Running:
         """Start a worker; `how` are further options."""
         where = [word for address in addresses for word in ("--server", address)]
         return self.start("worker", data, *where, "--name", name, "--timeout", timeout, *how)

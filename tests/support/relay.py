@@ -118,7 +118,7 @@ class MessageRelay(Relay):
             for peer, back in self._back.items():
                 while sockets.has_message(back):
                     answer = sockets.receive(back)
-                    if _kind(answer) is m.Farewell:
+                    if _kind(answer) is m.Left:
                         self._parted.add(peer)
                     self._pass_on(peer, False, lambda peer=peer, frames=answer: self._down(peer, frames))
             while self._queue and self._queue[0][0] <= time.monotonic():
@@ -139,7 +139,7 @@ class MessageRelay(Relay):
 
     def _counts(self, peer: bytes, kind: type[m.Message] | None, *, came: bool) -> bool:
         """Whether a message that came, or leaves now, is a push whose sender has not said goodbye yet."""
-        if kind is m.Bye:
+        if kind is m.Leave:
             self._parting.add((peer, came))
         return kind is m.Push and (peer, came) not in self._parting
 

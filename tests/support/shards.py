@@ -21,7 +21,7 @@ from handmade import random_dataset
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
-from glovewire.server.checkpoints.generations import Life
+from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.core.core import Core
 from glovewire.server.daemon import Daemon
@@ -94,11 +94,11 @@ def shard(
     dataset: Dataset, *, number: int = 0, shards: int = 1, out: Path = Path("run"), now: float = 0.0, **options: Any
 ) -> Shard:
     """A shard of a small model; `options` are of the training, but for `own` ones and `life`, its number."""
-    life = Life(options.pop("life", 0), "run")
+    generation = Generation(options.pop("generation", 0), "run")
     own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every", "workers") if key in options}
     training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
     config = ServerConfig(dataset.path, out, training, shard=number, shards=shards, **own)
-    return Shard(build(config, dataset, life, now), dataset, now)
+    return Shard(build(config, dataset, generation, now), dataset, now)
 
 
 def in_memory(path: Path, **options: Any) -> Dataset:
@@ -153,8 +153,8 @@ def report(sequence: int, lease: int = -1, entries: int = 10) -> m.Report:
 
 
 def statistics(of: Shard) -> dict[str, Any]:
-    reply = of.ask(b"eye", m.Stats())
-    assert isinstance(reply, m.Statistics)
+    reply = of.ask(b"eye", m.GetStatus())
+    assert isinstance(reply, m.Status)
     found: dict[str, Any] = json.loads(bytes(reply.body))
     return found
 

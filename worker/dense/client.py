@@ -57,9 +57,14 @@ class Client:
 
     def __init__(
         self,
-        addresses: Sequence[str], name: str = "", *,
-        observe: bool = False, timeout_s: float = 30.0, keys: Path | None = None, half: bool = False,
-    ) -> None:  # fmt: skip
+        addresses: Sequence[str],
+        name: str = "",
+        *,
+        observe: bool = False,
+        timeout_s: float = 30.0,
+        keys: Path | None = None,
+        half: bool = False,
+    ) -> None:
         self._addresses, self._timeout_s = addresses, timeout_s
         self._name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
         self._keys = None if keys is None else of_client(keys)
@@ -94,7 +99,7 @@ class Client:
         updates are in.
         """
         if self.over:  # what the last push asked for may be here: nobody needs a gradient of it
-            raise errors.Finishing("the run is over")
+            raise errors.RunOver("the run is over")
         rows = self._again(lambda session: session.pull(trained=True, after=int(after)))
         self._trained, self._pulled_in = rows, self._session
         return self.spec.unpack(rows.copy(), trained=True)
@@ -109,7 +114,7 @@ class Client:
         while not self.over:
             try:
                 parameters = self.pull()
-            except errors.Finishing:
+            except errors.RunOver:
                 return
             yield parameters
 
@@ -211,7 +216,7 @@ class Client:
     def _joined(self) -> TensorSession:
         if self._session is None or not self._session.joined:
             if self._over:
-                raise errors.Finishing("the run is over")
+                raise errors.RunOver("the run is over")
             raise errors.UsageError("say which tensors there are (create), or take part in what is there (attach)")
         return self._session
 
@@ -241,7 +246,7 @@ class Client:
         while True:
             try:
                 return self._join()
-            except errors.Finishing:
+            except errors.RunOver:
                 self._over = True
                 return None
             except AFRESH:
@@ -256,7 +261,7 @@ class Client:
             except AFRESH as error:
                 logger.warning(log.line("afresh", why=error))
                 self._until_joined()
-            except errors.Finishing:
+            except errors.RunOver:
                 self._over = True
                 raise
 
@@ -264,7 +269,7 @@ class Client:
         """Do what is pointless at the end of a run."""
         try:
             self._again(action)
-        except errors.Finishing:
+        except errors.RunOver:
             return
 
 

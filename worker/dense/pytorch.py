@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Array
-from glovewire.common.errors import Finishing, MissingExtra
+from glovewire.common.errors import MissingExtra, RunOver
 
 from .client import Client
 
@@ -96,7 +96,7 @@ class TorchTrainer:
         """
         try:
             self.model.load(self._ps.pull())
-        except Finishing:
+        except RunOver:
             return False
         self.model.forget_gradients()
         loss = loss_of(self.model.module)

@@ -196,7 +196,7 @@ class TensorSession:
                 coming.take(part.shard, slice(part.first, part.last), reply)
 
         def failed(error: errors.GlovewireError) -> None:
-            pushed = sent not in self._in_flight or isinstance(error, errors.Finishing)  # it is about the rows
+            pushed = sent not in self._in_flight or isinstance(error, errors.RunOver)  # it is about the rows
             self._in_flight.discard(sent)
             (coming.fail if coming is not None and pushed else self._fail)(error)
 
@@ -240,7 +240,7 @@ class TensorSession:
             self._tally = Tally()
 
     def _noted(self, reply: m.Message) -> None:
-        self.over = self.over or (isinstance(reply, m.Noted) and reply.stop)
+        self.over = self.over or (isinstance(reply, m.Recorded) and reply.stop)
 
     def _send(
         self, shard: int, request: m.Message, arrived: Callable[[m.Message], None], failed: OnError | None = None
@@ -254,7 +254,7 @@ class TensorSession:
         self._client.send(shard, request, settle)
 
     def _fail(self, error: errors.GlovewireError) -> None:
-        self.over = self.over or isinstance(error, errors.Finishing)
+        self.over = self.over or isinstance(error, errors.RunOver)
         self._failure = error
 
     def _wait(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Array
-from glovewire.common.errors import Finishing, UsageError
+from glovewire.common.errors import RunOver, UsageError
 
 from .client import Client
 
@@ -73,7 +73,7 @@ class ThincTrainer:
         """One step on a batch: pull, forward, backward, push. False, and nothing done, when the run is over."""
         try:
             self.model.load(self._ps.pull())
-        except Finishing:
+        except RunOver:
             return False
         guesses, backprop = self.model.model.begin_update(X)
         gradient, loss = self._gradient(guesses, Y)

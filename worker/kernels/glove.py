@@ -79,9 +79,20 @@ def fetch(one: Side, others: Side, pairs: Pairs, start: int, size: int, span: in
 
 @compiled_bare
 def train_tile(
-    one: Side, others: Side, pairs: Pairs, first: int, groups: Indices, count: int, seed: int, logs: Rows,
-    weights: Rows, pace: Pace, diagonal: bool, images: Any, apart: bool,
-) -> tuple[float, float, float]:  # fmt: skip
+    one: Side,
+    others: Side,
+    pairs: Pairs,
+    first: int,
+    groups: Indices,
+    count: int,
+    seed: int,
+    logs: Rows,
+    weights: Rows,
+    pace: Pace,
+    diagonal: bool,
+    images: Any,
+    apart: bool,
+) -> tuple[float, float, float]:
     """A step on each of the `count` groups of the tile that begins at `first`, in an order that `seed` decides.
 
     `logs` and `weights` belong to the tile. Returns the sums of loss and bias-only loss and the entries covered; each
@@ -156,10 +167,23 @@ def norms_of(rows: Rows, vector: int, span: int) -> Rows:
 
 @compiled_fast
 def train_block(
-    rows_a: Rows, rows_b: Rows, pairs: Pairs, counts: Rows, starts: Indices, order: Indices, seed: int,
-    columns: Indices, dim: int, optimizer: int, tied: bool, symmetric: bool, diagonal: bool, x_max: float,
-    alpha: float, rate: float,
-) -> tuple[float, float, int]:  # fmt: skip
+    rows_a: Rows,
+    rows_b: Rows,
+    pairs: Pairs,
+    counts: Rows,
+    starts: Indices,
+    order: Indices,
+    seed: int,
+    columns: Indices,
+    dim: int,
+    optimizer: int,
+    tied: bool,
+    symmetric: bool,
+    diagonal: bool,
+    x_max: float,
+    alpha: float,
+    rate: float,
+) -> tuple[float, float, int]:
     """SGD over the entries of the tiles in `order`; sums of loss and bias-only loss, entries covered.
 
     `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
@@ -214,9 +238,16 @@ def train_block(
 
 @compiled_fast
 def batch_gradients(
-    rows: Rows, at_i: Indices, at_j: Indices, counts: Rows, columns: Indices, dim: int, x_max: float, alpha: float,
+    rows: Rows,
+    at_i: Indices,
+    at_j: Indices,
+    counts: Rows,
+    columns: Indices,
+    dim: int,
+    x_max: float,
+    alpha: float,
     gradients: Rows,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Add the gradient of the summed loss of a batch to `gradients`; sums of loss and bias-only loss.
 
     `rows` (distinct rows of the batch) and `gradients` (their parameter columns); entry n pairs row at_i[n] as word

@@ -164,9 +164,20 @@ def train_group(one: Side, others: Side, row: Any, group: Scratch, pace: Pace) -
 
 @compiled_bare
 def train_tile(
-    one: Side, others: Side, pairs: Pairs, first: int, size: int, groups: Indices, count: int, targets: Rows,
-    seed: Any, ratio: Any, no_self: bool, group: Scratch, pace: Pace,
-) -> tuple[float, float, int]:  # fmt: skip
+    one: Side,
+    others: Side,
+    pairs: Pairs,
+    first: int,
+    size: int,
+    groups: Indices,
+    count: int,
+    targets: Rows,
+    seed: Any,
+    ratio: Any,
+    no_self: bool,
+    group: Scratch,
+    pace: Pace,
+) -> tuple[float, float, int]:
     """A step on each of the `count` groups of the tile that begins at `first`, in an order that `seed` decides.
 
     `targets` are the weights of its `size` entries, `ratio` the negatives for each. With `no_self`, entries of a word
@@ -201,10 +212,24 @@ def train_tile(
 
 @compiled_fast
 def train_tiles(
-    rows_a: Rows, rows_b: Rows, pairs: Pairs, counts: Rows, kept_a: Rows, kept_b: Rows, starts: Indices,
-    order: Indices, seed: int, columns: Indices, symmetric: bool, diagonal: bool, log_max: Any, alpha: Any, ratio: Any,
-    group: Scratch, pace: Pace,
-) -> tuple[float, float, int]:  # fmt: skip
+    rows_a: Rows,
+    rows_b: Rows,
+    pairs: Pairs,
+    counts: Rows,
+    kept_a: Rows,
+    kept_b: Rows,
+    starts: Indices,
+    order: Indices,
+    seed: int,
+    columns: Indices,
+    symmetric: bool,
+    diagonal: bool,
+    log_max: Any,
+    alpha: Any,
+    ratio: Any,
+    group: Scratch,
+    pace: Pace,
+) -> tuple[float, float, int]:
     """The compiled part of `train_block`: sums of loss and weights, and the entries covered."""
     loss = total = 0.0
     covered = 0
@@ -233,10 +258,23 @@ def train_tiles(
 
 
 def train_block(
-    rows_a: Rows, rows_b: Rows, entries: Entries, kept_a: Rows, kept_b: Rows, starts: Indices, order: Indices,
-    seed: int, columns: Indices, dim: int, symmetric: bool, diagonal: bool, x_max: float, alpha: float,
-    negatives: float, rate: float,
-) -> tuple[float, float, int]:  # fmt: skip
+    rows_a: Rows,
+    rows_b: Rows,
+    entries: Entries,
+    kept_a: Rows,
+    kept_b: Rows,
+    starts: Indices,
+    order: Indices,
+    seed: int,
+    columns: Indices,
+    dim: int,
+    symmetric: bool,
+    diagonal: bool,
+    x_max: float,
+    alpha: float,
+    negatives: float,
+    rate: float,
+) -> tuple[float, float, int]:
     """Steps over the entries of the tiles in `order`; sums of loss and of the loss at zero, entries covered.
 
     `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal

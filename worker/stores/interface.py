@@ -86,7 +86,7 @@ class Store(Protocol):
         the reply tells whether it counts: it may be late for its step.
         """
 
-    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
+    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
         """Tell what training brought: `report(sequence, bytes_sent)` is the message."""
 
     def poll(self) -> None:

@@ -86,12 +86,12 @@ class MemoryStore:
         self._count(1)
         return Reply(True, 0), self.pull_rows(wanted)
 
-    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
+    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
         """Pass a report on; there is no wire, so no bytes."""
         self._reports += 1
         message = report(self._reports, 0)
         self._entries += message.entries
-        return Reply(m.Noted(self._tell(message), 0, self._entries), 0)
+        return Reply(m.Recorded(self._tell(message), 0, self._entries), 0)
 
     def poll(self) -> None:
         """Nothing arrives from elsewhere."""

@@ -103,9 +103,13 @@ class ServerStore:
 
     def push_rows(
         self,
-        operation: str, rows: Indices, values: Rows, rate: float,
-        pulled: Pulled | None = None, wanted: Indices | None = None,
-    ) -> tuple[Reply[bool], Reply[Pulled]]:  # fmt: skip
+        operation: str,
+        rows: Indices,
+        values: Rows,
+        rate: float,
+        pulled: Pulled | None = None,
+        wanted: Indices | None = None,
+    ) -> tuple[Reply[bool], Reply[Pulled]]:
         """See Store: one message a shard. Whether a gradient counts is as shard 0 says. None may be `wanted`."""
         reply: Reply[bool] = Reply(True, 0)
         known, asked = pulled or Pulled(values), rows[:0] if wanted is None else wanted
@@ -122,13 +126,13 @@ class ServerStore:
             self._push(shard, push, reply, partial(_settle, rows_reply, partial(_put, coming, shard, next_span)))
         return reply, rows_reply
 
-    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
+    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
         """See Store."""
-        reply: Reply[m.Noted] = Reply()
+        reply: Reply[m.Recorded] = Reply()
         self._reports += 1
 
         def arrived(message: m.Message) -> None:
-            reply.value = message if isinstance(message, m.Noted) else None
+            reply.value = message if isinstance(message, m.Recorded) else None
 
         self._send(0, report(self._reports, self.client.bytes_sent), reply, arrived)
         return reply

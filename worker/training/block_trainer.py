@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
-from glovewire.common.errors import Finishing, TrainingDiverged
+from glovewire.common.errors import RunOver, TrainingDiverged
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
 from glovewire.common.model.row_layout import RowLayout
@@ -97,7 +97,7 @@ class BlockTrainer:
         self._ahead = Ahead(partition_bytes)
         self._kept: Kept[Trained] = Kept(most(partition_bytes))
         self._unreported: list[Unreported] = []
-        self._reports: list[Reply[m.Noted]] = []
+        self._reports: list[Reply[m.Recorded]] = []
         self._asked: Reply[m.Granted | m.Done] | None = None
         self._reason = ""
         self._trained = time.perf_counter()
@@ -115,7 +115,7 @@ class BlockTrainer:
             while self._unreported or self._reports:
                 self._store.wait()
                 self._collect()
-        except Finishing as error:
+        except RunOver as error:
             return self._reason or error.reason
         return self._reason
 

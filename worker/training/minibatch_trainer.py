@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Indices
-from glovewire.common.errors import Finishing
+from glovewire.common.errors import RunOver
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
 from glovewire.common.model.row_layout import RowLayout
@@ -36,7 +36,7 @@ class BatchTrainer:
         self._total = dataset.total_entries * options.epochs
         self._tally = Tally()
         self._pushed: list[tuple[Reply[bool], Brought]] = []
-        self._noted: Reply[m.Noted] | None = None
+        self._noted: Reply[m.Recorded] | None = None
 
     def run(self) -> str:
         """Train until the store says that it has enough; returns why it ended."""
@@ -54,7 +54,7 @@ class BatchTrainer:
                         return self._leave("complete")
                 if self._noted is None and (self._tally.due or self._is_ahead):
                     self._report()
-        except Finishing as error:
+        except RunOver as error:
             return self._leave(error.reason)
 
     @property

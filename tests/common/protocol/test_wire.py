@@ -64,10 +64,10 @@ def test_parts_of_larger_arrays_and_other_orders_are_sent_in_row_order() -> None
 
 
 def test_a_header_that_nobody_would_accept_is_not_sent() -> None:
-    fits = m.Bye("x" * 1000)
+    fits = m.Leave("x" * 1000)
     assert len(wire.encode(0, fits)[1]) < wire.MAX_HEADER_BYTES
     with pytest.raises(LimitExceeded, match=r"header of \d+ bytes, at most 4096"):
-        wire.encode(0, m.Bye("x" * 5000))
+        wire.encode(0, m.Leave("x" * 5000))
     with pytest.raises(LimitExceeded, match="header"):
         wire.encode_sample("run", 0, m.Event(0.0, "joined", "w0", "x" * 5000))
 
@@ -86,6 +86,6 @@ def test_a_sample_under_another_topic_or_with_another_number_of_frames_is_none()
         wire.decode_sample([*frames, b""])
     with pytest.raises(LimitExceeded, match="header"):
         wire.decode_sample([*frames[:2], bytes(wire.MAX_HEADER_BYTES + 1)])
-    request = wire.encode(1, m.Beat())
+    request = wire.encode(1, m.Heartbeat())
     with pytest.raises(ProtocolError, match="no sample"):
         wire.decode_sample([b"", *request])

@@ -31,9 +31,13 @@ ARRAYS = (VALUES.tobytes(),)
 
 
 def push(
-    *, fields: Any = PUSH, shapes: Any = (None, None, None, ["<f4", [2, 3]]), arrays: Any = ARRAYS, name: Any = "Push",
+    *,
+    fields: Any = PUSH,
+    shapes: Any = (None, None, None, ["<f4", [2, 3]]),
+    arrays: Any = ARRAYS,
+    name: Any = "Push",
     number: Any = 1,
-) -> list[bytes]:  # fmt: skip
+) -> list[bytes]:
     """Frames of a push, with any part of it replaced."""
     return [wire.GREETING, msgpack.packb([name, number, fields, list(shapes)]), *arrays]
 
@@ -83,10 +87,10 @@ MALFORMED: dict[str, list[bytes]] = {
     "more after the header": [wire.GREETING, push()[1] + b"\x00", VALUES.tobytes()],
     "empty header": [wire.GREETING, b""],
     "header is a number": [wire.GREETING, b"\x07"],
-    "header of three": [wire.GREETING, msgpack.packb(["Beat", 1, {}])],
-    "header of five": [wire.GREETING, msgpack.packb(["Beat", 1, {}, [], 0])],
-    "header is a text of four": [wire.GREETING, msgpack.packb("Beat")],
-    "header is a map of four": [wire.GREETING, msgpack.packb({"Beat": 1, "b": 2, "c": 3, "d": 4})],
+    "header of three": [wire.GREETING, msgpack.packb(["Heartbeat", 1, {}])],
+    "header of five": [wire.GREETING, msgpack.packb(["Heartbeat", 1, {}, [], 0])],
+    "header is a text of four": [wire.GREETING, msgpack.packb("Heartbeat")],
+    "header is a map of four": [wire.GREETING, msgpack.packb({"Heartbeat": 1, "b": 2, "c": 3, "d": 4})],
     "shapes is a map": [wire.GREETING, msgpack.packb(["Push", 1, PUSH, {}]), VALUES.tobytes()],
     "array missing": push(arrays=()),
     "array too many": push(arrays=(VALUES.tobytes(), b"")),

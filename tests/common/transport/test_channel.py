@@ -78,7 +78,7 @@ def test_rows_are_not_asked_for_again_while_they_may_be_on_their_way() -> None:
     assert not rows.due(11.9, usual_s=1.0)
     assert rows.due(12.1, usual_s=1.0)
     assert rows.due(10.1 + links.RESEND_MOST_S, usual_s=1000.0)
-    assert links.Pending(m.Beat(), [b""], print, sent=10.0, times=1).due(10.2, usual_s=1.0)
+    assert links.Pending(m.Heartbeat(), [b""], print, sent=10.0, times=1).due(10.2, usual_s=1.0)
 
 
 @pytest.fixture
@@ -166,8 +166,8 @@ def test_who_has_said_goodbye_waits_for_nothing_else(monkeypatch: pytest.MonkeyP
 
     def shard(number: int) -> Callable[[Heard], m.Message | None]:
         def script(heard: Heard) -> m.Message | None:
-            if isinstance(heard.message, m.Bye):
-                return m.Farewell() if number == 0 or heard.before == 2 else None
+            if isinstance(heard.message, m.Leave):
+                return m.Left() if number == 0 or heard.before == 2 else None
             return welcome(number, 2) if isinstance(heard.message, m.Hello) else None
 
         return script
@@ -179,7 +179,7 @@ def test_who_has_said_goodbye_waits_for_nothing_else(monkeypatch: pytest.MonkeyP
     ):
         client.connect()
         client.part("left")
-        assert len(slow.messages(m.Bye)) >= 3
+        assert len(slow.messages(m.Leave)) >= 3
         assert not any(link.pending for link in client.links)
 
 
@@ -195,8 +195,8 @@ def test_who_waits_for_one_server_stays_alive_for_the_others(monkeypatch: pytest
         Conversation([idle.address, stopped.address], "w") as client,
     ):
         client.connect()
-        client.send(1, m.Stats(), lambda reply: None)
-        until(lambda: client.poll(10) is None and bool(idle.messages(m.Beat)), "a sign of life")
+        client.send(1, m.GetStatus(), lambda reply: None)
+        until(lambda: client.poll(10) is None and bool(idle.messages(m.Heartbeat)), "a sign of life")
 
 
 def test_a_push_that_is_in_is_repeated_as_the_pull_that_came_with_it() -> None:

@@ -16,9 +16,9 @@ from glovewire.common.errors import (
     BadRequest,
     DatasetMismatch,
     DeadlineExceeded,
-    Finishing,
     GlovewireError,
     ProtocolError,
+    RunOver,
     UnknownSession,
     UsageError,
     VersionMismatch,
@@ -71,17 +71,17 @@ def test_a_request_is_repeated_until_it_is_answered_and_answered_once() -> None:
 
 def test_replies_find_their_requests_in_any_order() -> None:
     def backwards(heard: Heard) -> m.Message | None:
-        if not isinstance(heard.message, m.Stats):
+        if not isinstance(heard.message, m.GetStatus):
             return polite(heard)
-        first = server.messages(m.Stats)[0].number
+        first = server.messages(m.GetStatus)[0].number
         number = np.frombuffer(str(heard.number).encode(), np.uint8)
-        return None if heard.number == first and heard.before == 0 else m.Statistics(number)
+        return None if heard.number == first and heard.before == 0 else m.Status(number)
 
     with fake_server() as server, Conversation([server.address], "w") as client:
         server.script = backwards
         replies: list[tuple[int, bytes]] = []
         for n in range(3):
-            client.send(0, m.Stats(), lambda reply, n=n: replies.append((n, bytes(reply.body))))  # type: ignore[attr-defined,misc]
+            client.send(0, m.GetStatus(), lambda reply, n=n: replies.append((n, bytes(reply.body))))  # type: ignore[attr-defined,misc]
         client.flush()
         assert [n for n, _ in replies] == [1, 2, 0]
         assert [text for _, text in sorted(replies)] == [
@@ -90,19 +90,19 @@ def test_replies_find_their_requests_in_any_order() -> None:
 
 
 def test_a_second_answer_to_a_request_is_ignored() -> None:
-    with fake_server(lambda heard: m.Alive(False)) as server, Conversation([server.address], "w") as client:
+    with fake_server(lambda heard: m.HeartbeatAck(False)) as server, Conversation([server.address], "w") as client:
         answers: list[m.Message] = []
-        client.send(0, m.Beat(), answers.append)
+        client.send(0, m.Heartbeat(), answers.append)
         until(lambda: len(server.heard) == 1, "it has arrived")
         client.links[0].resend(now=float("inf"))
         client.flush()
-        assert isinstance(client.ask(0, m.Beat()), m.Alive)
+        assert isinstance(client.ask(0, m.Heartbeat()), m.HeartbeatAck)
         assert len(answers) == 1
 
 
 def test_a_server_that_parks_a_request_hears_that_we_live() -> None:
     def park(heard: Heard) -> m.Message | None:
-        if isinstance(heard.message, m.Lease) and len(server.messages(m.Beat)) >= 2:
+        if isinstance(heard.message, m.Lease) and len(server.messages(m.Heartbeat)) >= 2:
             return m.Done("complete")
         return None
 
@@ -175,7 +175,7 @@ def test_a_server_that_falls_silent_is_named() -> None:
         client.connect()
         server.script = lambda heard: None
         with pytest.raises(DeadlineExceeded, match=server.address):
-            client.ask(0, m.Stats())
+            client.ask(0, m.GetStatus())
         with pytest.raises(DeadlineExceeded, match=server.address):
             client.flush()
 
@@ -189,7 +189,7 @@ def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypa
         began = time.monotonic()
         client.part("left")
         assert 0.15 < time.monotonic() - began < 25
-        until(lambda: bool(server.messages(m.Bye)), "the goodbye has arrived")
+        until(lambda: bool(server.messages(m.Leave)), "the goodbye has arrived")
 
 
 def test_an_answer_that_takes_too_long_is_given_up() -> None:
@@ -198,7 +198,7 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
         Conversation([server.address], "w") as client,
         pytest.raises(DeadlineExceeded, match=server.address),
     ):
-        client.ask(0, m.Stats(), timeout_s=0.2)
+        client.ask(0, m.GetStatus(), timeout_s=0.2)
 
 
 def test_silence_counts_only_while_somebody_owes_an_answer() -> None:
@@ -206,26 +206,26 @@ def test_silence_counts_only_while_somebody_owes_an_answer() -> None:
         client.connect()
         until(lambda: time.monotonic() - client.links[0].heard > 1.1, "more than the silence that it bears")
         client.poll(0)
-        assert client.ask(0, m.Beat()) == m.Alive(False)
+        assert client.ask(0, m.Heartbeat()) == m.HeartbeatAck(False)
 
 
 # ---- refusals
 
 
-@pytest.mark.parametrize("kind", [BadRequest, Finishing, DatasetMismatch, GlovewireError])
+@pytest.mark.parametrize("kind", [BadRequest, RunOver, DatasetMismatch, GlovewireError])
 def test_a_refusal_is_raised_as_the_error_that_it_names(kind: type[GlovewireError]) -> None:
     def refuse(heard: Heard) -> m.Message | None:
-        return m.Refused(kind.code, "because") if isinstance(heard.message, m.Stats) else None
+        return m.Refused(kind.code, "because") if isinstance(heard.message, m.GetStatus) else None
 
     with fake_server(with_replies(refuse)) as server, Conversation([server.address], "w") as client:
         client.connect()
         with pytest.raises(kind, match="because") as caught:
-            client.ask(0, m.Stats())
+            client.ask(0, m.GetStatus())
         assert type(caught.value) is kind
-        assert client.ask(0, m.Beat()) == m.Alive(False)
+        assert client.ask(0, m.Heartbeat()) == m.HeartbeatAck(False)
 
 
-@pytest.mark.parametrize("kind", [DatasetMismatch, VersionMismatch, Finishing])
+@pytest.mark.parametrize("kind", [DatasetMismatch, VersionMismatch, RunOver])
 def test_a_hello_that_is_refused_is_said_at_once(kind: type[GlovewireError]) -> None:
     with fake_server(lambda _: m.Refused(kind.code, "no")) as server, Conversation([server.address], "w") as client:
         began = time.monotonic()
@@ -291,7 +291,7 @@ def test_what_is_asked_is_counted_and_closing_twice_is_fine() -> None:
     with fake_server() as server, Conversation([server.address], "w") as client:
         client.connect()
         before = client.bytes_sent
-        client.ask(0, m.Beat())
-        assert client.bytes_sent - before == wire.bytes_of(wire.encode(1, m.Beat()))
+        client.ask(0, m.Heartbeat())
+        assert client.bytes_sent - before == wire.bytes_of(wire.encode(1, m.Heartbeat()))
         client.close()
         client.close()

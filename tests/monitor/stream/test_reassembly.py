@@ -12,7 +12,7 @@ from monitor_fakes import loss, server_sample, until, worker
 from shards import ASYNC, in_memory, served, shard
 
 from glovewire.common.errors import ProtocolError
-from glovewire.common.protocol.messages import Event, Message, Past
+from glovewire.common.protocol.messages import Event, History, Message
 from glovewire.common.protocol.wire import Numbered, encode_sample
 from glovewire.monitor.stream.feed import Feed, Received
 from glovewire.monitor.stream.reassembly import ANSWER_WAIT_S, MAX_HELD, PORT_WAIT_S, Source
@@ -31,12 +31,12 @@ class Stream:
         self.sent.append(message or loss(entries=len(self.sent)))
         return Numbered(len(self.sent) - 1, self.sent[-1], self.run)
 
-    def past(self, after: int, last: int | None = None, leave_out: Sequence[int] = ()) -> Past:
+    def past(self, after: int, last: int | None = None, leave_out: Sequence[int] = ()) -> History:
         newest = len(self.sent) - 1
         last = newest if last is None else last
         numbers = [n for n in range(after + 1, last + 1) if n not in leave_out]
         headers = b"".join(encode_sample(self.run, n, self.sent[n])[-1] for n in numbers)
-        return Past(self.run, last, newest, np.ones(len(numbers), np.int64), np.frombuffer(headers, np.uint8))
+        return History(self.run, last, newest, np.ones(len(numbers), np.int64), np.frombuffer(headers, np.uint8))
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_an_answer_that_is_none_costs_the_past_and_nothing_else(source: Source, 
     list(source.take(stream.say(TELLS_PORT), 0.0))
     stream.say(worker())
     list(source.take(stream.say(), 0.0))
-    junk = Past("run", 2, 3, np.ones(1, np.int64), np.frombuffer(b"\xc1\xff", np.uint8))
+    junk = History("run", 2, 3, np.ones(1, np.int64), np.frombuffer(b"\xc1\xff", np.uint8))
     with pytest.raises(ProtocolError):
         list(source.fill(junk, 0.1))
     assert numbers(source.give_up(0.1, at_once=True)) == [3]

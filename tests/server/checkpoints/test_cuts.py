@@ -270,7 +270,7 @@ def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_
         assert both[0].reply(b"eye", asked) == m.Checkpointed("asked-000000-0000000070")
     assert taken(both[0]) == []
     assert code(both[0].ask(b"eye", m.Checkpoint(-1))) == "bad-request"
-    again = shard(dataset, life=1, **MINIBATCH)
+    again = shard(dataset, generation=1, **MINIBATCH)
     again.send(b"eye", m.Checkpoint(70))
     assert taken(again) == ["asked-000001-0000000070"]
 

@@ -1,4 +1,4 @@
-"""Shards agree on the life of a run through its folder alone: who joins, who begins a new one, who is overtaken."""
+"""Shards agree on the generation of a run through its folder alone: who joins, begins one, or is superseded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Applied, Welcome
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import files as checkpoint
-from glovewire.server.checkpoints import generations as lives
-from glovewire.server.checkpoints.generations import Life, Overtaken
+from glovewire.server.checkpoints import generations
+from glovewire.server.checkpoints.generations import Generation, Superseded
 from glovewire.server.checkpoints.initial_state import saved_options
 from glovewire.server.checkpoints.writer import Writer
 from glovewire.server.config import ServerConfig
@@ -35,45 +35,45 @@ def config(tmp_path: Path, number: int = 0, shards: int = 2, **options: Any) -> 
     )
 
 
-def started(of: ServerConfig) -> Life:
-    """The life that a shard takes part in when it starts."""
-    life = lives.due(of)
-    lives.claim(of)
-    while not lives.enter(of, life):
-        life = lives.due(of)
-    return life
+def started(of: ServerConfig) -> Generation:
+    """The generation that a shard takes part in when it starts."""
+    generation = generations.due(of)
+    generations.claim(of)
+    while not generations.enter(of, generation):
+        generation = generations.due(of)
+    return generation
 
 
 def test_shards_that_start_together_share_a_life(tmp_path: Path) -> None:
     of = [config(tmp_path, number) for number in range(2)]
-    both = [lives.due(each) for each in of]
+    both = [generations.due(each) for each in of]
     for each in of:
-        lives.claim(each)
-    assert [lives.enter(each, life) for each, life in zip(of, both, strict=True)] == [True, False]
-    assert lives.due(of[1]) == both[0] != both[1]
-    assert lives.enter(of[1], both[0])
+        generations.claim(each)
+    assert [generations.enter(each, generation) for each, generation in zip(of, both, strict=True)] == [True, False]
+    assert generations.due(of[1]) == both[0] != both[1]
+    assert generations.enter(of[1], both[0])
     assert both[0].number == 0
     assert both[0].label == ""
 
 
 def test_a_shard_that_died_takes_the_others_with_it(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
-    life = started(first)
-    assert started(second) == life
-    lives.stay(first, life)
+    generation = started(first)
+    assert started(second) == generation
+    generations.stay(first, generation)
     again = started(second)
-    assert (again.number, again.run != life.run) == (1, True)
-    with pytest.raises(Overtaken, match="life 1"):
-        lives.stay(first, life)
-    assert lives.due(first) == again  # joins, and does not begin a third
-    assert lives.enter(first, again)
+    assert (again.number, again.run != generation.run) == (1, True)
+    with pytest.raises(Superseded, match="generation 1"):
+        generations.stay(first, generation)
+    assert generations.due(first) == again  # joins, and does not begin a third
+    assert generations.enter(first, again)
 
 
 def test_shards_that_all_died_begin_one_life(tmp_path: Path) -> None:
     of = [config(tmp_path, number, recover=True) for number in range(2)]
     assert started(of[0]) == started(of[1])
-    assert started(of[0]) == started(of[1]) == lives.newest(tmp_path / "run")
-    assert started(config(tmp_path, 1, 3, recover=True)).number == 2  # another number of shards is another life
+    assert started(of[0]) == started(of[1]) == generations.newest(tmp_path / "run")
+    assert started(config(tmp_path, 1, 3, recover=True)).number == 2  # another number of shards is another generation
 
 
 def test_a_life_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset) -> None:
@@ -83,12 +83,12 @@ def test_a_life_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset
     for core in cores:
         checkpoint.write(of.out, dataclasses.replace(core.final(), label="round-00000000"))
     checkpoint.write(of.out, dataclasses.replace(cores[1].cuts.snapshot("later", cores[1].table.values, 3)))
-    life = started(of)
-    assert (life.label, life.parts) == ("round-00000000", 2)
+    generation = started(of)
+    assert (generation.label, generation.parts) == ("round-00000000", 2)
     options = dataclasses.replace(of, options=saved_options(of.out))
-    assert build(options, dataset, life, 0.0).identity.run == life.run
+    assert build(options, dataset, generation, 0.0).identity.run == generation.run
     with pytest.raises(ArtifactError, match="other options"):
-        build(of, dataset, life, 0.0)
+        build(of, dataset, generation, 0.0)
 
 
 def kept(dataset: Dataset, run: Path, number: int, round: int) -> None:
@@ -110,14 +110,14 @@ def test_what_a_life_begins_from_stays_until_all_shards_have_begun_it(tmp_path: 
     assert started(first).label == "round-00000001"
     kept(dataset, first.out, 1, 2)
     options = saved_options(first.out)
-    life = started(second)
-    assert (life.number, life.label) == (1, "round-00000001")
-    assert build(dataclasses.replace(second, options=options), dataset, life, 0.0).consistency.rounds[0] == 1
+    generation = started(second)
+    assert (generation.number, generation.label) == (1, "round-00000001")
+    assert build(dataclasses.replace(second, options=options), dataset, generation, 0.0).consistency.rounds[0] == 1
     kept(dataset, first.out, 1, 3)
     kept(dataset, first.out, 0, 3)
     assert started(first).label == "round-00000003"
     kept(dataset, first.out, 0, 3)
-    assert checkpoint.missing(first.out, "round-00000001", 2) == [0]  # it goes with the next life
+    assert checkpoint.missing(first.out, "round-00000001", 2) == [0]  # it goes with the next generation
 
 
 def test_a_life_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, dataset: Dataset) -> None:
@@ -128,13 +128,13 @@ def test_a_life_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, d
         kept(dataset, first.out, number, round)
     assert started(first).number == 1
     shutil.rmtree(checkpoint.place(first.out, "round-00000001", 1, 2))
-    assert lives.due(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
+    assert generations.due(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
     for number in range(2):
         core = shard(dataset, number=number, shards=2).core
         checkpoint.write(first.out, core.cuts.snapshot("round-00000002", core.table.values, 2))
-    life = started(second)
-    assert (life.number, life.label) == (2, "round-00000002")
-    assert started(first) == life
+    generation = started(second)
+    assert (generation.number, generation.label) == (2, "round-00000002")
+    assert started(first) == generation
 
 
 def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset: Dataset) -> None:
@@ -143,7 +143,7 @@ def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset
         core = shard(dataset, number=number, shards=2).core
         checkpoint.write(of.out, core.cuts.snapshot("final", core.table.values, done))
     of = dataclasses.replace(of, options=saved_options(of.out), recover=True)
-    assert build(of, dataset, lives.due(of), 0.0).finishing == "complete"
+    assert build(of, dataset, generations.due(of), 0.0).finishing == "complete"
 
 
 def test_a_worker_numbered_in_the_life_before_is_nobody_of_this_one(dataset: Dataset) -> None:
@@ -151,7 +151,7 @@ def test_a_worker_numbered_in_the_life_before_is_nobody_of_this_one(dataset: Dat
     sync = {"schedule": "minibatch", "consistency": "sync", "shards": 2}
     before = shard(dataset, **sync).hello("w0")
     assert isinstance(before, Welcome)
-    first, second = (shard(dataset, number=number, life=1, **sync) for number in range(2))
+    first, second = (shard(dataset, number=number, generation=1, **sync) for number in range(2))
     numbers = {}
     for name in ("w1", "w0"):  # in another order than before
         welcome = first.hello(name)
@@ -175,17 +175,17 @@ def test_the_record_of_a_run_that_begins_anew_does_too(tmp_path: Path) -> None:
 
 def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
-    life = started(first)
-    assert lives.absent(first, life) == [1]
+    generation = started(first)
+    assert generations.absent(first, generation) == [1]
     started(second)
-    assert lives.absent(first, life) == [1]
-    lives.leave(second, life, "complete")
-    assert lives.absent(first, life) == []
-    assert not lives.over(second)  # no vectors yet: it may be needed
+    assert generations.absent(first, generation) == [1]
+    generations.leave(second, generation, "complete")
+    assert generations.absent(first, generation) == []
+    assert not generations.over(second)  # no vectors yet: it may be needed
     (tmp_path / "run" / "manifest.json").write_text("{}")
-    assert lives.over(second)
-    lives.leave(second, life, lives.STOPPED)
-    assert not lives.over(second)
+    assert generations.over(second)
+    generations.leave(second, generation, generations.STOPPED)
+    assert not generations.over(second)
 
 
 def test_a_shard_that_is_there_is_refused_unless_it_recovers(tmp_path: Path) -> None:
@@ -201,19 +201,19 @@ def test_a_shard_that_is_there_is_refused_unless_it_recovers(tmp_path: Path) -> 
 def test_a_damaged_life_is_refused(tmp_path: Path, text: str) -> None:
     of = config(tmp_path, recover=True)
     started(of)
-    next((tmp_path / "run" / "checkpoints").glob(".life-*")).write_text(text)
-    with pytest.raises(ArtifactError, match="life-000000"):
-        lives.due(of)
+    next((tmp_path / "run" / "checkpoints").glob(".generation-*")).write_text(text)
+    with pytest.raises(ArtifactError, match="generation-000000"):
+        generations.due(of)
 
 
 def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
-    life = started(first)
+    generation = started(first)
     started(second)
-    assert lives.told(first, life) == ""
-    lives.tell(second, life, "stopped")
-    assert lives.told(first, life) == "stopped"
-    assert lives.told(second, life) == ""
-    assert lives.absent(first, life) == [1]  # it has only begun to leave
+    assert generations.told(first, generation) == ""
+    generations.tell(second, generation, "stopped")
+    assert generations.told(first, generation) == "stopped"
+    assert generations.told(second, generation) == ""
+    assert generations.absent(first, generation) == [1]  # it has only begun to leave
     again = started(first)
-    assert lives.told(first, again) == ""  # that was in another life
+    assert generations.told(first, again) == ""  # that was in another generation

@@ -94,7 +94,7 @@ def test_a_server_that_ends_waits_for_no_rest(make: Callable[..., Shard], tmp_pa
     one.core.cuts.after(one.core.identity.checkpoint_rounds)
     with looked_at(one, tmp_path) as client:
         await_writing(tmp_path)
-        assert isinstance(client.ask(0, m.Stats()), m.Statistics)
+        assert isinstance(client.ask(0, m.GetStatus()), m.Status)
         assert written(tmp_path) == 0
         client.ask(0, m.Finish("asked"))
     assert written(tmp_path) == 1

@@ -265,7 +265,7 @@ def test_a_worker_that_is_lost_frees_those_that_waited_for_it(dataset: Dataset) 
     one.tick(6.0)
     assert isinstance(one.reply(b"w0", waits), m.Rows)
     assert one.core.consistency.version(0) == 1
-    assert code(one.ask(b"w2", m.Beat())) == "unknown-session"
+    assert code(one.ask(b"w2", m.Heartbeat())) == "unknown-session"
 
 
 def test_who_never_comes_is_waited_for_no_longer_than_a_lease(dataset: Dataset) -> None:
@@ -274,6 +274,6 @@ def test_who_never_comes_is_waited_for_no_longer_than_a_lease(dataset: Dataset) 
     waits = one.send(b"w0", pull(rows=[1]))
     for _ in range(2):
         one.tick(6.0)
-        one.ask(b"w0", m.Beat())
+        one.ask(b"w0", m.Heartbeat())
     assert isinstance(one.reply(b"w0", waits), m.Rows)
     assert one.events("begun") == ["shard 0"]

@@ -43,7 +43,7 @@ def test_joining_is_said_once_however_often_hello_is(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [m.Lease(1), pull(0, 2), m.Beat(), report(1)], ids=lambda x: type(x).__name__
+    "message", [m.Lease(1), pull(0, 2), m.Heartbeat(), report(1)], ids=lambda x: type(x).__name__
 )  # fmt: skip
 def test_strangers_are_told_to_say_hello(dataset: Dataset, message: Message) -> None:
     one = shard(dataset, **MINIBATCH)

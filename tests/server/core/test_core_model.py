@@ -75,7 +75,7 @@ class Model(RuleBasedStateMachine):
         self.shard.core.table.values[:] = self.saved
         self.table = self.saved.astype(np.float64)
         for peer in gone.values():
-            assert code(self.shard.ask(peer, m.Beat())) == "unknown-session"
+            assert code(self.shard.ask(peer, m.Heartbeat())) == "unknown-session"
 
     @rule(name=st.sampled_from(NAMES), restarted=st.booleans())
     def hello(self, name: str, restarted: bool) -> None:
@@ -102,7 +102,7 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data())
     def bye(self, data: st.DataObject) -> None:
         name = self.somebody(data)
-        assert self.shard.ask(self.peer[name], m.Bye("left")) == m.Farewell()
+        assert self.shard.ask(self.peer[name], m.Leave("left")) == m.Left()
         self.forget(name)
         self.ended[name] = True
         del self.peer[name]
@@ -114,7 +114,7 @@ class Model(RuleBasedStateMachine):
             peer = self.peer.pop(name)
             self.forget(name)
             self.ended[name] = True
-            assert code(self.shard.ask(peer, m.Beat())) == "unknown-session"
+            assert code(self.shard.ask(peer, m.Heartbeat())) == "unknown-session"
 
     # ---- pushing and pulling
 
@@ -190,7 +190,7 @@ class Model(RuleBasedStateMachine):
             assert code(self.shard.ask(self.peer[other], report(self.reported[other] + 1, lease, 1))) == "lease-lost"
         self.reported[name] += 1
         for _ in range(1 + again):
-            assert isinstance(self.shard.ask(self.peer[name], report(self.reported[name], lease, 1)), m.Noted)
+            assert isinstance(self.shard.ask(self.peer[name], report(self.reported[name], lease, 1)), m.Recorded)
         self.finished += 1
 
     @precondition(lambda self: not self.over)

@@ -61,8 +61,8 @@ def test_a_lease_that_moved_takes_no_report(dataset: Dataset) -> None:
     assert isinstance(granted, m.Granted)
     assert code(one.ask(b"b", report(1, granted.lease))) == "lease-lost"
     assert statistics(one)["entries"] == 0
-    assert isinstance(one.ask(b"a", report(1, granted.lease)), m.Noted)
-    assert isinstance(one.ask(b"a", report(1, granted.lease)), m.Noted)
+    assert isinstance(one.ask(b"a", report(1, granted.lease)), m.Recorded)
+    assert isinstance(one.ask(b"a", report(1, granted.lease)), m.Recorded)
     assert statistics(one)["entries"] == 10
 
 
@@ -72,7 +72,7 @@ def test_a_report_that_overtakes_one_is_refused_and_each_counts_once(dataset: Da
     one.hello()
     assert code(one.ask(b"w0", report(2))) == "out-of-order"
     for sequence in (1, 2, 2):
-        assert isinstance(one.ask(b"w0", report(sequence)), m.Noted)
+        assert isinstance(one.ask(b"w0", report(sequence)), m.Recorded)
     assert statistics(one)["entries"] == 20
 
 
@@ -87,14 +87,14 @@ def test_a_worker_that_is_silent_is_lost_and_its_block_goes_to_who_waits(dataset
         ticket += 1
         waits = one.send(b"b", m.Lease(ticket))
     one.tick(6.0)
-    one.ask(b"b", m.Beat())
+    one.ask(b"b", m.Heartbeat())
     one.tick(5.0)
     again = one.reply(b"b", waits)
     assert isinstance(again, m.Granted)
     assert (again.round, again.a, again.b) == (lost.round, lost.a, lost.b)
     assert again.lease != lost.lease
     assert one.events("lost") == ["a"]
-    assert code(one.ask(b"a", m.Beat())) == "unknown-session"
+    assert code(one.ask(b"a", m.Heartbeat())) == "unknown-session"
     assert code(one.hello("a")) == "unknown-session"
     one.hello("a", incarnation=2)
     assert code(one.ask(b"a", report(1, lost.lease))) == "lease-lost"
@@ -105,7 +105,7 @@ def test_a_goodbye_gives_blocks_back(dataset: Dataset) -> None:
     one.hello("a")
     one.hello("b")
     granted = one.ask(b"a", m.Lease(1))
-    assert one.ask(b"a", m.Bye("left")) == m.Farewell()
+    assert one.ask(b"a", m.Leave("left")) == m.Left()
     again = one.ask(b"b", m.Lease(1))
     assert isinstance(granted, m.Granted)
     assert isinstance(again, m.Granted)
@@ -148,12 +148,12 @@ def test_the_end_answers_everybody_who_waits(dataset: Dataset, options: dict[str
     one.hello()
     assert one.ask(b"anyone", m.Finish("asked")) == m.Finishing(1)
     assert one.core.finishing == "asked"
-    assert one.ask(b"w0", m.Beat()) == m.Alive(True)
+    assert one.ask(b"w0", m.Heartbeat()) == m.HeartbeatAck(True)
     assert one.ask(b"w0", m.Lease(1)) == m.Done("asked")
     assert code(one.ask(b"w0", pull(0, 2))) == "finishing"
     assert one.ask(b"w0", add(one, 1)) == applied(1, 1)
     assert one.core.sessions.workers
-    one.ask(b"w0", m.Bye("asked"))
+    one.ask(b"w0", m.Leave("asked"))
     assert not one.core.sessions.workers
     assert one.core.final().label == "final"
 
@@ -179,7 +179,7 @@ def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset:
         assert one.ask(b"w0", request) == applied(sequence, sequence)
     assert one.core.finishing == "complete"
     assert code(one.ask(b"w0", pull(rows=[3]))) == "finishing"
-    assert one.ask(b"w0", report(1, -1, 3 * size)) == m.Noted(True, 1, 3 * size)
+    assert one.ask(b"w0", report(1, -1, 3 * size)) == m.Recorded(True, 1, 3 * size)
 
 
 @pytest.mark.parametrize("by", ["push", "pull"])

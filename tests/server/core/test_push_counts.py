@@ -37,7 +37,7 @@ def test_every_push_that_was_heard_is_applied_repeated_or_refused(one: Shard) ->
 
 def test_what_was_lost_on_the_way_shows_when_a_worker_says_goodbye(one: Shard) -> None:
     one.ask(b"a", add(one, 1))
-    one.ask(b"a", m.Bye("complete", 4))
+    one.ask(b"a", m.Leave("complete", 4))
     assert statistics(one)["pushes_of"]["a"] == {"sent": 4, "heard": 1, "applied": 1, "repeated": 0, "refused": 0}
 
 
@@ -47,7 +47,7 @@ def test_a_worker_that_comes_back_is_added_up(one: Shard) -> None:
     assert code(one.ask(b"a", add(one, 2))) == "unknown-session"  # what it had to do belongs to others now
     one.hello("a", incarnation=2)
     one.ask(b"a", add(one, 1))
-    one.ask(b"a", m.Bye("complete", 1))
+    one.ask(b"a", m.Leave("complete", 1))
     said = statistics(one)
     assert said["pushes_of"]["a"] == {"sent": 2, "heard": 2, "applied": 2, "repeated": 0, "refused": 0}
     assert said["pushes"] == {"sent": 3, "heard": 3, "applied": 2, "repeated": 0, "refused": 1}

@@ -15,7 +15,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.tensor_layout import ROW, Spec, narrowed
 from glovewire.common.protocol import messages as m
 from glovewire.server import dense
-from glovewire.server.checkpoints.generations import Life
+from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 
 MODEL = {"w": np.arange(600, dtype=np.float32), "b": np.ones(3, np.float32), "n": np.array(7)}
@@ -26,7 +26,7 @@ OTHER = Spec.of({"w": np.zeros(5, np.float32)})
 def tensor_shard(number: int = 0, shards: int = 1, **options: Any) -> Shard:
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 1.0, **options})
     config = ServerConfig(None, Path("run"), training, shard=number, shards=shards, checkpoint_every=2)
-    return Shard(dense.build(config, Life(0, "run", shards), 0.0), NOBODY)
+    return Shard(dense.build(config, Generation(0, "run", shards), 0.0), NOBODY)
 
 
 class Nobody:
@@ -95,7 +95,7 @@ def test_when_the_one_who_brings_them_is_lost_the_next_brings_all() -> None:
     assert fill_of(one.ask(b"a", create())) is True  # it may change its mind
     one.ask(b"a", tensors_push("assign", 0, 4, 5.0, sequence=1))
     b, c = one.send(b"b", create()), one.send(b"c", create())
-    one.ask(b"a", m.Bye("left", 1))
+    one.ask(b"a", m.Leave("left", 1))
     assert fill_of(one.reply(b"b", b)) is True
     assert one.reply(b"c", c) is None
     one.ask(b"b", tensors_push("assign", 4, 5, 2.0, sequence=1))
@@ -180,7 +180,7 @@ def test_without_values_there_is_nothing_to_save() -> None:
 def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
     one = filled()
     said = m.Report(1, -1, 10, -15.0, 0.0, 1.0, 0.1, 100)
-    assert one.ask(b"a", said) == m.Noted(False, 0, 10)
+    assert one.ask(b"a", said) == m.Recorded(False, 0, 10)
     assert one.core.progress.losses.epoch_means(0)[0] == -1.5
     for wrong in ({"loss": -1e31}, {"loss": 1e31}, {"norm": -1.0}, {"bias_only_loss": -1.0}):
         assert code(one.ask(b"a", dataclasses.replace(said, sequence=2, **wrong))) == "bad-request"

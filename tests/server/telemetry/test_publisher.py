@@ -27,7 +27,7 @@ def event(subject: str) -> Event:
     return Event(0.0, "joined", subject, "")
 
 
-def samples_of(past: m.Past) -> list[wire.Numbered]:
+def samples_of(past: m.History) -> list[wire.Numbered]:
     return [wire.decode_header(header) for header in wire.split_headers(past.samples)]
 
 
@@ -86,7 +86,7 @@ def test_a_worker_that_goes_is_said_to_have_gone(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"), lease_s=3.0)
     one.hello("w0")
     one.hello("w1")
-    one.ask(b"w1", m.Bye("complete"))
+    one.ask(b"w1", m.Leave("complete"))
     one.tick(3.1)
     states = [(s.worker, s.state) for s in one.core.samples(one.now) if isinstance(s, WorkerSample)]
     assert states == [("w1", "left"), ("w0", "lost")]
@@ -160,8 +160,8 @@ def test_a_long_past_comes_in_pages(tmp_path: Path) -> None:
         assert len(list(one.core.stream.due(float(n)))) == 1
     after, found, pages = 0, [], 0
     while True:
-        answer = one.ask(b"anybody", m.History(after))
-        assert isinstance(answer, m.Past)
+        answer = one.ask(b"anybody", m.GetHistory(after))
+        assert isinstance(answer, m.History)
         assert len(answer.samples) <= PAGE_BYTES
         found += [sample.number for sample in samples_of(answer)]
         after, pages = answer.last, pages + 1
@@ -174,11 +174,11 @@ def test_a_long_past_comes_in_pages(tmp_path: Path) -> None:
 def test_anybody_may_ask_what_rows_stand_for(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"), number=1, shards=2)
     table, dataset = one.core.table, one.dataset
-    answer = one.ask(b"anybody", m.Vocabulary(table.first, table.last))
+    answer = one.ask(b"anybody", m.GetWords(table.first, table.last))
     assert isinstance(answer, m.Words)
     words = bytes(answer.words).decode().splitlines()
     assert words == [dataset.words[word] for word in dataset.permutation[table.first : table.last]]
-    assert code(one.ask(b"anybody", m.Vocabulary(0, table.last))) == "bad-request"
+    assert code(one.ask(b"anybody", m.GetWords(0, table.last))) == "bad-request"
     assert np.size(words) == len(table.values)
 
 

@@ -18,7 +18,7 @@ from glovewire.common.storage.run_folder import read
 from glovewire.common.transport.client import Conversation
 from glovewire.server import dense
 from glovewire.server import limits as credit
-from glovewire.server.checkpoints.generations import Life
+from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.service import leave, summary
 from glovewire.worker.dense import session as tensors
@@ -242,13 +242,13 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
         core = daemons[0]._core
     rows = core.table.values.copy()  # `leave` gives the table's memory back
     config = ServerConfig(None, run, core.options)
-    leave(config, None, core, daemons[0], Life(0, "run", 1), summary(core, "complete"))
+    leave(config, None, core, daemons[0], Generation(0, "run", 1), summary(core, "complete"))
     kept, manifest = read(run)
     assert kept["n"] == 3
     for name, value in last.items():
         assert kept[name].tobytes() == value.tobytes()
     assert manifest.facts["parameters"] == 1231
-    resumed = dense.build(config, Life(1, "again", 1, "final", 1), 0.0)
+    resumed = dense.build(config, Generation(1, "again", 1, "final", 1), 0.0)
     np.testing.assert_array_equal(resumed.table.values, rows)
     assert resumed.consistency.version(0) == 1
 

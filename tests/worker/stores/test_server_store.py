@@ -14,7 +14,7 @@ import pytest
 from processes import until
 from shards import in_memory, served, shard, statistics
 
-from glovewire.common.errors import BadRequest, Finishing
+from glovewire.common.errors import BadRequest, RunOver
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import Conversation
@@ -137,7 +137,7 @@ def test_errors_of_rows_alone_leave_the_push_as_it_is(tmp_path: Path) -> None:
         push, rows = pair.push(0, pulled)
         pair.done(push)
         pair.stores[1].client.ask(0, m.Finish("enough"))
-        with pytest.raises(Finishing):
+        with pytest.raises(RunOver):
             pair.done(rows).get()
         assert push.get()
 

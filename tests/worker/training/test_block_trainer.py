@@ -16,7 +16,7 @@ import scipy.sparse
 from handmade import write_dataset
 
 from glovewire.common.array_types import Rows
-from glovewire.common.errors import Finishing
+from glovewire.common.errors import RunOver
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
@@ -67,7 +67,7 @@ class Far:
     def wait(self) -> None:
         self.now += TICK_S
         if self.now > self._until_s:
-            raise Finishing("seen enough")
+            raise RunOver("seen enough")
 
 
 class Slow(Far):
@@ -89,9 +89,9 @@ class Slow(Far):
         self._answers.append((self.now + self._way_s, reply := super().push_block(operation, lease, changes)))
         return reply
 
-    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Noted]:
+    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
         self._schedule.finish(report(1, 1).lease)
-        return Reply(m.Noted(stop=False, epoch=0, entries=0), 0)
+        return Reply(m.Recorded(stop=False, epoch=0, entries=0), 0)
 
     def poll(self) -> None:
         self._pass(BLOCK_S)
@@ -102,7 +102,7 @@ class Slow(Far):
     def _pass(self, seconds: float) -> None:
         self.now += seconds
         if self.now > self._until_s:
-            raise Finishing("seen enough")
+            raise RunOver("seen enough")
         for due, reply in self._answers:
             reply.missing = int(due > self.now)
 
@@ -142,9 +142,9 @@ class Returned:
             reply.missing = 0
         return Reply(None, 0)
 
-    def report(self, report: object) -> Reply[m.Noted]:
+    def report(self, report: object) -> Reply[m.Recorded]:
         del report
-        return Reply(m.Noted(stop=False, epoch=0, entries=0), 0)
+        return Reply(m.Recorded(stop=False, epoch=0, entries=0), 0)
 
     def poll(self) -> None:
         """Nothing arrives."""
@@ -152,7 +152,7 @@ class Returned:
     def wait(self) -> None:
         self.waited += 1
         if self.waited > 100:
-            raise Finishing("it waits for ever")
+            raise RunOver("it waits for ever")
 
 
 def test_blocks_that_come_back_are_trained_beside_later_rounds_of_their_partition(tmp_path: Path) -> None:
