@@ -99,7 +99,7 @@ def build(config: ServerConfig, dataset: Dataset | None, generation: Generation,
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
     """Run a shard to its end; `ready` is called once it is bound. Returns facts of the training for `--json`."""
     keep_buffers()
-    mine = None if config.keys is None else keys.of_server(config.keys)
+    mine = None if config.keys is None else keys.load_server_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)

@@ -26,7 +26,7 @@ from glovewire.common.runtime.memory import keep_buffers, settle
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 from .config import WorkerConfig
 from .kernels import objectives
@@ -45,7 +45,7 @@ INTERRUPTED = Interrupted.code
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they say that it is over; returns facts for `--json`."""
     keep_buffers()
-    mine = None if config.keys is None else keys.of_client(config.keys)
+    mine = None if config.keys is None else keys.load_client_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = Dataset.open(config.dataset, verify=config.verify)
@@ -56,7 +56,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     sent, reason, afresh = 0, "", False
     with _metrics(config) as metrics:
         while not reason:
-            with Conversation(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
+            with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
                 _stop_on_signals(client)
                 client.on_sent = metrics.sent
                 try:
@@ -92,7 +92,7 @@ def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
         yield metrics
 
 
-def _join(client: Conversation, dataset: Dataset, latency: Latency) -> str:
+def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> str:
     """Say hello, train, say goodbye; returns why training ended."""
     try:
         welcome = client.connect()
@@ -110,14 +110,14 @@ def _join(client: Conversation, dataset: Dataset, latency: Latency) -> str:
         raise
 
 
-def _part(client: Conversation) -> None:
+def _part(client: RequestClient) -> None:
     """Leave before the end, so that nobody waits for us; whatever the servers say to that, we are gone."""
     client.failed = None
     with contextlib.suppress(GlovewireError):
         client.part("left")
 
 
-def _stop_on_signals(client: Conversation) -> None:
+def _stop_on_signals(client: RequestClient) -> None:
     """Let the first SIGTERM or SIGINT end the next wait for a server, so that no message is cut; a second one kills."""
 
     def stop(number: int, _: FrameType | None) -> None:

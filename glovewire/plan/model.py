@@ -19,7 +19,7 @@ from functools import partial
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.storage.dataset import MAX_PARTITION_ROWS
 from glovewire.server.leases.schedule import Block, Schedule
-from glovewire.worker.training.prefetch import Ahead, Kept, most
+from glovewire.worker.training.prefetch import PartitionCache, PrefetchWindow, cache_capacity
 
 from .links import Flows
 
@@ -82,13 +82,13 @@ def forecast(cluster: Cluster) -> Forecast:
 
 def servers_needed(cluster: Cluster) -> int:
     """The fewest shards with which more would not help: within 10 % of what very many give."""
-    most = min(MAX_SERVERS, cluster.partitions)
-    enough = forecast(replace(cluster, servers=most)).seconds * ENOUGH
+    cache_capacity = min(MAX_SERVERS, cluster.partitions)
+    enough = forecast(replace(cluster, servers=cache_capacity)).seconds * ENOUGH
 
     def suffice(servers: int) -> bool:
         return forecast(replace(cluster, servers=servers)).seconds <= enough
 
-    return 1 + bisect_left(range(1, most), True, key=suffice)
+    return 1 + bisect_left(range(1, cache_capacity), True, key=suffice)
 
 
 def partitions_advised(cluster: Cluster) -> int:
@@ -138,8 +138,8 @@ class _Play:
         self._waiting: list[int] = []  # workers whose question shard 0 could not answer yet
         self._computing = [False] * cluster.workers
         size = cluster.words * cluster.row_bytes // cluster.partitions
-        self._kept: list[Kept[None]] = [Kept(most(size)) for _ in range(cluster.workers)]
-        self._ahead = [Ahead(size) for _ in range(cluster.workers)]
+        self._kept: list[PartitionCache[None]] = [PartitionCache(cache_capacity(size)) for _ in range(cluster.workers)]
+        self._ahead = [PrefetchWindow(size) for _ in range(cluster.workers)]
         self.now = 0.0
         self.pulled = self.pushed = 0
         self.busy: dict[Resource, float] = defaultdict(float)

@@ -25,7 +25,7 @@ from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.tensor_layout import TABLE
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.signals import Signalled
-from glovewire.common.transport.client import Conversation, raised
+from glovewire.common.transport.client import RequestClient, check_reply
 from glovewire.worker.config import WorkerConfig
 from glovewire.worker.dense.client import Client
 from glovewire.worker.kernels import objectives
@@ -180,7 +180,7 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
             begun = fork.Process(target=_one, args=what, daemon=True)
             begun.start()
             crowd.append(begun)
-        with Conversation([address], "watcher") as client:
+        with RequestClient([address], "watcher") as client:
             seen = _look(workload, client, partial(_ask, client, server), options, scene, go, crowd)
         if seen.ended == DESERTED:
             raise ProcessDied(f"every worker ended before its first gradient: see {folder / 'logs'}")
@@ -220,7 +220,7 @@ def _one(
         workload.work(options, address, number, latency)
 
 
-def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
+def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
     """See Ask. A server that has ended says nothing, and its silence would be noticed after half a minute."""
     answer: list[m.Message] = []
     client.send(0, request, answer.append)
@@ -229,12 +229,12 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
         client.poll(int(LOOK_EVERY_S * 1e3))
         if ended and not answer:
             raise RunOver("the server has ended")
-    return raised(answer[0])
+    return check_reply(answer[0])
 
 
 def _look(
     workload: Workload,
-    client: Conversation,
+    client: RequestClient,
     ask: Ask,
     options: TrainingOptions,
     scene: Scene,

@@ -29,11 +29,11 @@ from glovewire.common.errors import (
 )
 from glovewire.common.protocol.messages import TOPICS, GetHistory, History
 from glovewire.common.protocol.wire import decode_sample
-from glovewire.common.transport.curve_keys import of_client
-from glovewire.common.transport.sockets import Context, check_address, receive
-from glovewire.common.transport.zap import Attempts
+from glovewire.common.transport.client import QueryClient, expect
+from glovewire.common.transport.curve_keys import load_client_keys
+from glovewire.common.transport.sockets import Context, check_address, receive, with_port
+from glovewire.common.transport.zap import HandshakeMonitor
 
-from .query_client import Line, beside, expect
 from .reassembly import Received, Source
 
 __all__ = ["Feed", "Received", "RunFailed"]
@@ -80,17 +80,17 @@ class Feed:
         self._topics = frozenset(topics)
         self._timeout_s, self._silence_s = timeout_s, silence_s
         self._now, self._looked = 0.0, time.monotonic()
-        self.keys = None if keys is None else of_client(keys)
+        self.keys = None if keys is None else load_client_keys(keys)
         self._context = Context(self.keys)
         self._poller = zmq.Poller()
-        self._lines: dict[Source, Line] = {}
-        self._attempts: dict[zmq.Socket[bytes], Attempts] = {}
+        self._lines: dict[Source, QueryClient] = {}
+        self._attempts: dict[zmq.Socket[bytes], HandshakeMonitor] = {}
         self._sources: dict[zmq.Socket[bytes], Source] = {}
         for address in self.addresses:  # every topic: numbers count samples of all of them
             socket = self._context.subscriber(address)
             self._poller.register(socket, zmq.POLLIN)
             self._sources[socket] = Source(address, history=history)
-            self._attempts[socket] = self._context.attempts(socket)
+            self._attempts[socket] = self._context.handshakes(socket)
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class Feed:
     @property
     def requests(self) -> tuple[str, ...]:
         """Where the shards that have said so answer requests."""
-        return tuple(beside(source.address, source.port) for source in self._sources.values() if source.port)
+        return tuple(with_port(source.address, source.port) for source in self._sources.values() if source.port)
 
     @property
     def refused(self) -> int:
@@ -190,14 +190,14 @@ class Feed:
         self._ask(source, line)
         return found
 
-    def _ask(self, source: Source, line: Line | None) -> None:
+    def _ask(self, source: Source, line: QueryClient | None) -> None:
         wanted = source.wanted
         if wanted is None or source.port is None:
             if line is not None:
                 self._lines.pop(source).close()
             return
         if line is None:
-            line = self._lines[source] = Line(beside(source.address, source.port), self.keys)
+            line = self._lines[source] = QueryClient(with_port(source.address, source.port), self.keys)
         if line.asked is None:
             line.ask(GetHistory(wanted))
 

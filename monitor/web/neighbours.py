@@ -34,9 +34,8 @@ from glovewire.common.protocol.messages import (
     Words,
 )
 from glovewire.common.storage.run_folder import load_vectors
+from glovewire.common.transport.client import QueryClient, expect
 from glovewire.common.transport.curve_keys import ClientKeys
-
-from ..stream.query_client import Line, expect
 
 FRESH_S = 10.0
 ANSWER_S = 5.0
@@ -123,7 +122,7 @@ class ServerLookup:
     def __init__(self, requests: Callable[[], Sequence[str]], keys: ClientKeys | None = None) -> None:
         self._requests, self._keys = requests, keys
         self._name = f"monitor-{secrets.token_hex(4)}"
-        self._line: Line | None = None
+        self._line: QueryClient | None = None
         self._asking: Asking | None = None
         self._words: list[str] = []
         self._run = ""
@@ -185,7 +184,7 @@ class ServerLookup:
     def _dial(self, address: str) -> None:
         if self._line is not None:
             self._line.close()
-        self._line = Line(address, self._keys)
+        self._line = QueryClient(address, self._keys)
 
     def _ask_all(self, addresses: Sequence[str], now: float) -> Asking:
         """Every shard in turn; what they say together becomes `known`."""

@@ -31,7 +31,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.tensor_layout import MOST_EXAMPLES, Spec, narrowed
 from glovewire.common.protocol.messages import NO_VERSION, Finish, Score
 from glovewire.common.runtime.memory import keep_buffers
-from glovewire.common.transport.curve_keys import of_client
+from glovewire.common.transport.curve_keys import load_client_keys
 
 from .session import TensorSession
 
@@ -67,7 +67,7 @@ class Client:
     ) -> None:
         self._addresses, self._timeout_s = addresses, timeout_s
         self._name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
-        self._keys = None if keys is None else of_client(keys)
+        self._keys = None if keys is None else load_client_keys(keys)
         self._role = "observer" if observe else "worker"
         self._half = half
         self._over, self._wait_s = False, WAIT_S

@@ -18,10 +18,10 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Part, Sharding
 from glovewire.common.model.tensor_layout import ROW, TABLE, Spec
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import ANY_DELAY_MS, Conversation, raised
+from glovewire.common.transport.client import POLL_MS, RequestClient, check_reply
 from glovewire.common.transport.curve_keys import ClientKeys
 
-from ..training.loss_sums import Brought, Tally
+from ..training.loss_sums import BatchResult, LossSums
 
 PIECE_BYTES = 32 << 20
 IN_FLIGHT = 4
@@ -64,10 +64,10 @@ class TensorSession:
         self._addresses, self._timeout_s = addresses, timeout_s
         self._sequences = [0] * len(addresses)
         self._in_flight: set[tuple[int, int]] = set()
-        self._reports, self._tally = 0, Tally()
+        self._reports, self._tally = 0, LossSums()
         self._ahead: _Coming | None = None
         self._failure: errors.GlovewireError | None = None
-        self._client = Conversation(addresses, name, "", timeout_s, keys)
+        self._client = RequestClient(addresses, name, "", timeout_s, keys)
         try:
             self.options = TrainingOptions.from_message(self._client.connect(role).options)
         except BaseException:
@@ -132,7 +132,7 @@ class TensorSession:
 
     def count(self, examples: int, loss: float, norm: float) -> None:
         """Count what a push was made of, and report when that is due."""
-        self._tally.add(Brought(examples, loss * examples, 0.0, norm))
+        self._tally.add(BatchResult(examples, loss * examples, 0.0, norm))
         if self._tally.due:
             self._report()
 
@@ -162,12 +162,12 @@ class TensorSession:
         self._client.send(shard, create, replies.append)
         deadline = time.monotonic() + wait_s
         while not replies:
-            self._client.poll(ANY_DELAY_MS)
+            self._client.poll(POLL_MS)
             if time.monotonic() > deadline:
                 raise errors.DeadlineExceeded(
                     f"no worker has brought values for the tensors of {self._addresses[shard]} within {wait_s:g} s"
                 )
-        created = raised(replies[0])
+        created = check_reply(replies[0])
         assert isinstance(created, m.Created)
         return created
 
@@ -200,7 +200,7 @@ class TensorSession:
             self._in_flight.discard(sent)
             (coming.fail if coming is not None and pushed else self._fail)(error)
 
-        self._client.make_room(values.nbytes)
+        self._client.wait_for_credit(values.nbytes)
         self._in_flight.add(sent)
         if coming is not None:
             coming.missing += 1
@@ -237,7 +237,7 @@ class TensorSession:
         if self._tally.entries:
             self._reports += 1
             self._send(0, self._tally.message(self._reports, self._client.bytes_sent), self._noted)
-            self._tally = Tally()
+            self._tally = LossSums()
 
     def _noted(self, reply: m.Message) -> None:
         self.over = self.over or (isinstance(reply, m.Recorded) and reply.stop)
@@ -247,7 +247,7 @@ class TensorSession:
     ) -> None:
         def settle(reply: m.Message) -> None:
             try:
-                arrived(raised(reply))
+                arrived(check_reply(reply))
             except errors.GlovewireError as error:
                 (failed or self._fail)(error)
 
@@ -258,7 +258,7 @@ class TensorSession:
         self._failure = error
 
     def _wait(self) -> None:
-        self._client.poll(ANY_DELAY_MS)
+        self._client.poll(POLL_MS)
         self._raise_failure()
 
     def _raise_failure(self) -> None:

@@ -39,7 +39,7 @@ class Reply(Generic[T]):
         return self.value
 
 
-def settled(replies: list[Reply[T]]) -> list[Reply[T]]:
+def still_pending(replies: list[Reply[T]]) -> list[Reply[T]]:
     """The replies that are still to come; raises what went wrong with those that are here."""
     for reply in replies:
         if reply.done:
@@ -107,15 +107,15 @@ class Store(Protocol):
 LINE_FLOATS = 16
 
 
-def aligned(rows: int, width: int) -> Rows:
+def empty_aligned(rows: int, width: int) -> Rows:
     """An uninitialised float32 array of shape (rows, width)."""
     raw = np.empty(rows * width + LINE_FLOATS, np.float32)
     start = -raw.ctypes.data // raw.itemsize % LINE_FLOATS
     return raw[start : start + rows * width].reshape(rows, width)
 
 
-def copied(rows: Rows) -> Rows:
+def aligned_copy(rows: Rows) -> Rows:
     """A copy of rows of shape (rows, width)."""
-    copy = aligned(*rows.shape)
+    copy = empty_aligned(*rows.shape)
     copy[:] = rows
     return copy

@@ -21,9 +21,9 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.channel import OnReply
-from glovewire.common.transport.client import ANY_DELAY_MS, Conversation, raised
+from glovewire.common.transport.client import POLL_MS, RequestClient, check_reply
 
-from .interface import Pulled, Reply, aligned
+from .interface import Pulled, Reply, empty_aligned
 
 TABLE = "rows"
 LEAVING_S = 10.0
@@ -41,7 +41,7 @@ class ServerStore:
     `latency()` is how many seconds the next push takes on its way, beside what the network takes.
     """
 
-    client: Conversation
+    client: RequestClient
     options: TrainingOptions
     rows: int
     width: int
@@ -54,8 +54,8 @@ class ServerStore:
 
     def __post_init__(self) -> None:
         """Begin every shard's sequence of pushes."""
-        self._sharding = Sharding(self.rows, len(self.client.links))
-        self._sequences = [0] * len(self.client.links)
+        self._sharding = Sharding(self.rows, len(self.client.channels))
+        self._sequences = [0] * len(self.client.channels)
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         """See Store."""
@@ -71,7 +71,7 @@ class ServerStore:
 
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
         """See Store."""
-        out = aligned(last - first, self.width)
+        out = empty_aligned(last - first, self.width)
         reply: Reply[Rows] = Reply(out, 0)
         for shard, low, high in self._pieces(first, last, PULL_BYTES):
             into = slice(low - first, high - first)
@@ -143,16 +143,16 @@ class ServerStore:
 
     def wait(self) -> None:
         """See Store."""
-        self.client.poll(ANY_DELAY_MS)
+        self.client.poll(POLL_MS)
 
     def flush(self) -> None:
         """See Store. Rows that wait for other workers are not waited for."""
-        while any(link.owed for link in self.client.links):
+        while any(channel.owes_reply for channel in self.client.channels):
             self.wait()
 
     def leave(self, reason: str) -> None:
         """Tell every shard; the others hear from us what one of them knows: that the run is over."""
-        for shard in range(len(self.client.links)):
+        for shard in range(len(self.client.channels)):
             self.client.send(shard, m.Finish(reason), lambda _: None)
         self.client.part(reason, LEAVING_S)
 
@@ -162,7 +162,7 @@ class ServerStore:
             return
         until = time.monotonic() + latency_s
         while (rest := until - time.monotonic()) > 0:
-            self.client.poll(min(math.ceil(rest * 1e3), ANY_DELAY_MS))
+            self.client.poll(min(math.ceil(rest * 1e3), POLL_MS))
 
     def _pieces(self, first: int, last: int, nbytes: int) -> Iterator[tuple[int, int, int]]:
         """(shard, first row, last row) of what is asked or pushed in one message each, of at most `nbytes`."""
@@ -198,7 +198,7 @@ class ServerStore:
                 rows_came(message)
 
         reply.missing += 1
-        self.client.make_room(push.values.nbytes)
+        self.client.wait_for_credit(push.values.nbytes)
         self.client.send(shard, push, answered)
 
     def _awaited(self, rows: int) -> tuple[Pulled, Reply[Pulled]]:
@@ -214,7 +214,7 @@ def _settle(reply: Reply[Any], take: OnReply, message: m.Message) -> None:
     """One of the messages that `reply` waits for has come: `take` gets it, unless it is a refusal."""
     reply.missing -= 1
     try:
-        take(raised(message))
+        take(check_reply(message))
     except GlovewireError as error:
         reply.error = error
 

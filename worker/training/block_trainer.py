@@ -22,10 +22,10 @@ from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
 from ..kernels.objectives import OBJECTIVES, Tiles
-from ..stores.interface import Reply, Store, copied, settled
+from ..stores.interface import Reply, Store, aligned_copy, still_pending
 from .loss_sums import MakeReport, check_finite
-from .minibatch_trainer import BatchTrainer
-from .prefetch import Ahead, Kept, most
+from .minibatch_trainer import MinibatchTrainer
+from .prefetch import PartitionCache, PrefetchWindow, cache_capacity
 
 PORTION_ENTRIES = 1 << 18
 STUCK_S = 1.0
@@ -38,7 +38,9 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
 
     Raises TrainingDiverged when the loss is no longer a number, after telling the store.
     """
-    trainer = (BlockTrainer if options.schedule == "blocks" else BatchTrainer)(store, dataset, options, worker, step)
+    trainer = (BlockTrainer if options.schedule == "blocks" else MinibatchTrainer)(
+        store, dataset, options, worker, step
+    )
     try:
         reason = trainer.run()
     except TrainingDiverged as error:
@@ -80,7 +82,7 @@ class Trained:
 
     def take(self) -> Rows:
         """The rows, for changing them: as they are, or a copy while the push still reads them."""
-        return self.rows if self.push.done else copied(self.rows)
+        return self.rows if self.push.done else aligned_copy(self.rows)
 
 
 class BlockTrainer:
@@ -94,8 +96,8 @@ class BlockTrainer:
         self._in_place = store.in_place
         self._tasks: list[Task] = []
         partition_bytes = int(np.diff(dataset.layout.bounds).max()) * self._layout.width * 4
-        self._ahead = Ahead(partition_bytes)
-        self._kept: Kept[Trained] = Kept(most(partition_bytes))
+        self._ahead = PrefetchWindow(partition_bytes)
+        self._kept: PartitionCache[Trained] = PartitionCache(cache_capacity(partition_bytes))
         self._unreported: list[Unreported] = []
         self._reports: list[Reply[m.Recorded]] = []
         self._asked: Reply[m.Granted | m.Done] | None = None
@@ -138,7 +140,7 @@ class BlockTrainer:
             else:
                 trained.took_s = now - trained.pushed
         self._unreported = [trained for trained in self._unreported if not trained.push.done]
-        self._reports = settled(self._reports)
+        self._reports = still_pending(self._reports)
 
     @property
     def _tasks_at_most(self) -> int:

@@ -17,7 +17,7 @@ MakeReport = Callable[[int, int], m.Report]
 
 
 @dataclass(frozen=True)
-class Brought:
+class BatchResult:
     """What one batch brought: entries, the sums of their losses, the mean norm of its vectors."""
 
     entries: int
@@ -27,7 +27,7 @@ class Brought:
 
 
 @dataclass
-class Tally:
+class LossSums:
     """What minibatches brought since the last report."""
 
     entries: int = 0
@@ -36,7 +36,7 @@ class Tally:
     norm: float = 0.0
     began: float = field(default_factory=time.perf_counter)
 
-    def add(self, brought: Brought) -> None:
+    def add(self, brought: BatchResult) -> None:
         """Count one batch."""
         self.entries += brought.entries
         self.loss += brought.loss

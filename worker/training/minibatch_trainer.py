@@ -21,21 +21,21 @@ from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
 from ..stores.interface import Reply, Store
-from .loss_sums import Brought, Tally, check_finite
+from .loss_sums import BatchResult, LossSums, check_finite
 
 PARTS = 8
 
 
-class BatchTrainer:
+class MinibatchTrainer:
     """Draws minibatches, pulls their rows, pushes summed row gradients; the optimizer is the store's."""
 
     def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int) -> None:
         self._store, self._options = store, options
         self._layout = RowLayout.of(options)
-        self._batches = RandomBatches(dataset, options.batch_size, options.seed, worker, step)
+        self._batches = MinibatchSampler(dataset, options.batch_size, options.seed, worker, step)
         self._total = dataset.total_entries * options.epochs
-        self._tally = Tally()
-        self._pushed: list[tuple[Reply[bool], Brought]] = []
+        self._tally = LossSums()
+        self._pushed: list[tuple[Reply[bool], BatchResult]] = []
         self._noted: Reply[m.Recorded] | None = None
 
     def run(self) -> str:
@@ -80,7 +80,7 @@ class BatchTrainer:
         rate = self._options.rate(pulled.gradients * self._options.batch_size / self._total)
         norm = kernels.mean_norm(pulled.values, columns, self._options.dim)
         push, self._coming = self._store.push_rows("gradient", batch.rows, gradients, rate, pulled, self._batch.rows)
-        self._pushed.append((push, Brought(len(batch.counts), loss, floor, norm)))
+        self._pushed.append((push, BatchResult(len(batch.counts), loss, floor, norm)))
 
     def _count(self) -> None:
         """Add up what has been taken; a gradient that came too late for its step brought nothing."""
@@ -90,7 +90,7 @@ class BatchTrainer:
         self._pushed = [each for each in self._pushed if not each[0].done]
 
     def _report(self) -> None:
-        self._noted, self._tally = self._store.report(self._tally.message), Tally()
+        self._noted, self._tally = self._store.report(self._tally.message), LossSums()
 
     def _leave(self, reason: str) -> str:
         """Report what was not, so that every entry in the table is counted."""
@@ -106,7 +106,7 @@ class BatchTrainer:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Minibatch:
     """Entries of one minibatch by row: `rows` distinct and ascending, entry n is (rows[at_i[n]], rows[at_j[n]])."""
 
     rows: Indices
@@ -115,7 +115,7 @@ class Batch:
     counts: npt.NDArray[np.float32]
 
 
-class RandomBatches:
+class MinibatchSampler:
     """Batches of entries drawn uniformly, with replacement, from the full matrix, beginning with that of `step`.
 
     Each worker has its own stream, and in it each step a part, so that one that goes on draws nothing again.
@@ -130,12 +130,12 @@ class RandomBatches:
         self._row_base = layout.bounds[pairs[:, 0]]
         self._column_base = layout.bounds[pairs[:, 1]]
 
-    def next(self) -> Batch:
+    def next(self) -> Minibatch:
         """The batch of this step; the next call is for the next."""
         i, j, counts = self._entries(stream(self._seed, Purpose.BATCHES, self._worker, self._step))
         self._step += 1
         rows, places = np.unique(np.concatenate([i, j]), return_inverse=True)
-        return Batch(rows, places[: len(i)], places[len(i) :], counts)
+        return Minibatch(rows, places[: len(i)], places[len(i) :], counts)
 
     def _entries(self, draw: np.random.Generator) -> tuple[Indices, Indices, npt.NDArray[np.float32]]:
         i, j, counts = self._drawn(draw, self._size)

@@ -18,7 +18,7 @@ REMEMBERED = 7 / 8
 """Of what was known before, when another way or block was measured."""
 
 
-class Ahead:
+class PrefetchWindow:
     """The number of tasks, from how long pushes and blocks took of late; rows come in partitions of so many bytes."""
 
     def __init__(self, partition_bytes: int) -> None:
@@ -52,12 +52,12 @@ At = tuple[int, int]
 KEPT_BYTES = 20 << 20
 
 
-def most(partition_bytes: int) -> int:
+def cache_capacity(partition_bytes: int) -> int:
     """How many partitions to keep that nobody is known to need."""
     return KEPT_BYTES // max(partition_bytes, 1)
 
 
-class Kept(Generic[T]):
+class PartitionCache(Generic[T]):
     """Something for each partition and round that is here: what leased blocks need, and the `most` newest others."""
 
     def __init__(self, most: int) -> None:

@@ -10,7 +10,7 @@ from processes import DEADLINE_S
 
 TAKES_A_NAME = """
 import struct, sys, zmq
-from common.transport.sockets import Context
+from glovewire.common.transport.sockets import Context
 
 def say(name=b""):
     dealer = others.socket(zmq.DEALER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glovewire.worker.training.prefetch import AHEAD_BYTES, TASKS, TASKS_AT_MOST, TASKS_OF_MANY_BYTES, Ahead
+from glovewire.worker.training.prefetch import AHEAD_BYTES, TASKS, TASKS_AT_MOST, TASKS_OF_MANY_BYTES, PrefetchWindow
 
 FEW_BYTES, MANY_BYTES = 1, AHEAD_BYTES
 OFTEN = 100
@@ -12,7 +12,7 @@ OFTEN = 100
 
 def tasks(way_s: float, block_s: float, partition_bytes: int = MANY_BYTES, pulled: int = 1) -> int:
     """After many pushes and blocks that took so long."""
-    ahead = Ahead(partition_bytes)
+    ahead = PrefetchWindow(partition_bytes)
     for _ in range(OFTEN):
         ahead.trained(block_s)
         ahead.pushed(way_s)
@@ -39,7 +39,7 @@ def test_where_the_way_is_short_bytes_decide() -> None:
 
 
 def test_one_slow_push_changes_nothing_and_a_link_that_became_slow_does() -> None:
-    ahead = Ahead(FEW_BYTES)
+    ahead = PrefetchWindow(FEW_BYTES)
     assert ahead.tasks(0) == TASKS  # nothing was measured
     for _ in range(OFTEN):
         ahead.trained(0.1)

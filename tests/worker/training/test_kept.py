@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from glovewire.worker.training.prefetch import Kept
+from glovewire.worker.training.prefetch import PartitionCache
 
 NOBODY: set[tuple[int, int]] = set()
 
 
 def test_a_partition_is_here_for_the_round_that_it_has_come_to_and_no_other() -> None:
-    kept: Kept[str] = Kept(4)
+    kept: PartitionCache[str] = PartitionCache(4)
     kept.put((3, 7), "rows", NOBODY)
     assert kept.has((3, 7))
     assert not kept.has((3, 6))
@@ -19,7 +19,7 @@ def test_a_partition_is_here_for_the_round_that_it_has_come_to_and_no_other() ->
 
 
 def test_of_the_rounds_of_a_partition_the_last_one_stays() -> None:
-    kept: Kept[str] = Kept(4)
+    kept: PartitionCache[str] = PartitionCache(4)
     kept.put((3, 7), "seven", NOBODY)
     kept.put((3, 8), "eight", NOBODY)
     kept.put((3, 5), "five", NOBODY)
@@ -28,7 +28,7 @@ def test_of_the_rounds_of_a_partition_the_last_one_stays() -> None:
 
 
 def test_what_a_block_needs_stays_however_old_it_is_and_beside_newer_rounds() -> None:
-    kept: Kept[int] = Kept(2)
+    kept: PartitionCache[int] = PartitionCache(2)
     for partition in range(5):
         kept.put((partition, 1), partition, {(0, 1)})
     assert [partition for partition in range(5) if kept.has((partition, 1))] == [0, 3, 4]
