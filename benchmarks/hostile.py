@@ -28,7 +28,7 @@ from glovewire.bench.wire_driver import Case, Wire
 from glovewire.bench.wire_server import served
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
-from glovewire.common.runtime.procfs import memory_bytes
+from glovewire.common.runtime.memory import memory_bytes
 
 ROUNDS = 5
 SIZE, WINDOW = 1024, 8

@@ -22,7 +22,7 @@ from glovewire.common.errors import (
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import keep_buffers, settle
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
@@ -44,13 +44,13 @@ INTERRUPTED = Interrupted.code
 
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they say that it is over; returns facts for `--json`."""
-    keep_buffers()
+    keep_freed_memory()
     mine = None if config.keys is None else keys.load_client_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = Dataset.open(config.dataset, verify=config.verify)
             objectives.warm()
-            settle()
+            freeze_loaded_objects()
     except Interrupted:
         return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
     sent, reason, afresh = 0, "", False

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.runtime.procfs import command_line, cpu_seconds, descendants, memory_bytes
+from glovewire.common.runtime.memory import memory_bytes
+from glovewire.common.runtime.procfs import command_line, cpu_seconds, descendants
 from glovewire.common.storage import run_folder as runs
 
 from ..launch.local import training_arguments

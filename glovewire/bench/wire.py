@@ -17,7 +17,7 @@ from typing import Any
 from glovewire.common.errors import require
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
-from glovewire.common.runtime.memory import keep_buffers, settle
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 
 from .measurements import Tally, surroundings
 from .wire_driver import NULL_ROWS, NULL_STEPS, Case, Wire
@@ -75,8 +75,8 @@ class WireConfig:
 
 def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything that `config` names; `tell` hears a line for each repeat."""
-    keep_buffers()  # as server and workers do
-    settle()
+    keep_freed_memory()  # as server and workers do
+    freeze_loaded_objects()
     before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
         plain, secret = (

@@ -146,7 +146,7 @@ def _serve(connection: Connection, inherited: list[Connection], make_job: Callab
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _end_with(parent)
-    keep_freed_memory()
+    keep_freed_memory(64 << 20)
     for other in inherited:
         other.close()
     job = make_job()

@@ -30,7 +30,7 @@ from glovewire.common.array_types import Array
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.tensor_layout import MOST_EXAMPLES, Spec, narrowed
 from glovewire.common.protocol.messages import NO_VERSION, Finish, Score
-from glovewire.common.runtime.memory import keep_buffers
+from glovewire.common.runtime.memory import keep_freed_memory
 from glovewire.common.transport.curve_keys import load_client_keys
 
 from .session import TensorSession
@@ -241,7 +241,7 @@ class Client:
 
     def _until_joined(self) -> None:
         """Join, for as long as servers that come up may take to know what they serve."""
-        keep_buffers()
+        keep_freed_memory()
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
