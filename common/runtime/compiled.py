@@ -23,7 +23,7 @@ _BARE: dict[str, Any] = {**_FAST, "_nrt": False}
 
 
 def without_blas() -> AbstractContextManager[None]:
-    """Hide SciPy's BLAS from Numba while the first kernel is loaded: ours call no linear algebra, and it saves 10-15 MB."""
+    """Hide SciPy's BLAS from Numba, which loads it with the first kernel: 10 to 15 MB that ours never call."""
     return hidden(_BLAS)
 
 

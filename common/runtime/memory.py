@@ -49,6 +49,6 @@ def trim() -> None:
 
 
 def freeze_loaded_objects() -> None:
-    """Exclude the tens of thousands of objects that Numba brings from garbage collection: none of them is ever freed."""
+    """Exclude what is loaded, such as tens of thousands of objects of Numba, from garbage collection."""
     gc.collect()
     gc.freeze()
