@@ -1,4 +1,4 @@
-"""What is minimised, as the trainer sees it: one record an objective. A new objective is a new record and its loops."""
+"""List the training objectives. A new objective is a new `Objective` with its compiled loops."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from glovewire.common.array_types import Indices, Rows
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 
-from . import glove as kernels
-from . import sgns
-from . import sgns as sgns_kernels
+from . import glove, sgns
 
 Sums = tuple[float, float, int]
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """A piece of a block: the tiles `order` of its entries, of which tile t is entries[starts[t]:starts[t + 1]].
+    """Some tiles of a block: those in `order`; tile t is entries[starts[t]:starts[t + 1]].
 
-    `frequencies` are those of the words of both partitions, fractions of the text, each of shape (rows,). `seed`
-    belongs to the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too; in a
+    `frequencies` are those of the words of both partitions, fractions of the text, each of shape (rows,). `seed` is
+    that of the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too; in a
     `diagonal` block both partitions are the same.
     """
 
@@ -39,11 +37,11 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Objective:
-    """How one objective is trained.
+    """The two functions of an objective.
 
     `train` steps over the tiles on the rows of both partitions (float32, laid out by RowLayout, changed in place, the
-    same array for a diagonal block) at a rate; it returns the sums of the loss and of the loss with the vectors at
-    zero, and the entries of the full matrix covered. `warm` compiles (or loads from the cache) its loops.
+    same array for a diagonal block) at a learning rate; it returns the sums of the loss and of the loss with the
+    vectors at zero, and the entries of the full matrix covered. `warm` compiles its loops.
     """
 
     train: Callable[[Rows, Rows, Tiles, RowLayout, TrainingOptions, float], Sums]
@@ -53,23 +51,25 @@ class Objective:
 def _train_glove(
     rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
 ) -> Sums:
-    pairs, counts = kernels.plain(tiles.entries)
-    return kernels.train_block(
+    pairs, counts = glove.as_plain_arrays(tiles.entries)
+    return glove.train_block(
         rows_a, rows_b, pairs, counts, tiles.starts, tiles.order, tiles.seed, layout.columns, layout.dim,
-        kernels.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
+        glove.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
         options.alpha, rate,
     )  # fmt: skip
 
 
 def _warm_glove() -> None:
-    kernels.warm(RowLayout(16, True, "adagrad-row").columns, 32, 16)
+    glove.warm(RowLayout(16, True, "adagrad-row").columns, 32, 16)
 
 
 def _train_sgns(
     rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
 ) -> Sums:
-    kept_a, kept_b = (np.log(sgns.kept(each, options.sample)).astype(np.float32) for each in tiles.frequencies)
-    return sgns_kernels.train_block(
+    kept_a, kept_b = (
+        np.log(sgns.keep_probability(each, options.sample)).astype(np.float32) for each in tiles.frequencies
+    )
+    return sgns.train_block(
         rows_a, rows_b, tiles.entries, kept_a, kept_b, tiles.starts, tiles.order, tiles.seed, layout.columns,
         layout.dim, tiles.symmetric, tiles.diagonal, options.x_max, options.alpha, options.negatives, rate,
     )  # fmt: skip
@@ -77,13 +77,13 @@ def _train_sgns(
 
 def _warm_sgns() -> None:
     layout = RowLayout(16, False, "adagrad-row", biases=False)
-    sgns_kernels.warm(layout.columns, layout.width, layout.dim)
+    sgns.warm(layout.columns, layout.width, layout.dim)
 
 
 OBJECTIVES = {"glove": Objective(_train_glove, _warm_glove), "sgns": Objective(_train_sgns, _warm_sgns)}
 
 
 def warm() -> None:
-    """Make the loops of every objective ready, before a server waits for this worker."""
+    """Compile the loops of every objective, before a server waits for this worker."""
     for objective in OBJECTIVES.values():
         objective.warm()
