@@ -82,13 +82,13 @@ def forecast(cluster: Cluster) -> Forecast:
 
 def servers_needed(cluster: Cluster) -> int:
     """The fewest shards with which more would not help: within 10 % of what very many give."""
-    cache_capacity = min(MAX_SERVERS, cluster.partitions)
-    enough = forecast(replace(cluster, servers=cache_capacity)).seconds * ENOUGH
+    most = min(MAX_SERVERS, cluster.partitions)
+    enough = forecast(replace(cluster, servers=most)).seconds * ENOUGH
 
     def suffice(servers: int) -> bool:
         return forecast(replace(cluster, servers=servers)).seconds <= enough
 
-    return 1 + bisect_left(range(1, cache_capacity), True, key=suffice)
+    return 1 + bisect_left(range(1, most), True, key=suffice)
 
 
 def partitions_advised(cluster: Cluster) -> int:
