@@ -35,7 +35,7 @@ def load(data: str) -> Images:
         return _digits()
     if data == "hub":
         return _from_hub()
-    images, labels, test, test_labels = (idx.read(Path(data), name) for name in FILES)
+    images, labels, test, test_labels = (idx.read_idx(Path(data), name) for name in FILES)
     return Images(_scaled(images, 255), labels.astype(np.int64), _scaled(test, 255), test_labels.astype(np.int64))
 
 
