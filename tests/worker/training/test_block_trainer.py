@@ -24,9 +24,9 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, Schedule
 from glovewire.worker.stores.interface import Reply
 from glovewire.worker.training import block_trainer as trainer
-from glovewire.worker.training import prefetch as ahead
+from glovewire.worker.training import prefetch
 from glovewire.worker.training.block_trainer import STUCK_S, BlockTrainer
-from glovewire.worker.training.prefetch import TASKS, TASKS_OF_MANY_BYTES
+from glovewire.worker.training.prefetch import MIN_TASKS, MIN_TASKS_OF_BIG_ROWS
 
 TICK_S = 0.3
 PATIENCE_S = 2 * STUCK_S
@@ -191,7 +191,7 @@ def diagonal_dataset(folder: Path) -> Dataset:
 
 def test_blocks_on_their_way_back_keep_nobody_from_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = play(tmp_path, monkeypatch, rows_come=True)
-    assert len(far.pushed) == LEASES_PER_WORKER > TASKS
+    assert len(far.pushed) == LEASES_PER_WORKER > MIN_TASKS
     assert len({*far.pushed}) == 1  # nothing was waited for until the server had no more to give
 
 
@@ -200,18 +200,18 @@ def test_a_worker_has_few_blocks_to_train_and_asks_on_only_when_stuck(
 ) -> None:
     """The blocks that it waits for may have come back from a lost worker, and everybody has enough of others."""
     far = play(tmp_path, monkeypatch, rows_come=False)
-    assert sum(asked <= STUCK_S for asked in far.asked) == TASKS
-    assert len(far.asked) > TASKS
+    assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS
+    assert len(far.asked) > MIN_TASKS
     assert not far.pushed
 
 
 def test_fewer_blocks_where_their_rows_are_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(prefetch, "BIG_ROWS_BYTES", 1)
     far = play(tmp_path, monkeypatch, rows_come=False)
-    assert sum(asked <= STUCK_S for asked in far.asked) == TASKS_OF_MANY_BYTES < TASKS
+    assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS_OF_BIG_ROWS < MIN_TASKS
 
 
-@pytest.mark.parametrize(("blocks", "expected"), [(0.5, TASKS), (2.5, 5)])
+@pytest.mark.parametrize(("blocks", "expected"), [(0.5, MIN_TASKS), (2.5, 5)])
 def test_a_worker_has_more_blocks_ahead_where_its_pushes_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: float, expected: int
 ) -> None:
