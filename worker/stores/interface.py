@@ -73,7 +73,7 @@ class Store(Protocol):
         """Request rows [first, last) as an array of the caller's own, once they have reached `version`."""
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
-        """Request rows (ascending, distinct) as an array of the caller's own; in synchronous modes, once the step may begin."""
+        """Request rows (ascending, distinct) as an array of the caller's own; synchronous modes delay the reply."""
 
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
         """Change the rows of a block, (first row, values) each; values must not change until the reply is done."""
