@@ -280,17 +280,3 @@ def mean_norm(rows: Rows, columns: Indices, dim: int) -> float:
     """Return the mean Euclidean norm of the word vectors in `rows`, 0 if there are none."""
     norms = np.sqrt(squared_norms(rows, columns[0, 0], padded_dim(dim)))
     return float(norms.mean()) if len(norms) else 0.0
-
-
-def warm(columns: Indices, width: int, dim: int) -> None:
-    """Compile the loops, or load them from the cache, before a server waits for this worker."""
-    rows = np.ones((1, width), np.float32)
-    for tied in (True, False):
-        entries = np.ones(0, np.dtype([("i", "<u2"), ("j", "<u2"), ("x", "<f4")]))
-        entries.setflags(write=False)
-        pairs, counts = as_plain_arrays(entries)
-        starts, order = np.zeros(2, np.int64), np.zeros(1, np.int64)
-        train_block(rows, rows, pairs, counts, starts, order, 0, columns, dim, 0, tied, True, True, 1.0, 1.0, 0.1)
-    places = np.zeros(0, np.int64)
-    batch_gradients(rows, places, places, np.ones(0, np.float32), columns, dim, 1.0, 1.0, rows.copy())
-    mean_norm(rows, columns, dim)

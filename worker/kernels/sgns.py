@@ -13,23 +13,19 @@ losses in float64.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from glovewire.common.array_types import Entries, Floats, Indices, Pairs, Rows
+from glovewire.common.array_types import Floats, Indices, Pairs, Rows
 from glovewire.common.runtime.compiled import compiled_bare, compiled_fast, inlined_fast
-from glovewire.common.storage.dataset import ENTRY
 
 from .fast_math import coprime_stride, exp, glove_weight, log
-from .glove import as_plain_arrays, padded_dim
 from .sgns_simd import add_scaled, bundle_dots, step_bundle
 
 POSITIVES, NEGATIVES = 4, 8
 BUNDLE = POSITIVES + NEGATIVES
 EPSILON = np.float32(1e-12)
-LN_2 = math.log(2.0)
 
 
 class SgnsRole(NamedTuple):
@@ -184,7 +180,7 @@ def train_tile(
 
 
 @compiled_fast
-def train_tiles(
+def train_block(
     rows_a: Rows,
     rows_b: Rows,
     pairs: Pairs,
@@ -203,7 +199,13 @@ def train_tiles(
     group: GroupBuffers,
     params: SgnsParams,
 ) -> tuple[float, float, int]:
-    """Do the compiled part of `train_block`; returns the sums of loss and weights, and the entries covered."""
+    """Step over the entries of the tiles in `order`; returns the sums of loss and weights, and the entries covered.
+
+    `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
+    block. `pairs` and `counts` are the block's entries from `as_plain_arrays`; `starts` (tiles + 1,) delimits tiles.
+    `kept_a` and `kept_b` are the logarithms of the `keep_probability` of their words, `columns` as in RowLayout. A
+    stored entry of a symmetric matrix stands for its mirror image too: a second step with the roles swapped.
+    """
     loss = total = 0.0
     covered = 0
     largest = 0
@@ -227,48 +229,3 @@ def train_tiles(
             )  # fmt: skip
             loss, total, covered = loss + found[0], total + found[1], covered + found[2]
     return loss, total, covered
-
-
-def train_block(
-    rows_a: Rows,
-    rows_b: Rows,
-    entries: Entries,
-    kept_a: Rows,
-    kept_b: Rows,
-    starts: Indices,
-    order: Indices,
-    seed: int,
-    columns: Indices,
-    dim: int,
-    symmetric: bool,
-    diagonal: bool,
-    x_max: float,
-    alpha: float,
-    negatives: float,
-    rate: float,
-) -> tuple[float, float, int]:
-    """Step over the entries of the tiles in `order`; returns sums of loss and of loss at zero, and entries covered.
-
-    `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
-    block. `kept_a` and `kept_b` are the logarithms of the `keep_probability` of their words. `columns` as in RowLayout.
-    A stored entry of a symmetric matrix stands for its mirror image too: a second step with the roles swapped.
-    `starts` (tiles + 1,) delimits tiles.
-    """
-    pairs, counts = as_plain_arrays(entries)
-    span = padded_dim(dim)
-    loss, total, covered = train_tiles(
-        rows_a, rows_b, pairs, counts, kept_a, kept_b, starts, order, seed, columns, symmetric, diagonal,
-        np.float32(np.log(x_max)), np.float32(alpha), np.float32(negatives), group_buffers(span),
-        SgnsParams(np.float32(rate), span, np.float32(1 / dim)),
-    )  # fmt: skip
-    return loss, LN_2 * (1.0 + negatives) * total, covered
-
-
-def warm(columns: Indices, width: int, dim: int) -> None:
-    """Compile the loops, or load them from the cache, before a server waits for this worker."""
-    rows = np.ones((1, width), np.float32)
-    entries = np.ones(0, ENTRY)
-    entries.setflags(write=False)
-    starts, order = np.zeros(2, np.int64), np.zeros(1, np.int64)
-    kept = np.zeros(1, np.float32)
-    train_block(rows, rows, entries, kept, kept, starts, order, 0, columns, dim, True, True, 1.0, 1.0, 1.0, 0.1)
