@@ -124,8 +124,8 @@ class Channel:
         """Take the round trip of pull `number` as measured: its rows came twice, so nothing was lost."""
         self.round_trip_s = max(self.round_trip_s, self._ambiguous.pop(number, 0.0))
 
-    def end_session(self) -> None:
-        """Forget every pending request: the server has answered the goodbye."""
+    def end_session(self, _: m.Message) -> None:
+        """Forget every pending request; called with the server's reply to the goodbye."""
         self.welcome = None
         self.pending.clear()
 

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 import zmq
@@ -30,6 +29,8 @@ PARTING_S = 3.0
 POLL_MS = 100
 KEEP_ALIVE_EVERY_S = 0.01
 HELLO_AGAIN_S = 0.5
+
+APART = "the shards are not in the same run: do they share the run folder?"
 
 M = TypeVar("M", bound=m.Message)
 
@@ -52,7 +53,7 @@ class RequestClient:
     ) -> None:
         if not addresses:
             raise errors.UsageError("no server address was given")
-        self.name, self._dataset, self._silence_s = name, dataset, silence_s
+        self._name, self._dataset, self._silence_s = name, dataset, silence_s
         self._incarnation = secrets.randbits(62)
         self._joined = False
         self._kept_alive = 0.0
@@ -84,11 +85,8 @@ class RequestClient:
         while (silent := [each.where for each in self.channels if each.welcome is None]) or self._runs_differ():
             self.poll(POLL_MS, silence=False)
             if (now := time.monotonic()) > deadline:
-                raise errors.DeadlineExceeded(
-                    f"no server answers at {', '.join(silent)}"
-                    if silent
-                    else "the shards did not agree on one run in time: do they share the run folder?"
-                )
+                where = f"no server answers at {', '.join(silent)}"
+                raise errors.DeadlineExceeded(where if silent else APART)
             if others and self.channels[0].welcome is not None:
                 for channel in others:
                     self._send_hello(channel)
@@ -159,7 +157,7 @@ class RequestClient:
         self.flush(deadline)
         for shard, link in enumerate(self.channels):
             if link.welcome is not None:
-                self.send(shard, m.Leave(reason, link.pushes), partial(_end_session, link))
+                self.send(shard, m.Leave(reason, link.pushes), link.end_session)
         self.flush(deadline)
 
     def close(self) -> None:
@@ -169,13 +167,13 @@ class RequestClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send_hello(self, channel: Channel) -> None:
         first = self.channels[0].welcome
         number = -1 if channel is self.channels[0] or first is None else first.worker
-        hello = m.Hello(self._role, self.name, self._incarnation, self._dataset, number)
+        hello = m.Hello(self._role, self._name, self._incarnation, self._dataset, number)
         channel.send(hello, partial(self._take_welcome, channel))
 
     def _take_welcome(self, channel: Channel, reply: m.Message) -> None:
@@ -303,10 +301,6 @@ class QueryClient:
     def close(self) -> None:
         """Close the connection; twice is fine."""
         self._context.close()
-
-
-def _end_session(channel: Channel, _: m.Message) -> None:
-    channel.end_session()
 
 
 def check_reply(reply: m.Message) -> m.Message:

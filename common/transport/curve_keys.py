@@ -35,7 +35,8 @@ DEFAULT_NAME = "worker"
 MAX_FILE_BYTES = 1 << 20
 _SECRET_MODE, _PUBLIC_MODE = 0o600, 0o644
 _READABLE, _WRITABLE = stat.S_IRWXG | stat.S_IRWXO, stat.S_IWGRP | stat.S_IWOTH
-_HEAD = "# A secret key of Glovewire: who has it can pose as its owner.\n"
+_ALLOWED_HEAD = "# Clients that may connect, and their public keys. The server reads this file again when it changes.\n"
+_SECRET_HEAD = "# A secret key of Glovewire: who has it can pose as its owner.\n"
 
 
 @dataclass(frozen=True)
@@ -97,16 +98,11 @@ def make_keys(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path
     if (folder / SERVER).exists():
         raise OutputError(f"{folder} has keys already: name another folder, or say --add to add clients")
     require_free(folder, what="keys")
-    server, clients = _new_pair(), {name: _new_pair() for name in names}
     scratch = folder.parent / f".{folder.name}.{os.getpid()}.partial"
     try:
         scratch.mkdir(parents=True, mode=0o700)
-        _write_pair(scratch / SERVER, server)
-        _write(scratch / PUBLIC, f'public = "{server.public.decode()}"\n', _PUBLIC_MODE)
-        for name, pair in clients.items():
-            _write_pair(scratch / f"{name}.key", pair)
-        head = "# Clients that may connect, and their public keys. The server reads this file again when it changes.\n"
-        _write(scratch / ALLOWED, head + "".join(map(_line, clients.items())), _PUBLIC_MODE)
+        _write(scratch / PUBLIC, f'public = "{_write_pair(scratch / SERVER)}"\n', _PUBLIC_MODE)
+        _write(scratch / ALLOWED, _ALLOWED_HEAD + "".join(_write_client(scratch, name) for name in names), _PUBLIC_MODE)
         scratch.rename(folder)
     except OSError as error:
         raise OutputError(f"keys {folder} cannot be written: {error.strerror}") from error
@@ -122,15 +118,13 @@ def add_clients(folder: Path, names: Sequence[str]) -> list[Path]:
     if taken := [name for name in names if (folder / f"{name}.key").exists() or name in known]:
         raise OutputError(f"{folder} has a client {taken[0]!r} already: name another one")
     written: list[Path] = []
-    lines = ""
     try:
         (folder / _SCRATCH).unlink(missing_ok=True)  # of a process that was killed
+        allowed = _read(folder / ALLOWED)[0].rstrip("\n") + "\n"
         for name in names:
-            pair = _new_pair()
-            _write_pair(folder / f"{name}.key", pair)
+            allowed += _write_client(folder, name)
             written.append(folder / f"{name}.key")
-            lines += _line((name, pair))
-        _write(folder / _SCRATCH, _read(folder / ALLOWED)[0].rstrip("\n") + f"\n{lines}", _PUBLIC_MODE)
+        _write(folder / _SCRATCH, allowed, _PUBLIC_MODE)
         (folder / _SCRATCH).replace(folder / ALLOWED)
     except OSError as error:
         for path in written:
@@ -190,16 +184,16 @@ def _check_names(names: Sequence[str]) -> None:
         raise UsageError("each client needs a name of its own")
 
 
-def _new_pair() -> KeyPair:
-    return KeyPair(*zmq.curve_keypair())
+def _write_client(folder: Path, name: str) -> str:
+    """Make the keys of a client; returns its line of the allow-list."""
+    return f'{name} = "{_write_pair(folder / f"{name}.key")}"\n'
 
 
-def _line(client: tuple[str, KeyPair]) -> str:
-    return f'{client[0]} = "{client[1].public.decode()}"\n'
-
-
-def _write_pair(path: Path, pair: KeyPair) -> None:
-    _write(path, f'{_HEAD}public = "{pair.public.decode()}"\nsecret = "{pair.secret.decode()}"\n', _SECRET_MODE)
+def _write_pair(path: Path) -> str:
+    """Make a key pair; returns the public key."""
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    _write(path, f'{_SECRET_HEAD}public = "{public}"\nsecret = "{secret}"\n', _SECRET_MODE)
+    return public
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -236,11 +230,9 @@ def _keys_in(path: Path, forbidden: int, names: Collection[str] | None = None) -
 
 def _key(path: Path, name: str, key: object) -> bytes:
     """Return a valid key; the error does not show an invalid one."""
-    try:
+    with contextlib.suppress(ValueError, KeyError, struct.error):
         if isinstance(key, str) and len(key) == 40 and len(z85.decode(key.encode("ascii"))) == 32:
             return key.encode("ascii")
-    except (ValueError, KeyError, struct.error):
-        pass
     raise KeyFileError(f"{path}: {name!r} is not a key of 40 Z85 characters")
 
 

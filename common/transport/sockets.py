@@ -13,7 +13,6 @@ import os
 import socket as plain
 import stat
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import zmq
@@ -82,13 +81,12 @@ class Context:
         publisher.set(zmq.MAXMSGSIZE, BIG_FRAME_BYTES)
         return publisher, _bind(publisher, address)
 
-    def subscriber(self, address: str, topics: Sequence[str] = ("",)) -> zmq.Socket[bytes]:
-        """Return a SUB for `topics` (prefixes; "" is everything) that connects to `address`."""
+    def subscriber(self, address: str) -> zmq.Socket[bytes]:
+        """Return a SUB for every topic that connects to `address`."""
         subscriber = self._make(zmq.SUB)
         subscriber.set(zmq.RCVHWM, STREAM_QUEUE_MESSAGES)
         subscriber.set(zmq.MAXMSGSIZE, BIG_FRAME_BYTES)
-        for topic in topics:
-            subscriber.subscribe(topic)
+        subscriber.subscribe("")
         self._connect(subscriber, address)
         return subscriber
 
@@ -109,7 +107,7 @@ class Context:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _own(self, kind: int) -> zmq.Socket[bytes]:

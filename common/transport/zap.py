@@ -81,24 +81,19 @@ class HandshakeMonitor:
                     "that server"
                 )
             if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-                raise NotAdmitted(self._mismatch())
+                ours = "has no keys to prove who it is: start it with --keys, or leave --keys out here"
+                raise NotAdmitted(f"{self._address} {'asks for keys: say --keys' if self._keys is None else ours}")
             if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connected, self.doubt = True, ""
             elif not self._connected:
-                self.doubt = self._guess()
+                self.doubt = (
+                    " (no Glovewire server listens there, or not yet)"
+                    if self._keys is None
+                    else f" (it does not seem to be the server whose key is in {self._keys.path.parent / PUBLIC})"
+                )
             else:  # a connection was lost, which needs no guess
                 self._connected = False
 
     def close(self) -> None:
         """Stop watching; the socket must still be open."""
         self._events.close(0)
-
-    def _mismatch(self) -> str:
-        if self._keys is None:
-            return f"{self._address} asks for keys: say --keys"
-        return f"{self._address} has no keys to prove who it is: start it with --keys, or leave --keys out here"
-
-    def _guess(self) -> str:
-        if self._keys is None:
-            return " (no Glovewire server listens there, or not yet)"
-        return f" (it does not seem to be the server whose key is in {self._keys.path.parent / PUBLIC})"

@@ -21,7 +21,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import POLL_MS, RequestClient, check_reply
 from glovewire.common.transport.curve_keys import ClientKeys
 
-from ..training.loss_sums import BatchResult, LossSums
+from ..training.loss_sums import LossSums
 
 PIECE_BYTES = 32 << 20
 IN_FLIGHT = 4
@@ -133,7 +133,7 @@ class TensorSession:
 
     def count(self, examples: int, loss: float, norm: float) -> None:
         """Add a batch to the sums, and report them when that is due."""
-        self._sums.add(BatchResult(examples, loss * examples, 0.0, norm))
+        self._sums.add(examples, loss * examples, 0.0, norm)
         if self._sums.is_due:
             self._report()
 

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,15 +44,12 @@ class ServerStore:
     width: int
     in_place: bool = False
     latency: Callable[[], float] = float
-    _sequences: list[int] = field(default_factory=list)
-    _tickets: int = 0
-    _reports: int = 0
-    _floor: int = 0
 
     def __post_init__(self) -> None:
-        """Begin the push sequence of every shard."""
+        """Begin the sequences of pushes, leases and reports."""
         self._sharding = Sharding(self.rows, len(self.client.channels))
         self._sequences = [0] * len(self.client.channels)
+        self._tickets = self._reports = self._floor = 0
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         """See Store."""
@@ -71,8 +68,9 @@ class ServerStore:
         out = empty_aligned(last - first, self.width)
         reply: Reply[Rows] = Reply(out, 0)
         for shard, low, high in self._pieces(first, last, PULL_BYTES):
-            into = slice(low - first, high - first)
-            self._pull(shard, m.Pull(TABLE, low, high, version, self._floor), reply, out, into)
+            pull = m.Pull(TABLE, low, high, version, self._floor)
+            reply.missing += 1
+            self._send(shard, pull, reply, partial(_put_range, out[low - first : high - first]))
         return reply
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
@@ -87,15 +85,12 @@ class ServerStore:
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
         """See Store."""
         reply: Reply[None] = Reply(None, 0)
-        at_once = sys.maxsize if operation == "assign" else PUSH_BYTES  # one page a shard
+        at_once = sys.maxsize if operation == "assign" else PUSH_BYTES
         self._pause()
         for first, values in changes:
             for shard, low, high in self._pieces(first, first + len(values), at_once):
-                piece = values[low - first : high - first]
-                number = self._next(shard)
-                what = (low, high, lease.round, lease.lease, 0.0, piece)
-                push = m.Push(TABLE, number, operation, *what, floor=self._floor)
-                self._push(shard, push, reply)
+                where = (low, high, lease.round, lease.lease, 0.0, values[low - first : high - first])
+                self._push(shard, m.Push(TABLE, self._next(shard), operation, *where, floor=self._floor), reply)
         return reply
 
     def push_rows(
@@ -171,14 +166,6 @@ class ServerStore:
         self._sequences[shard] += 1
         return self._sequences[shard]
 
-    def _pull(self, shard: int, pull: m.Pull, reply: Reply[Rows], out: Rows, into: slice) -> None:
-        def arrived(message: m.Message) -> None:
-            if isinstance(message, m.Rows):
-                out[into] = message.values
-
-        reply.missing += 1
-        self._send(shard, pull, reply, arrived)
-
     def _push(self, shard: int, push: m.Push, reply: Reply[Any], rows_came: OnReply | None = None) -> None:
         unanswered = [reply]
 
@@ -213,6 +200,11 @@ def _settle(reply: Reply[Any], take: OnReply, message: m.Message) -> None:
         take(check_reply(message))
     except GlovewireError as error:
         reply.error = error
+
+
+def _put_range(out: Rows, message: m.Message) -> None:
+    if isinstance(message, m.Rows):
+        out[:] = message.values
 
 
 def _put(pulled: Pulled, shard: int, span: slice, message: m.Message) -> None:

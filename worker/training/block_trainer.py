@@ -37,8 +37,10 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
     Minibatches are those of the random stream of `worker`, from its `step` on. Raises TrainingDiverged when the loss is
     not finite, after telling the store.
     """
-    trainer = (BlockTrainer if options.schedule == "blocks" else MinibatchTrainer)(
-        store, dataset, options, worker, step
+    trainer: BlockTrainer | MinibatchTrainer = (
+        BlockTrainer(store, dataset, options)
+        if options.schedule == "blocks"
+        else MinibatchTrainer(store, dataset, options, worker, step)
     )
     try:
         reason = trainer.run()
@@ -72,23 +74,10 @@ class UnreportedBlock:
     took_s: float = 0.0
 
 
-@dataclass
-class TrainedRows:
-    """Rows that were trained here, and the push that sends them."""
-
-    rows: Rows
-    push: Reply[None]
-
-    def take(self) -> Rows:
-        """Return the rows to be changed, as a copy while the push may still read them."""
-        return self.rows if self.push.done else aligned_copy(self.rows)
-
-
 class BlockTrainer:
     """Leases blocks and trains them on local copies of their rows."""
 
-    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int) -> None:
-        del worker, step
+    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions) -> None:
         self._store, self._dataset, self._options = store, dataset, options
         self._layout, self._objective = RowLayout.of(options), OBJECTIVES[options.objective]
         self._exclusive = options.consistency == "exclusive"
@@ -96,7 +85,7 @@ class BlockTrainer:
         self._tasks: list[Task] = []
         partition_bytes = int(np.diff(dataset.layout.bounds).max()) * self._layout.width * 4
         self._window = PrefetchWindow(partition_bytes)
-        self._cache: PartitionCache[TrainedRows] = PartitionCache(cache_capacity(partition_bytes))
+        self._cache: PartitionCache[tuple[Rows, Reply[None]]] = PartitionCache(cache_capacity(partition_bytes))
         self._unreported: list[UnreportedBlock] = []
         self._reports: list[Reply[m.Recorded]] = []
         self._lease: Reply[m.Granted | m.Done] | None = None
@@ -149,14 +138,13 @@ class BlockTrainer:
         return self._next_ready() is None and time.perf_counter() - self._trained_at > STUCK_S
 
     def _next_ready(self) -> Task | None:
-        ready = [task for task in self._tasks if self._is_ready(task)]
+        ready = [
+            task
+            for task in self._tasks
+            if all(reply.done for reply in task.pulled.values())
+            and all(self._cache.has((p, task.granted.round)) for p in task.partitions - task.pulled.keys())
+        ]
         return min(ready, key=lambda task: task.granted.round, default=None)
-
-    def _is_ready(self, task: Task) -> bool:
-        cached = task.partitions - task.pulled.keys()
-        return all(reply.done for reply in task.pulled.values()) and all(
-            self._cache.has((partition, task.granted.round)) for partition in cached
-        )
 
     def _pull(self, granted: m.Granted) -> Task:
         """Pull the rows of a block, except those that are in the cache or that an earlier task will put there."""
@@ -199,11 +187,13 @@ class BlockTrainer:
         self._unreported.append(UnreportedBlock(push, report, now))
 
     def _rows(self, task: Task, partition: int) -> Rows:
-        """Return the rows of a partition of a task that is ready."""
-        reply = task.pulled.get(partition)
-        rows = self._cache.take((partition, task.granted.round)).take() if reply is None else reply.get()
-        assert rows is not None
-        return rows
+        """Return the rows of a partition of a ready task, as a copy while their last push may still read them."""
+        if (reply := task.pulled.get(partition)) is None:
+            rows, push = self._cache.take((partition, task.granted.round))
+            return rows if push.done else aligned_copy(rows)
+        pulled = reply.get()
+        assert pulled is not None
+        return pulled
 
     def _compute(self, granted: m.Granted, rows_a: Rows, rows_b: Rows) -> tuple[float, float, int]:
         layout, options = self._dataset.layout, self._options
@@ -235,7 +225,7 @@ class BlockTrainer:
         if self._exclusive and not self._in_place:
             needed = {(p, task.granted.round) for task in self._tasks for p in task.partitions - task.pulled.keys()}
             for partition, rows in local.items():
-                self._cache.put((partition, granted.round + 1), TrainedRows(rows, push), needed)
+                self._cache.put((partition, granted.round + 1), (rows, push), needed)
         return push
 
 

@@ -16,16 +16,6 @@ MakeReport = Callable[[int, int], m.Report]
 """(sequence, bytes sent so far) -> the report."""
 
 
-@dataclass(frozen=True)
-class BatchResult:
-    """Entries of a batch, the sums of their losses, and the mean norm of its vectors."""
-
-    entries: int
-    loss: float
-    bias_only_loss: float
-    norm: float
-
-
 @dataclass
 class LossSums:
     """The sums over the batches since the last report."""
@@ -36,12 +26,12 @@ class LossSums:
     norm: float = 0.0
     began: float = field(default_factory=time.perf_counter)
 
-    def add(self, batch: BatchResult) -> None:
-        """Add one batch."""
-        self.entries += batch.entries
-        self.loss += batch.loss
-        self.bias_only_loss += batch.bias_only_loss
-        self.norm += batch.norm * batch.entries
+    def add(self, entries: int, loss: float, bias_only_loss: float, norm: float) -> None:
+        """Add the sums over the entries of a batch, and the mean norm of its vectors."""
+        self.entries += entries
+        self.loss += loss
+        self.bias_only_loss += bias_only_loss
+        self.norm += norm * entries
 
     @property
     def is_due(self) -> bool:

@@ -21,7 +21,7 @@ from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
 from ..stores.interface import Reply, Store
-from .loss_sums import BatchResult, LossSums, check_finite
+from .loss_sums import LossSums, check_finite
 
 MAX_UNREPORTED = 1 / 8
 """Of the whole training; a small one would be over before a report is due."""
@@ -90,7 +90,7 @@ class MinibatchTrainer:
         self._batches = MinibatchSampler(dataset, options.batch_size, options.seed, worker, step)
         self._total = dataset.total_entries * options.epochs
         self._sums = LossSums()
-        self._pushed: list[tuple[Reply[bool], BatchResult]] = []
+        self._pushed: list[tuple[Reply[bool], tuple[int, float, float, float]]] = []
         self._reported: Reply[m.Recorded] | None = None
 
     def run(self) -> str:
@@ -134,13 +134,13 @@ class MinibatchTrainer:
         rate = self._options.rate(pulled.gradients * self._options.batch_size / self._total)
         norm = kernels.mean_norm(pulled.values, columns, self._options.dim)
         push, self._rows = self._store.push_rows("gradient", batch.rows, gradients, rate, pulled, self._batch.rows)
-        self._pushed.append((push, BatchResult(len(batch.counts), loss, bias_only, norm)))
+        self._pushed.append((push, (len(batch.counts), loss, bias_only, norm)))
 
     def _add_up(self) -> None:
         """Add up the batches whose gradients were applied, not those that came too late for their step."""
         for reply, result in self._pushed:
             if reply.done and reply.get():
-                self._sums.add(result)
+                self._sums.add(*result)
         self._pushed = [each for each in self._pushed if not each[0].done]
 
     def _report(self) -> None:

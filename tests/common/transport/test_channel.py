@@ -118,7 +118,7 @@ def test_a_loss_does_not_count_as_slowness_and_a_second_reply_shows_that_nothing
 
 
 def test_what_finds_no_room_in_the_queue_waits_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens yet; when somebody does, every push comes, the first of each in the order of the numbers."""
+    """No server listens yet; once one does, every push arrives, the first of each in the order of the numbers."""
     monkeypatch.setattr(sockets, "QUEUE_MESSAGES", 3)
     monkeypatch.setattr(channel_module, "RESEND_FIRST_S", 60.0)
     with Context() as context:

@@ -44,8 +44,8 @@ def one_row(sequence: int = 1) -> m.Push:
     return push("add", np.ones((1, 4)), 0, 1, sequence=sequence)
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
+def unused_address() -> str:
+    """An address where no server listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -155,7 +155,7 @@ def test_processes_of_one_name_differ_in_their_incarnation() -> None:
 
 
 def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
-    address = nobody()
+    address = unused_address()
     with RequestClient([address], "w") as client:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=f"no server answers at {address}"):
@@ -164,7 +164,7 @@ def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
 
 
 def test_of_several_servers_only_the_silent_one_is_named() -> None:
-    missing = nobody()
+    missing = unused_address()
     with fake_server() as server, RequestClient([server.address, missing], "w") as client:
         with pytest.raises(DeadlineExceeded) as caught:
             client.connect(timeout_s=2.0)
@@ -203,7 +203,7 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
         client.ask(0, m.GetStatus(), timeout_s=0.2)
 
 
-def test_silence_counts_only_while_somebody_owes_an_answer() -> None:
+def test_silence_counts_only_while_a_reply_is_owed() -> None:
     with fake_server() as server, RequestClient([server.address], "w", silence_s=1.0) as client:
         client.connect()
         until(lambda: time.monotonic() - client.channels[0].heard > 1.1, "more than the silence that it bears")

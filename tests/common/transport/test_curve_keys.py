@@ -72,7 +72,7 @@ def test_secret_files_are_secret_from_birth(tmp_path: Path, umask: int, monkeypa
         os.umask(before)
     assert {born[name] for name in ("server.key", "worker.key", "late.key")} == {0o600}
     assert stat.S_IMODE((tmp_path / "k").stat().st_mode) == 0o700
-    keys.load_server_keys(tmp_path / "k")  # nobody else may change the list
+    keys.load_server_keys(tmp_path / "k")  # no other user may change the list
 
 
 @pytest.mark.parametrize("name", ["server.key", "anna.key"])
@@ -83,7 +83,7 @@ def test_a_secret_that_others_could_read_is_refused(folder: Path, name: str, mod
         keys.load_server_keys(folder) if name == "server.key" else keys.load_client_keys(folder / name)
 
 
-def test_nobody_is_told_to_change_the_mode_of_something_else(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_not_to_be_given_another_mode(tmp_path: Path) -> None:
     (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
     (tmp_path / "passwd").chmod(0o644)
     with pytest.raises(KeyFileError, match="is not a file of keys"):

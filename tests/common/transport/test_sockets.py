@@ -86,7 +86,7 @@ def test_a_port_in_use_is_said_to_be_in_use() -> None:
                 bind(address)
 
 
-def test_a_path_at_which_somebody_listens_is_left_to_them(tmp_path: Path) -> None:
+def test_a_path_at_which_another_process_listens_is_not_taken(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
     with Context() as context, Context() as other:
         router, _ = context.router(address)
@@ -155,7 +155,7 @@ def test_a_peer_that_is_not_there_is_an_error_and_not_silence() -> None:
     with Context() as context:
         router, _ = context.router(LOCAL)
         with pytest.raises(zmq.ZMQError) as caught:
-            sockets.send(router, [b"nobody", b"", b"x"])
+            sockets.send(router, [b"unknown", b"", b"x"])
         assert caught.value.errno == zmq.EHOSTUNREACH
 
 
@@ -238,7 +238,7 @@ def test_a_wakeup_is_heard_once_however_often_it_is_set() -> None:
     wakeup.close()
 
 
-def test_nobody_listening_is_no_error_yet() -> None:
+def test_an_absent_server_is_no_error_yet() -> None:
     with socket.socket() as taken, Context() as context:
         taken.bind(("127.0.0.1", 0))
         dealer = context.dealer(f"tcp://127.0.0.1:{taken.getsockname()[1]}")

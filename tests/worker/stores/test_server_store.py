@@ -143,7 +143,7 @@ def test_errors_of_rows_alone_leave_the_push_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads answers while a block is pushed, but to make room."""
+    """Replies are read while a block is pushed only to make room."""
     with workers(tmp_path, consistency="async") as pair:
         store = pair.stores[0]
         (channel,) = store.client.channels

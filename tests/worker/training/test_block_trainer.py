@@ -159,7 +159,7 @@ def test_blocks_that_come_back_are_trained_beside_later_rounds_of_their_partitio
     """The second one needs what the first one makes of partition 0, of which a later round is here by then."""
     store = Returned(WIDTH)
     stored: Any = store
-    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS, 0, 0).run() == "complete"
+    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS).run() == "complete"
     assert store.pushed == [2, 0, 1]
     assert (0, 1) not in store.pulled  # (first row, version): partition 0 at round 1 is what the worker made of it
 
@@ -179,7 +179,7 @@ def play_with(far: Far, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train through a store, by its clock, until it has seen enough."""
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
     store: Any = far
-    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS, 0, 0).run() == "seen enough"
+    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS).run() == "seen enough"
 
 
 def diagonal_dataset(folder: Path) -> Dataset:
@@ -189,7 +189,7 @@ def diagonal_dataset(folder: Path) -> Dataset:
     return write_dataset(folder / "data", diagonal, np.ones(2 * PARTITIONS), words, partitions=PARTITIONS)
 
 
-def test_blocks_on_their_way_back_keep_nobody_from_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_does_not_wait_for_pushes_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = play(tmp_path, monkeypatch, rows_come=True)
     assert len(far.pushed) == LEASES_PER_WORKER > MIN_TASKS
     assert len({*far.pushed}) == 1  # nothing was waited for until the server had no more to give
@@ -198,7 +198,7 @@ def test_blocks_on_their_way_back_keep_nobody_from_training(tmp_path: Path, monk
 def test_a_worker_has_few_blocks_to_train_and_asks_on_only_when_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blocks that it waits for may have come back from a lost worker, and everybody has enough of others."""
+    """The blocks that it waits for may have come back from a lost worker, and every worker has enough of others."""
     far = play(tmp_path, monkeypatch, rows_come=False)
     assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS
     assert len(far.asked) > MIN_TASKS
