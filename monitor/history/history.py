@@ -29,6 +29,7 @@ MAX_HOT_ROWS = 8
 JITTER_S = 1.0
 RATE_S = 3.0
 QUIET_AFTER_S = 3.0
+_DEPARTED = ("lost", "left")
 _URGENCY = {"lost": 0, "late": 1, "left": 3}
 """Order of worker states in a table; others are 2."""
 
@@ -64,7 +65,7 @@ class WorkerState:
     @property
     def entries_per_second(self) -> float:
         """Its rate; 0 once it is lost or has left."""
-        if self.state in ("lost", "left"):
+        if self.state in _DEPARTED:
             return 0.0
         if self.sample:
             return self.sample.entries_per_second
@@ -238,7 +239,7 @@ class RunHistory:
     @property
     def active_workers(self) -> int:
         """Workers that are neither lost nor have left."""
-        return sum(worker.state not in ("lost", "left") for worker in self.workers.values())
+        return sum(worker.state not in _DEPARTED for worker in self.workers.values())
 
     def worker_state(self, worker: WorkerState) -> str:
         """Return the state of a worker; `done` for one that was training when the run finished."""
@@ -282,9 +283,11 @@ class RunHistory:
         if worker is None:
             return
         self._on_timeline(sample.t)
-        if (old := worker.sample) is not None:
+        old, worker.sample, worker.heard_at = worker.sample, sample, now
+        if worker.state in _DEPARTED:
+            worker.bytes_per_second = 0.0
+        elif old is not None:
             worker.bytes_per_second = _rate(old.t, old.bytes_sent, sample.t, sample.bytes_sent)
-        worker.sample, worker.heard_at = sample, now
 
     def _add_shard(self, sample: ServerSample) -> None:
         before = self.shards.get(sample.shard)

@@ -158,21 +158,12 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]], room: 
 
 
 def _workers(history: RunHistory, now: float, room: int) -> Table:
-    rows = []
+    rows: list[tuple[str | Text, ...]] = []
     for worker in history.workers_by_urgency():
-        age, state = worker.age_s(now), history.worker_state(worker)
-        rows.append(
-            (
-                Text(worker.name),
-                Text(state, STATE_STYLES.get(state, "")),
-                formatting.amount(worker.entries),
-                formatting.amount(worker.entries_per_second),
-                f"{formatting.amount(worker.bytes_per_second, 'B')}/s",
-                str(worker.sample.staleness) if worker.sample else "",
-                "" if age is None else formatting.age(age),
-            )
-        )
-    return _table(("worker", "state", "entries", "entries/s", "sends", "staleness", "heard"), rows, room)
+        state = history.worker_state(worker)
+        styled = Text(state, STATE_STYLES.get(state, ""))
+        rows.append((Text(worker.name), styled, *formatting.worker_cells(worker, now)))
+    return _table(formatting.WORKER_HEADINGS, rows, room)
 
 
 def _shards(history: RunHistory, room: int) -> Table:

@@ -222,7 +222,7 @@ class Charts:
             ("time", "@t{custom}"),
             ("entries", "@entries{0,0.0} M"),
             ("loss", "@mean{0.0000}"),
-            ("of these blocks", "@loss{0.0000}"),
+            ("loss of last blocks", "@loss{0.0000}"),
             ("bias-only loss", "@bias_only{0.0000}"),
             ("entries/s", "@rate{0.00 a}"),
             ("epochs done", "@epoch"),

@@ -105,21 +105,11 @@ def workers(history: RunHistory, now: float) -> str:
     """Return a row for each worker, those in trouble first."""
     rows = []
     for worker in history.workers_by_urgency():
-        age, state = worker.age_s(now), history.worker_state(worker)
+        state = history.worker_state(worker)
         kind = state if state in _STATES else "other"
-        rows.append(
-            (
-                f"<span class=name>{escape(worker.name)}</span>",
-                f"<span class='state {kind}'>{escape(state)}</span>",
-                formatting.amount(worker.entries),
-                formatting.amount(worker.entries_per_second),
-                f"{formatting.amount(worker.bytes_per_second, 'B')}/s",
-                str(worker.sample.staleness) if worker.sample else "",
-                "" if age is None else formatting.age(age),
-            )
-        )
-    headings = ("worker", "state", "entries", "entries/s", "sends", "staleness", "heard")
-    return table(headings, rows, "no workers yet")
+        name = f"<span class=name>{escape(worker.name)}</span>"
+        rows.append((name, f"<span class='state {kind}'>{escape(state)}</span>", *formatting.worker_cells(worker, now)))
+    return table(formatting.WORKER_HEADINGS, rows, "no workers yet")
 
 
 def shards(history: RunHistory) -> str:

@@ -131,8 +131,11 @@ def test_age_and_silence_grow_with_the_given_clock() -> None:
     assert history.silence_s(13.0) == pytest.approx(3.0)
 
 
-def test_a_worker_that_is_gone_has_no_pace() -> None:
+def test_a_worker_that_is_gone_has_no_rates() -> None:
     history = RunHistory()
+    for number, state in enumerate(("training", "training", "left")):
+        history.add(worker("w2", state, t=float(number), sent=100 * number), 1.0)
+        assert history.workers["w2"].bytes_per_second == (100.0 if number == 1 else 0.0)
     history.add(worker("w0"), 1.0)
     history.add(worker("w1", "lost"), 1.0)
     assert history.active_workers == 1
