@@ -28,7 +28,7 @@ class Point:
     mean_bias_only_loss: float = 0.0
 
 
-class Curve:
+class LossCurve:
     """At most `limit` points in order of time, each a merge of the same number of samples, and the newest sample."""
 
     def __init__(self, limit: int) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from glovewire.common.protocol.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
 
-from .curve import Curve, Point
+from .curve import LossCurve, Point
 from .formatting import NO_WORKER_YET, natural_key, sanitize
 
 ALL_WORKERS = "all"
@@ -34,7 +34,7 @@ _URGENCY = {"lost": 0, "late": 1, "left": 3}
 """Order of worker states in a table; others are 2."""
 
 
-class Status(NamedTuple):
+class RunStatus(NamedTuple):
     """What a run is doing, in words; `level` is `good`, `warn`, `bad` or `calm`."""
 
     level: str
@@ -46,7 +46,7 @@ class WorkerState:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.curve = Curve(WORKER_POINTS)
+        self.curve = LossCurve(WORKER_POINTS)
         self.trained = 0
         self.sample: WorkerSample | None = None
         self.heard_at: float | None = None
@@ -79,7 +79,7 @@ class WorkerState:
 
 
 @dataclass
-class ShardState:
+class ShardRates:
     """One server shard: its last counters and its rates."""
 
     sample: ServerSample
@@ -103,9 +103,9 @@ class RunHistory:
 
     def _reset(self) -> None:
         self.run = ""
-        self.overall = Curve(OVERALL_POINTS)
+        self.overall = LossCurve(OVERALL_POINTS)
         self.workers: dict[str, WorkerState] = {}
-        self.shards: dict[int, ShardState] = {}
+        self.shards: dict[int, ShardRates] = {}
         self.quality: dict[str, deque[QualitySample]] = {}
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.event_count = 0
@@ -151,20 +151,20 @@ class RunHistory:
         """Its name, or else the id of the run."""
         return self.name or self.run
 
-    def status(self, now: float, silent: Sequence[str] = ()) -> Status:
+    def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
         """Return what the run is doing; `silent` are addresses that have not been heard yet."""
         quiet = self.silence_s(now)
         if self.failed is not None:
-            return Status("bad", f"failed: {self.failed}")
+            return RunStatus("bad", f"failed: {self.failed}")
         if self.finished:
-            return Status("calm", "finished")
+            return RunStatus("calm", "finished")
         if quiet is None:
-            return Status("warn", f"waiting for {', '.join(silent) or 'the server'}")
+            return RunStatus("warn", f"waiting for {', '.join(silent) or 'the server'}")
         if quiet > QUIET_AFTER_S:
-            return Status("warn", f"no data for {quiet:.0f} s")
+            return RunStatus("warn", f"no data for {quiet:.0f} s")
         if self.loss:
-            return Status("good", "training")
-        return Status("good", f"connected, {'nothing trained yet' if self.active_workers else NO_WORKER_YET}")
+            return RunStatus("good", "training")
+        return RunStatus("good", f"connected, {'nothing trained yet' if self.active_workers else NO_WORKER_YET}")
 
     @property
     def progress(self) -> float | None:
@@ -293,7 +293,7 @@ class RunHistory:
         before = self.shards.get(sample.shard)
         if before is None and len(self.shards) >= MAX_SHARDS:
             return
-        shard = ShardState(sample)
+        shard = ShardRates(sample)
         if before is not None:
             old = before.sample
             shard.received_per_second = _rate(old.t, old.bytes_in, sample.t, sample.bytes_in)

@@ -27,7 +27,7 @@ CURVE_STYLES = {0: "bold bright_blue", 1: "yellow"}
 
 
 @dataclass(frozen=True)
-class Layout:
+class ScreenLayout:
     """Lines of each part of the screen, without headings."""
 
     plot: int
@@ -56,7 +56,7 @@ def render_screen(
     return Group(*parts)
 
 
-def plan_layout(height: int, workers: int, shards: int, events: int) -> Layout:
+def plan_layout(height: int, workers: int, shards: int, events: int) -> ScreenLayout:
     """Divide `height` lines: a few for each part first, then the plot, then the parts that need more."""
     left = height - 3
     lines = [min(workers, 4), min(shards, 3), min(events, 3)]
@@ -70,7 +70,7 @@ def plan_layout(height: int, workers: int, shards: int, events: int) -> Layout:
             more = max(0, min(left, wanted - lines[part]))
             lines[part] += more
             left -= more
-    return Layout(plot, *lines)
+    return ScreenLayout(plot, *lines)
 
 
 def _header(history: RunHistory, now: float, width: int, silent: Sequence[str]) -> Text:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..history.curve import Curve, Point
+from ..history.curve import LossCurve, Point
 from ..history.formatting import natural_key
 from ..history.history import RunHistory
 
@@ -55,7 +55,7 @@ class CurveColumns:
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
-        self._sent_of: tuple[Curve, int] | None = None
+        self._sent_of: tuple[LossCurve, int] | None = None
         self._sent = 0
 
     def update(self) -> ColumnUpdate:

@@ -7,7 +7,7 @@ from monitor_fakes import loss, run_of, server_sample, shard, worker
 
 from glovewire.common.protocol.messages import Event, QualitySample
 from glovewire.monitor.history import history as module
-from glovewire.monitor.history.curve import Curve, Point, epoch_means, rolling_means
+from glovewire.monitor.history.curve import LossCurve, Point, epoch_means, rolling_means
 from glovewire.monitor.history.formatting import age, amount, duration, sanitize
 from glovewire.monitor.history.formatting import loss as loss_of
 from glovewire.monitor.history.history import RunHistory
@@ -19,7 +19,7 @@ def point(t: float, value: float = 1.0) -> Point:
 
 @pytest.mark.parametrize("count", [1, 3, 16, 17, 100, 12_345])
 def test_a_curve_is_bounded_and_keeps_both_ends(count: int) -> None:
-    curve = Curve(16)
+    curve = LossCurve(16)
     for t in range(count):
         curve.add(point(float(t), float(t)))
     points = curve.all_points()
@@ -30,7 +30,7 @@ def test_a_curve_is_bounded_and_keeps_both_ends(count: int) -> None:
 
 
 def test_thinning_keeps_means_and_says_that_points_changed() -> None:
-    curve, values = Curve(8), [float(n % 7) for n in range(64)]
+    curve, values = LossCurve(8), [float(n % 7) for n in range(64)]
     for t, value in enumerate(values):
         curve.add(point(float(t), value))
     whole = sum(p.loss * p.samples for p in curve.points)
@@ -40,7 +40,7 @@ def test_thinning_keeps_means_and_says_that_points_changed() -> None:
 
 
 def test_whole_epochs_do_not_show_which_block_a_sample_comes_from() -> None:
-    curve = Curve(100)
+    curve = LossCurve(100)
     for number in range(1, 41):  # an epoch is 10 samples, one of them of a block that is hard to fit
         value = 1.0 if number % 10 == 3 else 0.1
         curve.add(Point(float(number), 50 * number, number // 10, value, 0.7, 1.0, 100.0, entries=50))
@@ -80,7 +80,7 @@ def test_shards_that_began_at_other_times_do_not_push_the_clock() -> None:
 
 
 def test_a_rewound_curve_forgets_what_is_beyond() -> None:
-    curve = Curve(100)
+    curve = LossCurve(100)
     for t in range(50):
         curve.add(point(float(t)))
     curve.rewind(200)

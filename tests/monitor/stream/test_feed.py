@@ -227,7 +227,7 @@ def test_silence_of_all_ends_it_unless_one_has_finished(monkeypatch: pytest.Monk
         clock.passes(feed, 15)
         first.publish(loss())
         take(feed, 1)  # one of them is enough
-        with pytest.raises(DeadlineExceeded, match=r"for 20 s, and no message that the run is over") as error:
+        with pytest.raises(DeadlineExceeded, match=r"for 20 s, and no finished event") as error:
             clock.passes(feed, 30)
         assert first.address in str(error.value)
         first.publish(Event(1.0, "finished", "shard 0", ""))
