@@ -116,22 +116,15 @@ def answer_analogies(questions: npt.NDArray[np.intp], unit: Rows) -> npt.NDArray
             sums = cosines[b[batch]]
             sums -= cosines[a[batch]]
             sums += cosines[c[batch]]
-            _exclude(sums, questions[batch] - start)
-            _keep_better(best[batch], answers[batch], sums, start)
+            inside = (questions[batch] >= start) & (questions[batch] < start + sums.shape[1])
+            question, which = np.nonzero(inside)
+            sums[question, questions[batch][question, which] - start] = -np.inf  # its own words are no answer
+            winners = sums.argmax(axis=1)
+            values = sums[np.arange(len(sums)), winners]
+            better = values > best[batch]
+            best[batch][better] = values[better]
+            answers[batch][better] = winners[better] + start
     return answers
-
-
-def _exclude(sums: Rows, columns: npt.NDArray[np.intp]) -> None:
-    rows, which = np.nonzero((columns >= 0) & (columns < sums.shape[1]))
-    sums[rows, columns[rows, which]] = -np.inf
-
-
-def _keep_better(best: Rows, answers: npt.NDArray[np.intp], sums: Rows, start: int) -> None:
-    winners = sums.argmax(axis=1)
-    values = sums[np.arange(len(sums)), winners]
-    better = values > best
-    best[better] = values[better]
-    answers[better] = winners[better] + start
 
 
 def _percent(hits: npt.NDArray[np.bool_]) -> float | None:

@@ -223,8 +223,8 @@ class Feed:
         heard_at = max(stream.heard_at for stream in self._streams)
         if self._silence_s is not None and self._now - heard_at >= self._silence_s and not (silent or self._ending):
             raise DeadlineExceeded(
-                f"nothing from {', '.join(self.addresses)} for {self._silence_s:g} s, and no finished event: the servers "
-                "are gone or unreachable"
+                f"nothing from {', '.join(self.addresses)} for {self._silence_s:g} s, and no finished event: the "
+                "servers are gone or unreachable"
             )
 
 

@@ -70,7 +70,7 @@ class Page:
             colours = [run.colour for run in self._charts.runs]
             return {
                 "workers": panels.comparison(self._histories, colours),
-                "status": panels.comparison_status(len(self._histories)),
+                "status": f"<div class=status><b class=run>{len(self._histories)} runs compared</b></div>",
                 "neighbours": neighbours_panel.compared_neighbours(self._word, self._histories, self._lookups, colours),
             }
         lookup = self._lookups[0]

@@ -221,11 +221,6 @@ def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
     return table(headings, rows, "nothing to compare")
 
 
-def comparison_status(count: int) -> str:
-    """Return the line at the top of a comparison."""
-    return f"<div class=status><b class=run>{count} runs</b><span class=clock>compared</span></div>"
-
-
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], none: str = "") -> str:
     """Return an HTML table of the first MAX_ROWS; cells are HTML already. `none` replaces a table without rows."""
     if not rows:
