@@ -98,19 +98,19 @@ class TensorSession:
 
         The last push has requested the trained rows already.
         """
-        rows = None
+        pending = None
         if trained:
-            rows, self._next_rows = self._next_rows, None
-        if rows is None or after != m.NO_VERSION:
-            rows = self._request_rows(trained=trained, after=after)
-        while rows.missing and rows.failure is None:
+            pending, self._next_rows = self._next_rows, None
+        if pending is None or after != m.NO_VERSION:
+            pending = self._request_rows(trained=trained, after=after)
+        while pending.missing and pending.failure is None:
             self._wait()
-        if rows.failure is not None:
-            self._fail(rows.failure)
-            raise rows.failure
+        if pending.failure is not None:
+            self._fail(pending.failure)
+            raise pending.failure
         if trained:
-            self.versions = rows.versions
-        return rows.rows
+            self.versions = pending.versions
+        return pending.rows
 
     def push(self, gradient: Array, rate: float) -> None:
         """Push a gradient of all trained rows, which must not change; waits while too many pushes are unanswered.
