@@ -19,8 +19,8 @@ import numpy.typing as npt
 from glovewire.common.errors import MissingExtra, UsageError
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
-from glovewire.preprocess.corpus.readers import batches
-from glovewire.preprocess.corpus.sources import Selection, find
+from glovewire.preprocess.corpus.readers import read_batches
+from glovewire.preprocess.corpus.sources import Selection, find_corpus
 from glovewire.preprocess.tokens.encoder import Encoder
 from glovewire.preprocess.tokens.nltk_tokens import make_tokenizer
 
@@ -125,12 +125,12 @@ def write_tokens(dataset: Dataset, text: Path, into: Path) -> int:
     Raises UsageError unless they are those that the dataset was counted from.
     """
     encoder, known = Encoder(make_tokenizer(str(dataset.manifest.facts["tokenizer"]))), set(dataset.words)
-    corpus = find((str(text),), Selection(None, "text", "train", LONGEST_TEXT))
+    corpus = find_corpus((str(text),), Selection(None, "text", "train", LONGEST_TEXT))
     written = 0
     with into.open("w", encoding="utf-8") as out:
-        for block in corpus.blocks():
-            for batch in batches(block, "text", LONGEST_TEXT):
-                spelt = encoder.spelt(encoder.encode(batch.text, batch.starts, batch.stops, 0)).decode()
+        for split in corpus.splits():
+            for batch in read_batches(split, "text", LONGEST_TEXT):
+                spelt = encoder.decode(encoder.encode(batch.text, batch.starts, batch.stops, 0)).decode()
                 for line in spelt.split("\n"):
                     words = [word for word in line.split(" ") if word in known]
                     for low in range(0, len(words), LONGEST_LINE):

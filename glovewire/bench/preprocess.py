@@ -21,7 +21,7 @@ from glovewire.common.cli.command import Command
 from glovewire.common.errors import CorpusError, ProcessDied
 
 if TYPE_CHECKING:
-    from glovewire.preprocess.corpus.readers import Batch
+    from glovewire.preprocess.corpus.readers import LineBatch
 
 _COMMAND = "from glovewire.preprocess.cli import preprocess; preprocess()"
 _PEER_STEPS = ("vocab_count", "cooccur", "shuffle")
@@ -70,13 +70,13 @@ def tokeniser(corpus: Path, lines: int) -> dict[str, float]:
     from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
 
     nltk = NltkTokenizer()
-    nltk.load()
+    nltk.line("")
     texts = [
         batch.text[a:b] for batch in _batches(corpus, lines) for a, b in zip(batch.starts, batch.stops, strict=True)
     ]
     encoder = Encoder(nltk)
     _encode(encoder, texts[:_SAMPLE_BATCH])  # compiled code is loaded
-    encoder.forget()
+    encoder.clear()
     began = time.perf_counter()
     tokens = _encode(encoder, texts)
     cold = time.perf_counter() - began
@@ -149,19 +149,19 @@ def _ratios(result: dict[str, Any]) -> dict[str, Any]:
     return {"best": ours, "peer_best": theirs, "ratio": round(ours / theirs, 3)}
 
 
-def _batches(corpus: Path, lines: int | None) -> Iterator[Batch]:
+def _batches(corpus: Path, lines: int | None) -> Iterator[LineBatch]:
     """The corpus, or its first lines, as text; CorpusError where it is none."""
-    from glovewire.preprocess.corpus.readers import batches, fault
-    from glovewire.preprocess.corpus.sources import Selection, find
+    from glovewire.preprocess.corpus.readers import read_batches, text_error
+    from glovewire.preprocess.corpus.sources import Selection, find_corpus
 
-    for block in find((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).blocks():
-        for batch in batches(block, "text", _LONGEST_LINE):
+    for split in find_corpus((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).splits():
+        for batch in read_batches(split, "text", _LONGEST_LINE):
             try:
                 text = batch.text.decode()
             except UnicodeDecodeError as error:
-                raise fault(block, batch, str(error)) from error
+                raise text_error(split, batch, str(error)) from error
             if "\0" in text:
-                raise fault(block, batch, "a NUL byte")
+                raise text_error(split, batch, "a NUL byte")
             yield batch
 
 
@@ -186,7 +186,7 @@ def _write_tokens(corpus: Path, out: IO[bytes]) -> None:
 
     encoder = Encoder(NltkTokenizer())
     for batch in _batches(corpus, None):
-        out.write(encoder.spelt(encoder.encode(batch.text, batch.starts, batch.stops, 0)))
+        out.write(encoder.decode(encoder.encode(batch.text, batch.starts, batch.stops, 0)))
 
 
 def _versions() -> dict[str, str]:
