@@ -24,8 +24,8 @@ import strangers
 
 from glovewire.bench.measurements import surroundings
 from glovewire.bench.wire import ROW, WireConfig
-from glovewire.bench.wire_driver import Case, Wire
-from glovewire.bench.wire_server import served
+from glovewire.bench.wire_driver import Case, WireDriver
+from glovewire.bench.wire_server import wire_server
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.procfs import memory_bytes
@@ -56,8 +56,8 @@ def measure(folder: Path, connections: int, messages: int, seconds: float) -> di
     config = WireConfig(sizes=(SIZE,), windows=(WINDOW,), repeats=ROUNDS, seconds=seconds)
     speeds: dict[str, list[float]] = {"pull": [], "push": []}
     memory, refused, draw = [], 0, random.Random(0)
-    with served(folder, config.rows, TrainingOptions(**ROW, dim=config.dim)) as (store, server):
-        wire = Wire(store, server, config.rows, SIZE, config.seed)
+    with wire_server(folder, config.rows, TrainingOptions(**ROW, dim=config.dim)) as (store, server):
+        wire = WireDriver(store, server, config.rows, SIZE, config.seed)
         address = store.client.links[0].address
         for step in range(1 + 2 * ROUNDS):  # the first warms up both ends and does not count
             if step > ROUNDS:
