@@ -22,7 +22,7 @@ MEMORY_SAMPLE_S = 0.25
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What to train, and with how many processes."""
+    """A training to be measured: dataset, output, options, store and numbers of processes."""
 
     dataset: Path
     out: Path

@@ -20,7 +20,7 @@ from ..tokens.string_table import StringTable, hashes, packed
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words sorted by code point; `counts` int64 (V,); `by_rank` int32 (V,): the words in their order before that."""
+    """Words sorted by code point; `counts` int64 (V,); `by_rank` int32 (V,): places of the words by frequency."""
 
     words: tuple[str, ...]
     counts: Indices
