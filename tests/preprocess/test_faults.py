@@ -197,9 +197,9 @@ def test_the_line_of_a_fault_is_counted_over_splits(tmp_path: Path, corpus: Path
 FULL_DISK = """
 import sys
 from pathlib import Path
-from preprocess.parallel import disk_space
-from preprocess.config import PreprocessConfig
-from preprocess.run import run
+from glovewire.preprocess.parallel import disk_space
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.run import run
 disk_space.require = lambda *_: None
 try:
     run(PreprocessConfig(corpus=(sys.argv[1],), out=Path(sys.argv[2]), processes=2, memory=1 << 30))
@@ -230,9 +230,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
 KILLED_PARENT = """
 import os, sys, signal
 from pathlib import Path
-from preprocess import jobs
-from preprocess.config import PreprocessConfig
-from preprocess.run import run
+from glovewire.preprocess import jobs
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.run import run
 def stop(*_):
     print(os.getpid(), flush=True)
     signal.pause()
