@@ -16,6 +16,7 @@ from typing import Self
 import zmq
 
 from .. import errors
+from ..endings import RunEnd
 from ..protocol import messages as m
 from ..protocol import wire
 from . import sockets
@@ -143,7 +144,7 @@ class Conversation:
         while any(link.pending for link in self.links):
             self.poll(ANY_DELAY_MS)
 
-    def part(self, reason: str, within_s: float | None = None) -> None:
+    def part(self, end: RunEnd, within_s: float | None = None) -> None:
         """Say goodbye to every shard that knows us, once what was pushed and reported is in.
 
         What waits for other workers (pulls, leases) is not waited for: the server forgets it with the session. Servers
@@ -154,7 +155,7 @@ class Conversation:
         self._settle(deadline)
         for shard, link in enumerate(self.links):
             if link.welcome is not None:
-                self.send(shard, m.Leave(reason, link.pushes), partial(_parted, link))
+                self.send(shard, m.Leave(*end, link.pushes), partial(_parted, link))
         self._settle(deadline)
 
     def _settle(self, deadline: float) -> None:
@@ -221,7 +222,7 @@ class Conversation:
             self.failed = errors.ProtocolError(f"{link.address} answers with something else: {error}")
             return
         if reply.number == 0 and isinstance(reply.message, m.Refused):
-            self.failed = errors.from_wire(reply.message.code, reply.message.text)
+            self.failed = errors.from_wire(reply.message.code, reply.message.text, reply.message.ending)
             return
         pending = link.pending.get(reply.number)
         if pending is None or (isinstance(pending.message, m.Pull) and isinstance(reply.message, m.Applied)):
@@ -260,5 +261,5 @@ def _parted(link: Link, _: m.Message) -> None:
 def raised(reply: m.Message) -> m.Message:
     """The reply, unless it is a refusal: that is raised as the error it names."""
     if isinstance(reply, m.Refused):
-        raise errors.from_wire(reply.code, reply.text)
+        raise errors.from_wire(reply.code, reply.text, reply.ending)
     return reply

@@ -20,6 +20,7 @@ from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import GlovewireError, NotReady, ProcessDied, RunOver
 from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.tensor_layout import TABLE
@@ -228,7 +229,7 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
         ended = not server.running
         client.poll(int(LOOK_EVERY_S * 1e3))
         if ended and not answer:
-            raise RunOver("the server has ended")
+            raise RunOver(text="the server has ended")
     return raised(answer[0])
 
 
@@ -266,12 +267,12 @@ def _look(
             elif not (gradients or anybody):
                 seen.ended = DESERTED
             if seen.ended != "complete":
-                ask(m.Finish("asked"))
+                ask(m.Finish(Ending.ASKED))
                 return seen
             client.poll(int(LOOK_EVERY_S * 1e3))
             time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
     except GlovewireError as error:
-        told = isinstance(error, RunOver) and error.reason.startswith("failed")
+        told = isinstance(error, RunOver) and error.ending is Ending.FAILED
         if told or (seen.loss and not seen.loss[-1] <= DIVERGED * seen.loss[0]):
             seen.ended = "diverged"
         return seen

@@ -18,7 +18,8 @@ from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints.cuts import Cuts
 from glovewire.server.consistency import blocks as consistency
 from glovewire.server.consistency.blocks import BEGINNING, OBSERVER
-from glovewire.server.core.pull_push import Exchange
+from glovewire.server.core.pull_push import PullPush
+from glovewire.server.core.waiting import WaitingRequests
 from glovewire.server.table import optimizers
 from glovewire.server.table.table import Table
 from glovewire.worker.simulated_latency import Latency
@@ -56,35 +57,35 @@ class _Run:
         self._table = Table("rows", 0, values, parameters, step, versions)
         self._mode = consistency.make(options, np.zeros(2, np.int64), BEGINNING, scene.workers)
         cuts = Cuts(self._table, self._mode, options.epochs, 0, dict)
-        self._exchange = Exchange(self._table, self._mode, options, cuts, Counter())
+        self._pull_push = PullPush(self._table, self._mode, options, cuts, Counter(), WaitingRequests())
         self._total = problem.examples * options.epochs
         self._batches = [problem.batches(options, n) for n in range(scene.workers)]
         self._delays = [self._law(n).draws(options.seed, n) for n in range(scene.workers)]
         self._sequences = [0] * scene.workers
         self._way: list[Arrival] = []
-        self._parked: dict[int, HasRows] = {}
+        self._waiting: dict[int, HasRows] = {}
 
     def seen(self) -> Seen:
         """Train, and look about LOOKS times."""
         seen, last = Seen(), -(-self._total // self._options.batch_size)
         self._look(seen, 0.0)
         for worker in range(self._scene.workers):
-            self._exchange.joined(worker)
+            self._pull_push.joined(worker)
         for worker in range(self._scene.workers):
             self._begin(worker, 0.0)
         every, t = max(last // LOOKS, 1), 0.0
         while self._mode.gradients < last and seen.ended == "complete":
             arrival = heapq.heappop(self._way)
             t = arrival.t
-            self._exchange.take(arrival.push, arrival.worker)
+            self._pull_push.apply(arrival.push, arrival.worker)
             self._begin(arrival.worker, t)
-            self._unpark(t)
+            self._retry(t)
             late = t >= seen.t[-1] + self._scene.seconds / LOOKS
             if late or self._mode.gradients >= seen.gradients[-1] + every:
                 self._look(seen, t)
         if seen.ended == "complete":
             self._look(seen, t)
-        seen.staleness, seen.row_ages = self._exchange.staleness.as_fields(), self._exchange.ages.as_fields()
+        seen.staleness, seen.row_ages = self._pull_push.staleness.as_fields(), self._pull_push.ages.as_fields()
         return seen
 
     def _law(self, worker: int) -> Latency:
@@ -93,15 +94,15 @@ class _Run:
     def _begin(self, worker: int, t: float) -> None:
         self._pull(worker, self._batches[worker](), t)
 
-    def _unpark(self, t: float) -> None:
-        for worker in sorted(self._parked):
-            self._pull(worker, self._parked.pop(worker), t)
+    def _retry(self, t: float) -> None:
+        for worker in sorted(self._waiting):
+            self._pull(worker, self._waiting.pop(worker), t)
 
     def _pull(self, worker: int, batch: Any, t: float) -> None:
         """Let a worker have its rows and compute, or wait."""
-        rows = self._exchange.answer(m.Pull("rows", 0, 0, m.NO_VERSION, 0, batch.rows), worker)
+        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, 0, batch.rows), worker)
         if rows is None:
-            self._parked[worker] = batch
+            self._waiting[worker] = batch
             return
         gradients, _ = self._problem.gradients(batch, rows.values, self._options)
         if not np.isfinite(gradients).all():
@@ -116,7 +117,7 @@ class _Run:
 
     def _look(self, seen: Seen, t: float) -> None:
         sample = self._problem.sample
-        rows = self._exchange.answer(m.Pull("rows", 0, 0, m.NO_VERSION, 0, sample.rows), OBSERVER)
+        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, 0, sample.rows), OBSERVER)
         assert rows is not None
         loss = self._problem.gradients(sample, rows.values, self._options)[1]
         seen.t.append(t)

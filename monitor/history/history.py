@@ -113,7 +113,7 @@ class History:
 
         Those that were pushed as often stand in the order of their numbers.
         """
-        each = [item for shard in list(self.shards.values()) for item in shard.sample.hottest.items()]
+        each = [item for shard in list(self.shards.values()) for item in shard.sample.hot_rows.items()]
         found = [(plain(rows, 24), int(count)) for rows, count in each]
         return sorted(found, key=lambda item: (-item[1], natural(item[0])))[:HOTTEST]
 

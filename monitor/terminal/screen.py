@@ -202,7 +202,7 @@ def _shards(history: History, rows: int) -> Table:
             units.amount(shard.pulls_per_second),
             units.amount(shard.pushes_per_second),
             f"{units.amount(shard.bytes_per_second, 'B')}/s",
-            str(sample.parked),
+            str(sample.waiting),
             str(sample.refused),
         )
     if len(shown) < len(order):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, GlovewireError, LimitExceeded, ProtocolError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
@@ -213,7 +214,7 @@ class ServerLookup:
                 vectors = np.empty((self._all, layout.dim), np.float32)
             yield from self._ask_words(first, last)
             yield from self._ask_rows(first, last, layout, vectors)
-            yield Leave("left")
+            yield Leave(Ending.LEFT)
         assert vectors is not None
         self.known = Known(self._words, {word: row for row, word in enumerate(self._words)}, vectors, now)
 

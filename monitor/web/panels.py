@@ -125,7 +125,7 @@ def shards(history: History) -> str:
             _meter(shard.bytes_per_second, most_traffic, f"{units.amount(shard.bytes_per_second, 'B')}/s"),
             units.amount(shard.pulls_per_second),
             units.amount(shard.pushes_per_second),
-            str(shard.sample.parked),
+            str(shard.sample.waiting),
             f"{shard.sample.repeated:,}",
             f"{shard.sample.refused:,}",
             _checkpoints(shard.sample),

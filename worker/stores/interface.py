@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
+from glovewire.common.endings import RunEnd
 from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import messages as m
 
@@ -98,8 +99,8 @@ class Store(Protocol):
     def flush(self) -> None:
         """Return when everything pushed and reported is in."""
 
-    def leave(self, reason: str) -> None:
-        """Say goodbye, passing on why training ended."""
+    def leave(self, end: RunEnd) -> None:
+        """End the session, passing on why training ended."""
 
 
 # ---- Arrays of rows that begin on a cache line: vector loads from them cost less. Nothing else.

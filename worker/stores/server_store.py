@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
+from glovewire.common.endings import RunEnd
 from glovewire.common.errors import GlovewireError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding
@@ -50,7 +51,7 @@ class ServerStore:
     _sequences: list[int] = field(default_factory=list)
     _tickets: int = 0
     _reports: int = 0
-    _floor: int = 0
+    _low_water: int = 0
 
     def __post_init__(self) -> None:
         """Begin every shard's sequence of pushes."""
@@ -64,7 +65,7 @@ class ServerStore:
 
         def arrived(message: m.Message) -> None:
             reply.value = message if isinstance(message, m.Granted | m.Done) else None
-            self._floor = message.floor if isinstance(message, m.Granted) else self._floor
+            self._low_water = message.low_water if isinstance(message, m.Granted) else self._low_water
 
         self._send(0, m.Lease(self._tickets), reply, arrived)
         return reply
@@ -75,14 +76,14 @@ class ServerStore:
         reply: Reply[Rows] = Reply(out, 0)
         for shard, low, high in self._pieces(first, last, PULL_BYTES):
             into = slice(low - first, high - first)
-            self._pull(shard, m.Pull(TABLE, low, high, version, self._floor), reply, out, into)
+            self._pull(shard, m.Pull(TABLE, low, high, version, self._low_water), reply, out, into)
         return reply
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """See Store. Every shard is asked, be it for no rows: each counts the steps."""
         pulled, reply = self._awaited(len(rows))
         for shard, span in self._sharding.split_rows(rows):
-            request = m.Pull(TABLE, 0, 0, m.NO_VERSION, self._floor, rows[span])
+            request = m.Pull(TABLE, 0, 0, m.NO_VERSION, self._low_water, rows[span])
             reply.missing += 1
             self._send(shard, request, reply, partial(_put, pulled, shard, span))
         return reply
@@ -97,7 +98,7 @@ class ServerStore:
                 piece = values[low - first : high - first]
                 number = self._next(shard)
                 what = (low, high, lease.round, lease.lease, 0.0, piece)
-                push = m.Push(TABLE, number, operation, *what, floor=self._floor)
+                push = m.Push(TABLE, number, operation, *what, low_water=self._low_water)
                 self._push(shard, push, reply)
         return reply
 
@@ -119,7 +120,7 @@ class ServerStore:
         for (shard, span), (_, next_span) in parts:
             push = m.Push(
                 TABLE, self._next(shard), operation, 0, 0, known.clocks.get(shard, m.NO_VERSION), -1, rate,
-                values[span], rows[span], None if known.versions is None else known.versions[span], self._floor,
+                values[span], rows[span], None if known.versions is None else known.versions[span], self._low_water,
                 wanted is not None, None if wanted is None else wanted[next_span],
             )  # fmt: skip
             rows_reply.missing += push.then_pull
@@ -150,11 +151,11 @@ class ServerStore:
         while any(link.owed for link in self.client.links):
             self.wait()
 
-    def leave(self, reason: str) -> None:
-        """Tell every shard; the others hear from us what one of them knows: that the run is over."""
+    def leave(self, end: RunEnd) -> None:
+        """End the run on every shard, because perhaps only one of them knows that it is over, and leave."""
         for shard in range(len(self.client.links)):
-            self.client.send(shard, m.Finish(reason), lambda _: None)
-        self.client.part(reason, LEAVING_S)
+            self.client.send(shard, m.Finish(*end), lambda _: None)
+        self.client.part(end, LEAVING_S)
 
     def _pause(self) -> None:
         """Let the simulated latency pass before a push."""

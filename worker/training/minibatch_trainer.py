@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Indices
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
@@ -38,8 +39,8 @@ class BatchTrainer:
         self._pushed: list[tuple[Reply[bool], Brought]] = []
         self._noted: Reply[m.Recorded] | None = None
 
-    def run(self) -> str:
-        """Train until the store says that it has enough; returns why it ended."""
+    def run(self) -> RunEnd:
+        """Train until the store has enough gradients; return why it ended."""
         self._batch = self._batches.next()
         self._coming = self._store.pull_rows(self._batch.rows)
         try:
@@ -51,11 +52,11 @@ class BatchTrainer:
                 if self._noted is not None and self._noted.done:
                     noted, self._noted = self._noted.get(), None
                     if noted is not None and noted.stop:
-                        return self._leave("complete")
+                        return self._leave(RunEnd(Ending.COMPLETE))
                 if self._noted is None and (self._tally.due or self._is_ahead):
                     self._report()
         except RunOver as error:
-            return self._leave(error.reason)
+            return self._leave(error.end)
 
     @property
     def _is_ahead(self) -> bool:
@@ -92,14 +93,14 @@ class BatchTrainer:
     def _report(self) -> None:
         self._noted, self._tally = self._store.report(self._tally.message), Tally()
 
-    def _leave(self, reason: str) -> str:
-        """Report what was not, so that every entry in the table is counted."""
+    def _leave(self, end: RunEnd) -> RunEnd:
+        """Report what has not been reported, so that every entry in the table is counted."""
         self._store.flush()
         self._count()
         if self._tally.entries:
             self._report()
             self._store.flush()
-        return reason
+        return end
 
 
 # ---- Which entries come next in the minibatch schedule: a function of (seed, worker, step) and of nothing else.

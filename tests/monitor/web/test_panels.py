@@ -231,7 +231,7 @@ def test_runs_are_asked_side_by_side() -> None:
 def test_staleness_and_hot_rows_are_shown_with_their_words() -> None:
     history = History()
     assert "no shard" in nearby.staleness(history)
-    told = {"staleness": {"0": 3, "1": 1}, "hottest": {"1": 9, "0": 2, "40-79": 1, "99": 1}}
+    told = {"staleness": {"0": 3, "1": 1}, "hot_rows": {"1": 9, "0": 2, "40-79": 1, "99": 1}}
     history.add(server_sample(1.0, 0, 1, 100, 5, 0, **told), 0.0)
     assert "75.0%" in nearby.staleness(history)
     assert "row 1" in nearby.hottest(history, None)
