@@ -72,7 +72,7 @@ class PullPush:
         self._waiting.wake(Condition.ROWS)
 
     def begin_late(self, workers: Sequence[Session], since: float) -> int:
-        """If the first of the workers came before `since`, begin without the missing ones; return how many those are."""
+        """If the first of the workers came before `since`, begin without the missing ones; return their number."""
         missing = self._consistency.missing
         if not missing or not workers or min(each.joined for each in workers) >= since:
             return 0

@@ -186,7 +186,7 @@ def test_with_a_real_server_a_latecomer_has_every_sample_and_a_cut_is_filled(tmp
     one = shard(in_memory(tmp_path / "d"), out=tmp_path, now=time.monotonic(), **ASYNC)
     daemon = Daemon(one.core, tmp_path, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
     with served(daemon):
-        past = one.core.stream.past
+        past = one.state.publisher.past
         until(lambda: past._newest >= 3, "some samples that nobody hears")
         with Feed(daemon.stream_address, timeout_s=60) as feed:
             got: list[Received] = []

@@ -56,19 +56,19 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
     first = servers[0][0]
     dataset = first.dataset
     assert known.words == [dataset.words[word] for word in dataset.permutation]
-    rows = np.concatenate([one.core.table.values for one, _ in servers])
-    np.testing.assert_allclose(known.unit, unit(rows[:, : first.core.options.dim]), rtol=1e-6)
+    rows = np.concatenate([one.state.table.values for one, _ in servers])
+    np.testing.assert_allclose(known.unit, unit(rows[:, : first.state.options.dim]), rtol=1e-6)
     near = known.nearest(known.words[3], 2)
     assert near is not None
     assert near[0][1] == pytest.approx(max(np.delete(known.unit @ known.unit[3], 3)))
     assert known.nearest("nobody says this") is None
 
-    pulls = first.core.counters["pulls"]
+    pulls = first.state.counters["pulls"]
     lookup.want(5.0 + FRESH_S - 0.1)
     assert lookup.share is None, "what is fresh is not asked for again"
     lookup.want(5.0 + FRESH_S)
     until(lambda: lookup.share is None, "every row again", again)
-    assert first.core.counters["pulls"] > pulls
+    assert first.state.counters["pulls"] > pulls
     lookup.close()
     lookup.close()
 

@@ -10,6 +10,7 @@ import pytest
 from monitor_fakes import loss
 from shards import ASYNC, code, in_memory, shard
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import ProtocolError
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
@@ -67,7 +68,7 @@ def test_each_worker_has_its_turn_and_news_of_a_state_go_first(tmp_path: Path, w
         one.now = tick / 10
         for n in range(workers):
             if n or tick < 50:
-                one.core.sessions.of(f"w{n}".encode(), one.now)
+                one.state.sessions.of(f"w{n}".encode(), one.now)
         said = roll.call(one.core, one.now, PER_SECOND // 10)
         told += [(tick, sample.worker, sample.state) for sample in said]
     assert len(told) <= 100
@@ -76,8 +77,8 @@ def test_each_worker_has_its_turn_and_news_of_a_state_go_first(tmp_path: Path, w
     assert max(counts.values()) - min(counts.values()) <= 1
     one.now = 16.0  # w0 was last heard at 4.9 s: a quarter of its lease ago
     for n in range(1, workers):
-        one.core.sessions.of(f"w{n}".encode(), one.now)
-    late, _ = one.core.sessions.watch(one.now, 40.0)
+        one.state.sessions.of(f"w{n}".encode(), one.now)
+    late, _ = one.state.sessions.watch(one.now, 40.0)
     assert [session.name for session in late] == ["w0"]
     assert [(s.worker, s.state) for s in roll.call(one.core, one.now, 1)] == [("w0", "late")]
 
@@ -86,7 +87,7 @@ def test_a_worker_that_goes_is_said_to_have_gone(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"), lease_s=3.0)
     one.hello("w0")
     one.hello("w1")
-    one.ask(b"w1", m.Leave("complete"))
+    one.ask(b"w1", m.Leave(Ending.COMPLETE))
     one.tick(3.1)
     states = [(s.worker, s.state) for s in one.core.samples(one.now) if isinstance(s, WorkerSample)]
     assert states == [("w1", "left"), ("w0", "lost")]
@@ -156,8 +157,8 @@ def test_workers_that_come_and_go_under_new_names_do_not_fill_the_memory() -> No
 def test_a_long_past_comes_in_pages(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"))
     for n in range(9_000):
-        one.core.stream.say(event(f"{n} {'x' * 400}"))
-        assert len(list(one.core.stream.due(float(n)))) == 1
+        one.state.publisher.say(event(f"{n} {'x' * 400}"))
+        assert len(list(one.state.publisher.due(float(n)))) == 1
     after, found, pages = 0, [], 0
     while True:
         answer = one.ask(b"anybody", m.GetHistory(after))
@@ -173,7 +174,7 @@ def test_a_long_past_comes_in_pages(tmp_path: Path) -> None:
 
 def test_anybody_may_ask_what_rows_stand_for(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"), number=1, shards=2)
-    table, dataset = one.core.table, one.dataset
+    table, dataset = one.state.table, one.dataset
     answer = one.ask(b"anybody", m.GetWords(table.first, table.last))
     assert isinstance(answer, m.Words)
     words = bytes(answer.words).decode().splitlines()
