@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 class Superseded(GlovewireError):
     """Another shard has begun a new generation of the run."""
 
-    code = "overtaken"
+    code = "superseded"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from glovewire.common.protocol import wire
 
 KEPT = 4096
 MAX_KINDS = 1024
+MAX_LEVELS = 32
+"""More are needed only when samples do not merge, as those of workers that come once each; then the oldest are lost."""
 PAGE_BYTES = 1 << 20
 NEVER_MERGED = ("event", "quality")
 
@@ -91,6 +93,8 @@ class SampleHistory:
 
     def _put(self, topic: str, depth: int, entry: Entry) -> None:
         levels = self._topics[topic]
+        if depth == MAX_LEVELS:
+            return
         if depth == len(levels):
             levels.append(Level())
         level = levels[depth]

@@ -186,15 +186,18 @@ def test_with_a_real_server_a_latecomer_has_every_sample_and_a_cut_is_filled(tmp
     one = shard(in_memory(tmp_path / "d"), out=tmp_path, now=time.monotonic(), **ASYNC)
     daemon = Daemon(one.core, tmp_path, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
     with served(daemon):
-        past = one.state.publisher.past
-        until(lambda: past._newest >= 3, "some samples that nobody hears")
+
+        def newest() -> int:
+            return one.state.publisher.history(0).newest
+
+        until(lambda: newest() >= 3, "some samples that nobody hears")
         with Feed(daemon.stream_address, timeout_s=60) as feed:
             got: list[Received] = []
             until(lambda: len(got) >= 5, "the past, and then the stream", lambda: got.extend(feed.poll(0.05)))
             (cut,) = feed._sources
             cut.disconnect(daemon.stream_address)
-            before = past._newest
-            until(lambda: past._newest >= before + 3, "samples that the cut hides")
+            before = newest()
+            until(lambda: newest() >= before + 3, "samples that the cut hides")
             cut.connect(daemon.stream_address)
             until(lambda: feed.filled >= 2, "what was cut", lambda: got.extend(feed.poll(0.05)))
         assert numbers(got) == list(range(1, len(got) + 1))

@@ -35,7 +35,7 @@ def test_a_push_is_as_stale_as_its_rows_have_grown_since(tmp_path: Path) -> None
     one.ask(b"w0", add(one, 2))  # without a version nobody can tell
     assert one.state.pull_push.staleness.as_fields() == {"0": 1, "1": 1}
     assert statistics(one)["staleness"] == {"0": 1, "1": 1}
-    assert statistics(one)["hottest"] == {"0-1": 3}
+    assert statistics(one)["hot_rows"] == {"0-1": 3}
 
 
 def test_the_rows_that_are_pushed_most_come_first(tmp_path: Path) -> None:

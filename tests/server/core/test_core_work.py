@@ -12,6 +12,8 @@ from shards import ASYNC, MINIBATCH, add, applied, assign, code, in_memory, pull
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
+from glovewire.server.core.core import DRAIN_AFTER_SIGNAL_S
+from glovewire.server.core.state import NetworkCounts
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +169,50 @@ def test_a_failure_ends_the_run_at_once_and_frees_who_waits(dataset: Dataset) ->
     one.ask(b"a", m.Finish(Ending.FAILED, "the loss became nan"))
     assert code(one.reply(b"b", waits)) == "finishing"
     assert one.state.over == RunEnd(Ending.FAILED, "the loss became nan")
+
+
+@pytest.mark.parametrize(
+    ("ending", "refused"), [("stopped", ""), ("interrupted", "bad-request"), ("why", "bad-request")]
+)
+def test_a_run_ends_in_some_ways_and_no_other(dataset: Dataset, ending: str, refused: str) -> None:
+    one = shard(dataset)
+    assert code(one.ask(b"anyone", m.Finish(ending))) == refused
+    assert (one.state.over is None) == bool(refused)
+    one = shard(dataset)
+    one.hello("a")
+    assert code(one.ask(b"a", m.Leave("why"))) == "bad-request"
+    assert one.state.sessions.workers
+
+
+def test_a_shard_that_has_to_end_waits_for_workers_but_not_for_ever(dataset: Dataset) -> None:
+    """In exclusive order they may complete the rounds that were begun; observers are told when the server goes."""
+    one = shard(dataset, lease_s=1e6)
+    one.hello("a")
+    one.hello("eye", role="observer")
+    assert isinstance(one.ask(b"a", m.Lease(1)), m.Granted)
+    one.carry_out(one.core.finish(RunEnd(Ending.STOPPED)))
+    effects = one.core.tick(one.now, NetworkCounts())
+    assert (effects.ending, effects.finished) == (RunEnd(Ending.STOPPED), None)
+    assert one.state.over is None
+    one.tick(DRAIN_AFTER_SIGNAL_S)
+    assert one.inbox.get((b"eye", 0)) is None
+    one.now += 0.1
+    assert one.carry_out(one.core.tick(one.now, NetworkCounts())).finished == RunEnd(Ending.STOPPED)
+    assert one.inbox[b"eye", 0] == [m.Refused("finishing", "the run is over (stopped)", "stopped")]
+
+
+def test_a_complete_run_waits_a_lease_for_workers_that_have_not_come(dataset: Dataset) -> None:
+    one = shard(dataset, epochs=1, batch_size=1 << 20, lease_s=20.0, workers=2, **MINIBATCH)
+    one.hello("a")
+    gradient = push("gradient", np.zeros((1, one.state.table.parameters)), rows=[3], sequence=1, rate=0.1)
+    one.ask(b"a", gradient)
+    assert one.state.over == RunEnd(Ending.COMPLETE)
+    one.ask(b"a", m.Leave(Ending.COMPLETE))
+    one.carry_out(one.core.tick(one.now, NetworkCounts()))
+    one.tick(19.0)
+    assert one.core.tick(one.now, NetworkCounts()).finished is None
+    assert code(one.hello("b")) == "finishing"
+    assert one.core.tick(one.now, NetworkCounts()).finished == RunEnd(Ending.COMPLETE)
 
 
 def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset: Dataset) -> None:

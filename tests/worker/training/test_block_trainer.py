@@ -68,7 +68,7 @@ class Far:
     def wait(self) -> None:
         self.now += TICK_S
         if self.now > self._until_s:
-            raise RunOver(text="seen enough")
+            raise RunOver(Ending.ASKED)
 
 
 class Slow(Far):
@@ -103,7 +103,7 @@ class Slow(Far):
     def _pass(self, seconds: float) -> None:
         self.now += seconds
         if self.now > self._until_s:
-            raise RunOver(text="seen enough")
+            raise RunOver(Ending.ASKED)
         for due, reply in self._answers:
             reply.missing = int(due > self.now)
 
@@ -182,7 +182,7 @@ def play_with(far: Far, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train through a store, by its clock, until it has seen enough."""
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
     store: Any = far
-    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS, 0, 0).run() == "seen enough"
+    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS, 0, 0).run() == RunEnd(Ending.ASKED)
 
 
 def diagonal_dataset(folder: Path) -> Dataset:
