@@ -157,9 +157,6 @@ class ErrorBudget:
     _errors: OrderedDict[Peer, int] = field(default_factory=OrderedDict)
     _banned: OrderedDict[Peer, bool] = field(default_factory=OrderedDict)
 
-    def __len__(self) -> int:
-        return max(len(self._errors), len(self._banned))
-
     def is_banned(self, peer: Peer) -> bool:
         """Return whether `peer` has spent its budget."""
         return peer in self._banned

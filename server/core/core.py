@@ -15,14 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import (
-    BadRequest,
-    DatasetMismatch,
-    GlovewireError,
-    ProtocolError,
-    RunOver,
-    parse_ending,
-)
+from glovewire.common.errors import BadRequest, DatasetMismatch, GlovewireError, ProtocolError, RunOver, parse_ending
 from glovewire.common.protocol import messages as m
 
 from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, final_label
@@ -328,11 +321,10 @@ class Core:
         return reply
 
     def _wait(self, peer: Peer, number: int, session: Session, request: MayWait, *, woken: bool = False) -> None:
-        condition: Condition | int = Condition.LEASE
         if isinstance(request, m.Pull):
             condition = self._state.pull_push.condition(request)
-        elif isinstance(request, m.Create):
-            condition = Condition.VALUES
+        else:
+            condition = Condition.LEASE if isinstance(request, m.Lease) else Condition.VALUES
         self._state.waiting.add(WaitingRequest(peer, number, session, request, condition), woken=woken)
 
     def _answer_woken(self) -> None:

@@ -53,9 +53,6 @@ class SampleHistory:
         self._entries_so_far: dict[str, int] = {}
         self._newest = 0
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self._all())
-
     def keep(self, number: int, sample: m.Message, header: bytes) -> None:
         """Add a sample; numbers ascend."""
         kind = str(getattr(sample, "worker", ""))

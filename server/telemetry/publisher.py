@@ -2,7 +2,7 @@
 
 At most ten samples a second of each topic leave a shard. Periodic samples are taken when there is room for them; events
 that come all at once (fifty workers that join) are queued and leave one after the other. Publishing never delays
-training: what does not fit in the queue is dropped, the oldest first, and counted.
+training: of what does not fit in the queue the oldest is dropped.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ class Published(NamedTuple):
 class Publisher:
     """The stream of shard `shard` in `run`: a queue of samples, their numbers, and the history of those sent.
 
-    `started` is the time at which `t` is 0. `dropped` counts samples for which there was no room.
+    `started` is the time at which `t` is 0.
     """
 
     def __init__(self, run: str, shard: int, started: float) -> None:
-        self.dropped = 0
         self._run, self._shard, self._started = run, shard, started
         self._history = SampleHistory()
         self._number = 0
-        self._queue: deque[m.Message] = deque()
+        self._queue: deque[m.Message] = deque(maxlen=MAX_QUEUED)
         self._sent = {topic: deque[float](maxlen=PER_SECOND) for topic in m.TOPICS}
         self._turns = WorkerTurns()
         self._sampled = self._turned = NEVER
@@ -66,9 +65,6 @@ class Publisher:
     def add(self, samples: Iterable[m.Message]) -> None:
         """Queue samples."""
         self._queue.extend(samples)
-        while len(self._queue) > MAX_QUEUED:
-            self._queue.popleft()
-            self.dropped += 1
 
     def due(
         self,
@@ -90,8 +86,8 @@ class Publisher:
             room = self._room("worker", now) - sum(sample.topic == "worker" for sample in self._queue)
             due = self._turns.take(workers, now, max(room, 0))
             self.add([worker_sample(session, self.elapsed(now), now, session.state) for session in due])
-        queue, self._queue = self._queue, deque()
-        published = []
+        queue, published = list(self._queue), []
+        self._queue.clear()
         for sample in queue:
             if everything or self._room(sample.topic, now):
                 published.append(self._publish(sample, now))

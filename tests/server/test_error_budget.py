@@ -23,6 +23,12 @@ def test_any_number_of_peers_takes_bounded_memory() -> None:
         for _ in range(MAX_ERRORS):
             budget.record(b"out%d" % number)
         budget.record(b"in%d" % number)
-    assert len(budget) == MAX_PEERS
+    budget.record(b"in0")  # forgotten, so it begins again
+    budget.record(b"in%d" % (MAX_PEERS + 9))
+    for _ in range(MAX_ERRORS - 2):
+        budget.record(b"in0")
+        budget.record(b"in%d" % (MAX_PEERS + 9))
+    assert not budget.is_banned(b"in0")
+    assert budget.is_banned(b"in%d" % (MAX_PEERS + 9))
     assert not budget.is_banned(b"out0")
     assert budget.is_banned(b"out%d" % (MAX_PEERS + 9))
