@@ -329,7 +329,8 @@ class Core:
 
     def _answer_woken(self) -> None:
         """Answer waiting requests whose condition has come true."""
-        for request, reply in self._state.waiting.retry(self._retry):
+        waiting = self._state.waiting
+        for request, reply in waiting.retry(self._retry) if waiting.has_woken else ():
             self._replies.send(Outgoing(request.peer, request.number, reply))
 
     def _retry(self, request: WaitingRequest) -> m.Message | None:

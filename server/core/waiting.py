@@ -82,6 +82,11 @@ class WaitingRequests:
             for key in gone:
                 del self._waiting[key]
 
+    @property
+    def has_woken(self) -> bool:
+        """Whether `retry` has a request to look at."""
+        return bool(self._woken)
+
     def wake(self, condition: Condition | int) -> None:
         """Mark the requests that wait for a condition now: it may have come true."""
         if self._waiting:
