@@ -55,13 +55,14 @@ def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[s
 @addressed()
 def finish(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
     """End training cleanly and keep the vectors. Give the address of every shard."""
+    from glovewire.common.endings import Ending
     from glovewire.common.protocol.messages import Finish, Finishing
 
     told = []
     with _client(servers, keys) as client:
         _all_shards(client, servers, timeout)
         for shard, address in enumerate(servers):
-            reply = client.ask(shard, Finish("asked"), timeout)
+            reply = client.ask(shard, Finish(Ending.ASKED), timeout)
             workers = reply.workers if isinstance(reply, Finishing) else 0
             told.append({"address": address, "workers": workers})
             click.echo(f"{address} is finishing; workers that were training: {workers}")
@@ -156,7 +157,7 @@ def described(address: str, one: dict[str, Any]) -> list[str]:
         f"  rows      {one['rows'][0]} to {one['rows'][1]}",
         f"  pushes    {pushes['sent']} sent, {pushes['heard']} heard = {pushes['applied']} applied + "
         f"{pushes['repeated']} repeated + {pushes['refused']} refused",
-        f"  requests  {counters}; {one['parked']} waiting",
+        f"  requests  {counters}; {one['waiting']} waiting",
     ]
     if one["shard"] == 0:
         lines[1:1] = _progress(one)
