@@ -202,7 +202,7 @@ def leave(
     if core.tensors is None or core.tensors.complete:  # what lacks values is nothing to go on from
         last = core.final()
         daemon.write_now(replace(last, facts={**last.facts, SUMMARY: facts}))
-    core.table.give_up()
+    core.table.release()
     if config.shard == 0:
         await_shards(config, generation, daemon)
         assemble(config, dataset, generation, facts)

@@ -109,7 +109,7 @@ class Policy:
         """Raise BadRequest unless the age of a gradient can be told; `version` is the shard's now."""
         if push.version > version:
             raise BadRequest(f"version {push.version} is ahead of the shard's, {version}")
-        rows = self._table.local(push)
+        rows = self._table.local_rows(push)
         if push.versions is not None and self._table.versions is not None:
             if push.versions.shape != rows.shape:
                 raise BadRequest(f"there must be {len(rows)} versions, one a row")
@@ -122,7 +122,7 @@ class Policy:
         """A gradient waits to be carried out: keep the rows that it was computed from."""
         if not self.measures:
             return
-        rows = self._table.local(push)
+        rows = self._table.local_rows(push)
         found = (copy.at(push.version, rows) for copy in reversed(self._pulled.get(worker, ())))
         self._before[worker, push.sequence] = next((values for values in found if values is not None), None)
 
@@ -135,7 +135,7 @@ class Policy:
     def weigh(self, arrived: Arrived, version: int) -> Part:
         """A gradient as it counts now that the shard is at `version`."""
         push = arrived.push
-        rows, gradients = self._table.local(push), kernels.aligned(push.values)
+        rows, gradients = self._table.local_rows(push), kernels.aligned(push.values)
         ages = self._ages(push, rows, version)
         scales = ones(len(rows))
         if self._kind == "inverse":

@@ -18,7 +18,7 @@ from ..consistency.minibatch import Arrived, Fate
 from ..consistency.staleness import Histogram, Policy, combined
 from ..limits import Credit
 from ..sessions import Session
-from ..table.hot_rows import Heat
+from ..table.hot_rows import HotRows
 from ..table.table import Table
 from .tensors import Tensors
 from .undo_log import Before, Undo
@@ -44,7 +44,7 @@ class Exchange:
         self._policy = Policy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
         self._mean = options.mean_gradient
         self.undo, self.credit = Undo(), Credit()
-        self.staleness, self.heat = Histogram(), Heat(table.first, table.shape[0])
+        self.staleness, self.heat = Histogram(), HotRows(table.first, table.shape[0])
 
     @property
     def ages(self) -> Histogram:
@@ -112,7 +112,7 @@ class Exchange:
         if (versions := self._table.versions_of(pull)) is None:
             return m.Rows(version, values)
         if self._policy.measures:
-            self._policy.pulled(worker, self._table.local(pull), version, values)
+            self._policy.pulled(worker, self._table.local_rows(pull), version, values)
         return m.Rows(version, values, self._consistency.gradients, versions)
 
     def take(self, push: m.Push, worker: int) -> m.Applied:
@@ -121,9 +121,9 @@ class Exchange:
         self.whole(push.floor)
         if self._tensors is not None:
             push = self._tensors.widened(push)
-        self._table.check(push)
+        self._table.check_push(push)
         if self._tensors is not None and not self._tensors.is_step(push):
-            self._table.write(push)
+            self._table.apply(push)
             self._tensors.assigned(push)
             return self._applied(push, worker)
         if push.operation == "gradient":
@@ -171,7 +171,7 @@ class Exchange:
         if self._cuts.in_order:
             self.undo.keep(Before(push.lease, push.first, push.version, self._table.replace(push)))
         else:
-            self._table.write(push)
+            self._table.apply(push)
         self._cuts.offer(push)
 
     def _watch(self, push: m.Push) -> None:
