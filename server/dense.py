@@ -17,8 +17,7 @@ from .checkpoints import files as checkpoint
 from .checkpoints.cuts import FINAL
 from .checkpoints.generations import Generation
 from .config import Identity, ServerConfig
-from .consistency import blocks as consistency
-from .consistency.blocks import Reached
+from .consistency.interface import BEGINNING, Reached, make_consistency
 from .core.core import Core
 from .core.tensors import TensorProgress, Tensors
 from .leases.losses import Losses
@@ -32,8 +31,8 @@ def build(config: ServerConfig, generation: Generation, now: float) -> Core:
     """The core of a shard at the start of a generation of the run; without a checkpoint its tensors are unknown."""
     options = config.options
     tensors = Tensors(options, config.shard, config.shards)
-    reached, examples = _restored(tensors, config, generation) if generation.label else (consistency.BEGINNING, 0)
-    mode = consistency.make(options, np.zeros(2, np.int64), reached, config.workers)
+    reached, examples = _restored(tensors, config, generation) if generation.label else (BEGINNING, 0)
+    mode = make_consistency(options, np.zeros(2, np.int64), reached, config.workers)
     every = config.checkpoint_every
     identity = Identity(
         generation.run, config.shard, config.shards, "", config.lease_s, every, generation.number, config.workers

@@ -29,7 +29,8 @@ from .checkpoints import initial_state as start
 from .checkpoints.cuts import SUMMARY, final_label
 from .checkpoints.generations import Generation
 from .config import STOPPED, Identity, ServerConfig
-from .consistency import blocks as consistency
+from .consistency.blocks import ExclusiveBlocks
+from .consistency.interface import make_consistency
 from .core.core import Core
 from .daemon import Daemon, Look
 from .leases.losses import Losses
@@ -69,8 +70,8 @@ def build(config: ServerConfig, dataset: Dataset | None, generation: Generation,
     versions = begin.versions
     if versions is None and options.schedule == "minibatch":
         versions = np.zeros(last - first, np.int64)
-    mode = consistency.make(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
-    bounds = mode.bounds.tolist() if isinstance(mode, consistency.ExclusiveBlocks) else ()
+    mode = make_consistency(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
+    bounds = mode.bounds.tolist() if isinstance(mode, ExclusiveBlocks) else ()
     table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions, bounds=bounds)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":

@@ -18,7 +18,8 @@ from glovewire.common.array_types import Rows
 from glovewire.common.errors import BadRequest, NotReady
 from glovewire.common.protocol.messages import Push
 
-from ..consistency.blocks import AsynchronousBlocks, Consistency, ExclusiveBlocks
+from ..consistency.blocks import AsynchronousBlocks, ExclusiveBlocks
+from ..consistency.interface import Consistency
 from ..sessions import Peer
 from ..table.table import Table
 
@@ -163,7 +164,7 @@ class Cuts:
 
     def whole(self, floor: int) -> None:
         """Every block of the rounds before `floor` is in the table: without an order all that is known."""
-        if isinstance(self._blocks, AsynchronousBlocks) and self._blocks.whole(min(floor, self._rounds)):
+        if isinstance(self._blocks, AsynchronousBlocks) and self._blocks.advance_floor(min(floor, self._rounds)):
             self._advance(range(len(self._blocks.rounds)))
 
     def after(self, updates: int) -> None:

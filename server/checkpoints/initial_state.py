@@ -15,7 +15,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CONFIG, Vectors, load_vectors
 
-from ..consistency.blocks import BEGINNING, Reached
+from ..consistency.interface import BEGINNING, Reached
 from . import files as checkpoint
 
 

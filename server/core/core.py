@@ -15,7 +15,7 @@ from glovewire.common.protocol import messages as m
 
 from ..checkpoints.cuts import LAST_CHECKPOINT, Cuts, Snapshot, final_label
 from ..config import Identity
-from ..consistency.blocks import Consistency
+from ..consistency.interface import Consistency
 from ..leases.progress import Progress
 from ..sessions import Peer, Session, Sessions, is_new
 from ..table.table import Table

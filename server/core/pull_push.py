@@ -13,9 +13,9 @@ from glovewire.common.model.options import POLICIES, Mode, TrainingOptions
 from glovewire.common.protocol import messages as m
 
 from ..checkpoints.cuts import Cuts
-from ..consistency.blocks import Consistency
-from ..consistency.minibatch import Arrived, Fate
-from ..consistency.staleness import Histogram, Policy, combined
+from ..consistency.interface import Consistency
+from ..consistency.minibatch import Admission, PendingPush
+from ..consistency.staleness import StalenessHistogram, StalenessPolicy, combine
 from ..limits import Credit
 from ..sessions import Session
 from ..table.hot_rows import HotRows
@@ -41,13 +41,13 @@ class Exchange:
     ) -> None:
         self._tensors = tensors
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
-        self._policy = Policy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
+        self._policy = StalenessPolicy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
         self._mean = options.mean_gradient
         self.undo, self.credit = Undo(), Credit()
-        self.staleness, self.heat = Histogram(), HotRows(table.first, table.shape[0])
+        self.staleness, self.heat = StalenessHistogram(), HotRows(table.first, table.shape[0])
 
     @property
-    def ages(self) -> Histogram:
+    def ages(self) -> StalenessHistogram:
         """By how many changes the rows of gradients were behind."""
         return self._policy.ages
 
@@ -129,11 +129,11 @@ class Exchange:
         if push.operation == "gradient":
             self._policy.check(push, self._consistency.version(push.first))
         fate = self._consistency.admit(push, worker)
-        if fate is Fate.NEW and push.operation == "gradient":
+        if fate is Admission.NEW and push.operation == "gradient":
             self._policy.admitted(worker, push)
-        self._counters["late"] += fate is Fate.LATE
+        self._counters["late"] += fate is Admission.LATE
         self._carry_out()
-        return self._applied(push, worker, repeated=fate is Fate.REPEATED, late=fate is Fate.LATE)
+        return self._applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
 
     def again(self, push: m.Push, worker: int) -> m.Applied:
         """The answer to a push that this session has made before."""
@@ -149,7 +149,7 @@ class Exchange:
             raise BadRequest(f"no table is called {table[:40]!r}")
 
     def _carry_out(self) -> None:
-        while group := self._consistency.due():
+        while group := self._consistency.next_update():
             for arrived in group:
                 self._watch(arrived.push)
             if group[0].push.operation == "gradient":
@@ -161,11 +161,11 @@ class Exchange:
             elif group[0].push.operation == "gradient":
                 self._cuts.after(self._consistency.gradients)
 
-    def _step(self, group: Sequence[Arrived]) -> None:
+    def _step(self, group: Sequence[PendingPush]) -> None:
         """One step of the optimizer for all gradients of a group, at the rate of the newest."""
         version = self._consistency.version(0) - 1
         parts = [self._policy.weigh(arrived, version) for arrived in group]
-        self._policy.step(combined(parts, mean=self._mean), min(arrived.push.rate for arrived in group))
+        self._policy.step(combine(parts, mean=self._mean), min(arrived.push.rate for arrived in group))
 
     def _change(self, push: m.Push) -> None:
         if self._cuts.in_order:

@@ -174,7 +174,7 @@ class Table:
     def local_rows(self, request: Pull | Push) -> Indices:
         """Return the rows of a checked request, counted from this table's first."""
         if request.rows is None:
-            return _numbers(*self._range(request.first, request.last))
+            return row_numbers(*self._range(request.first, request.last))
         return request.rows - self.first
 
     def parameters_of(self, rows: Indices) -> Rows:
@@ -198,7 +198,7 @@ def ones(count: int) -> Scales:
 
 
 @lru_cache(maxsize=8)
-def _numbers(first: int, last: int) -> Indices:
+def row_numbers(first: int, last: int) -> Indices:
     """Return first to last - 1, shape (last - first,): a shared array that must not be written to."""
     return np.arange(first, last)
 
