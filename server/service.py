@@ -246,7 +246,7 @@ def summary(core: Core, reason: str) -> dict[str, Any]:
         "reason": reason,
         "seconds": losses.seconds(),
         "entries": losses.entries,
-        "entries_per_second": losses.pace(),
+        "entries_per_second": losses.entries_per_second(),
         "loss": loss,
         "bias_only_loss": floor,
         "mean_vector_norm": norm,

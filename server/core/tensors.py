@@ -36,7 +36,7 @@ class TensorProgress(Progress):
     Its loss may be anything that falls, a log-likelihood too.
     """
 
-    least_loss = -LARGEST_FIGURE
+    min_loss = -LARGEST_FIGURE
 
     def __init__(self, losses: Losses, updates: Callable[[], int], steps: int) -> None:
         super().__init__(None, losses, updates, 1)
@@ -48,7 +48,8 @@ class TensorProgress(Progress):
         return 0 < self._steps <= self._updates()
 
     @property
-    def _most(self) -> int:
+    def max_entries(self) -> int:
+        """Return the most examples that one report can be of."""
         return MOST_EXAMPLES
 
 
