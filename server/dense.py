@@ -66,7 +66,7 @@ def assemble(run: Path, shards: int, facts: dict[str, Any], label: str = FINAL) 
     trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))
     values = {**spec.unpack(np.ascontiguousarray(trained), trained=True), **spec.unpack(fixed.copy(), trained=False)}
     said = {NAMES.get(name, name): value for name, value in facts.items() if name not in OF_WORDS}
-    tensor_files.write(run, values, {**said, "updates": found["updates"], "parameters": spec.elements})
+    tensor_files.write_tensors(run, values, {**said, "updates": found["updates"], "parameters": spec.elements})
 
 
 def _spec(facts: dict[str, Any], whose: str) -> Spec:

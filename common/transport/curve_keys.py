@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import stat
 import struct
 import tomllib
@@ -28,10 +27,9 @@ import zmq
 from zmq.utils import z85
 
 from ..errors import GlovewireError, KeyFileError, OutputError, UsageError
-from ..storage.artifacts import require_free
+from ..storage.artifacts import atomic, output_errors, require_free
 
 SERVER, PUBLIC, ALLOWED = "server.key", "server.pub", "allowed.toml"
-_SCRATCH = ".allowed.partial"
 DEFAULT_NAME = "worker"
 MAX_FILE_BYTES = 1 << 20
 _SECRET_MODE, _PUBLIC_MODE = 0o600, 0o644
@@ -99,20 +97,16 @@ def make(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path]:
         raise OutputError(f"{folder} has keys already: name another folder, or say --add to add clients")
     require_free(folder, what="keys")
     server, clients = _new_pair(), {name: _new_pair() for name in names}
-    scratch = folder.parent / f".{folder.name}.{os.getpid()}.partial"
-    try:
-        scratch.mkdir(parents=True, mode=0o700)
-        _write_pair(scratch / SERVER, server)
-        _write(scratch / PUBLIC, f'public = "{server.public.decode()}"\n', _PUBLIC_MODE)
-        for name, pair in clients.items():
-            _write_pair(scratch / f"{name}.key", pair)
-        head = "# Who may connect: names and public keys. The server reads this file again when it changes.\n"
-        _write(scratch / ALLOWED, head + "".join(map(_line, clients.items())), _PUBLIC_MODE)
-        scratch.rename(folder)
-    except OSError as error:
-        raise OutputError(f"keys {folder} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with output_errors(folder, "keys"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(folder) as scratch:
+            scratch.mkdir(mode=0o700)
+            _write_pair(scratch / SERVER, server)
+            _write(scratch / PUBLIC, f'public = "{server.public.decode()}"\n', _PUBLIC_MODE)
+            for name, pair in clients.items():
+                _write_pair(scratch / f"{name}.key", pair)
+            head = "# Who may connect: names and public keys. The server reads this file again when it changes.\n"
+            _write(scratch / ALLOWED, head + "".join(map(_line, clients.items())), _PUBLIC_MODE)
     return [folder / name for name in (SERVER, PUBLIC, *(f"{name}.key" for name in names), ALLOWED)]
 
 
@@ -125,18 +119,17 @@ def add(folder: Path, names: Sequence[str]) -> list[Path]:
     written: list[Path] = []
     lines = ""
     try:
-        (folder / _SCRATCH).unlink(missing_ok=True)  # of somebody who was killed
-        for name in names:
-            pair = _new_pair()
-            _write_pair(folder / f"{name}.key", pair)
-            written.append(folder / f"{name}.key")
-            lines += _line((name, pair))
-        _write(folder / _SCRATCH, _read(folder / ALLOWED)[0].rstrip("\n") + f"\n{lines}", _PUBLIC_MODE)
-        (folder / _SCRATCH).replace(folder / ALLOWED)
-    except OSError as error:
+        with output_errors(folder, "keys"), atomic(folder / ALLOWED) as scratch:
+            for name in names:
+                pair = _new_pair()
+                _write_pair(folder / f"{name}.key", pair)
+                written.append(folder / f"{name}.key")
+                lines += _line((name, pair))
+            _write(scratch, _read(folder / ALLOWED)[0].rstrip("\n") + f"\n{lines}", _PUBLIC_MODE)
+    except OutputError:
         for path in written:
             path.unlink()
-        raise OutputError(f"keys {folder} cannot be written: {error.strerror}") from error
+        raise
     return written
 
 

@@ -60,7 +60,7 @@ def write(
 ) -> Iterator[int]:
     """Write the dataset `out` from the parts in `folder`; bytes of entries as they are done."""
     names = [name for name, _ in folder.kept(PART)]
-    with artifacts.writing(out, KIND, SCHEMA, facts) as scratch:
+    with artifacts.writing_artifact(out, KIND, SCHEMA, facts) as scratch:
         words = "".join(f"{word}\n" for word in vocabulary.words)
         (scratch / VOCABULARY).write_text(words, encoding="utf-8", newline="\n")
         save(scratch / COUNTS, vocabulary.counts)

@@ -14,6 +14,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.storage.artifacts import atomic, save_array
+
 from ..tokens.string_table import Longs
 from .cell_keys import Keys
 from .cooccurrence import Buckets
@@ -22,13 +24,9 @@ Records = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
 
 
 def save(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array under a scratch name beside `path`, then rename it."""
-    scratch = path.with_name(path.name + ".partial")
-    form = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
-    with scratch.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, form)
-        write_raw(stream, array)
-    scratch.rename(path)
+    """Write an array to `path`, whole or not at all."""
+    with atomic(path, flush=False) as scratch:
+        save_array(scratch, array)
 
 
 def write_raw(stream: IO[bytes], array: npt.NDArray[Any]) -> None:

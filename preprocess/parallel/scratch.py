@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common.errors import OutputError
+from glovewire.common.storage.artifacts import atomic
 
 SEGMENT, COUNTED, PART = "segment", "counted", "part"
 """Kinds of pieces: segments of the stream, counted pairs, and parts of the matrix."""
@@ -36,15 +37,14 @@ class Scratch:
 
     def commit(self, name: str, facts: dict[str, Any]) -> None:
         """Make a piece count."""
-        scratch = self.folder / f"{name}.json.partial"
-        scratch.write_text(json.dumps(facts), encoding="utf-8")
-        scratch.rename(self.folder / f"{name}.json")
+        with atomic(self.folder / f"{name}.json", flush=False) as scratch:
+            scratch.write_text(json.dumps(facts), encoding="utf-8")
 
     def sweep(self, kind: str) -> None:
         """Remove files of pieces of this kind that were not committed."""
         names = {name for name, _ in self.kept(kind)}
-        for path in self.folder.glob(f"{kind}-*"):
-            if path.name.split(".")[0] not in names or path.name.endswith(".partial"):
+        for path in (*self.folder.glob(f"{kind}-*"), *self.folder.glob(f".{kind}-*")):
+            if path.name.split(".")[0] not in names:  # "" for `.NAME.PID.partial`
                 path.unlink()
 
     def drop(self, kind: str) -> None:

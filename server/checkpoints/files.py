@@ -27,10 +27,10 @@ from glovewire.common.storage.artifacts import (
     REPLACED,
     UNREADABLE,
     Manifest,
-    go_on,
     load_array,
+    no_pause,
     save_array,
-    writing,
+    writing_artifact,
 )
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CHECKPOINTS, VECTORS, write_vectors
@@ -58,11 +58,11 @@ def place(run: Path, label: str, shard: int, shards: int) -> Path:
     return run / CHECKPOINTS / f"{label}.shard-{shard}-of-{shards}"
 
 
-def write(run: Path, snapshot: Snapshot, rest: Callable[[], None] = go_on) -> Path:
+def write(run: Path, snapshot: Snapshot, rest: Callable[[], None] = no_pause) -> Path:
     """Put a snapshot on disk, whole or not at all, with a `rest` after each mebibyte; OutputError when it refuses."""
     facts = dict(snapshot.facts)
     folder = place(run, snapshot.label, int(facts["shard"]), int(facts["shards"]))
-    with writing(folder, KIND, SCHEMA, facts, replace=True, rest=rest) as scratch:
+    with writing_artifact(folder, KIND, SCHEMA, facts, replace=True, pause=rest) as scratch:
         save_array(scratch / ROWS, snapshot.rows, rest)
         if snapshot.versions is not None:
             save_array(scratch / VERSIONS, snapshot.versions, rest)

@@ -14,7 +14,7 @@ from processes import until
 
 from glovewire.common import errors
 from glovewire.common.model.tensor_layout import ROW, narrowed, widened
-from glovewire.common.storage.run_folder import read
+from glovewire.common.storage.run_folder import load_tensors
 from glovewire.common.transport.client import Conversation
 from glovewire.server import dense
 from glovewire.server import limits as credit
@@ -243,7 +243,7 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
     rows = core.table.values.copy()  # `leave` gives the table's memory back
     config = ServerConfig(None, run, core.options)
     leave(config, None, core, daemons[0], Generation(0, "run", 1), summary(core, "complete"))
-    kept, manifest = read(run)
+    kept, manifest = load_tensors(run)
     assert kept["n"] == 3
     for name, value in last.items():
         assert kept[name].tobytes() == value.tobytes()
