@@ -95,8 +95,8 @@ class Dataset:
         manifest = Manifest.load(path, KIND, SCHEMA, verify=verify)
         try:
             facts = manifest.facts
-            sizes = (int(facts[name]) for name in ("vocabulary", "partitions", "tile"))
-            layout = Layout(*sizes, symmetric=bool(facts["symmetric"]))
+            rows, partitions, tile = (int(facts[name]) for name in ("vocabulary", "partitions", "tile"))
+            layout = Layout(rows, partitions, tile, bool(facts["symmetric"]))
             words = tuple((path / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1])
             counts, permutation, tiles = (load_array(path / name) for name in (COUNTS, PERMUTATION, TILES))
             entries = load_array(path / ENTRIES, mapped=True)
