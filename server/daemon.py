@@ -26,7 +26,7 @@ from glovewire.common.transport.wakeup import Wakeup
 
 from .checkpoints import files as checkpoint
 from .checkpoints.cuts import Snapshot
-from .checkpoints.writer import Writer, Written
+from .checkpoints.writer import CheckpointWriter, WriteResult
 from .config import STOPPED
 from .core.core import Core
 from .core.waiting import Outgoing
@@ -58,7 +58,7 @@ class Daemon:
         self._core, self._run = core, run
         self._wakeup = Wakeup()
         self._context = sockets.Context(keys)
-        self._writer = Writer(run, keep, self._wakeup.set)
+        self._writer = CheckpointWriter(run, keep, self._wakeup.set)
         self._record = Record(run / METRICS)
         self._offenders = Offenders()
         self._signalled = 0
@@ -242,19 +242,19 @@ class Daemon:
         if self._signalled:
             self._send(self._core.finish(STOPPED))
         self._send(self._core.tick(now))
-        for snapshot in self._core.cuts.take():
+        for snapshot in self._core.cuts.take_ready():
             self._writer.begin(snapshot)
-        if self._core.cuts.awaited:
-            self._writer.step_out()
+        if self._core.cuts.requested:
+            self._writer.speed_up()
         self._wakeup.clear()
-        self._tell(self._writer.written(), now)
+        self._tell(self._writer.results(), now)
         self._publish(now)
 
-    def _tell(self, written: Iterable[Written], now: float) -> None:
+    def _tell(self, written: Iterable[WriteResult], now: float) -> None:
         """Tell those who asked for them, and the stream, what has become of checkpoints."""
         for each in written:
             self._send(self._core.checkpointed(each.label, now, each.error, each.seconds))
-            self._core.cuts.gone(each.gone)
+            self._core.cuts.mark_removed(each.removed)
 
     def _publish(self, now: float, *, last: bool = False) -> None:
         core, stream = self._core, self._core.stream

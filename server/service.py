@@ -64,9 +64,9 @@ def build(config: ServerConfig, dataset: Dataset | None, generation: Generation,
     sharding = Sharding(layout.rows, config.shards)
     first, last = sharding.bound(config.shard), sharding.bound(config.shard + 1)
     if generation.label:
-        begin = start.resumed(config.out, generation.label, generation.parts, options, dataset, first, last)
+        begin = start.restore(config.out, generation.label, generation.parts, options, dataset, first, last)
     else:
-        begin = start.fresh(options, dataset, first, last, config.init)
+        begin = start.draw(options, dataset, first, last, config.init)
     versions = begin.versions
     if versions is None and options.schedule == "minibatch":
         versions = np.zeros(last - first, np.int64)
@@ -110,14 +110,14 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             settle()
     except Interrupted:
         return {"reason": STOPPED}
-    if (config.recover or (config.resume and not config.join)) and generations.over(config):
+    if (config.recover or (config.resume and not config.join)) and generations.is_over(config):
         logger.info(log.line("over", run=config.out))
         return {"reason": NOTHING_LEFT}
     if (config.recover or config.resume) and not config.join:
         found = generations.unassembled(config, "" if dataset is None else dataset.checksum)
         if found is not None:
             return _catch_up(config, dataset, *found)
-    generation = generations.due(config)
+    generation = generations.next_generation(config)
     core = build(config, dataset, generation, time.monotonic())
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine)
     try:
@@ -135,7 +135,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                 except generations.Superseded as news:
                     logger.warning(log.line("overtaken", why=news))
             daemon.leave_off()  # what is still written decides which checkpoints are here
-            generation = generations.due(config)
+            generation = generations.next_generation(config)
             core = build(config, dataset, generation, time.monotonic())
             daemon.renew(core)
     finally:
@@ -175,14 +175,14 @@ def _look(config: ServerConfig, generation: Generation) -> Look:
 
     def look(ending: str) -> str:
         nonlocal said
-        generations.stay(config, generation)
+        generations.require_current(config, generation)
         if ending and not said:
             said = True
             try:
-                generations.tell(config, generation, ending)
+                generations.announce_ending(config, generation, ending)
             except OutputError as error:  # the disk is full: workers tell the others, too
                 logger.warning(log.line("untold", why=error))
-        return generations.told(config, generation)
+        return generations.announced_ending(config, generation)
 
     return look
 
@@ -217,7 +217,7 @@ def assemble(config: ServerConfig, dataset: Dataset | None, generation: Generati
         dense.assemble(config.out, config.shards, facts, label)
     else:
         checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
-    checkpoint.drop_old_finals(config.out, label)
+    checkpoint.remove_old_finals(config.out, label)
 
 
 def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
@@ -226,8 +226,8 @@ def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -
     After a signal it does not wait for long.
     """
     began = time.monotonic()
-    while missing := generations.absent(config, generation):
-        generations.stay(config, generation)
+    while missing := generations.not_left(config, generation):
+        generations.require_current(config, generation)
         patience_s = OTHERS_AFTER_SIGNAL_S if daemon.signalled else OTHER_SHARDS_S
         if time.monotonic() > began + patience_s:
             names = ", ".join(map(str, missing))

@@ -29,7 +29,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.monitor.history.history import History
 from glovewire.monitor.sinks.plot import plot
 from glovewire.monitor.terminal.view import view
-from glovewire.server.checkpoints.initial_state import fresh
+from glovewire.server.checkpoints.initial_state import draw
 from glovewire.server.leases.losses import Losses
 
 from .processes import PARENT_VARIABLE, die_with_parent, parent
@@ -48,7 +48,7 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
     memory = SharedMemory(create=True, size=dataset.layout.rows * layout.width * 4)
     try:
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=memory.buf)
-        rows[:] = fresh(options, dataset, 0, len(rows), config.init).rows
+        rows[:] = draw(options, dataset, 0, len(rows), config.init).rows
         facts = _run(config, dataset, memory.name)
         vectors = np.empty((len(rows), options.dim), np.float32)
         vectors[dataset.permutation] = layout.vectors(rows)

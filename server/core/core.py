@@ -125,7 +125,7 @@ class Core:
     ) -> list[Outgoing]:
         """A checkpoint is on disk, after `seconds`, or could not be written: tell those who asked, and the stream."""
         reply = m.Checkpointed(label) if error is None else self.refuse(error)
-        for peer, number in self.cuts.written(label, on_disk=error is None):
+        for peer, number in self.cuts.mark_written(label, on_disk=error is None):
             self._replies.send(Outgoing(peer, number, reply))
         if error is None:
             self.counters["checkpoints"] += 1
@@ -288,7 +288,7 @@ class Core:
     def _unpark(self) -> None:
         """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
         if self.finishing is not None:
-            for peer, number in self.cuts.give_up():
+            for peer, number in self.cuts.cancel_incomplete():
                 self._replies.send(Outgoing(peer, number, self.refuse(RunOver(LAST_CHECKPOINT))))
         for parked, reply in self.parking.retry(self._retry) if self.parking else ():
             if self.sessions.is_open(parked.session, parked.peer):

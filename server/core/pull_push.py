@@ -96,7 +96,7 @@ class Exchange:
     def whole(self, floor: int) -> None:
         """Every block of the rounds before `floor` is in every table whole."""
         self.undo.forget(floor)
-        self._cuts.whole(floor)
+        self._cuts.advance_floor(floor)
 
     def answer(self, pull: m.Pull, worker: int) -> m.Rows | None:
         """The rows of a pull that `check_pull` has passed, None while it has to wait."""
@@ -157,9 +157,9 @@ class Exchange:
             else:
                 self._change(group[0].push)
             if self._tensors is not None:
-                self._cuts.after(self._consistency.version(0))
+                self._cuts.updates_applied(self._consistency.version(0))
             elif group[0].push.operation == "gradient":
-                self._cuts.after(self._consistency.gradients)
+                self._cuts.updates_applied(self._consistency.gradients)
 
     def _step(self, group: Sequence[PendingPush]) -> None:
         """One step of the optimizer for all gradients of a group, at the rate of the newest."""
@@ -172,7 +172,7 @@ class Exchange:
             self.undo.keep(Before(push.lease, push.first, push.version, self._table.replace(push)))
         else:
             self._table.apply(push)
-        self._cuts.offer(push)
+        self._cuts.push_applied(push)
 
     def _watch(self, push: m.Push) -> None:
         """Count a push that is about to be applied; without a version nobody can tell how stale it is."""

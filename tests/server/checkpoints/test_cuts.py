@@ -18,7 +18,7 @@ from glovewire.common.model.rounds import epoch_rounds
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import cuts
-from glovewire.server.checkpoints.writer import Writer
+from glovewire.server.checkpoints.writer import CheckpointWriter
 from glovewire.server.daemon import Daemon
 from glovewire.worker.training.prefetch import TASKS
 
@@ -79,7 +79,7 @@ def test_a_cut_is_the_table_after_exactly_so_many_rounds(
             asked = one.send(b"eye", m.Checkpoint(round))
         if rounds.open():
             rounds.push(rounds.open()[choice % len(rounds.open())])
-        snapshots += one.core.cuts.take()
+        snapshots += one.core.cuts.take_ready()
     assert asked is not None
     if code(one.reply(b"eye", asked)) == "not-ready":
         assert snapshots == []
@@ -107,7 +107,7 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
     one.send(b"eye", m.Checkpoint(1), numbers[0])  # the client repeats what is not answered
     for partition in range(3):
         rounds.push(partition)
-    (snapshot,) = one.core.cuts.take()
+    (snapshot,) = one.core.cuts.take_ready()
     assert all(one.reply(b"eye", number) is None for number in numbers)
     one._sort(one.core.checkpointed(snapshot.label, 1.0))
     assert one.events("checkpoint") == [snapshot.label]
@@ -118,11 +118,11 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
 
 def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp_path: Path) -> None:
     one = shard(dataset, checkpoint_every=1, epochs=4)
-    rounds, writer = Rounds(one, 4), Writer(tmp_path, 1, lambda: None)
+    rounds, writer = Rounds(one, 4), CheckpointWriter(tmp_path, 1, lambda: None)
     daemon = SimpleNamespace(_core=one.core, _send=one._sort)
     while rounds.open():
         rounds.push(min(rounds.open(), key=lambda partition: rounds.version[partition]))
-        for snapshot in one.core.cuts.take():
+        for snapshot in one.core.cuts.take_ready():
             writer.begin(snapshot)
             Daemon._tell(cast(Daemon, daemon), writer.finish(), 1.0)
     writer.close()
@@ -134,7 +134,7 @@ def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp
 def test_a_disk_that_refuses_is_told_to_those_who_asked_and_the_run_goes_on(dataset: Dataset) -> None:
     one = shard(dataset, **MINIBATCH)
     number = one.send(b"eye", m.Checkpoint(1))
-    (snapshot,) = one.core.cuts.take()
+    (snapshot,) = one.core.cuts.take_ready()
     one._sort(one.core.checkpointed(snapshot.label, 1.0, OutputError("no space left")))
     assert code(one.reply(b"eye", number)) == "output"
     assert one.events("failed") == []
@@ -147,14 +147,14 @@ def test_requests_for_checkpoints_do_not_fill_the_memory(dataset: Dataset, optio
     replies = [one.ask(b"eye", m.Checkpoint(round)) for round in range(10, 60)]
     assert replies[: cuts.MAX_UNWRITTEN] == [None] * cuts.MAX_UNWRITTEN
     assert {code(reply) for reply in replies[cuts.MAX_UNWRITTEN :]} == {"not-ready"}
-    for snapshot in one.core.cuts.take():
+    for snapshot in one.core.cuts.take_ready():
         one.core.checkpointed(snapshot.label, 1.0)
         assert one.ask(b"eye", m.Checkpoint(70)) is None
 
 
 def test_those_who_ask_for_the_same_cut_are_many_but_not_endless(dataset: Dataset) -> None:
     one = shard(dataset)
-    replies = [one.ask(b"eye", m.Checkpoint(2)) for _ in range(cuts.MAX_ASKERS + 10)]
+    replies = [one.ask(b"eye", m.Checkpoint(2)) for _ in range(cuts.MAX_REQUESTS + 10)]
     assert [code(reply) for reply in replies[-10:]] == ["not-ready"] * 10
 
 
@@ -178,7 +178,7 @@ def test_automatic_cuts_are_the_same_on_every_shard(dataset: Dataset, order: lis
         for choice in [*order[number * 7 :], *range(200)]:
             if rounds.open():
                 rounds.push(rounds.open()[choice % len(rounds.open())])
-            for snapshot in one.core.cuts.take():
+            for snapshot in one.core.cuts.take_ready():
                 snapshots.append(snapshot.label)
                 np.testing.assert_array_equal(snapshot.rows[:, 0], expected(one, snapshot.facts["round"]))
         found.append(sorted(snapshots))
@@ -198,7 +198,7 @@ def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_s
             none = np.zeros((0, one.core.table.parameters))
             reply = one.ask(f"w{worker}".encode(), push("gradient", none, rows=[], sequence=sequence, rate=0.1))
             assert isinstance(reply, m.Applied)
-            for snapshot in one.core.cuts.take():
+            for snapshot in one.core.cuts.take_ready():
                 labels.append((snapshot.label, snapshot.facts["gradients"]))
                 one.core.checkpointed(snapshot.label, 1.0)
         assert labels == [(f"update-{count:08d}", count) for count in (every, 2 * every, 3 * every)]
@@ -232,7 +232,7 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
                 add_rounds(one, done, pushed)
             both[0].ask(b"w0", report(pushed, done.lease))
         for one, mine in zip(both, found, strict=True):
-            for snapshot in one.core.cuts.take():
+            for snapshot in one.core.cuts.take_ready():
                 mine.append(snapshot.label)
                 assert snapshot.rows.min() >= snapshot.facts["round"]
                 one.core.checkpointed(snapshot.label, 1.0)
@@ -255,7 +255,7 @@ def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_
     both = [shard(dataset, number=number, shards=2, **MINIBATCH) for number in range(2)]
 
     def taken(one: Shard) -> list[str]:
-        labels = [snapshot.label for snapshot in one.core.cuts.take()]
+        labels = [snapshot.label for snapshot in one.core.cuts.take_ready()]
         for label in labels:
             one._sort(one.core.checkpointed(label, 1.0))
         return labels
@@ -278,7 +278,7 @@ def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_
 def test_of_minibatches_a_checkpoint_is_the_rows_as_they_are(dataset: Dataset) -> None:
     one = shard(dataset, **MINIBATCH)
     one.send(b"eye", m.Checkpoint(1))
-    (snapshot,) = one.core.cuts.take()
+    (snapshot,) = one.core.cuts.take_ready()
     before = one.core.table.values.copy()
     one.core.table.values[:] = 0
     np.testing.assert_array_equal(snapshot.rows, before)

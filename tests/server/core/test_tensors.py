@@ -158,7 +158,7 @@ def test_the_run_is_over_after_its_steps_and_checkpoints_come_on_the_way() -> No
         assert one.core.finishing is None
         one.ask(b"a", tensors_push("gradient", 0, 4, sequence=sequence))
     assert one.core.finishing == "complete"
-    assert [snapshot.label for snapshot in one.core.cuts.take()] == ["update-00000002", "update-00000004"]
+    assert [snapshot.label for snapshot in one.core.cuts.take_ready()] == ["update-00000002", "update-00000004"]
     assert code(one.ask(b"a", pull(0, 4, table="tensors"))) == "finishing"
 
 
@@ -171,10 +171,10 @@ def test_without_values_there_is_nothing_to_save() -> None:
         with pytest.raises(NotReady):
             one.core.final()
         one.ask(b"a", create())
-    assert one.core.cuts.take() == []
+    assert one.core.cuts.take_ready() == []
     one.ask(b"a", tensors_push("assign", 0, 5, 0.0, sequence=1))
     assert one.ask(b"eye", m.Checkpoint(1)) is None  # until it is written
-    assert [snapshot.facts["tensors"] for snapshot in one.core.cuts.take()] == [SPEC.text]
+    assert [snapshot.facts["tensors"] for snapshot in one.core.cuts.take_ready()] == [SPEC.text]
 
 
 def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
@@ -204,7 +204,7 @@ def test_a_shard_without_trained_rows_counts_steps_of_no_rows(consistency: str, 
             one.send(name.encode(), none)
     in_one = 1 if consistency in ("async", "ssp:0") else 2
     assert (one.core.consistency.version(3), one.core.consistency.gradients) == (4 // in_one, 4)
-    assert len(one.core.cuts.take()) == 2 // in_one
+    assert len(one.core.cuts.take_ready()) == 2 // in_one
     assert (one.core.table.values[:, :ROW] == 7.0).all()
     assert one.core.exchange.heat.hottest() == {}
     for wrong in ((0, 0), (7, 7), (3, 4)):
