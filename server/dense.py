@@ -9,7 +9,7 @@ import numpy as np
 
 from glovewire.common.errors import ArtifactError, NotReady
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.model.tensor_layout import ROW, Spec
+from glovewire.common.model.tensor_layout import ROW, ModelSpec
 from glovewire.common.storage import run_folder as tensor_files
 from glovewire.common.storage.run_folder import CONFIG
 
@@ -66,10 +66,10 @@ def assemble(run: Path, shards: int, facts: dict[str, Any], label: str = FINAL) 
     trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))
     values = {**spec.unpack(np.ascontiguousarray(trained), trained=True), **spec.unpack(fixed.copy(), trained=False)}
     said = {NAMES.get(name, name): value for name, value in facts.items() if name not in OF_WORDS}
-    tensor_files.write_tensors(run, values, {**said, "updates": found["updates"], "parameters": spec.elements})
+    tensor_files.write_tensors(run, values, {**said, "updates": found["updates"], "parameters": spec.parameters})
 
 
-def _spec(facts: dict[str, Any], whose: str) -> Spec:
+def _spec(facts: dict[str, Any], whose: str) -> ModelSpec:
     if not facts.get("tensors"):
         raise ArtifactError(f"{whose} has no tensors")
-    return Spec.from_json(str(facts["tensors"]).encode())
+    return ModelSpec.from_json(str(facts["tensors"]).encode())

@@ -20,7 +20,7 @@ import numpy as np
 from glovewire.common.array_types import Rows
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import evened
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import Report
 from glovewire.common.protocol.samples import as_line
@@ -53,7 +53,9 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
         vectors = np.empty((len(rows), options.dim), np.float32)
         vectors[dataset.permutation] = layout.vectors(rows)
         del rows
-        runs.write_vectors(config.out, dataset.words, evened(vectors, options.spectrum), facts, dataset.counts)
+        runs.write_vectors(
+            config.out, dataset.words, flatten_spectrum(vectors, options.spectrum), facts, dataset.counts
+        )
         return facts
     finally:
         memory.close()

@@ -20,7 +20,7 @@ from glovewire.common import log
 from glovewire.common.array_types import Array, Indices
 from glovewire.common.errors import ArtifactError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import evened
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.artifacts import (
     MANIFEST,
@@ -317,4 +317,4 @@ def assemble(
         part = slice(first, first + CHUNK_ROWS)
         vectors[dataset.permutation[part]] = layout.vectors(rows[part])
     del rows
-    write_vectors(run, dataset.words, evened(vectors, options.spectrum), facts, dataset.counts)
+    write_vectors(run, dataset.words, flatten_spectrum(vectors, options.spectrum), facts, dataset.counts)

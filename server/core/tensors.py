@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.errors import BadRequest, LimitExceeded, NotReady
-from glovewire.common.model import tensor_layout as bfloat16
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import state_columns
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.model.tensor_layout import MOST_EXAMPLES, ROW, TABLE, Spec
+from glovewire.common.model.tensor_layout import BFLOAT16, MAX_EXAMPLES, ROW, TABLE, ModelSpec, from_bfloat16
 from glovewire.common.protocol.messages import Create, Created, Push
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 
@@ -50,14 +49,14 @@ class TensorProgress(Progress):
     @property
     def max_entries(self) -> int:
         """Return the most examples that one report can be of."""
-        return MOST_EXAMPLES
+        return MAX_EXAMPLES
 
 
 class Tensors:
     """The tensors of shard `shard` of `shards`; `table` is given its rows when they are known."""
 
     def __init__(self, options: TrainingOptions, shard: int, shards: int) -> None:
-        self.spec: Spec | None = None
+        self.spec: ModelSpec | None = None
         none, step = np.zeros((0, ROW), np.float32), optimizers.make(options)
         self.table = Table(TABLE, 0, none, ROW, step, np.zeros(0, np.int64), parameters_only=True)
         self._options, self._shard, self._shards = options, shard, shards
@@ -69,7 +68,7 @@ class Tensors:
         """Whether every row of this shard has had its first value."""
         return self.spec is not None and not self._missing.any()
 
-    def restore(self, spec: Spec, rows: npt.NDArray[np.floating]) -> None:
+    def restore(self, spec: ModelSpec, rows: npt.NDArray[np.floating]) -> None:
         """Take up a checkpoint: `rows` are those of this shard, optimizer state included."""
         self._take(spec, self._bounds(spec)[0], rows)
         self._missing[:] = False
@@ -79,7 +78,7 @@ class Tensors:
 
         Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for one that cannot be.
         """
-        spec = None if create.spec is None else Spec.from_json(create.spec)
+        spec = None if create.spec is None else ModelSpec.from_json(create.spec)
         if self.spec is not None and spec is not None and (self.complete or self._filler not in (None, session.index)):
             self.spec.require_same(spec)
         if self.complete:
@@ -116,43 +115,43 @@ class Tensors:
 
     def widened(self, push: Push) -> Push:
         """The same push, a gradient that came as bfloat16 in the precision of the table."""
-        if push.operation != "gradient" or push.values.dtype != bfloat16.DTYPE:
+        if push.operation != "gradient" or push.values.dtype != BFLOAT16:
             return push
-        values = bfloat16.widened(push.values).astype(self.table.values.dtype, copy=False)
+        values = from_bfloat16(push.values).astype(self.table.values.dtype, copy=False)
         return dataclasses.replace(push, values=values)
 
     def assigned(self, push: Push) -> None:
         """The values of a range are in the table."""
         self._missing[push.first - self.table.first : push.last - self.table.first] = False
 
-    def require_complete(self) -> Spec:
+    def require_complete(self) -> ModelSpec:
         """Which tensors there are; NotReady while values are missing."""
         if self.spec is None or not self.complete:
             raise NotReady(UNKNOWN)
         return self.spec
 
-    def _bounds(self, spec: Spec) -> tuple[int, int]:
+    def _bounds(self, spec: ModelSpec) -> tuple[int, int]:
         sharding = Sharding(spec.rows, self._shards)
         return sharding.bound(self._shard), sharding.bound(self._shard + 1)
 
-    def _allocate(self, spec: Spec) -> None:
+    def _allocate(self, spec: ModelSpec) -> None:
         first, last = self._bounds(spec)
         if (min(last, spec.trained_rows) - first) * ROW * spec.dtype.itemsize > MAX_FRAME_BYTES:
             needed = -(-spec.rows * ROW * spec.dtype.itemsize // MAX_FRAME_BYTES)
             raise LimitExceeded(
-                f"a model of {spec.elements:,} parameters needs {needed} shards: its gradient does not fit in "
+                f"a model of {spec.parameters:,} parameters needs {needed} shards: its gradient does not fit in "
                 f"messages of {MAX_FRAME_BYTES >> 20} MiB"
             )
         state = state_columns(self._options.optimizer, ROW)
         try:
             values = np.zeros((last - first, ROW + state), spec.dtype)
         except MemoryError as error:
-            raise LimitExceeded(f"a model of {spec.elements:,} parameters does not fit in this server") from error
+            raise LimitExceeded(f"a model of {spec.parameters:,} parameters does not fit in this server") from error
         if self._options.optimizer == "adagrad":
             values[:, ROW:] = self._options.initial_accumulator
         self._take(spec, first, values)
 
-    def _take(self, spec: Spec, first: int, values: npt.NDArray[np.floating]) -> None:
+    def _take(self, spec: ModelSpec, first: int, values: npt.NDArray[np.floating]) -> None:
         self.spec, self.table.first, self.table.values = spec, first, values
         self.table.versions = np.zeros(len(values), np.int64)
         self._missing = np.ones(len(values), bool)

@@ -14,7 +14,7 @@ from shards import in_memory, shard
 
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import evened
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.artifacts import MANIFEST, seal
 from glovewire.common.storage.dataset import Dataset
@@ -64,7 +64,7 @@ def test_vectors_are_the_same_bytes_for_any_number_of_shards(
         assert vectors.words == dataset.words
         expected = np.empty((len(rows), 4), np.float32)
         expected[dataset.permutation] = RowLayout.of(options).vectors(rows)
-        np.testing.assert_array_equal(vectors.vectors, evened(expected, spectrum))
+        np.testing.assert_array_equal(vectors.vectors, flatten_spectrum(expected, spectrum))
         assert vectors.facts["loss"] == 1.0
     assert found[0] == found[1]
 
@@ -295,6 +295,6 @@ def test_a_run_of_an_earlier_version_names_the_way_out(dataset: Dataset, tmp_pat
     (tmp_path / checkpoint.CHECKPOINTS / ".life-000000").write_text("{}")
     if finished:
         (tmp_path / MANIFEST).write_text("{}")
-    with pytest.raises(ArtifactError, match=r"begun by an earlier version .* resume it with that version, or") as caught:
+    with pytest.raises(ArtifactError, match=r"an earlier version .* resume it with that version, or") as caught:
         initial_state.saved_options(tmp_path)
     assert (f"--init {tmp_path}" in str(caught.value)) is finished

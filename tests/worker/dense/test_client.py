@@ -13,7 +13,7 @@ from dense_shards import SHAPES, addresses, begin_again, shards_of, values
 from processes import until
 
 from glovewire.common import errors
-from glovewire.common.model.tensor_layout import ROW, narrowed, widened
+from glovewire.common.model.tensor_layout import ROW, from_bfloat16, to_bfloat16
 from glovewire.common.storage.run_folder import load_tensors
 from glovewire.common.transport.client import Conversation
 from glovewire.server import dense
@@ -119,7 +119,7 @@ def test_a_gradient_travels_in_half_the_bytes(tmp_path: Path, dtype: str) -> Non
         ps.create(began)
         ps.push(gradient)
         for name, value in ps.pull().items():
-            arrived = widened(narrowed(gradient[name])).astype(dtype)
+            arrived = from_bfloat16(to_bfloat16(gradient[name])).astype(dtype)
             np.testing.assert_allclose(value, began[name] - arrived.dtype.type(0.5) * arrived, rtol=1e-6)
 
 
