@@ -94,10 +94,7 @@ class RunMetrics:
             yield value(gauge("planned_entries", "Entries that the whole run trains."), sample.total)
             yield value(gauge("epochs_done", "Epochs done."), sample.epoch)
             yield value(gauge("loss", "Loss per entry, over the whole matrix."), sample.mean_loss)
-            yield value(
-                gauge("bias_only_loss", "Loss per entry with all vectors at zero."),
-                sample.mean_bias_only_loss,
-            )
+            yield value(gauge("bias_only_loss", "Bias-only loss per entry."), sample.mean_bias_only_loss)
             yield value(gauge("vector_norm", "Mean norm of the vectors."), sample.norm)
             yield value(gauge("entries_per_second", "Entries per second of all workers."), sample.entries_per_second)
             yield value(gauge("training_seconds", "Time since the server began, at the last sample."), sample.t)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..array_types import Rows
 
-_CHUNK_ROWS = 4096
+CHUNK_ROWS = 4096
 _MIN_STRENGTH = 1e-6
 
 
@@ -24,7 +24,7 @@ def flatten_spectrum(vectors: Rows, power: float) -> Rows:
     """
     if power == 1.0 or not np.isfinite(vectors).all():
         return vectors
-    pieces = [slice(first, first + _CHUNK_ROWS) for first in range(0, len(vectors), _CHUNK_ROWS)]
+    pieces = [slice(first, first + CHUNK_ROWS) for first in range(0, len(vectors), CHUNK_ROWS)]
     squares = np.zeros((vectors.shape[1],) * 2)
     for piece in pieces:
         unit = vectors[piece].astype(np.float64)

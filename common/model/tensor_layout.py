@@ -91,7 +91,10 @@ class ModelSpec:
     def from_json(cls, data: Array | bytes) -> ModelSpec:
         """Return the spec that a peer sent; raise only BadRequest or LimitExceeded, whatever the bytes."""
         try:
-            tensors = [Tensor(name, tuple(shape), dtype, trained) for name, shape, dtype, trained in _list(data)]
+            listed = json.loads(bytes(data))
+            if not isinstance(listed, list):
+                raise TypeError("not a list")
+            tensors = [Tensor(name, tuple(shape), dtype, trained) for name, shape, dtype, trained in listed]
         except (ValueError, TypeError, RecursionError) as error:
             raise BadRequest(f"this is no list of tensors ({type(error).__name__})") from error
         return cls(_checked(tensors))
@@ -197,7 +200,10 @@ class ModelSpec:
         found = [tensor for tensor in self.tensors if tensor.trained is trained and tensor.name in values]
         if len(found) < len(values):
             known = {tensor.name for tensor in found}
-            raise BadRequest(self._not_here(next(name for name in values if name not in known), trained))
+            name = next(name for name in values if name not in known)
+            if name in self.firsts:
+                raise BadRequest(f"tensor {name!r} is {'not trained' if trained else 'trained'}")
+            raise BadRequest(f"no tensor is called {name[:80]!r}")
         return found
 
     def _packed(self, tensors: list[Tensor], values: Mapping[str, npt.ArrayLike], first: int, last: int) -> Array:
@@ -215,18 +221,6 @@ class ModelSpec:
     def _end(self, tensor: Tensor) -> int:
         """Return the row after a tensor's last."""
         return self.firsts[tensor.name] + tensor.rows
-
-    def _not_here(self, name: str, trained: bool) -> str:
-        if name in self.firsts:
-            return f"tensor {name!r} is {'not trained' if trained else 'trained'}"
-        return f"no tensor is called {name[:80]!r}"
-
-
-def _list(data: Array | bytes) -> list[Any]:
-    listed = json.loads(bytes(data))
-    if not isinstance(listed, list):
-        raise TypeError("not a list")
-    return listed
 
 
 def _halves(tensor: Tensor, array: Array) -> Array:

@@ -88,15 +88,10 @@ def atomic_stream(path: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` with `data`; OutputError if it cannot be written."""
-    with atomic_stream(path) as stream:
-        stream.write(data)
-
-
 def write_text_atomically(path: Path, text: str) -> None:
     """Replace `path` with `text` (UTF-8); OutputError if it cannot be written."""
-    write_bytes_atomically(path, text.encode())
+    with atomic_stream(path) as stream:
+        stream.write(text.encode())
 
 
 @contextmanager
@@ -255,19 +250,15 @@ def _read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
     try:
-        raw = json.loads(_bounded_text(path))
+        with path.open("rb") as stream:
+            text = stream.read(MAX_MANIFEST_BYTES + 1)
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
+        raw = json.loads(text.decode())
         files = {_inside(name): _file_entry(entry) for name, entry in raw["files"].items()}
         return Manifest(str(raw["kind"]), int(raw["schema"]), dict(raw["facts"]), files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ArtifactError(f"{path} cannot be read as a manifest ({type(error).__name__}: {error})") from error
-
-
-def _bounded_text(path: Path) -> str:
-    with path.open("rb") as stream:
-        found = stream.read(MAX_MANIFEST_BYTES + 1)
-    if len(found) > MAX_MANIFEST_BYTES:
-        raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
-    return found.decode()
 
 
 def _inside(name: str) -> str:

@@ -66,7 +66,13 @@ def next_generation(config: ServerConfig) -> Generation:
     current, mark = newest(config.out), mark_of(config)
     if current is not None and _may_join(config, current, mark):
         return current
-    label, parts = _newest_checkpoint(config)
+    label, parts = "", 0
+    if config.resume or config.recover:
+        try:
+            label, parts = files.newest(config.out)
+        except ArtifactError:
+            if config.resume:
+                raise
     return Generation(current.number + 1 if current else 0, secrets.token_hex(4), config.shards, label, parts)
 
 
@@ -202,18 +208,6 @@ def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -
         return False
     may_go_back = config.resume or config.recover
     return not (may_go_back and generation.label and files.missing(config.out, generation.label, generation.parts))
-
-
-def _newest_checkpoint(config: ServerConfig) -> tuple[str, int]:
-    """Return label and parts of the checkpoint to begin from, ("", 0) for none."""
-    if not (config.resume or config.recover):
-        return "", 0
-    try:
-        return files.newest(config.out)
-    except ArtifactError:
-        if config.resume:
-            raise
-        return "", 0
 
 
 def _require_new(config: ServerConfig) -> None:

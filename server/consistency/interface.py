@@ -84,4 +84,4 @@ def make_consistency(options: TrainingOptions, bounds: Indices, reached: Reached
         case _ if options.schedule == "blocks":
             return AsynchronousBlocks(bounds, reached.round)
         case _:
-            return Asynchronous(0, *counts)
+            return Asynchronous(0, 0, *counts)

@@ -35,12 +35,14 @@ class Asynchronous:
     """Makes every push an update of its own, in order of arrival.
 
     `updates` counts the updates so far, which is the version of all rows; `gradients` counts the pushes in them. No
-    worker's pull is answered before `expected` workers have joined or `begin` was called.
+    worker's pull is answered before `expected` workers have joined or `begin` was called. `parameter` is that of the
+    mode: bound, splits or backup.
     """
 
     operations: tuple[str, ...] = ("add", "gradient")
 
-    def __init__(self, expected: int = 0, updates: int = 0, gradients: int = 0) -> None:
+    def __init__(self, parameter: int = 0, expected: int = 0, updates: int = 0, gradients: int = 0) -> None:
+        self._parameter = parameter
         self.updates, self.gradients = updates, gradients
         self._expected = expected
         self._steps: dict[int, int] = {}
@@ -120,40 +122,28 @@ class Asynchronous:
 
 
 class StaleSynchronous(Asynchronous):
-    """Lets no worker start a step that is more than `bound` steps ahead of the slowest worker's (Ho et al. 2013)."""
+    """Lets no worker start a step more than `parameter` steps ahead of the slowest worker's (Ho et al. 2013)."""
 
     operations = ("gradient",)
 
-    def __init__(self, bound: int, expected: int = 0, updates: int = 0, gradients: int = 0) -> None:
-        super().__init__(expected, updates, gradients)
-        self._bound = bound
-
     def _may_step(self, worker: int) -> bool:
-        return self._steps[worker] - min(self._steps.values()) <= self._bound
+        return self._steps[worker] - min(self._steps.values()) <= self._parameter
 
 
 class SoftSynchronous(Asynchronous):
-    """Makes an update of floor(workers / splits) gradients of any workers (n-softsync, Zhang et al. 2015)."""
+    """Makes an update of floor(workers / parameter) gradients of any workers (n-softsync, Zhang et al. 2015)."""
 
     operations = ("gradient",)
 
-    def __init__(self, splits: int, expected: int = 0, updates: int = 0, gradients: int = 0) -> None:
-        super().__init__(expected, updates, gradients)
-        self._splits = splits
-
     def _ready(self) -> int:
-        size = max(len(self._steps) // self._splits, 1)
+        size = max(len(self._steps) // self._parameter, 1)
         return size if len(self._waiting) >= size else 0
 
 
 class Synchronous(Asynchronous):
-    """Makes an update of one gradient per worker, without those of the `backup` slowest (Chen et al. 2016)."""
+    """Makes an update of one gradient per worker, without those of the `parameter` slowest (Chen et al. 2016)."""
 
     operations = ("gradient",)
-
-    def __init__(self, backup: int = 0, expected: int = 0, updates: int = 0, gradients: int = 0) -> None:
-        super().__init__(expected, updates, gradients)
-        self._backup = backup
 
     @property
     def steps(self) -> int:
@@ -171,7 +161,7 @@ class Synchronous(Asynchronous):
         return push.version < self.updates
 
     def _ready(self) -> int:
-        if self.missing or len(self._steps.keys() - self._pushed()) > self._backup:
+        if self.missing or len(self._steps.keys() - self._pushed()) > self._parameter:
             return 0
         return len(self._waiting)
 

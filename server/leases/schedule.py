@@ -55,11 +55,6 @@ class Schedule:
         self._left = self._blocks_from(self.start)
 
     @property
-    def rounds(self) -> int:
-        """Return the number of global rounds to be trained: of all epochs, or fewer after `stop`."""
-        return self._end
-
-    @property
     def complete(self) -> bool:
         """Return whether every block of every epoch has been trained."""
         return self._left == 0

@@ -194,9 +194,9 @@ def step_adam(
             row[k] = left * row[k] - step * mean / (np.sqrt(square) * root + small)
 
 
-def warm(dtype: str = "<f4") -> None:
+def warm() -> None:
     """Compile, or load from the cache, the kernels that a server needs, before the first request waits for them."""
-    table, values, rows = np.ones((1, 16), dtype), np.ones((1, 16), dtype), np.zeros(1, np.int64)
+    table, values, rows = np.ones((1, 16), np.float32), np.ones((1, 16), np.float32), np.zeros(1, np.int64)
     for writable, frozen in itertools.product((True, False), repeat=2):  # small frames are read-only, large ones not
         values.setflags(write=writable)
         rows.setflags(write=not frozen)

@@ -121,7 +121,7 @@ def test_a_failed_replacement_keeps_the_old_content(tmp_path: Path) -> None:
         fail_half_way()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-    artifacts.write_bytes_atomically(path, memoryview(b"new"))
+    artifacts.write_text_atomically(path, "new")
     assert path.read_text() == "new"
 
 

@@ -140,7 +140,7 @@ def test_what_waits_of_a_lost_worker_is_dropped_as_other_shards_may_never_have_g
 
 
 def test_the_backup_workers_gradients_come_too_late() -> None:
-    mode = of(Synchronous(backup=1), 3)
+    mode = of(Synchronous(1), 3)
     mode.admit(gradient(), 2)
     mode.admit(gradient(), 0)
     assert carried_out(mode) == [[0, 2]]

@@ -199,7 +199,6 @@ def test_the_order_of_training_is_the_same_for_any_number_of_workers() -> None:
 def test_an_epoch_is_told_by_its_rounds() -> None:
     schedule = Schedule(4, 3, 0)
     assert [schedule.epoch_of(Block(round, 0, 0)) for round in (0, 3, 4, 11)] == [0, 0, 1, 2]
-    assert schedule.rounds == 12
 
 
 def test_a_schedule_may_begin_at_its_end() -> None:
