@@ -1,7 +1,6 @@
-"""`glovewire monitor`: watch a run from anywhere, in as many ways at once as one likes.
+"""`glovewire monitor`: watch a run in the terminal, a browser, files and metrics systems, in any combination.
 
-Options in, a loop around `Watch.step`, an exit status out. It must never disturb a run: it only listens, and
-interrupting it ends nothing but itself.
+Parses options and loops around `Watcher.step`. The monitor only subscribes: interrupting it ends nothing but itself.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ from glovewire.common.cli.command import Command, keys_option, positive
 from glovewire.common.errors import require
 
 if TYPE_CHECKING:
+    from .history.history import RunHistory
     from .sinks.tensorboard import TensorBoard
-    from .watch import Watch
+    from .watch import Watcher
 
 STEP_S = 0.2
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _no_nan(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    """BadParameter for nan, which no wait reaches."""
+    """Raise BadParameter for nan, which no comparison of times would ever reach."""
     if value is not None and math.isnan(value):
         raise click.BadParameter("nan is not a number of seconds")
     return value
@@ -74,11 +74,11 @@ def _no_nan(_: click.Context, __: click.Parameter, value: float | None) -> float
     help="Give up when an address has said nothing for so long after the start, or all for so long later on.",
 )
 def monitor(addresses: tuple[str, ...], replay: tuple[Path, ...], **options: Any) -> dict[str, Any]:
-    """Watch a run: curves, workers, shards and events.
+    """Watch a run: loss curves, workers, shards and events.
 
-    Give the address that a server publishes at (its `ready` line says it), and those of further shards. The monitor
-    may be started before the server. It ends when the run has finished (0) or failed (1), when its servers are gone
-    without a word (1; --web without --linger stays), or with Ctrl-C (0).
+    tcp://HOST:PORT is the publish address of a server, the second one of its `ready` line; give one for each shard.
+    The monitor may be started before the server. It ends when the run has finished (exit status 0) or failed (1), when
+    all servers have been silent for --timeout (1; --web without --linger continues), or with Ctrl-C (0).
     """
     require(_problems(addresses, replay, options))
     if replay:
@@ -94,17 +94,17 @@ def _problems(addresses: tuple[str, ...], replay: tuple[Path, ...], options: dic
             found.append("--tensorboard takes one --replay at a time: give each run a folder of its own")
         return found + (["give either addresses or --replay"] if addresses else [])
     if options["run"] is not None and options["tensorboard"] is None:
-        return ["--run says where the vectors for --tensorboard will be: give both"]
-    return [] if addresses else ["give the address that a server publishes at, such as tcp://127.0.0.1:5556"]
+        return ["--run names the run whose vectors go to --tensorboard: give both"]
+    return [] if addresses else ["give the publish address of a server, such as tcp://127.0.0.1:5556"]
 
 
 def _watch(addresses: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     from .stream.feed import RunFailed
-    from .watch import Watch
+    from .watch import Watcher
 
     with (
-        _stopping() as stopped,
-        Watch(
+        _stop_requests() as stopped,
+        Watcher(
             addresses,
             log=options["log"],
             picture=options["plot"],
@@ -112,66 +112,66 @@ def _watch(addresses: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any
             timeout_s=options["timeout"],
             silence_s=None if options["web"] is not None and options["linger"] is None else options["timeout"],
             keys=options["keys"],
-        ) as watch,
+        ) as watcher,
     ):
-        board = _attach(watch, options)
-        _loop(watch, stopped, options)
-        if board is not None and options["run"] is not None and watch.history.finished:
+        board = _open_sinks(watcher, options)
+        _loop(watcher, stopped, options)
+        if board is not None and options["run"] is not None and watcher.history.finished:
             _project(board, options["run"])
-    if watch.feed.failed is not None:
-        raise RunFailed(f"the run failed: {watch.history.failed}")
-    return _summary(watch)
+    if watcher.feed.failed is not None:
+        raise RunFailed(f"the run failed: {watcher.history.failed}")
+    return _summary(watcher)
 
 
-def _attach(watch: Watch, options: dict[str, Any]) -> TensorBoard | None:
-    """Open the sinks that were asked for; the one for TensorBoard, if any."""
+def _open_sinks(watcher: Watcher, options: dict[str, Any]) -> TensorBoard | None:
+    """Open the sinks of `options`; return the one for TensorBoard, if any."""
     board = None
     if options["tensorboard"] is not None:
         from .sinks.tensorboard import TensorBoard
 
         board = TensorBoard(options["tensorboard"])
-        watch.sinks.append(board)
+        watcher.sinks.append(board)
     if options["prometheus"] is not None:
         from .sinks.prometheus import Prometheus
 
-        metrics = Prometheus(watch.history, options["host"], options["prometheus"])
-        watch.sinks.append(metrics)
+        metrics = Prometheus(watcher.history, options["host"], options["prometheus"])
+        watcher.sinks.append(metrics)
         click.echo(f"metrics {metrics.url}", err=True)
     return board
 
 
 def _project(board: TensorBoard, run: Path) -> None:
-    """Hand the vectors of a finished run to the projector."""
+    """Write the vectors of a finished run for TensorBoard's projector."""
     from glovewire.common.storage.run_folder import load_vectors
 
     found = load_vectors(run)
     board.project(found.words, found.vectors)
 
 
-def _loop(watch: Watch, stopped: Callable[[], bool], options: dict[str, Any]) -> None:
-    if options["web"] is not None:
-        from .web.neighbours import ServerLookup
-        from .web.server import serve
-
-        with closing(ServerLookup(lambda: watch.feed.requests, watch.feed.keys)) as lookup:
-            serve(
-                [watch.history],
-                options["host"],
-                options["web"],
-                lookups=[lookup],
-                step=watch.step,
-                silent=lambda: watch.feed.silent,
-                stopped=_stopped_or_over(lambda: watch.over, stopped, options["linger"]),
-            )
+def _loop(watcher: Watcher, stopped: Callable[[], bool], options: dict[str, Any]) -> None:
+    if options["web"] is None:
+        while not (watcher.over or stopped()):
+            watcher.step(STEP_S)
         return
-    while not (watch.over or stopped()):
-        watch.step(STEP_S)
+    from .web.neighbours import ServerLookup
+    from .web.server import serve
+
+    with closing(ServerLookup(lambda: watcher.feed.requests, watcher.feed.keys)) as lookup:
+        serve(
+            [watcher.history],
+            options["host"],
+            options["web"],
+            lookups=[lookup],
+            step=watcher.step,
+            silent=lambda: watcher.feed.silent,
+            stopped=_stopped_or_lingered(stopped, options["linger"], lambda: watcher.over),
+        )
 
 
-def _stopped_or_over(
-    over: Callable[[], bool], stopped: Callable[[], bool], linger_s: float | None
+def _stopped_or_lingered(
+    stopped: Callable[[], bool], linger_s: float | None, over: Callable[[], bool] = lambda: True
 ) -> Callable[[], bool]:
-    """Whether to end the dashboard: when told to, or `linger_s` seconds after the run is over."""
+    """Return a function that says whether to end the dashboard: when `stopped`, or `linger_s` after the run is over."""
     over_since: float | None = None
 
     def ended() -> bool:
@@ -203,45 +203,44 @@ def _replay(runs: tuple[Path, ...], options: dict[str, Any]) -> dict[str, Any]:
         from .web.neighbours import RunLookup
         from .web.server import serve
 
-        with _stopping() as stopped:
-            lookups = [RunLookup(run) for run in runs]
-            ended = _stopped_or_over(lambda: True, stopped, options["linger"])
-            serve(histories, options["host"], options["web"], lookups=lookups, stopped=ended)
+        with _stop_requests() as stopped:
+            ended = _stopped_or_lingered(stopped, options["linger"])
+            serve(histories, options["host"], options["web"], lookups=[RunLookup(run) for run in runs], stopped=ended)
     else:
         _print(histories)
     return {"runs": [history.name for history in histories]}
 
 
-def _print(histories: list[Any]) -> None:
+def _print(histories: list[RunHistory]) -> None:
     from rich.console import Console
 
-    from .terminal.screen import screen
+    from .terminal.screen import render_screen
 
     console = Console(highlight=False)
     for history in histories:
-        console.print(screen(history, history.t, console.width, 16))
+        console.print(render_screen(history, history.t, console.width, 16))
 
 
-def _summary(watch: Watch) -> dict[str, Any]:
-    history, last = watch.history, watch.history.overall.last
-    told: dict[str, Any] = {"run": history.run, "finished": history.finished, "lost_samples": watch.feed.lost}
+def _summary(watcher: Watcher) -> dict[str, Any]:
+    history, last = watcher.history, watcher.history.overall.last
+    summary: dict[str, Any] = {"run": history.run, "finished": history.finished, "lost_samples": watcher.feed.lost}
     if last is not None:
-        mean = {"loss": history.mean.loss, "bias_only_loss": history.mean.bias_only_loss}
-        told |= {"t": last.t, "entries": last.position, **mean}
-    return told
+        summary |= {"t": last.t, "entries": last.position}
+        summary |= {"loss": last.mean_loss, "bias_only_loss": last.mean_bias_only_loss}
+    return summary
 
 
 @contextmanager
-def _stopping() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or a polite kill has asked for an end; the handlers of before come back afterwards."""
-    asked: list[int] = []
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether SIGINT or SIGTERM has arrived; restore the former handlers afterwards."""
+    received: list[int] = []
 
-    def ask(number: int, _: FrameType | None) -> None:
-        asked.append(number)
+    def handle(number: int, _: FrameType | None) -> None:
+        received.append(number)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -64,9 +64,9 @@ def build(config: ServerConfig, dataset: Dataset | None, generation: Generation,
     sharding = Sharding(layout.rows, config.shards)
     first, last = sharding.bound(config.shard), sharding.bound(config.shard + 1)
     if generation.label:
-        begin = start.restore(config.out, generation.label, generation.parts, options, dataset, first, last)
+        begin = start.restore_state(config.out, generation.label, generation.parts, options, dataset, first, last)
     else:
-        begin = start.draw(options, dataset, first, last, config.init)
+        begin = start.draw_state(options, dataset, first, last, config.init)
     versions = begin.versions
     if versions is None and options.schedule == "minibatch":
         versions = np.zeros(last - first, np.int64)

@@ -26,10 +26,10 @@ from glovewire.common.protocol.messages import Report
 from glovewire.common.protocol.samples import as_line
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
-from glovewire.monitor.history.history import History
+from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.sinks.plot import plot
-from glovewire.monitor.terminal.view import view
-from glovewire.server.checkpoints.initial_state import draw
+from glovewire.monitor.terminal.view import open_view
+from glovewire.server.checkpoints.initial_state import draw_state
 from glovewire.server.leases.losses import Losses
 
 from .processes import PARENT_VARIABLE, die_with_parent, parent
@@ -48,7 +48,7 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
     memory = SharedMemory(create=True, size=dataset.layout.rows * layout.width * 4)
     try:
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=memory.buf)
-        rows[:] = draw(options, dataset, 0, len(rows), config.init).rows
+        rows[:] = draw_state(options, dataset, 0, len(rows), config.init).rows
         facts = _run(config, dataset, memory.name)
         vectors = np.empty((len(rows), options.dim), np.float32)
         vectors[dataset.permutation] = layout.vectors(rows)
@@ -95,8 +95,8 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
 
 def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> None:
     """Count reports, show progress and write metrics until every process has closed its pipe."""
-    history, open_pipes = History(config.out.name), dict(zip(pipes, processes, strict=True))
-    shown = view(sys.stderr) if config.progress else None
+    history, open_pipes = RunHistory(config.out.name), dict(zip(pipes, processes, strict=True))
+    shown = open_view(sys.stderr) if config.progress else None
     with (config.out / runs.METRICS).open("a", encoding="utf-8", buffering=1) as metrics:
         while open_pipes:
             ready: list[Any] = wait(list(open_pipes), POLL_S)

@@ -22,7 +22,7 @@ from glovewire.common.runtime.signals import Signalled
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
-from glovewire.monitor.watch import Watch
+from glovewire.monitor.watch import Watcher
 from glovewire.worker.simulated_latency import Latency
 
 from ..exits import signals_end_all
@@ -124,7 +124,7 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
     with _children(config.out / "logs") as children:
         servers, addresses, streams = _start_servers(config, children, again=again)
         try:
-            with Watch(
+            with Watcher(
                 streams,
                 name=config.out.name,
                 picture=config.out / runs.PLOT,

@@ -1,6 +1,6 @@
-"""`glovewire plan`: what a training would take on machines that are not there yet. Trains nothing.
+"""`glovewire plan`: predict epoch time, bottleneck and number of servers for a cluster. Trains nothing.
 
-The model is in `plan`; here are its constants: what the user says, and what a short measurement on this machine tells.
+The simulation is in `model`; this module supplies its parameters, from options and a short measurement.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from .model import Cluster, Forecast
 
 SERVED_PER_S = 1.5e9
-"""Bytes a second that a shard takes in or gives out on one core: `glovewire bench wire`, 1,024 rows a message."""
+"""Bytes per second that a shard serves on one core, as measured by `glovewire bench wire` with 1,024 rows a message."""
 BUFFER_BYTES = 4 << 20
-"""What Linux lets a sender keep without an answer unless it is told otherwise (net.ipv4.tcp_wmem)."""
+"""Unacknowledged bytes that Linux allows a TCP sender by default (net.ipv4.tcp_wmem)."""
 WORDS = 32_000
 MOST_WORDS = 4_000_000
-"""As `glovewire preprocess` has it."""
+"""The limit of `glovewire preprocess`."""
 MOST_PARTITIONS = 256
-"""Pairs of these are minutes of computing; of more it would be hours."""
+"""The simulation visits every pair of partitions; more would take hours."""
 SLOWEST_BIT_S, FASTEST_BIT_S = 1e3, 1e15
 MEASURE_S = 0.5
 SAMPLE_ROWS = 4096
 SAMPLE_DENSITY = 0.055
-HELD_UP = {
-    "worker": "computing: more workers help",
-    "worker link, in": "the workers' links, inwards: more workers, or faster links",
-    "worker link, out": "the workers' links, outwards: more workers, or faster links",
-    "server": "copying in the shards: more servers help",
-    "server link, in": "the shards' links, inwards: more servers, or faster links",
-    "server link, out": "the shards' links, outwards: more servers, or faster links",
-    "rounds": "waiting for rows that others train: fewer workers do as well, or a shorter round trip",
+LIMITS = {
+    "worker": "computation: add workers",
+    "worker link, in": "the workers' inbound links: add workers or use faster links",
+    "worker link, out": "the workers' outbound links: add workers or use faster links",
+    "server": "copying in the shards: add servers",
+    "server link, in": "the shards' inbound links: add servers or use faster links",
+    "server link, out": "the shards' outbound links: add servers or use faster links",
+    "rounds": "waiting for rows that other workers train: use fewer workers, or a network with a shorter round trip",
 }
 WITH_ENOUGH_SERVERS = {
-    "server": "copying in the shards, of which more would take little off",
-    "server link, in": "the shards' links, inwards: faster links",
-    "server link, out": "the shards' links, outwards: faster links",
+    "server": "copying in the shards, though more shards would gain little",
+    "server link, in": "the shards' inbound links: use faster links",
+    "server link, out": "the shards' outbound links: use faster links",
 }
 
 
@@ -89,9 +89,9 @@ def plan(
     kernel_rate: float | None,
     epochs: int,
 ) -> dict[str, Any]:
-    """Say how long an epoch would take on a cluster, how many servers it needs, and what holds it up.
+    """Predict how long an epoch takes on a cluster, how many servers it needs, and what limits it.
 
-    The schedule of the blocks is played through with a clock; docs/scaling.md tells how, and how near it comes.
+    The block schedule is simulated in virtual time; docs/scaling.md explains how and compares it with measurements.
     """
     from glovewire.common.model.options import TrainingOptions
     from glovewire.common.model.row_layout import RowLayout
@@ -125,11 +125,11 @@ def plan(
     if advised != partitions:
         shorter = forecast(dataclasses.replace(cluster, partitions=advised)).seconds
         click.echo(f"better      preprocess --partitions {advised}: {_figure(shorter)} s an epoch")
-    under_way = link * cluster.round_trip_s
-    if under_way > BUFFER_BYTES:
+    in_flight = link * cluster.round_trip_s
+    if in_flight > BUFFER_BYTES:
         click.echo(
-            f"buffers     such a link has {under_way / 1e6:.0f} MB under way: raise net.ipv4.tcp_wmem and tcp_rmem, "
-            f"since {BUFFER_BYTES >> 20} MiB carry {BUFFER_BYTES / cluster.round_trip_s / 1e6:.0f} MB/s at most"
+            f"buffers     such a link holds {in_flight / 1e6:.0f} MB in flight: raise net.ipv4.tcp_wmem and tcp_rmem, "
+            f"because {BUFFER_BYTES >> 20} MiB limit it to {BUFFER_BYTES / cluster.round_trip_s / 1e6:.0f} MB/s"
         )
     return {
         "epoch_seconds": found.seconds,
@@ -143,12 +143,12 @@ def plan(
         "bytes_pulled": found.bytes_pulled,
         "bytes_pushed": found.bytes_pushed,
         "kernel_rate": cluster.entries_per_second,
-        "bytes_under_way": under_way,
+        "bytes_in_flight": in_flight,
     }
 
 
 def bytes_per_second(bandwidth: str) -> float:
-    """`100Mbit` as bytes a second; UsageError for anything else."""
+    """Return `100Mbit` in bytes per second; UsageError for anything else."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT])bit(?:/s)?", bandwidth, re.IGNORECASE)
     bits = float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[found[2].lower()] if found else 0.0
     if not SLOWEST_BIT_S <= bits <= FASTEST_BIT_S:
@@ -157,7 +157,7 @@ def bytes_per_second(bandwidth: str) -> float:
 
 
 def measured_rate(options: TrainingOptions) -> float:
-    """Entries a second that this machine's kernel trains on a block of made-up entries, on one core."""
+    """Measure how many synthetic entries per second this machine's kernel trains on one core."""
     import numpy as np
 
     from glovewire.common.model.row_layout import RowLayout
@@ -179,7 +179,7 @@ def measured_rate(options: TrainingOptions) -> float:
     train = OBJECTIVES[options.objective].train
     rates: list[float] = []
     until = time.perf_counter() + MEASURE_S
-    while len(rates) < 3 or time.perf_counter() < until:  # the first one compiles, or reads what is compiled
+    while len(rates) < 3 or time.perf_counter() < until:  # the first pass compiles or loads compiled code
         began = time.perf_counter()
         covered = train(rows[0], rows[1], tiles, layout, options, options.learning_rate)[2]
         rates.append(covered / (time.perf_counter() - began))
@@ -196,7 +196,7 @@ def _problems(
     kernel_rate: float | None,
     epochs: int,
 ) -> list[str]:
-    """What no cluster has, or what the model would play through for hours; nan is in no range."""
+    """List values that no cluster has or that would take hours to simulate; NaN is in no range."""
     checks = {
         "give a DATASET, or --entries": entries is not None,
         f"entries must be between 1 and 1e15, not {entries}": entries is None or 1 <= entries <= 1e15,
@@ -211,26 +211,26 @@ def _problems(
         fewest, most = -(-words // MAX_PARTITION_ROWS), min(words, MOST_PARTITIONS)
         checks |= {
             f"partitions must be between {fewest} and {most} for {words:,} words, not {partitions}: "
-            "the model plays every pair of them through": fewest <= partitions <= most,
+            "the simulation visits every pair of them": fewest <= partitions <= most,
             f"servers must be between 1 and {most}, not {servers}": servers is None or 1 <= servers <= most,
         }
     return [problem for problem, fine in checks.items() if not fine]
 
 
 def _figure(value: float) -> str:
-    """Three digits, and all those before the point."""
+    """Format with three significant digits, or all digits before the point."""
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _told(cluster: Cluster, found: Forecast, needed: int, epochs: int) -> list[str]:
     busy = ", ".join(f"{kind} {share:.0%}" for kind, share in sorted(found.busy.items(), key=lambda kv: -kv[1]))
     an_entry = found.bytes_pushed / cluster.entries
-    held_up = HELD_UP | (WITH_ENOUGH_SERVERS if cluster.servers >= needed else {})
+    limits = LIMITS | (WITH_ENOUGH_SERVERS if cluster.servers >= needed else {})
     return [
         f"an epoch    {_figure(found.seconds)} s: {_figure(cluster.entries / found.seconds / 1e6)} M entries/s; "
         f"{epochs} epochs {_figure(found.seconds * epochs)} s",
         f"servers     {cluster.servers}; more than {needed} would not help",
-        f"held up by  {held_up[found.bottleneck]}",
+        f"limited by  {limits[found.bottleneck]}",
         f"busy        {busy}",
         f"an epoch    pulls {found.bytes_pulled / 1e6:,.0f} MB and pushes {found.bytes_pushed / 1e6:,.0f} MB "
         f"({an_entry:.1f} bytes an entry)",

@@ -1,4 +1,4 @@
-"""`glovewire study`: experiments that compare ways to train, each from one command to a table and a picture."""
+"""`glovewire study`: experiments that compare ways to train, each one command that leaves a table and plots."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ STALENESS: dict[str, dict[str, Any]] = {
     },
     "tensors": {"consistency": "async", "optimizer": "sgd", "learning_rate": 1.0, "epochs": 60, "batch_size": 32},
 }
-"""What `study staleness` trains with where nothing else is said."""
+"""Defaults of `study staleness`."""
 COMPARED = ("batch_size", "consistency", "staleness")
-"""Options of a training that `study staleness` sets itself, from --batch, --mode and --policy."""
+"""Training options that `study staleness` sets itself, from --batch, --mode and --policy."""
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def study() -> None:
-    """Compare ways to train: full trainings, one table, one picture."""
+    """Compare ways to train: full trainings, one table, plots."""
 
 
 @click.command("study-speedup", cls=Command)
@@ -55,7 +55,7 @@ def study() -> None:
 def speedup(
     dataset: Path, out: Path, workers: int, servers: int, seconds_limit: float, **training: Any
 ) -> dict[str, Any]:
-    """Loss against time and against entries: the seeds' baseline, shared memory, and the server with 1 to N workers.
+    """Plot loss against time and entries: the seeds' baseline, shared memory, the server with 1 to N workers.
 
     Leaves REPORT.md, report.json, speedup.png, speedup.svg and each variant's run folder in OUT.
     """
@@ -136,46 +136,45 @@ def staleness(
     virtual: bool,
     **training: Any,
 ) -> dict[str, Any]:
-    """Synchronous, asynchronous and staleness-aware training by minibatches, under simulated latency.
+    """Compare synchronous, asynchronous and staleness-aware minibatch training under simulated latency.
 
-    DATASET is a folder of `preprocess`; or `digits` (the images that scikit-learn carries) or a folder with MNIST's
-    files, for a small dense network instead of word vectors.
+    DATASET is a folder made by `preprocess`, or `digits` (images that scikit-learn carries) or a folder with MNIST's
+    files, which train a small dense network instead of word vectors.
 
-    Every method trains at each of a few rates, then with more seeds at its best one. What is to be done, and about
-    how long it takes, is said first; stopped and started again, it goes on where it was. Leaves REPORT.md, report.json,
-    pictures and each run in OUT.
+    Every method trains at each of a few rates, then with more seeds at its best rate. The plan and its estimated
+    duration are printed first; an interrupted study continues where it stopped. Leaves REPORT.md, report.json, plots
+    and each run in OUT.
 
-    Unless told otherwise: plain descent on mean gradients at a constant rate. Word vectors: 32 tied dimensions,
-    3 epochs, a rate of 200. Images: 64 hidden units, 60 epochs, a rate of 1.
+    Defaults: plain SGD on mean gradients at a constant rate. Word vectors: 32 tied dimensions, 3 epochs, rate 200.
+    Images: 64 hidden units, 60 epochs, rate 1.
     """
     from glovewire.common.errors import UsageError
     from glovewire.common.model.options import TrainingOptions
 
-    from . import emulation as crowd
-    from . import simulation as without_clock
+    from . import emulation, simulation
     from .staleness import REPORT, Subject, run
     from .trainings import StalenessConfig
     from .workloads import GloveProblem, problem
 
     trained = problem(dataset)
     objective = "glove" if isinstance(trained, GloveProblem) else "tensors"
-    given = {key: value for key, value in training.items() if _told(ctx, key)}
+    given = {key: value for key, value in training.items() if _is_given(ctx, key)}
     preset = {name: value for name, value in (ctx.default_map or {}).items() if name in COMPARED}
     usual = {**STALENESS[objective], **preset}
     options = TrainingOptions.from_flags(**{**training, "objective": objective, **usual, **given})
     if options.objective != objective:
-        raise UsageError(f"{trained.name}: this is not for the objective {options.objective}")
+        raise UsageError(f"{trained.name}: it cannot be trained with --objective {options.objective}")
     batches = batches or (options.batch_size,)
     config = StalenessConfig(out, options, workers, batches, latency, policy, mode, share, seeds, seconds, goal)
-    real = partial(crowd.watch, crowd.workload(trained))
-    way = (lambda options, scene, _: without_clock.watch(trained, options, scene)) if virtual else real
+    real = partial(emulation.emulate, emulation.workload(trained))
+    way = (lambda options, conditions, _: simulation.simulate(trained, options, conditions)) if virtual else real
     result = run(config, way, Subject(trained.name, trained.unit, virtual), lambda line: click.echo(line, err=True))
     click.echo((out / REPORT).read_text(encoding="utf-8"))
     return result
 
 
-def _told(ctx: click.Context, name: str) -> bool:
-    """Whether somebody gave this option, by flag, environment or file."""
+def _is_given(ctx: click.Context, name: str) -> bool:
+    """Return whether an option was given by flag, environment or file."""
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 

@@ -1,7 +1,7 @@
-"""A training with many workers on one machine, each a forked process, watched from outside while it goes on.
+"""Run a training with many worker processes on one machine, and sample its loss from outside.
 
-A real server, real workers over TCP, simulated latency: workers mostly sleep, and forking spares each its start. No
-socket of this process may be open when it forks. Knows nothing of what is compared.
+Server and workers are real and talk over TCP; only the latency is simulated, so workers mostly sleep. They are forked
+to save their start-up time, so no socket of this process may be open at that moment.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LOOK_EVERY_S = 0.1
 LEAVE_S = 10.0
 DESERTED = "deserted"
 DIVERGED = 4.0
-"""So many times the first loss, and it will not come back."""
+"""A loss this many times the first one counts as diverged."""
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What a training takes place in: how many workers, how long their pushes take, for how long at most."""
+class Conditions:
+    """Number of workers, latency of their pushes, and the time limit of a training."""
 
     workers: int
     latency: tuple[str, ...]
@@ -54,8 +54,8 @@ class Scene:
 
 
 @dataclass
-class Seen:
-    """What was seen: seconds, gradients in the table and loss, moment by moment; how it ended; how stale it was."""
+class Trace:
+    """Samples of a training (seconds, applied gradients, loss), how it ended, and histograms of staleness."""
 
     t: list[float] = field(default_factory=list)
     gradients: list[int] = field(default_factory=list)
@@ -65,42 +65,42 @@ class Seen:
     row_ages: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
 Ask = Callable[[m.Message], m.Message]
-"""The server's answer to a request; Finishing when it has ended."""
+"""Return the server's reply to a request; raises RunOver when it has ended."""
 
 
 class Workload(Protocol):
-    """A problem that real processes train: its server's arguments, its worker, its loss."""
+    """A problem as real processes train it."""
 
-    def serve(self, options: TrainingOptions, scene: Scene, run: Path) -> list[str]:
-        """Arguments of `glovewire` that start its server, but for addresses and workers."""
+    def serve(self, options: TrainingOptions, conditions: Conditions, run: Path) -> list[str]:
+        """Return the arguments of `glovewire` that start its server, without addresses and workers."""
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """Train as one worker until the run is over."""
 
     def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
-        """Gradients in the table by now, and the loss on entries that are the same every time."""
+        """Return the number of gradients applied so far, and the loss on a fixed sample."""
 
 
 def workload(problem: Problem) -> Workload:
-    """How real processes train a problem."""
+    """Return the workload of a problem."""
     return GloveWorkload(problem) if isinstance(problem, GloveProblem) else ImageWorkload(cast(ImageProblem, problem))
 
 
 class GloveWorkload:
-    """Minibatches of a dataset, by the workers of `glovewire worker`."""
+    """GloVe by minibatches, trained by `glovewire worker`."""
 
     def __init__(self, problem: GloveProblem) -> None:
         self._problem, self._path = problem, problem.dataset.path
         objectives.warm()
 
-    def serve(self, options: TrainingOptions, scene: Scene, run: Path) -> list[str]:
+    def serve(self, options: TrainingOptions, conditions: Conditions, run: Path) -> list[str]:
         """See Workload."""
-        del scene
+        del conditions
         return ["server", str(self._path), "--out", str(run), "--no-verify", *training_arguments(options)]
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
@@ -117,15 +117,15 @@ class GloveWorkload:
 
 
 class ImageWorkload:
-    """A dense network, by workers of `worker.dense.client` as a program of one's own has them."""
+    """A dense network, trained through the dense client, as a user's own program would."""
 
     def __init__(self, problem: ImageProblem) -> None:
         self._problem = problem
 
-    def serve(self, options: TrainingOptions, scene: Scene, run: Path) -> list[str]:
-        """See Workload. The run is over after so many updates that all examples have been seen."""
+    def serve(self, options: TrainingOptions, conditions: Conditions, run: Path) -> list[str]:
+        """See Workload. The number of updates is set so that all examples are seen."""
         gradients = -(-self._problem.examples * options.epochs // options.batch_size)
-        whole = dataclasses.replace(options, steps=-(-gradients // _together(options, scene.workers)))
+        whole = dataclasses.replace(options, steps=-(-gradients // _together(options, conditions.workers)))
         return ["server", "--out", str(run), *training_arguments(whole)]
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
@@ -144,56 +144,55 @@ class ImageWorkload:
         problem = self._problem
         try:
             rows = ask(m.Pull(TABLE, 0, len(problem.rows), m.NO_VERSION, 0))
-        except NotReady:  # the first worker has not brought the network yet
+        except NotReady:  # the first worker has not sent the network yet
             return 0, problem.gradients(problem.sample, problem.initial(options)[0], options)[1]
         assert isinstance(rows, m.Rows)
         return rows.gradients, problem.gradients(problem.sample, rows.values, options)[1]
 
 
 def _together(options: TrainingOptions, workers: int) -> int:
-    """How many gradients make one update."""
+    """Return how many gradients make one update."""
     mode = Mode.parse(options.consistency, BATCH_MODES)
     if mode.kind == "sync":
         return max(workers - options.backup, 1)
     return max(workers // int(mode.number), 1) if mode.kind == "softsync" else 1
 
 
-def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Path) -> Seen:
-    """Train until it is complete, has diverged, or `scene.seconds` have passed; leaves the run in `folder`.
+def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions, folder: Path) -> Trace:
+    """Train until the run is complete, has diverged or has used up its time; leaves the run in `folder`.
 
-    Raises ProcessDied when the server ended in any other way, or no worker is left that might begin: what was seen
-    until then is no training.
+    Raises ProcessDied when the server ended in any other way, or every worker ended before its first gradient.
     """
     children = Children(folder / "logs")
-    crowd: list[multiprocessing.process.BaseProcess] = []
+    workers: list[multiprocessing.process.BaseProcess] = []
     fork = multiprocessing.get_context("fork")
-    go = fork.Semaphore(0)  # not an Event, which a signal between two of its steps leaves broken
+    go = fork.Semaphore(0)  # not an Event, which a badly timed signal can leave broken
     try:
         free = "tcp://127.0.0.1:0"
-        where = ["--bind", free, "--publish", free, "--workers", str(scene.workers), "--log-level", "warning"]
-        server = children.start("server", [*workload.serve(options, scene, folder / "run"), *where])
+        where = ["--bind", free, "--publish", free, "--workers", str(conditions.workers), "--log-level", "warning"]
+        server = children.start("server", [*workload.serve(options, conditions, folder / "run"), *where])
         address = server.ready_line(time.monotonic() + READY_S).split()[1]
-        for number in range(scene.workers):
-            latency = scene.latency[min(number, len(scene.latency) - 1)]
+        for number in range(conditions.workers):
+            latency = conditions.latency[min(number, len(conditions.latency) - 1)]
             log = folder / "logs" / f"worker-{number}.log"
             what = (workload, options, address, number, latency, log, go)
             begun = fork.Process(target=_one, args=what, daemon=True)
             begun.start()
-            crowd.append(begun)
+            workers.append(begun)
         with Conversation([address], "watcher") as client:
-            seen = _look(workload, client, partial(_ask, client, server), options, scene, go, crowd)
-        if seen.ended == DESERTED:
+            trace = _observe(workload, client, partial(_ask, client, server), options, conditions, go, workers)
+        if trace.ended == DESERTED:
             raise ProcessDied(f"every worker ended before its first gradient: see {folder / 'logs'}")
-        if seen.ended == "complete" and server.failed:
+        if trace.ended == "complete" and server.failed:
             raise server.died()
-        return seen
+        return trace
     except Signalled:
-        for worker in crowd:
+        for worker in workers:
             worker.kill()
         raise
     finally:
-        _begin(crowd, go)
-        for worker in crowd:
+        _begin(workers, go)
+        for worker in workers:
             worker.join(LEAVE_S)
             if worker.is_alive():
                 worker.kill()
@@ -202,26 +201,26 @@ def watch(workload: Workload, options: TrainingOptions, scene: Scene, folder: Pa
         children.end()
 
 
-def _begin(crowd: Sequence[multiprocessing.process.BaseProcess], go: Semaphore) -> None:
-    """Let every worker begin, whether it waits already or not."""
-    for _ in crowd:
+def _begin(workers: Sequence[multiprocessing.process.BaseProcess], go: Semaphore) -> None:
+    """Release every worker, whether it is waiting yet or not."""
+    for _ in workers:
         go.release()
 
 
 def _one(
     workload: Workload, options: TrainingOptions, address: str, number: int, latency: str, log: Path, go: Semaphore
 ) -> None:
-    """A worker in a process of its own, which begins when it is told to."""
+    """Run one worker in this process once it is released."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(out, stream)
     go.acquire()
-    with contextlib.suppress(GlovewireError):  # who diverged has told the server
+    with contextlib.suppress(GlovewireError):  # a diverged worker has told the server
         workload.work(options, address, number, latency)
 
 
 def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
-    """See Ask. A server that has ended says nothing, and its silence would be noticed after half a minute."""
+    """See Ask. Notices at once when the server has ended, instead of waiting for the client's deadline."""
     answer: list[m.Message] = []
     client.send(0, request, answer.append)
     while not answer:
@@ -232,66 +231,66 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
     return raised(answer[0])
 
 
-def _look(
+def _observe(
     workload: Workload,
     client: Conversation,
     ask: Ask,
     options: TrainingOptions,
-    scene: Scene,
+    conditions: Conditions,
     go: Semaphore,
-    crowd: Sequence[multiprocessing.process.BaseProcess],
-) -> Seen:
-    """Let it begin, and sample the loss until the end; time 0 is the last moment without a gradient."""
-    seen = Seen()
+    workers: Sequence[multiprocessing.process.BaseProcess],
+) -> Trace:
+    """Release the workers and sample the loss until the end; time 0 is the last sample without a gradient."""
+    trace = Trace()
     client.connect(role="observer")
     began, begun = time.monotonic(), False
     try:
         while True:
-            anybody = any(worker.is_alive() for worker in crowd)
+            alive = any(worker.is_alive() for worker in workers)
             gradients, loss = workload.loss(ask, options)
             now = time.monotonic()
             if not gradients:
-                began, seen.t, seen.gradients, seen.loss = now, [], [], []
-            seen.t.append(now - began)
-            seen.gradients.append(gradients)
-            seen.loss.append(loss)
+                began, trace.t, trace.gradients, trace.loss = now, [], [], []
+            trace.t.append(now - began)
+            trace.gradients.append(gradients)
+            trace.loss.append(loss)
             if not begun:
                 begun = True
-                _begin(crowd, go)
-            _count(ask, seen)
-            if not math.isfinite(loss) or loss > DIVERGED * seen.loss[0]:
-                seen.ended = "diverged"
-            elif now - began > scene.seconds:
-                seen.ended = "out of time"
-            elif not (gradients or anybody):
-                seen.ended = DESERTED
-            if seen.ended != "complete":
+                _begin(workers, go)
+            _count(ask, trace)
+            if not math.isfinite(loss) or loss > DIVERGED * trace.loss[0]:
+                trace.ended = "diverged"
+            elif now - began > conditions.seconds:
+                trace.ended = "out of time"
+            elif not (gradients or alive):
+                trace.ended = DESERTED
+            if trace.ended != "complete":
                 ask(m.Finish("asked"))
-                return seen
+                return trace
             client.poll(int(LOOK_EVERY_S * 1e3))
             time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
     except GlovewireError as error:
         told = isinstance(error, RunOver) and error.reason.startswith("failed")
-        if told or (seen.loss and not seen.loss[-1] <= DIVERGED * seen.loss[0]):
-            seen.ended = "diverged"
-        return seen
+        if told or (trace.loss and not trace.loss[-1] <= DIVERGED * trace.loss[0]):
+            trace.ended = "diverged"
+        return trace
 
 
-def _count(ask: Ask, seen: Seen) -> None:
+def _count(ask: Ask, trace: Trace) -> None:
     reply = ask(m.GetStatus())
     assert isinstance(reply, m.Status)
     facts = json.loads(bytes(reply.body))
-    seen.staleness, seen.row_ages = facts["staleness"], facts["row_ages"]
+    trace.staleness, trace.row_ages = facts["staleness"], facts["row_ages"]
 
 
-def check(scene: Scene) -> list[str]:
-    """What cannot be meant in a scene, in words."""
+def problems_of(conditions: Conditions) -> list[str]:
+    """Return the problems of some conditions, as text."""
     problems = []
-    if not 1 <= scene.workers <= 256:
-        problems.append(f"workers must be between 1 and 256, not {scene.workers}")
-    if not (math.isfinite(scene.seconds) and scene.seconds > 0):
-        problems.append(f"seconds must be a positive number, not {scene.seconds}")
-    for text in scene.latency:
+    if not 1 <= conditions.workers <= 256:
+        problems.append(f"workers must be between 1 and 256, not {conditions.workers}")
+    if not (math.isfinite(conditions.seconds) and conditions.seconds > 0):
+        problems.append(f"seconds must be a positive number, not {conditions.seconds}")
+    for text in conditions.latency:
         try:
             Latency.parse(text)
         except GlovewireError as error:

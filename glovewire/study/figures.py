@@ -1,4 +1,4 @@
-"""How the pictures of studies look: one slide each, title and what was measured above, legend below, nothing around."""
+"""Style the plots of studies: a slide with title and caption above, legend below."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 LEFT = 0.012
 
 
-def slide(title: str, told: str) -> Figure:
-    """An empty one; `told` says in one or two lines what was measured and how."""
+def slide(title: str, caption: str) -> Figure:
+    """Return an empty slide; `caption` says in one or two lines what was measured."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13.33, 6.2), facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12, wspace=0.04)
     FigureCanvasAgg(figure)
-    below = "\n" * (1 + told.count("\n"))
+    below = "\n" * (1 + caption.count("\n"))
     figure.suptitle(title + below, x=LEFT, ha="left", fontsize=18, fontweight="bold", color=INK)
     figure.text(
-        LEFT + 0.001, 0.925, told, ha="left", va="top", fontsize=11, color=FAINT, linespacing=1.5, parse_math=False
+        LEFT + 0.001, 0.925, caption, ha="left", va="top", fontsize=11, color=FAINT, linespacing=1.5, parse_math=False
     )  # fmt: skip
     return figure
 
 
 def dress(axes: Axes, label: str) -> None:
-    """Grid, no frame, and what the horizontal axis shows."""
+    """Add the grid, remove the frame, and label the horizontal axis."""
     axes.set_xlabel(label, color=INK, fontsize=11)
     style(axes, 10)
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 4, size: int = 11) -> None:
-    """The lines of one panel, named below all of them."""
+    """Put the legend of one panel below all of them."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=size, labelcolor=INK
@@ -46,6 +46,6 @@ def legend(figure: Figure, axes: Axes, columns: int = 4, size: int = 11) -> None
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture to `path` (.png or .svg), whole or not at all."""
+    """Write the figure to `path` (.png or .svg) atomically."""
     with atomic_stream(path) as stream:
         figure.savefig(stream, format=FORMATS[path.suffix], dpi=120)

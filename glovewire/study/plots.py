@@ -1,4 +1,4 @@
-"""The pictures of `glovewire study staleness`: learning curves with bands over seeds, and how stale gradients were."""
+"""Draw the plots of `glovewire study staleness`: learning curves with bands over seeds, and staleness histograms."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ KNOWN = {"one worker": "#8c959f", "sync": "#2a9d8f", "async": "#d1495b", "gap": 
 OTHERS = ("#9b5de5", "#5fa8d3", "#6a994e", "#b08968", "#c77dff")
 POINTS = 200
 CONTRAST = 20.0
-"""From so many times the goal on the loss has an axis by powers of ten."""
-LOSS = "loss, on the same examples for all"
+"""From this multiple of the goal on, the loss axis is logarithmic."""
+LOSS = "loss on the fixed sample"
 
 
 def three(
-    methods: Sequence[dict[str, Any]], goal: float, reached: Sequence[float | None], told: str, path: Path
+    methods: Sequence[dict[str, Any]], goal: float, reached: Sequence[float | None], caption: str, path: Path
 ) -> None:
-    """A few methods by the clock in one large panel, and when the median of each had the goal, if it had."""
-    figure = slide("Loss by the clock, each method at its best rate", told)
+    """Plot a few methods against time in one large panel, and mark when the median of each reached the goal."""
+    figure = slide("Loss against time, each method at its best rate", caption)
     axes = figure.subplots()
     _panel(axes, methods, goal, lambda run: run["t"], "seconds of training")
     for number, (method, seconds) in enumerate(zip(methods, reached, strict=True)):
@@ -44,9 +44,9 @@ def three(
     save(figure, path)
 
 
-def curves(setting: dict[str, Any], told: str, unit: str, path: Path) -> None:
-    """Loss against seconds and against examples: the median over seeds, a band from least to most."""
-    figure = slide("Every method at its best rate, by the clock and by the work done", told)
+def curves(setting: dict[str, Any], caption: str, unit: str, path: Path) -> None:
+    """Plot loss against seconds and against examples: median over seeds, with a band from minimum to maximum."""
+    figure = slide("Every method at its best rate, against time and against examples", caption)
     by_time, by_entries = figure.subplots(1, 2, sharey=True)
     methods, goal = setting["methods"], setting["goal"]
     _panel(by_time, methods, goal, lambda run: run["t"], "seconds of training")
@@ -59,9 +59,9 @@ def curves(setting: dict[str, Any], told: str, unit: str, path: Path) -> None:
     save(figure, path)
 
 
-def ages(setting: dict[str, Any], told: str, path: Path) -> None:
-    """How many changes gradients knew nothing of: all changes of the shard, and those of their rows; mode by mode."""
-    figure = slide("How old gradients were when they were carried out", told)
+def ages(setting: dict[str, Any], caption: str, path: Path) -> None:
+    """Plot histograms of staleness per mode: changes of the table, and of the row, since the pull."""
+    figure = slide("Staleness of gradients when they were applied", caption)
     panels = figure.subplots(1, 2, sharey=True)
     by_mode: dict[str, list[dict[str, Any]]] = {}
     for method in setting["methods"]:
@@ -78,7 +78,7 @@ def ages(setting: dict[str, Any], told: str, path: Path) -> None:
             axes.bar(places, 100 * counts / max(counts.sum(), 1), width, color=_colour(number, mode), label=name)
         axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
         dress(axes, label)
-    panels[0].set_ylabel("percent of gradients, of rows in gradients", color=INK, fontsize=11)
+    panels[0].set_ylabel("percent of gradients, and of rows in gradients", color=INK, fontsize=11)
     legend(figure, panels[0])
     save(figure, path)
 
@@ -117,7 +117,7 @@ def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: An
 
 
 def _together(places: Sequence[Sequence[float]], losses: Sequence[Sequence[float]]) -> tuple[Any, Any]:
-    """Every run's loss at the same places, up to where the shortest ends."""
+    """Interpolate every run's loss on one grid that ends with the shortest run."""
     grid = np.linspace(0, min(each[-1] for each in places), POINTS)
     return grid, np.array([np.interp(grid, at, loss) for at, loss in zip(places, losses, strict=True)])
 

@@ -1,4 +1,4 @@
-"""The report of `glovewire study staleness`: one table a setting, what it says in a sentence, and its pictures."""
+"""Write the report of `glovewire study staleness`: for each setting a verdict, a table and plots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THREE, CURVES, AGES = "three", "curves", "staleness"
 
 
 def time_to(run: dict[str, Any], goal: float) -> tuple[float, int] | None:
-    """Seconds and gradients when a run first had the loss `goal`, between its samples; None if it never had."""
+    """Return seconds and gradients until a run first reached the loss `goal`, interpolated; None if it never did."""
     before: tuple[float, int, float] | None = None
     for t, done, loss in zip(run["t"], run["gradients"], run["loss"], strict=True):
         if loss <= goal:
@@ -26,24 +26,24 @@ def time_to(run: dict[str, Any], goal: float) -> tuple[float, int] | None:
 
 
 def report(result: dict[str, Any], out: Path) -> str:
-    """The report as Markdown; its pictures are drawn into `out`."""
+    """Return the report as Markdown and draw its plots into `out`."""
     where, options = result["surroundings"], result["options"]
     dimensions = f"{options['dim']} dimensions, " if options["objective"] == "glove" else ""
     lines = [
-        "# Staleness: modes and policies by the clock",
+        "# Staleness: modes and policies compared by time",
         "",
         f"{result['workload']}; {result['clock']}; "
         f"{options['optimizer']}, {dimensions}{options['epochs']} epochs or {result['seconds']:g} s; "
         f"{where['cores']} cores ({where['processor']}).",
         "",
-        "Every method was tried at the same few learning rates with the first seed; the best of them at which no seed "
-        f"diverges is repeated with {result['seeds']} in all; those runs are shown. The control is plain asynchronous "
-        "training at the largest rate divided by the workers. The loss is that of the same "
-        f"{result['unit']} for all. The goal, unless it was given, is what plain asynchronous training has after two "
+        "Every method was tried at the same learning rates with the first seed; the best rate at which no seed "
+        f"diverges was repeated with {result['seeds']} seeds in all, and those runs are shown. The control is plain "
+        "asynchronous training at the largest rate divided by the number of workers. The loss is that of the same "
+        f"{result['unit']} for all. The goal, unless given, is the loss of plain asynchronous training after two "
         "thirds of its run.",
         "",
-        "Policies are what `--staleness` of `glovewire train` takes: they say what a gradient counts whose rows have "
-        "changed since they were pulled. Modes are what `--consistency` takes.",
+        "Policies (`--staleness`) scale a gradient whose rows have changed since they were pulled. Modes are the "
+        "values of `--consistency`.",
     ]
     for setting in result["settings"]:
         lines += ["", *_section(setting, result, out)]
@@ -53,17 +53,17 @@ def report(result: dict[str, Any], out: Path) -> str:
 def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list[str]:
     unit = result["unit"]
     heading = f"{setting['workers']} workers, batches of {setting['batch_size']} {unit}, latency {setting['latency']}"
-    told = f"{result['workload']}   ·   {result['clock']}\n{heading}"
+    caption = f"{result['workload']}   ·   {result['clock']}\n{heading}"
     seeds = "one seed" if result["seeds"] == 1 else f"median and range of {result['seeds']} seeds"
-    of_seeds = f"{told}   ·   {seeds}"
+    of_seeds = f"{caption}   ·   {seeds}"
     best = quickest_policy(setting)
     trio = [_of(setting, title) for title in (_first_mode(setting), "async", best) if title]
-    pictures: dict[str, Callable[[Path], None]] = {
+    plots: dict[str, Callable[[Path], None]] = {
         THREE: lambda path: three(trio, setting["goal"], [_median(_reached(setting, m)) for m in trio], of_seeds, path),
         CURVES: lambda path: curves(setting, of_seeds, unit, path),
-        AGES: lambda path: ages(setting, told, path),
+        AGES: lambda path: ages(setting, caption, path),
     }
-    for name, draw in pictures.items():
+    for name, draw in plots.items():
         for suffix in (".png", ".svg"):
             draw(out / f"{setting['folder']}-{name}{suffix}")
     plain = _median(_reached(setting, _of(setting, "async")))
@@ -74,8 +74,8 @@ def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list
         "",
         f"![the three]({setting['folder']}-{THREE}.png)",
         "",
-        f"| method | rate | reached {setting['goal']:g} | seconds to it, median (range) | beside async | "
-        f"{unit} to it | last loss, median |",
+        f"| method | rate | runs that reached {setting['goal']:g} | seconds to goal, median (range) | against async | "
+        f"{unit} to goal | final loss, median |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     rows += [_row(setting, method, plain) for method in setting["methods"]]
@@ -84,7 +84,7 @@ def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list
         "",
         f"![every method]({setting['folder']}-{CURVES}.png)",
         "",
-        "| last loss with the first seed at rate | " + " | ".join(tried) + " |",
+        "| final loss with the first seed at rate | " + " | ".join(tried) + " |",
         "|---|" + "---:|" * len(tried),
     ]
     for method in setting["methods"]:
@@ -94,7 +94,7 @@ def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list
 
 
 def quickest_policy(setting: dict[str, Any]) -> str | None:
-    """The staleness policy that had the goal first by its median; of those that never had it, the least loss."""
+    """Return the policy with the least median time to the goal, or with the least loss if none reached it."""
     ways = [row for row in setting["methods"] if row["policy"] != "none"]
 
     def order(row: dict[str, Any]) -> tuple[bool, float, float]:
@@ -106,25 +106,25 @@ def quickest_policy(setting: dict[str, Any]) -> str | None:
 
 
 def verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> str:
-    """What the table says of the quickest policy beside all that know nothing of staleness."""
+    """Summarise the table: the fastest policy against the fastest method without one."""
     there = {row["method"]: _median(_reached(setting, row)) for row in setting["methods"]}
     mine = there.get(best or "")
     if mine is None:
-        return "No staleness policy had the goal with every seed."
+        return "No staleness policy reached the goal with every seed."
     others = {
         title: seconds
         for title, seconds in there.items()
         if seconds is not None and _of(setting, title)["policy"] == "none"
     }
     if not others:
-        return f"`{best}` had the goal after {mine:.2f} s, nothing else without a policy with every seed."
+        return f"`{best}` reached the goal after {mine:.2f} s; no method without a policy did with every seed."
     first = min(others, key=lambda title: others[title])
     if not others[first]:
-        return f"The goal, {setting['goal']:g}, was had before any training: it compares nobody."
+        return f"The goal, {setting['goal']:g}, was reached before any training, so it compares nothing."
     which = "" if plain is None or first == "async" else f" Plain asynchronous training took {plain:.2f} s."
     share = 100 * (1 - mine / others[first])
     return (
-        f"The quickest policy, `{best}`, had the goal after {mine:.2f} s; the quickest of those without one, {first}, "
+        f"The fastest policy, `{best}`, reached the goal after {mine:.2f} s; the fastest method without one, {first}, "
         f"after {others[first]:.2f} s: {abs(share):.0f} % {'sooner' if share > 0 else 'later'} with the policy.{which}"
     )
 
@@ -143,7 +143,7 @@ def _of(setting: dict[str, Any], title: str) -> dict[str, Any]:
 
 
 def _median(reached: list[tuple[float, int] | None]) -> float | None:
-    """The median of the seconds, None unless all got there."""
+    """Return the median of the seconds, None unless all runs reached the goal."""
     times = [each[0] for each in reached if each is not None]
     return statistics.median(times) if len(times) == len(reached) else None
 
@@ -159,8 +159,8 @@ def _row(setting: dict[str, Any], method: dict[str, Any], plain: float | None) -
         entries = f"{statistics.median(each[1] for each in there) * setting['batch_size']:,.0f}"
         beside = f"{100 * (median / plain - 1):+.0f} %" if median is not None and plain else ""
     diverged = sum(run["ended"] == "diverged" for run in method["runs"])
-    told = f"{last:.4f}" if not diverged else f"{diverged} diverged"
+    shown = f"{last:.4f}" if not diverged else f"{diverged} diverged"
     return (
         f"| {method['method']} | {method['rate']:g} | {len(there)} of {len(reached)} | {seconds} | {beside} | "
-        f"{entries} | {told} |"
+        f"{entries} | {shown} |"
     )

@@ -1,7 +1,7 @@
-"""`glovewire study speedup`: what a server and its workers gain over the seeds' baseline and over shared memory.
+"""`glovewire study speedup`: compare the server with the seeds' baseline and with shared memory.
 
-Every variant is a `glovewire train` of its own, one after the other, with the same weights, so that losses compare.
-What is told comes from the run folders' metrics, so that the study can be checked afterwards.
+Every variant is a separate `glovewire train`, one after the other, with the same entry weights, so that losses are
+comparable. The figures come from the run folders' metrics and can be checked afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glovewire.common.model.options import PRESETS, TrainingOptions
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import write_text_atomically
 from glovewire.common.storage.dataset import Dataset
-from glovewire.monitor.history.curve import Point, by_epoch
+from glovewire.monitor.history.curve import Point, epoch_means
 from glovewire.monitor.history.records import read_metrics
 
 from ..bench.measured_run import Trial, carry_out
@@ -30,15 +30,15 @@ from ..launch.processes import Children
 from .speedup_plot import Curve, draw
 
 BASELINE = "baseline of the seeds: batches of 64, one process"
-REPORT, FACTS, PICTURE = "REPORT.md", "report.json", "speedup"
+REPORT, FACTS, PLOT = "REPORT.md", "report.json", "speedup"
 
 FEWEST = 0.002
-"""Of what a variant trains: the mean of a single batch at the start says nothing but looks like much."""
+"""Share of a variant's entries before which its curve is not drawn: the mean of a few batches means little."""
 
 
 @dataclass(frozen=True)
 class SpeedupConfig:
-    """Options of `glovewire study speedup`; `seconds_limit` holds for the baseline alone."""
+    """Options of `glovewire study speedup`; `seconds_limit` applies to the baseline alone."""
 
     dataset: Path
     out: Path
@@ -48,7 +48,7 @@ class SpeedupConfig:
     seconds_limit: float = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
+        """Raise one UsageError that names every invalid value."""
         problems = []
         if not 1 <= self.workers <= 256:
             problems.append(f"workers must be between 1 and 256, not {self.workers}")
@@ -65,7 +65,7 @@ class SpeedupConfig:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train; `limit_s` where it may be stopped early."""
+    """One way to train; after `limit_s` seconds it is stopped."""
 
     title: str
     trial: Trial
@@ -73,7 +73,7 @@ class Variant:
 
 
 def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, Any], str]:
-    """Train every variant, write table and picture; returns the facts and the table."""
+    """Train every variant, write report and plot, and return the figures and the table."""
     dataset, name = Dataset.open(config.dataset), printable(config.dataset.name)
     runs.prepare(config.out)
     before, rows, curves = surroundings(), [], []
@@ -98,12 +98,12 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
     write_text_atomically(config.out / REPORT, text)
     write_text_atomically(config.out / FACTS, json.dumps(result, indent=1) + "\n")
     for suffix in (".png", ".svg"):
-        draw(curves, _heading(result), config.out / (PICTURE + suffix))
+        draw(curves, _heading(result), config.out / (PLOT + suffix))
     return {"out": str(config.out), **result}, text
 
 
 def variants(config: SpeedupConfig) -> list[Variant]:
-    """The baseline, one process, shared memory with all processes, the server with 1 to N workers."""
+    """Return the baseline, one process, shared memory, and the server with 1 to N workers."""
     seeds: dict[str, Any] = {**PRESETS["seeds"], "consistency": "async", "optimizer": "sgd"}
     shared = {name: getattr(config.options, name) for name in ("x_max", "alpha")}  # the same loss for all
     baseline = dataclasses.replace(config.options, **{**seeds, **shared})
@@ -126,14 +126,14 @@ def variants(config: SpeedupConfig) -> list[Variant]:
 
 
 def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Curve:
-    """The means that compare, by seconds since the work of the first sample began."""
-    samples = read_metrics(variant.trial.out).overall.curve()
+    """Return a variant's epoch means against seconds since training began."""
+    samples = read_metrics(variant.trial.out).overall.all_points()
     first = samples[0]
     began = first.t - first.position / first.entries_per_second if first.entries_per_second > 0 else first.t
     placed: list[Point] = []
-    for point in by_epoch(samples, per_epoch):
+    for point in epoch_means(samples, per_epoch):
         if placed and point.t - began <= placed[-1].t:
-            placed.pop()  # of two at one moment, the later one
+            placed.pop()  # of two samples at one time, keep the later
         placed.append(dataclasses.replace(point, t=point.t - began))
     placed = [point for point in placed if point.position >= FEWEST * placed[-1].position]
     pace = facts["entries_per_second"] if facts else placed[-1].position / max(placed[-1].t, 1e-9)
@@ -159,7 +159,7 @@ def _row(variant: Variant, curve: Curve, facts: dict[str, Any] | None) -> dict[s
 
 
 def _compare(rows: list[dict[str, Any]], curves: list[Curve]) -> None:
-    """Add to each row how it stands beside the baseline: its pace, and when it was as good as that was at its end."""
+    """Add to each row its speed relative to the baseline and the time at which it reached the baseline's final loss."""
     pace, goal = rows[0]["entries_per_second"], rows[0]["loss"]
     for row, curve in zip(rows, curves, strict=True):
         reached = _reached(curve.points, goal)
@@ -177,20 +177,20 @@ def _heading(result: dict[str, Any]) -> tuple[str, str]:
         "GloVe training: one process, shared memory, parameter server",
         f"{data['name']}   ·   {data['entries'] / 1e6:,.1f} million entries, {data['words']:,} words   ·   "
         f"{result['options']['dim']} dimensions   ·   {result['options']['epochs']} epochs   ·   "
-        f"{where['cores']} cores for everything",
+        f"{where['cores']} cores in all",
     )
 
 
 def report(result: dict[str, Any]) -> str:
-    """The table, as Markdown."""
-    title, told = _heading(result)
+    """Return the table as Markdown."""
+    title, caption = _heading(result)
     lines = [
         f"# {title}",
         "",
-        re.sub(" +", " ", told) + f" ({result['surroundings']['processor']}).",
+        re.sub(" +", " ", caption) + f" ({result['surroundings']['processor']}).",
         "",
-        "| variant | seconds | M entries/s | times the baseline | loss | loss, vectors at zero | seconds to the "
-        "baseline's last loss |",
+        "| variant | seconds | M entries/s | times the baseline | loss | bias-only loss | seconds to the "
+        "baseline's final loss |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in result["variants"]:
@@ -200,5 +200,5 @@ def report(result: dict[str, Any]) -> str:
             f"| {row['variant']} | {seconds} | {row['entries_per_second'] / 1e6:.3f} | {row['times_baseline']:.1f} | "
             f"{row['loss']:.4f} | {row['bias_only_loss']:.4f} | {'never' if reached is None else f'{reached:.1f}'} |"
         )
-    lines += ["", f"Losses are means over the last epoch. Run folders, `{FACTS}` and the picture lie beside this."]
+    lines += ["", f"Losses are means over the last epoch. Run folders, `{FACTS}` and the plot are in this folder."]
     return "\n".join(lines) + "\n"

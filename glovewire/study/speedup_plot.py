@@ -1,4 +1,4 @@
-"""The picture of a study: one line a variant, loss against time and against entries, each line named where it ends."""
+"""Draw the plot of `glovewire study speedup`: loss against time and against entries, one line per variant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTRAST = 30.0
 
 @dataclass(frozen=True)
 class Curve:
-    """One variant: `points` carry seconds since its training began, entries done and mean losses; `pace` entries/s."""
+    """One variant: `points` hold seconds since training began, entries and mean losses; `pace` is in entries/s."""
 
     title: str
     store: str
@@ -32,7 +32,7 @@ class Curve:
 
 
 def draw(curves: Sequence[Curve], heading: tuple[str, str], path: Path) -> None:
-    """Write the picture to `path` (.png or .svg), whole or not at all."""
+    """Write the plot to `path` (.png or .svg) atomically."""
     figure = slide(*heading)
     by_time, by_entries = figure.subplots(1, 2, sharey=True)
     _panel(by_time, curves, lambda point: point.t, "seconds of training")

@@ -1,7 +1,7 @@
-"""`glovewire study staleness`: modes and staleness policies on equal terms, by the clock and by entries.
+"""`glovewire study staleness`: compare modes and staleness policies on equal terms, by time and by entries.
 
-Every method first trains once at each of a few learning rates; the best at which no seed diverges is repeated with all
-of them. So none is compared with another at a rate that does not suit it. What is on disk is not trained again.
+Every method trains once at each of a few learning rates; the best rate at which no seed diverges is repeated with all
+seeds, so that no method is judged at a rate that does not suit it. Trainings already on disk are not repeated.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.storage.artifacts import write_text_atomically
 
 from ..bench.measurements import surroundings
-from .emulation import Scene, Seen
+from .emulation import Conditions, Trace
 from .report import report
 from .trainings import Method, StalenessConfig, Training, folder
 
-SEEN, FACTS, REPORT = "seen.json", "report.json", "REPORT.md"
+TRACE, FACTS, REPORT = "trace.json", "report.json", "REPORT.md"
 GOAL_AT = 2 / 3
-"""The goal is the loss that plain asynchronous training at its best rate has after so much of its entries."""
+"""The goal is the loss of plain asynchronous training, at its best rate, after this share of its entries."""
 AROUND_S = 7.0
-"""What a training with real processes takes beside itself on a busy machine: its start and its end."""
+"""Overhead of a training with real processes on a busy machine: start and end."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is trained, what its examples are called, and whether in virtual time or with real processes."""
+    """What is trained, the name of its examples, and whether time is virtual."""
 
     name: str
     unit: str
@@ -42,33 +42,33 @@ class Subject:
 
     @property
     def clock(self) -> str:
-        """By which the curves are drawn, for people."""
+        """Name the clock of the curves for a reader."""
         return "virtual time" if self.virtual else "server and worker processes"
 
 
-Watch = Callable[[TrainingOptions, Scene, Path], Seen]
-"""Carries out one training, which may leave files in a folder."""
+Train = Callable[[TrainingOptions, Conditions, Path], Trace]
+"""Carry out one training, which may leave files in a folder."""
 
 
-def run(config: StalenessConfig, watch: Watch, what: Subject, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Train everything, write table and pictures; returns the facts.
+def run(config: StalenessConfig, train: Train, subject: Subject, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Carry out the study, write report and plots, and return the figures.
 
-    Raises OutputError or ArtifactError, before anything is made, for what is in the way or damaged.
+    Raises OutputError or ArtifactError before any work if files are in the way or damaged.
     """
     before = surroundings()
     try:
-        _check_what_is_there(config)
+        _check_folder(config)
         config.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"study {config.out} cannot be written: {error.strerror or error}") from error
-    tell(_announced(config, what))
-    study = _Study(config, watch, what, tell)
-    settings = [study.setting(scene, batch) for scene in config.scenes() for batch in config.batch_sizes]
+    tell(_announcement(config, subject))
+    study = _Study(config, train, subject, tell)
+    settings = [study.setting(conditions, batch) for conditions in config.conditions() for batch in config.batch_sizes]
     result = {
         "surroundings": before,
-        "workload": what.name,
-        "clock": what.clock,
-        "unit": what.unit,
+        "workload": subject.name,
+        "clock": subject.clock,
+        "unit": subject.unit,
         "options": config.options.as_message(),
         "seeds": config.seeds,
         "seconds": config.seconds,
@@ -79,54 +79,59 @@ def run(config: StalenessConfig, watch: Watch, what: Subject, tell: Callable[[st
     return result
 
 
-def _check_what_is_there(config: StalenessConfig) -> None:
+def _check_folder(config: StalenessConfig) -> None:
     for place in dict.fromkeys(training.place(config) for training in config.possible()):
         for above in (place, *place.parents):
             if above.exists() and not above.is_dir():
                 raise OutputError(f"study {config.out} cannot be written: {above} is not a folder")
-        if (place / SEEN).exists():
-            _read(place / SEEN)
+        if (place / TRACE).exists():
+            _read(place / TRACE)
     if config.out.exists() and not os.access(config.out, os.W_OK | os.X_OK):
         raise OutputError(f"study {config.out} cannot be written: no permission")
 
 
-def _announced(config: StalenessConfig, what: Subject) -> str:
-    """What is going to be done, and for how long."""
+def _announcement(config: StalenessConfig, subject: Subject) -> str:
+    """Say what the study will do, and about how long it takes."""
     methods = ", ".join(method.title for method in config.methods(config.workers[0]))
     minutes = config.trainings * (config.seconds + AROUND_S) / 60
     return (
-        f"{what.name}; {what.clock}\n"
+        f"{subject.name}; {subject.clock}\n"
         f"methods: {methods}\n"
         f"{config.trainings} trainings of at most {config.seconds:g} s each, "
-        f"{'as fast as this machine computes them' if what.virtual else f'about {minutes:.0f} min'}; "
-        f"what is in {config.out} already is not done again"
+        f"{'as fast as this machine computes them' if subject.virtual else f'about {minutes:.0f} min'}; "
+        f"trainings that are complete in {config.out} are not repeated"
     )
 
 
 class _Study:
-    """Carries out what a study is made of and tells of each training."""
+    """Carries out the trainings of a study and reports each."""
 
-    def __init__(self, config: StalenessConfig, watch: Watch, what: Subject, tell: Callable[[str], None]) -> None:
-        self._config, self._watch, self._what, self._tell = config, watch, what, tell
-        self._asked: set[Path] = set()
+    def __init__(self, config: StalenessConfig, train: Train, subject: Subject, tell: Callable[[str], None]) -> None:
+        self._config, self._train, self._subject, self._tell = config, train, subject, tell
+        self._visited: set[Path] = set()
 
-    def setting(self, scene: Scene, batch: int) -> dict[str, Any]:
-        """All methods in one scene with one size of batches."""
-        rows = [self._row(method, scene, batch) for method in self._config.methods(scene.workers)]
-        setting = {"workers": scene.workers, "batch_size": batch, "latency": scene.latency[0], "methods": rows}
-        return {**setting, "goal": self._config.goal or _goal(rows), "folder": folder(scene, batch)}
+    def setting(self, conditions: Conditions, batch: int) -> dict[str, Any]:
+        """Train all methods under some conditions with one batch size."""
+        rows = [self._row(method, conditions, batch) for method in self._config.methods(conditions.workers)]
+        setting = {
+            "workers": conditions.workers,
+            "batch_size": batch,
+            "latency": conditions.latency[0],
+            "methods": rows,
+        }
+        return {**setting, "goal": self._config.goal or _goal(rows), "folder": folder(conditions, batch)}
 
-    def _row(self, method: Method, scene: Scene, batch: int) -> dict[str, Any]:
-        """One method at every rate, and with every seed at the best at which none diverges."""
+    def _row(self, method: Method, conditions: Conditions, batch: int) -> dict[str, Any]:
+        """Train one method at every rate, and with every seed at the best rate at which none diverges."""
         options = self._config.options
 
-        def seen(share: float, seed: int) -> Seen:
-            return self._once(Training(scene, batch, method, share, seed))
+        def trace(share: float, seed: int) -> Trace:
+            return self._once(Training(conditions, batch, method, share, seed))
 
         shares = self._config.shares_of(method)
-        tried = {share: seen(share, 0) for share in shares}
+        tried = {share: trace(share, 0) for share in shares}
         for best in sorted(shares, key=lambda share: (tried[share].ended == "diverged", tried[share].loss[-1])):
-            runs = [seen(best, seed) for seed in range(self._config.seeds)]
+            runs = [trace(best, seed) for seed in range(self._config.seeds)]
             if all(one.ended != "diverged" for one in runs):
                 break
         return {
@@ -138,51 +143,50 @@ class _Study:
             "runs": [one.as_json() for one in runs],
         }
 
-    def _once(self, training: Training) -> Seen:
-        """One training, unless it is on disk; what was cut short, or done in another way, is done anew."""
-        options, place, scene = training.options(self._config), training.place(self._config), training.scene
+    def _once(self, training: Training) -> Trace:
+        """Return a training's trace from disk; train if it is missing, incomplete or was made with other settings."""
+        options, place, conditions = training.options(self._config), training.place(self._config), training.conditions
         if training.method.alone:
-            scene = dataclasses.replace(scene, workers=1)
-        self._asked.add(place)
-        found, told = place / SEEN, self._told(options, scene)
+            conditions = dataclasses.replace(conditions, workers=1)
+        self._visited.add(place)
+        found, settings = place / TRACE, self._settings(options, conditions)
         if found.exists():
-            before, seen = _read(found)
-            if before == told:
-                return seen
+            before, trace = _read(found)
+            if before == settings:
+                return trace
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        seen = self._watch(options, scene, place)
-        counted = f"{len(self._asked)}/{max(self._config.trainings, len(self._asked))}"
-        self._tell(
-            f"{counted} {'/'.join(place.parts[-3:])}: {seen.ended} after {seen.t[-1]:.1f} s, loss {seen.loss[-1]:.4f}"
-        )
-        write_text_atomically(found, json.dumps({"told": told, "seen": seen.as_json()}) + "\n")
-        return seen
+        trace = self._train(options, conditions, place)
+        counted = f"{len(self._visited)}/{max(self._config.trainings, len(self._visited))}"
+        name = "/".join(place.parts[-3:])
+        self._tell(f"{counted} {name}: {trace.ended} after {trace.t[-1]:.1f} s, loss {trace.loss[-1]:.4f}")
+        write_text_atomically(found, json.dumps({"settings": settings, "trace": trace.as_json()}) + "\n")
+        return trace
 
-    def _told(self, options: TrainingOptions, scene: Scene) -> dict[str, Any]:
-        """All that makes one training another one than those before it in the same place."""
-        there = {"workers": scene.workers, "latency": list(scene.latency), "seconds": scene.seconds}
-        what = [self._what.name, self._what.clock, self._what.unit]
-        return {"what": what, "scene": there, "options": options.as_message()}
+    def _settings(self, options: TrainingOptions, conditions: Conditions) -> dict[str, Any]:
+        """Return everything that distinguishes one training from another in the same folder."""
+        there = {"workers": conditions.workers, "latency": list(conditions.latency), "seconds": conditions.seconds}
+        subject = [self._subject.name, self._subject.clock, self._subject.unit]
+        return {"subject": subject, "conditions": there, "options": options.as_message()}
 
 
-def _read(found: Path) -> tuple[Any, Seen]:
-    """What a training was told, and what was seen of it; ArtifactError unless the file is whole."""
+def _read(found: Path) -> tuple[Any, Trace]:
+    """Read a training's settings and trace; ArtifactError unless the file is complete."""
     try:
         whole = json.loads(found.read_text(encoding="utf-8"))
-        told, seen = whole["told"], Seen(**whole["seen"])
-        counts = (*seen.staleness.values(), *seen.row_ages.values())
-        lengths = {len(seen.t), len(seen.gradients), len(seen.loss)}
-        numbers = all(type(one) in (int, float) for one in (*seen.t, *seen.gradients, *seen.loss, *counts))
+        settings, trace = whole["settings"], Trace(**whole["trace"])
+        counts = (*trace.staleness.values(), *trace.row_ages.values())
+        lengths = {len(trace.t), len(trace.gradients), len(trace.loss)}
+        numbers = all(type(one) in (int, float) for one in (*trace.t, *trace.gradients, *trace.loss, *counts))
         if len(lengths) > 1 or 0 in lengths or not numbers:
-            raise ValueError("its figures are not whole")
+            raise ValueError("its figures are incomplete")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{found} is damaged ({error}): without it that training is done again") from error
-    return told, seen
+        raise ArtifactError(f"{found} is damaged ({error}): remove it, and that training is repeated") from error
+    return settings, trace
 
 
 def _goal(rows: Sequence[dict[str, Any]]) -> float:
-    """The loss of plain asynchronous training after GOAL_AT of its entries, the median over seeds."""
+    """Return the median loss of plain asynchronous training after GOAL_AT of its entries."""
     plain = next(row for row in rows if row["method"] == "async")
     losses = []
     for one in plain["runs"]:
@@ -191,5 +195,5 @@ def _goal(rows: Sequence[dict[str, Any]]) -> float:
     return float(f"{statistics.median(losses):.3g}")
 
 
-def _ending(seen: Seen) -> str:
-    return "diverged" if seen.ended == "diverged" else f"{seen.loss[-1]:.4f}"
+def _ending(trace: Trace) -> str:
+    return "diverged" if trace.ended == "diverged" else f"{trace.loss[-1]:.4f}"

@@ -1,6 +1,6 @@
-"""What `glovewire study staleness` compares: its options, its methods, and every training that there may be.
+"""Define the methods and trainings that `glovewire study staleness` compares, and validate them all up front.
 
-Refuses all that a training in the middle of the study would refuse. Starts and writes nothing.
+Starts and writes nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from glovewire.common.errors import UsageError, require
 from glovewire.common.model.options import BATCH_MODES, POLICIES, Mode, TrainingOptions
 
-from .emulation import Scene, check
+from .emulation import Conditions, problems_of
 
 POLICY_DEFAULTS = ("inverse", "hyperbolic:8", "gap", "dc:0.01")
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way to train: what differs from the study's options."""
+    """One way to train: how it differs from the study's options."""
 
     title: str
     consistency: str = "async"
@@ -50,8 +50,8 @@ class StalenessConfig:
     goal: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
-        problems = [problem for scene in self.scenes() for problem in check(scene)]
+        """Raise one UsageError that names every invalid value."""
+        problems = [problem for conditions in self.conditions() for problem in problems_of(conditions)]
         if not 1 <= self.seeds <= 100:
             problems.append(f"seeds must be between 1 and 100, not {self.seeds}")
         if not (self.workers and self.batch_sizes and self.latencies):
@@ -61,19 +61,21 @@ class StalenessConfig:
         if not (math.isfinite(self.goal) and self.goal >= 0):
             problems.append(f"goal must be a loss, or 0 for that of async, not {self.goal}")
         if self.options.schedule != "minibatch":
-            problems.append(f"what is compared are ways to train by minibatches: it needs no {self.options.schedule}")
+            problems.append(
+                f"this study compares ways to train by minibatches, not with --schedule {self.options.schedule}"
+            )
         known = [("mode", self.modes, BATCH_MODES), ("policy", self.policies, POLICIES)]
         for what, named, ways in known:
             problems += [f"{what} {told}" for told in _refusals(partial(Mode.parse, known=ways), named)]
         require(list(dict.fromkeys(problems)))
         require(list(dict.fromkeys(_refusals(lambda training: training.options(self), self.possible()))))
 
-    def scenes(self) -> list[Scene]:
-        """Every number of workers with every latency."""
-        return [Scene(n, (latency,), self.seconds) for n in self.workers for latency in self.latencies]
+    def conditions(self) -> list[Conditions]:
+        """Return every combination of number of workers and latency."""
+        return [Conditions(n, (latency,), self.seconds) for n in self.workers for latency in self.latencies]
 
     def methods(self, workers: int) -> list[Method]:
-        """Baseline, modes, plain asynchronous training, the honest control, and every policy."""
+        """Return the baseline, the modes, plain asynchronous training, the control, and every policy."""
         control = Method(f"async, rate / {workers}", only_share=1 / workers)
         found = [
             Method("one worker", alone=True),
@@ -85,19 +87,19 @@ class StalenessConfig:
 
     @property
     def trainings(self) -> int:
-        """How many there are if of no method a further seed diverges at its best rate."""
+        """Return the number of trainings if no further seed diverges at a method's best rate."""
         each = [len(self.shares_of(m)) + self.seeds - 1 for m in self.methods(1)]
-        return sum(each) * len(self.scenes()) * len(self.batch_sizes)
+        return sum(each) * len(self.conditions()) * len(self.batch_sizes)
 
     def possible(self) -> Iterator[Training]:
-        """Every training that there may be: which seeds are needed at which rate is known when others are over."""
-        for scene, batch in product(self.scenes(), self.batch_sizes):
-            for method in self.methods(scene.workers):
+        """Yield every training that may be needed; which ones are is known only as others complete."""
+        for conditions, batch in product(self.conditions(), self.batch_sizes):
+            for method in self.methods(conditions.workers):
                 for share, seed in product(self.shares_of(method), range(self.seeds)):
-                    yield Training(scene, batch, method, share, seed)
+                    yield Training(conditions, batch, method, share, seed)
 
     def shares_of(self, method: Method) -> tuple[float, ...]:
-        """The fractions of the learning rate at which a method is tried."""
+        """Return the fractions of the learning rate at which a method is tried."""
         return (method.only_share,) if method.only_share else self.shares
 
 
@@ -105,33 +107,33 @@ class StalenessConfig:
 class Training:
     """One training of a study: a method at a fraction of the learning rate, with the study's `seed`-th seed."""
 
-    scene: Scene
+    conditions: Conditions
     batch: int
     method: Method
     share: float
     seed: int
 
     def options(self, config: StalenessConfig) -> TrainingOptions:
-        """What it is trained with; UsageError where that cannot be meant."""
+        """Return its training options; UsageError if they are invalid."""
         return dataclasses.replace(
             config.options, learning_rate=config.options.learning_rate * self.share, batch_size=self.batch,
             seed=config.options.seed + self.seed, consistency=self.method.consistency, staleness=self.method.staleness,
         )  # fmt: skip
 
     def place(self, config: StalenessConfig) -> Path:
-        """Its folder."""
+        """Return its folder."""
         rate = config.options.learning_rate * self.share
         own = f"rate-{rate:g}-seed-{self.seed}"
-        return config.out / folder(self.scene, self.batch) / _plain(self.method.title) / own
+        return config.out / folder(self.conditions, self.batch) / _plain(self.method.title) / own
 
 
-def folder(scene: Scene, batch: int) -> str:
-    """Of all methods in one scene with one size of batches."""
-    return f"{scene.workers}-workers-batch-{batch}-{_plain(scene.latency[0])}"
+def folder(conditions: Conditions, batch: int) -> str:
+    """Return the folder name for some conditions and batch size."""
+    return f"{conditions.workers}-workers-batch-{batch}-{_plain(conditions.latency[0])}"
 
 
 def _refusals(check: Callable[[Any], object], values: Iterable[Any]) -> list[str]:
-    """What `check` has against values, in words."""
+    """Return the messages of the UsageErrors that `check` raises for some values."""
     found = []
     for value in values:
         try:
@@ -142,5 +144,5 @@ def _refusals(check: Callable[[Any], object], values: Iterable[Any]) -> list[str
 
 
 def _plain(text: str) -> str:
-    """A name for a folder."""
+    """Return a text as a folder name."""
     return "".join(c if c.isalnum() or c in ".-" else "-" for c in text).replace("--", "-").strip("-")

@@ -1,6 +1,6 @@
-"""What a study of minibatches trains: parameters in rows, batches, gradients, and a loss to look at.
+"""Define what a study trains by minibatches: initial rows, batches, gradients, and a loss on a fixed sample.
 
-Nothing here knows who trains, with how many others, or over what: processes are `crowd`'s, virtual time is `virtual`'s.
+Independent of how it is trained: `emulation` uses processes, `simulation` virtual time.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from glovewire.worker.kernels import glove as kernels
 from glovewire.worker.training.minibatch_trainer import Batch, RandomBatches
 
 SAMPLE = 20_000
-NOBODY = 1 << 40
-"""The number of a random stream that no worker has."""
+NO_WORKER = 1 << 40
+"""The number of a random stream that no worker uses."""
 DIGITS = "digits"
 HIDDEN = 64
 CLASSES = 10
 
 
 class HasRows(Protocol):
-    """A batch, of which others know only which rows of the table it needs."""
+    """A batch, seen as the rows of the table that it needs."""
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
-        """Distinct and ascending."""
+        """Return distinct row numbers in ascending order."""
 
 
 class Problem(Protocol):
-    """What is learned. `examples` are those of an epoch, `unit` what they are called, `sample` is for the loss."""
+    """A learning problem: `examples` an epoch, `unit` their name, `sample` the batch for the loss."""
 
     name: str
     unit: str
@@ -50,27 +50,27 @@ class Problem(Protocol):
     sample: Any
 
     def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
-        """Rows of the whole table at the start, optimizer state included, and how many columns are parameters."""
+        """Return the initial table, optimizer state included, and the number of parameter columns."""
 
     def batches(self, options: TrainingOptions, worker: int) -> Callable[[], Any]:
-        """The batches of a worker, one after the other; each HasRows."""
+        """Return a function that draws a worker's next batch."""
 
     def gradients(self, batch: Any, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
-        """What a worker pushes for the rows of a batch, and the mean loss of the batch."""
+        """Return a batch's gradients, one per row, and its mean loss."""
 
 
 def problem(data: Path) -> Problem:
-    """Images where `data` is `digits` or a folder of idx files, else a dataset of `glovewire preprocess`."""
+    """Load images if `data` is `digits` or a folder of idx files, else a dataset of `glovewire preprocess`."""
     if data == Path(DIGITS) and not data.exists():
         return ImageProblem(DIGITS, *_digits())
     if any(data.glob(f"{IMAGES}*")):
-        images, labels = (read(data, what) for what in (IMAGES, LABELS))
+        images, labels = (read_idx(data, what) for what in (IMAGES, LABELS))
         return ImageProblem(printable(data.name), images / np.float32(255), labels)
     return GloveProblem(data)
 
 
 class GloveProblem:
-    """Minibatches of a co-occurrence matrix; the loss is that of a fixed sample of entries."""
+    """GloVe by minibatches of a co-occurrence matrix."""
 
     unit = "entries"
 
@@ -78,7 +78,7 @@ class GloveProblem:
         self.dataset = Dataset.open(data)
         self.examples, words = self.dataset.total_entries, len(self.dataset.words)
         self.name = f"GloVe on {printable(data.name)}, {words:,} words, {self.examples / 1e6:.2f} million entries"
-        self.sample = RandomBatches(self.dataset, SAMPLE, 0, NOBODY).next()
+        self.sample = RandomBatches(self.dataset, SAMPLE, 0, NO_WORKER).next()
 
     def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
         """See Problem."""
@@ -104,17 +104,17 @@ class GloveProblem:
 
 @dataclass(frozen=True, eq=False)
 class ImageBatch:
-    """Which images; every row of the network is in every batch."""
+    """Numbers of images, and of the rows, which are always all rows of the network."""
 
     images: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
 
 
 class ImageProblem:
-    """Images into ten classes: one hidden layer and a softmax, in numpy; the loss is cross-entropy.
+    """Classify images into ten classes with one hidden layer and a softmax, in numpy; the loss is cross-entropy.
 
-    `images` are of any shape (n, ...), scaled to 0..1; `labels` (n,) from 0 to 9. The network is one vector of `size`
-    elements, laid into rows as `common.model.tensor_layout` lays a single tensor.
+    `images` have shape (n, ...), scaled to 0..1; `labels` (n,), 0 to 9. The network is one vector of `size` elements,
+    laid out in rows as `common.model.tensor_layout` lays out a single tensor.
     """
 
     unit = "images"
@@ -149,13 +149,13 @@ class ImageProblem:
         return found, loss
 
     def network(self, seed: int) -> Rows:
-        """The vector at the start: weights that keep the variance (He et al. 2015), biases 0."""
-        draw = stream(seed, Purpose.ROWS, NOBODY)
+        """Return the initial vector: weights that preserve the variance (He et al. 2015), biases 0."""
+        draw = stream(seed, Purpose.ROWS, NO_WORKER)
         parts = [draw.normal(0, np.sqrt(2 / s[0]), s) if len(s) == 2 else np.zeros(s) for s in self._shapes]
         return np.concatenate([part.ravel() for part in parts]).astype(np.float32)
 
     def slope(self, network: Array, images: npt.NDArray[np.int64]) -> tuple[Array, float]:
-        """The gradient of the mean loss on some images, (size,), and that loss."""
+        """Return the gradient of the mean loss on some images, shape (size,), and that loss."""
         ends = np.cumsum([np.prod(shape) for shape in self._shapes])[:-1]
         parts = zip(np.split(network, ends), self._shapes, strict=True)
         w1, b1, w2, b2 = (part.reshape(shape) for part, shape in parts)
@@ -173,7 +173,7 @@ class ImageProblem:
 
 
 def _digits() -> tuple[Array, Array]:
-    """The images of 8 x 8 that scikit-learn carries."""
+    """Return scikit-learn's 8 x 8 images of digits, scaled to 0..1, and their labels."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -182,14 +182,14 @@ def _digits() -> tuple[Array, Array]:
     return images / 16, labels
 
 
-# ---- Files of the kind that MNIST comes in: a magic number, the sizes, then bytes. Gzipped (`NAME.gz`) or not.
+# ---- idx files, the format of MNIST: a magic number, the sizes, then bytes; gzipped (`NAME.gz`) or not
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
 
-def read(folder: Path, name: str) -> npt.NDArray[np.uint8]:
-    """The array in one file, of the shape that it says; ArtifactError for one that is missing or something else."""
+def read_idx(folder: Path, name: str) -> npt.NDArray[np.uint8]:
+    """Read the array in an idx file; ArtifactError if it is missing or malformed."""
     packed, plain = folder / f"{name}.gz", folder / name
     try:
         raw = gzip.decompress(packed.read_bytes()) if packed.exists() else plain.read_bytes()

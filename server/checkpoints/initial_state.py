@@ -32,7 +32,7 @@ class InitialState:
     versions: Indices | None = None
 
 
-def draw(options: TrainingOptions, dataset: Dataset, first: int, last: int, init: Path | None) -> InitialState:
+def draw_state(options: TrainingOptions, dataset: Dataset, first: int, last: int, init: Path | None) -> InitialState:
     """Draw the initial rows; words that the run `init` knows start with its vectors."""
     layout = RowLayout.of(options)
     rows = layout.initial(first, last, options)
@@ -73,7 +73,7 @@ def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:
     return options
 
 
-def restore(
+def restore_state(
     run: Path, label: str, shards: int, options: TrainingOptions, dataset: Dataset, first: int, last: int
 ) -> InitialState:
     """Return rows [first, last) of a checkpoint, whatever its number of shards; ArtifactError if it does not fit."""

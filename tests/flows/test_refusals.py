@@ -107,7 +107,7 @@ WRONG = {
     },
     "word vectors as a dense model": (
         ["study", "staleness", "data", "--out", "run", "--objective", "tensors"],
-        ["GloVe on data", "not for the objective tensors"],
+        ["GloVe on data", "cannot be trained with --objective tensors"],
     ),
     "a word for a number": (["train", "data", "--out", "run", "--dim", "many"], ["'--dim'", "'many'"]),
 }

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import quick
 
-from glovewire.plan.links import End, Flows
+from glovewire.plan.links import End, Links
 
 A, B, X, Y = ("worker", 0), ("worker", 1), ("server", 0), ("server", 1)
 Sent = tuple[float, End, End, float]
 """When, from where, to where, seconds of an idle link."""
 
 
-def arrivals(messages: Sequence[Sent]) -> tuple[list[float], Flows]:
+def arrivals(messages: Sequence[Sent]) -> tuple[list[float], Links]:
     """When each of the messages has arrived."""
     events: list[tuple[float, int, Callable[[], None]]] = []
     number, now, found = itertools.count(), [0.0], [-1.0] * len(messages)
@@ -31,7 +31,7 @@ def arrivals(messages: Sequence[Sent]) -> tuple[list[float], Flows]:
         assert found[index] < 0
         found[index] = now[0]
 
-    flows = Flows(lambda: now[0], after)
+    flows = Links(lambda: now[0], after)
     for index, (when, source, target, seconds) in enumerate(messages):
         after(when, partial(flows.send, source, target, seconds, partial(arrived, index)))
     while events:

@@ -98,12 +98,12 @@ def test_the_command(tmp_path: Path) -> None:
         assert plan.json["bottleneck"] in {*plan.json["busy"], "rounds"}
         assert plan.json["entries_per_second"] == pytest.approx(1e9 / plan.json["epoch_seconds"])
         assert "more than" in plan.out
-        assert "more servers" not in plan.out
-        assert "more servers" in flow.run(*words, "--servers", 1, "--bandwidth", "100Mbit").out
+        assert "add servers" not in plan.out
+        assert "add servers" in flow.run(*words, "--servers", 1, "--bandwidth", "100Mbit").out
         assert "tcp_wmem" not in plan.out
         assert json.loads(plan.out.splitlines()[-1]) == plan.json
         far = flow.run(*words[:-2], "--round-trip", 45, "--kernel-rate", 1e7, "--json")
-        assert far.json["bytes_under_way"] == pytest.approx(1e9 / 8 * 0.045)
+        assert far.json["bytes_in_flight"] == pytest.approx(1e9 / 8 * 0.045)
         assert "tcp_wmem" in far.out
         flow.start("plan", "--words", 1, "--workers", 0, program=PROGRAM).fails(
             "--entries", "words", "workers", status=2

@@ -258,7 +258,7 @@ def test_blocks_in_any_order_go_on_after_the_rounds_that_shard_0_knows_to_be_who
         checkpoint.write(tmp_path, core.final())
     options = TrainingOptions(dim=4, epochs=2, tied=True, consistency="async")
     assert checkpoint.newest(tmp_path) == ("final", 2)
-    begin = initial_state.restore(tmp_path, "final", 2, options, dataset, 0, dataset.layout.rows)
+    begin = initial_state.restore_state(tmp_path, "final", 2, options, dataset, 0, dataset.layout.rows)
     assert begin.reached.round == 2
     assert 0 < begin.entries == initial_state.entries_before(dataset, options, 2) < dataset.total_entries
 
@@ -269,10 +269,10 @@ def test_a_checkpoint_that_training_cannot_have_left_is_not_resumed(
 ) -> None:
     write(dataset, tmp_path, 1)
     options, rows = TrainingOptions(dim=4, epochs=2, tied=True), dataset.layout.rows
-    assert len(initial_state.restore(tmp_path, "final", 1, options, dataset, 0, rows).rows) == rows
+    assert len(initial_state.restore_state(tmp_path, "final", 1, options, dataset, 0, rows).rows) == rows
     change(checkpoint.part_folder(tmp_path, "final", 0, 1))
     with pytest.raises(ArtifactError, match="that training cannot have reached"):
-        initial_state.restore(tmp_path, "final", 1, options, dataset, 0, rows)
+        initial_state.restore_state(tmp_path, "final", 1, options, dataset, 0, rows)
 
 
 def test_a_checkpoint_of_a_version_without_one_of_the_options_says_so(dataset: Dataset, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from processes import Flow
 
 from glovewire.common.errors import ArtifactError, OutputError, ProcessDied, UsageError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.study import emulation as crowd
+from glovewire.study import emulation
 from glovewire.study import staleness as study_staleness
 from glovewire.study.cli import study
-from glovewire.study.emulation import Scene, Seen
+from glovewire.study.emulation import Conditions, Trace
 from glovewire.study.report import time_to, verdict
-from glovewire.study.simulation import watch
+from glovewire.study.simulation import simulate
 from glovewire.study.staleness import run
 from glovewire.study.trainings import StalenessConfig
 from glovewire.study.workloads import ImageProblem, problem
@@ -93,7 +93,7 @@ def test_a_goal_that_was_had_before_any_training_compares_nobody() -> None:
         ({"goal": float("nan")}, "goal must be a loss, or 0 for that of async, not nan"),
         ({"goal": -1.0}, "goal must be a loss, or 0 for that of async, not -1"),
         ({"workers": ()}, "workers, batch and latency need at least one value each"),
-        ({"options": TrainingOptions()}, "by minibatches: it needs no blocks"),
+        ({"options": TrainingOptions()}, "by minibatches, not with --schedule blocks"),
         ({"options": replace(OPTIONS, consistency="sync", backup=1)}, "backup drops the slowest gradients"),
     ],
 )
@@ -109,8 +109,8 @@ def test_what_the_study_sets_itself_is_no_option(tmp_path: Path, flag: str) -> N
     assert f"no such option '{flag}'" in done.stderr.lower()
 
 
-def never(options: TrainingOptions, scene: Scene, place: Path) -> Seen:
-    raise AssertionError(f"{options}, {scene}: {place} is trained")
+def never(options: TrainingOptions, conditions: Conditions, place: Path) -> Trace:
+    raise AssertionError(f"{options}, {conditions}: {place} is trained")
 
 
 SEEN = {"t": [0.0], "gradients": [0], "loss": [1.0]}
@@ -121,12 +121,12 @@ SEEN = {"t": [0.0], "gradients": [0], "loss": [1.0]}
     [
         ("", None, "{} cannot be written: .* is not a folder"),
         ("2-workers-batch-32-0ms", None, "{} cannot be written: .*0ms is not a folder"),
-        ("seen.json", '{"told": ', "seen.json is damaged"),
-        ("seen.json", "[]", "seen.json is damaged"),
-        ("seen.json", json.dumps({"seen": SEEN}), "seen.json is damaged"),
-        ("seen.json", json.dumps({"told": {}, "seen": {**SEEN, "more": 1}}), "seen.json is damaged"),
-        ("seen.json", json.dumps({"told": {}, "seen": {**SEEN, "loss": []}}), "seen.json is damaged"),
-        ("seen.json", json.dumps({"told": {}, "seen": {**SEEN, "t": ["0"]}}), "seen.json is damaged"),
+        ("trace.json", '{"settings": ', "trace.json is damaged"),
+        ("trace.json", "[]", "trace.json is damaged"),
+        ("trace.json", json.dumps({"trace": SEEN}), "trace.json is damaged"),
+        ("trace.json", json.dumps({"settings": {}, "trace": {**SEEN, "more": 1}}), "trace.json is damaged"),
+        ("trace.json", json.dumps({"settings": {}, "trace": {**SEEN, "loss": []}}), "trace.json is damaged"),
+        ("trace.json", json.dumps({"settings": {}, "trace": {**SEEN, "t": ["0"]}}), "trace.json is damaged"),
     ],
 )
 def test_what_is_in_the_way_or_damaged_is_told_before_anything_is_trained(
@@ -176,12 +176,12 @@ def test_the_slope_of_the_network_is_that_of_its_loss() -> None:
 
 def test_processes_and_virtual_time_train_the_same_network_in_step(tmp_path: Path) -> None:
     """Dense: a server of tensors and two workers over TCP; the same losses as without any process."""
-    images, scene = Images(), Scene(2, ("1ms",), 60.0)
+    images, conditions = Images(), Conditions(2, ("1ms",), 60.0)
     options = TrainingOptions.of_tensors(
         consistency="sync", optimizer="sgd", learning_rate=0.5, epochs=10, batch_size=8
     )
-    real = crowd.watch(crowd.workload(images), options, scene, tmp_path)
-    thought = watch(images, options, scene)
+    real = emulation.emulate(emulation.workload(images), options, conditions, tmp_path)
+    thought = simulate(images, options, conditions)
     assert (real.ended, thought.ended) == ("complete", "complete")
     assert thought.gradients[-1] == 50
     assert thought.loss[-1] < thought.loss[0]
@@ -192,10 +192,10 @@ def test_processes_and_virtual_time_train_the_same_network_in_step(tmp_path: Pat
         assert loss == pytest.approx(by_gradients[gradients], rel=1e-4)
 
 
-class Deadly(crowd.ImageWorkload):
+class Deadly(emulation.ImageWorkload):
     """Kills the server as soon as it has a gradient."""
 
-    def loss(self, ask: crowd.Ask, options: TrainingOptions) -> tuple[int, float]:
+    def loss(self, ask: emulation.Ask, options: TrainingOptions) -> tuple[int, float]:
         found = super().loss(ask, options)
         for child in psutil.Process().children() if found[0] else []:
             with contextlib.suppress(psutil.Error):  # dead since the last look
@@ -205,13 +205,13 @@ class Deadly(crowd.ImageWorkload):
 
 
 def test_a_server_that_dies_is_no_end_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crowd, "LEAVE_S", 0.5)
+    monkeypatch.setattr(emulation, "LEAVE_S", 0.5)
     options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.1, epochs=10_000)
     with pytest.raises(ProcessDied, match="server was killed by signal 9"):
-        crowd.watch(Deadly(Images()), options, Scene(1, ("1ms",), 600.0), tmp_path)
+        emulation.emulate(Deadly(Images()), options, Conditions(1, ("1ms",), 600.0), tmp_path)
 
 
-class Idle(crowd.ImageWorkload):
+class Idle(emulation.ImageWorkload):
     """Its workers end before they have done anything."""
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
@@ -221,15 +221,15 @@ class Idle(crowd.ImageWorkload):
 def test_a_training_without_workers_is_not_waited_for(tmp_path: Path) -> None:
     options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.1, epochs=10_000)
     with pytest.raises(ProcessDied, match="every worker ended"):
-        crowd.watch(Idle(Images()), options, Scene(2, ("1ms",), 600.0), tmp_path)
+        emulation.emulate(Idle(Images()), options, Conditions(2, ("1ms",), 600.0), tmp_path)
 
 
 def test_a_training_that_a_worker_found_diverged_is_not_complete(tmp_path: Path) -> None:
     """Between two looks the loss goes from one that is fine to no number: the server knows it from the worker."""
     random_dataset(tmp_path / "data", size=40)
     options = replace(OPTIONS, dim=8, tied=True, optimizer="sgd", learning_rate=1e6, epochs=10_000)
-    words = crowd.workload(problem(tmp_path / "data"))
-    assert crowd.watch(words, options, Scene(1, ("1ms",), LONG_S), tmp_path / "seen").ended == "diverged"
+    words = emulation.workload(problem(tmp_path / "data"))
+    assert emulation.emulate(words, options, Conditions(1, ("1ms",), LONG_S), tmp_path / "seen").ended == "diverged"
 
 
 def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,10 +244,10 @@ def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.
     images, places, told = Images(), [], list[str]()
     subject = study_staleness.Subject(images.name, images.unit, virtual=True)
 
-    def way(options: TrainingOptions, scene: Scene, place: Path) -> Seen:
+    def way(options: TrainingOptions, conditions: Conditions, place: Path) -> Trace:
         places.append(place)
         assert not list(place.iterdir())
-        return watch(images, options, scene)
+        return simulate(images, options, conditions)
 
     run(config, way, subject, told.append)
     assert len(places) == config.trainings == 5
@@ -275,20 +275,20 @@ def test_virtual_time_is_the_same_every_time_and_knows_what_waiting_costs(tmp_pa
     """Four workers, one of them slow: in step all go at its pace; otherwise its gradients alone are old."""
     random_dataset(tmp_path / "data", size=40)
     glove = problem(tmp_path / "data")
-    scene = Scene(4, ("95ms", "5ms"), 1000.0)
-    seen = {}
+    conditions = Conditions(4, ("95ms", "5ms"), 1000.0)
+    trace = {}
     for mode in ("async", "sync", "ssp:2"):
         options = TrainingOptions(
             schedule="minibatch", consistency=mode, optimizer="sgd", mean_gradient=True, learning_rate=0.1, dim=8,
             tied=True, batch_size=16, epochs=6,
         )  # fmt: skip
-        seen[mode], again = watch(glove, options, scene), watch(glove, options, scene)
-        assert seen[mode] == again
-        assert seen[mode].ended == "complete"
-        assert seen[mode].loss[-1] < seen[mode].loss[0]
-    gradients = seen["sync"].gradients[-1]
-    assert seen["sync"].t[-1] == pytest.approx(gradients / 4 * 0.1, rel=0.01)
-    assert seen["async"].t[-1] == pytest.approx(gradients / (3 / 0.01 + 1 / 0.1), rel=0.05)
-    assert seen["ssp:2"].t[-1] == pytest.approx(seen["sync"].t[-1], rel=0.1), "a slow worker sets the pace in the end"
-    assert set(seen["sync"].staleness) == {"0"}
-    assert seen["async"].staleness["16-31"] > 0
+        trace[mode], again = simulate(glove, options, conditions), simulate(glove, options, conditions)
+        assert trace[mode] == again
+        assert trace[mode].ended == "complete"
+        assert trace[mode].loss[-1] < trace[mode].loss[0]
+    gradients = trace["sync"].gradients[-1]
+    assert trace["sync"].t[-1] == pytest.approx(gradients / 4 * 0.1, rel=0.01)
+    assert trace["async"].t[-1] == pytest.approx(gradients / (3 / 0.01 + 1 / 0.1), rel=0.05)
+    assert trace["ssp:2"].t[-1] == pytest.approx(trace["sync"].t[-1], rel=0.1), "a slow worker sets the pace in the end"
+    assert set(trace["sync"].staleness) == {"0"}
+    assert trace["async"].staleness["16-31"] > 0
