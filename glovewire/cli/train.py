@@ -82,7 +82,7 @@ def train(
         options = saved_options(out, training["objective"])
         tell_overruled(options)
         init = None
-        if (done := run.complete(out)) is not None:
+        if (done := run.completed_facts(out)) is not None:
             click.echo(f"{out} is complete: nothing is left to train")
             return {**done, "workers": 0, "run": str(out)}
     if workers is None:
