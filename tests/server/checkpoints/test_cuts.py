@@ -123,7 +123,7 @@ def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp
         for snapshot in one.take_snapshots():
             writer.begin(snapshot)
             for written in writer.finish():
-                one.core.checkpointed(written.label, 1.0, removed=written.gone)
+                one.core.checkpointed(written.label, 1.0, removed=written.removed)
     writer.close()
     assert [path.name for path in (tmp_path / "checkpoints").glob("[!.]*")] == ["round-00000009.shard-0-of-1"]
     assert one.ask(b"eye", m.Checkpoint(9)) == m.Checkpointed("round-00000009")

@@ -35,7 +35,7 @@ def write(dataset: Dataset, run: Path, shards: int, **options: Any) -> np.ndarra
         one = shard(dataset, number=number, shards=shards, **options)
         parts.append(one.state.table.values)
         folder = checkpoint.write(run, one.core.final())
-        assert folder == checkpoint.place(run, "final", number, shards)
+        assert folder == checkpoint.part_folder(run, "final", number, shards)
     return np.concatenate(parts)
 
 
@@ -173,8 +173,8 @@ def test_parts_without_the_tensors_of_one_model_are_passed_over(
 def cut(dataset: Dataset, run: Path, round: int, *, only: int | None = None, asked: bool = False) -> None:
     """A checkpoint of `round` from both shards, or only from one."""
     for number in range(2) if only is None else [only]:
-        cuts = shard(dataset, number=number, shards=2).state.cuts
-        snapshot = cuts.snapshot(f"round-{round:08d}", cuts._table.values, round)
+        state = shard(dataset, number=number, shards=2).state
+        snapshot = state.cuts.snapshot(f"round-{round:08d}", state.table.values, round)
         checkpoint.write(run, dataclasses.replace(snapshot, facts={**snapshot.facts, "asked": asked}))
 
 

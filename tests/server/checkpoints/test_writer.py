@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from processes import until
-from shards import MINIBATCH, Shard, in_memory, served, shard
+from shards import ASYNC, MINIBATCH, Shard, in_memory, served, shard
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
@@ -116,8 +116,8 @@ def test_who_asks_for_a_checkpoint_waits_for_short_pauses_only(make: Callable[..
 def test_who_asks_for_what_is_being_written_already_waits_for_short_pauses_only(
     make: Callable[..., Shard], tmp_path: Path
 ) -> None:
-    one = make()
-    one.state.cuts._cut_at(0)
+    one = make(checkpoint_every=1, **ASYNC)
+    one.state.cuts.advance_low_water(3)
     with looked_at(one, tmp_path) as client:
         await_writing(tmp_path)
         assert client.ask(0, m.Checkpoint(3)) == m.Checkpointed("round-00000003")
