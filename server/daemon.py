@@ -7,11 +7,9 @@ writes checkpoints from copies (`Writer`).
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType
 
 import zmq
 
@@ -19,6 +17,7 @@ from glovewire.common import log
 from glovewire.common.errors import GlovewireError, ProtocolError, RunOver
 from glovewire.common.prometheus import Exposition, RunMetrics
 from glovewire.common.protocol import messages, wire
+from glovewire.common.runtime.signals import stop_on_signals
 from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import sockets
 from glovewire.common.transport.curve_keys import ServerKeys
@@ -61,7 +60,8 @@ class Daemon:
         self._writer = Writer(run, keep, self._wakeup.set)
         self._record = Record(run / METRICS)
         self._offenders = Offenders()
-        self._signalled = 0
+        self.signalled = False
+        """Whether a signal has asked the server to stop."""
         self._sampled = self._called = 0.0
         self._roll = status.Roll()
         self._metrics = RunMetrics()
@@ -83,8 +83,7 @@ class Daemon:
 
     def install_signals(self) -> None:
         """Let SIGTERM and SIGINT end the run cleanly; a second one ends the process at once."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        stop_on_signals(self._on_signal)
 
     def leave_off(self) -> None:
         """Let the checkpoints that are being written come to their end; nobody is told."""
@@ -160,11 +159,6 @@ class Daemon:
         """Bytes of all replies so far."""
         return self._bytes_out
 
-    @property
-    def signalled(self) -> bool:
-        """Whether a signal has come."""
-        return self._signalled > 0
-
     def announce(self, kind: str, text: str = "") -> None:
         """Publish how this shard ended, after everything that is still to be said."""
         self._core.news.say(time.monotonic(), kind, f"shard {self._core.identity.shard}", text)
@@ -179,11 +173,8 @@ class Daemon:
         self._context.close(last_words_ms=500)
         self._wakeup.close()
 
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
-        self._signalled += 1
-        if self._signalled > 1:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+    def _on_signal(self) -> None:
+        self.signalled = True
         self._wakeup.set()
 
     def _answer_waiting(self) -> None:
@@ -239,7 +230,7 @@ class Daemon:
                 logger.debug(log.line("undelivered", why=error))
 
     def _between_requests(self, now: float) -> None:
-        if self._signalled:
+        if self.signalled:
             self._send(self._core.finish(STOPPED))
         self._send(self._core.tick(now))
         for snapshot in self._core.cuts.take():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 from collections.abc import Iterator
-from types import FrameType
+from functools import partial
 from typing import Any
 
 from glovewire.common import log
@@ -23,7 +22,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import keep_buffers, settle
-from glovewire.common.runtime.signals import signals_raise
+from glovewire.common.runtime.signals import signals_raise, stop_on_signals
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import Conversation
@@ -52,12 +51,12 @@ def work(config: WorkerConfig) -> dict[str, Any]:
             objectives.warm()
             settle()
     except Interrupted:
-        return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
+        return {"worker": config.full_name, "ending": INTERRUPTED, "bytes_sent": 0}
     sent, reason, afresh = 0, "", False
     with _metrics(config) as metrics:
         while not reason:
             with Conversation(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
-                _stop_on_signals(client)
+                stop_on_signals(partial(_stop, client))
                 client.on_sent = metrics.sent
                 try:
                     reason = _join(client, dataset, Latency.parse(config.latency))
@@ -75,7 +74,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                     raise DeadlineExceeded(f"{silence}, it may have ended while we were away: {error}") from error
                 sent += client.bytes_sent
     logger.info(log.line("left", reason=reason, bytes_sent=sent))
-    return {"worker": config.full_name, "reason": reason, "bytes_sent": sent}
+    return {"worker": config.full_name, "ending": reason, "bytes_sent": sent}
 
 
 @contextlib.contextmanager
@@ -117,12 +116,6 @@ def _part(client: Conversation) -> None:
         client.part("left")
 
 
-def _stop_on_signals(client: Conversation) -> None:
-    """Let the first SIGTERM or SIGINT end the next wait for a server, so that no message is cut; a second one kills."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        client.failed = Interrupted("told to stop")
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+def _stop(client: Conversation) -> None:
+    """End the next wait for a server, so that no message is cut."""
+    client.failed = Interrupted("told to stop")

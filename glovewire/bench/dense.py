@@ -11,38 +11,20 @@ import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import MissingExtra, require
+from glovewire.common.errors import MissingExtra
 
 from ..exits import signals_end_all
+from .config import DenseBenchConfig
 from .convnet import Pace, Watch, drawn, gradient_ms, loss_of, make
 from .measurements import spread, surroundings
 
 MODES = ("sync", "async")
 WARM_UPDATES = 20
 OURS = "glovewire"
-
-
-@dataclass(frozen=True)
-class DenseBenchConfig:
-    """Options of `glovewire bench dense`; a figure is taken over `seconds`."""
-
-    workers: int = 2
-    batch: int = 128
-    seconds: float = 5.0
-    repeats: int = 3
-    shards: int = 1
-    peer: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
-        least = {"workers": 1, "batch": 1, "repeats": 1, "shards": 1, "seconds": 0.1}
-        problems = [f"{name} must be at least {low}" for name, low in least.items() if not getattr(self, name) >= low]
-        require(problems)
 
 
 def bench(config: DenseBenchConfig, tell: Callable[[str], None]) -> dict[str, Any]:

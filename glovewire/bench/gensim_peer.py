@@ -26,9 +26,10 @@ from glovewire.preprocess.tokens.nltk_tokens import make_tokenizer
 
 from ..launch.processes import Children
 from ..vectors.evaluate import score
-from .measured_run import Trial, carry_out
+from .config import TrainBenchConfig
+from .measured_run import carry_out
 from .measurements import surroundings
-from .train import TrainBenchConfig
+from .train import training
 
 LONGEST_TEXT = 64 << 20
 LONGEST_LINE = 10_000
@@ -82,9 +83,8 @@ def table(result: dict[str, Any]) -> str:
 def _ours(config: TrainBenchConfig, judges: Judges) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
         children, out = Children(Path(folder) / "logs"), Path(folder) / "run"
-        trial = Trial(config.dataset, out, config.options, config.store, config.workers, config.servers)
         try:
-            facts = carry_out(trial, children, "glovewire").facts or {}
+            facts = carry_out(training(config, config.store, config.workers, out), children, "glovewire").facts or {}
         finally:
             children.end()
         trained = load_vectors(out, verify=False)

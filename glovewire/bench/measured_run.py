@@ -5,42 +5,20 @@ Benchmarks and studies are made of such trials. Nothing here knows what is compa
 
 from __future__ import annotations
 
-import json
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.cli.config_file import configured
 from glovewire.common.runtime.procfs import command_line, cpu_seconds, descendants, memory_bytes
 from glovewire.common.storage import run_folder as runs
 
-from ..launch.local import training_arguments
+from ..launch.config import LocalConfig
 from ..launch.processes import Child, Children
 
 CPU_EVERY_S = 0.02
 MEMORY_EVERY_S = 0.25
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What is trained, and how the work is spread."""
-
-    dataset: Path
-    out: Path
-    options: TrainingOptions
-    store: str = "server"
-    workers: int = 1
-    servers: int = 1
-
-    def arguments(self) -> list[str]:
-        """The `glovewire train` that carries it out; `servers` are those of the store that has some."""
-        servers = ["--servers", str(self.servers)] if self.store == "server" else []
-        return [
-            "train", str(self.dataset), "--out", str(self.out), "--store", self.store, "--workers", str(self.workers),
-            *servers, "--quiet", "--json", *training_arguments(self.options),
-        ]  # fmt: skip
 
 
 @dataclass
@@ -86,10 +64,10 @@ class Outcome:
         return max((pss for pss, _ in held), default=0), max((private for _, private in held), default=0)
 
 
-def carry_out(trial: Trial, children: Children, name: str, seconds_limit: float | None = None) -> Outcome:
+def carry_out(config: LocalConfig, children: Children, name: str, seconds_limit: float | None = None) -> Outcome:
     """Train to the end, or until `seconds_limit` after the first loss; raises ProcessDied in the run's own words."""
-    child = children.start(name, trial.arguments())
-    metrics, found = trial.out / runs.METRICS, dict[int, Usage]()
+    child = children.start(name, [*configured("train", config, children.logs / f"{name}.toml"), "--json"])
+    metrics, found = config.out / runs.METRICS, dict[int, Usage]()
     began: float | None = None
     measured = 0.0
     while child.running:
@@ -105,8 +83,7 @@ def carry_out(trial: Trial, children: Children, name: str, seconds_limit: float 
         time.sleep(CPU_EVERY_S)
     if child.failed:
         raise child.died()
-    facts = json.loads(child.printed().splitlines()[-1])
-    return Outcome(facts, list(found.values()), metrics.stat().st_mtime)
+    return Outcome(child.facts(), list(found.values()), metrics.stat().st_mtime)
 
 
 def _sample(child: Child, found: dict[int, Usage], now: float, *, memory: bool) -> None:

@@ -12,16 +12,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import ProcessDied, UsageError, require
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.errors import ProcessDied, UsageError
 from glovewire.common.storage.dataset import Dataset
 
+from ..launch.config import LocalConfig
 from ..launch.processes import Children
-from .measured_run import Outcome, Trial, carry_out
+from .config import TrainBenchConfig
+from .measured_run import Outcome, carry_out
 from .measurements import spread, surroundings
 
 ROLES = ("server", "worker")
@@ -29,33 +29,6 @@ PEER, RATE = "peer", "entries_per_second"
 PEER_SILENCE_S = 3600.0
 
 Figures = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TrainBenchConfig:
-    """Options of `glovewire bench train`: `beside` are other stores, `peer` a built Stanford GloVe's folder."""
-
-    dataset: Path
-    options: TrainingOptions
-    store: str = "server"
-    beside: tuple[str, ...] = ()
-    workers: int = 2
-    servers: int = 1
-    repeats: int = 5
-    peer: Path | None = None
-    peer_epochs: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
-        problems = []
-        for name in ("workers", "servers", "repeats", "peer_epochs"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
-        if self.store in self.beside:
-            problems.append(f"store {self.store} cannot stand beside itself")
-        if self.store == "local" and self.workers > 1 and not self.beside and self.peer is None:
-            problems.append(f"--store local is one process, and nothing stands beside it: not {self.workers} workers")
-        require(problems)
 
 
 def bench(config: TrainBenchConfig, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -87,6 +60,20 @@ def bench(config: TrainBenchConfig, tell: Callable[[str], None]) -> dict[str, An
     }
 
 
+def training(config: TrainBenchConfig, store: str, workers: int, out: Path) -> LocalConfig:
+    """Return the options of one training on a store."""
+    servers = config.servers if store == "server" else 1
+    return LocalConfig(
+        dataset=config.dataset,
+        out=out,
+        store=store,
+        workers=workers,
+        servers=servers,
+        progress=False,
+        options=config.options,
+    )
+
+
 def _training(config: TrainBenchConfig, store: str, folder: Path) -> Callable[[], Figures]:
     """A function that trains once on a store; a local one is a single process, whatever the others are."""
     workers = 1 if store == "local" else config.workers
@@ -94,8 +81,7 @@ def _training(config: TrainBenchConfig, store: str, folder: Path) -> Callable[[]
     def train() -> Figures:
         children = Children(folder / "logs")
         try:
-            trial = Trial(config.dataset, folder / store, config.options, store, workers, config.servers)
-            return _figures(carry_out(trial, children, store))
+            return _figures(carry_out(training(config, store, workers, folder / store), children, store))
         finally:
             children.end()
             shutil.rmtree(folder / store, ignore_errors=True)

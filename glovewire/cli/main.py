@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any
 
-from glovewire.common.runtime.signals import signals_exit
+from glovewire.common.runtime.signals import die_with_parent, exit_on_sigterm_as_first_process, signals_exit
 
 with signals_exit():  # with the next line most of the start is over, in which Ctrl-C would be a traceback
     import click
@@ -14,7 +14,6 @@ with signals_exit():  # with the next line most of the start is over, in which C
     from glovewire.common.cli.command import one_line_refusals, suggest
 
     from ..exits import Ended, one_line_endings
-    from ..launch.processes import die_with_parent, end_on_signals_as_first_process
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "preprocess": (
@@ -113,7 +112,7 @@ def main(*args: Any) -> None:
     try:
         with one_line_endings():
             die_with_parent()
-            end_on_signals_as_first_process()
+            exit_on_sigterm_as_first_process()
             program.main(list(args) or sys.argv[1:], prog_name="glovewire")
     except Ended as ended:  # before or after what click watches over
         ended.show()

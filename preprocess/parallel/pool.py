@@ -8,11 +8,9 @@ Tasks and results travel over private pipes; nothing is read from disk.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +21,10 @@ from typing import Any, Protocol
 
 from glovewire.common.errors import CorpusError, GlovewireError, OutputError, ProcessDied, from_wire
 from glovewire.common.runtime.memory import keep_freed_memory
+from glovewire.common.runtime.signals import serve_parent
 
 _TICK_S = 0.2
 _JOIN_S = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Job(Protocol):
@@ -143,9 +141,7 @@ _NOTHING = _Nothing()
 
 def _serve(connection: Connection, inherited: list[Connection], make_job: Callable[[], Job], parent: int) -> None:
     """A worker's life: tasks until the parent closes the pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _end_with(parent)
+    serve_parent(parent)
     keep_freed_memory()
     for other in inherited:
         other.close()
@@ -154,15 +150,6 @@ def _serve(connection: Connection, inherited: list[Connection], make_job: Callab
         while True:
             kind, task = connection.recv()
             connection.send(outcome(job.finish if kind == "finish" else partial(job.do, task)))
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel end this process when its parent dies; on other systems the closed pipe does it, a task later."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(1)
 
 
 def outcome(work: Callable[[], Any]) -> tuple[str, Any]:

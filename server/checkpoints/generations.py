@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common import log
-from glovewire.common.cli.command import to_toml
+from glovewire.common.cli.config_file import to_toml
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
+from glovewire.common.option import entries
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, write_text_atomically
 
@@ -180,7 +181,7 @@ def claim(config: ServerConfig) -> None:
         raise OutputError(f"run {config.out} cannot be written: {error.strerror}") from error
     checkpoint.clear_away(config.out, config.shard, config.shards)
     if config.shard == 0 and not (config.out / runs.CONFIG).exists():
-        write_text_atomically(config.out / runs.CONFIG, to_toml("server", config.options))
+        write_text_atomically(config.out / runs.CONFIG, to_toml("server", entries(config.options)))
 
 
 def newest(run: Path) -> Generation | None:

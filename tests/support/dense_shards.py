@@ -36,7 +36,12 @@ def shards_of(
         daemons = []
         for number in range(count):
             config = ServerConfig(
-                None, run, training, shard=number, shards=count, workers=workers, checkpoint_every=checkpoint_every
+                out=run,
+                options=training,
+                shard=number,
+                shards=count,
+                workers=workers,
+                checkpoint_every=checkpoint_every,
             )
             daemons.append(Daemon(dense.build(config, Generation(0, "run", count), 0.0), run, FREE, FREE))
             stack.enter_context(served(daemons[-1]))
@@ -50,5 +55,5 @@ def addresses(daemons: list[Daemon]) -> list[str]:
 def begin_again(daemons: list[Daemon], run: Path) -> None:
     """A new life of the run without a checkpoint, as after a kill before the first one."""
     for number, daemon in enumerate(daemons):
-        config = ServerConfig(None, run, daemon._core.options, shard=number, shards=len(daemons))
+        config = ServerConfig(out=run, options=daemon._core.options, shard=number, shards=len(daemons))
         daemon.renew(dense.build(config, Generation(1, "again", len(daemons)), 0.0))

@@ -14,10 +14,10 @@ from handmade import random_dataset
 
 from glovewire.bench import train as bench_train
 from glovewire.bench.cli import bench
+from glovewire.bench.config import TrainBenchConfig
 from glovewire.bench.gensim_peer import table, write_tokens
 from glovewire.bench.measured_run import Outcome, Usage
 from glovewire.bench.measurements import Measurement, Tally, percentile, spread, surroundings
-from glovewire.bench.train import TrainBenchConfig
 from glovewire.bench.wire_driver import NULL_STEPS
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
@@ -107,7 +107,7 @@ def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
     text.write_text("\n".join(lines), encoding="utf-8")
     other.write_text("Dogs bark.\n", encoding="utf-8")
     (tmp_path / "pairs.txt").write_text("kings queens 9\ndogs bark 5\nrule bark 1\n")
-    preprocess(PreprocessConfig((str(text),), tmp_path / "data", vocab_size=9))
+    preprocess(PreprocessConfig(corpus=(str(text),), out=tmp_path / "data", vocab_size=9))
     dataset = Dataset.open(tmp_path / "data")
     assert write_tokens(dataset, text, tmp_path / "tokens") == dataset.counts.sum()
     written = (tmp_path / "tokens").read_text(encoding="utf-8").split()
@@ -177,7 +177,9 @@ def test_trainings_that_fail_count_against_success_and_leave_out_their_repeat(
 
     monkeypatch.setattr(bench_train, "carry_out", carry_out)
     options, heard = TrainingOptions(dim=8), list[str]()
-    config = TrainBenchConfig(tmp_path / "data", options, "local", ("shared",), workers=1, repeats=2)
+    config = TrainBenchConfig(
+        dataset=tmp_path / "data", options=options, store="local", beside=("shared",), workers=1, repeats=2
+    )
     good = [first for first in (1, 3) if not {first, first + 1} & set(failing)]
     if good:
         result = bench_train.bench(config, heard.append)

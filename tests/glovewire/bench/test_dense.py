@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from glovewire.bench.config import DenseBenchConfig
 from glovewire.bench.convnet import Pace, Watch, drawn, loaded
-from glovewire.bench.dense import MODES, DenseBenchConfig, summary, table
+from glovewire.bench.dense import MODES, summary, table
 from glovewire.common.errors import UsageError
 
 

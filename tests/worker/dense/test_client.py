@@ -241,7 +241,7 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
             ps.finish()
         core = daemons[0]._core
     rows = core.table.values.copy()  # `leave` gives the table's memory back
-    config = ServerConfig(None, run, core.options)
+    config = ServerConfig(out=run, options=core.options)
     leave(config, None, core, daemons[0], Generation(0, "run", 1), summary(core, "complete"))
     kept, manifest = read(run)
     assert kept["n"] == 3
