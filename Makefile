@@ -1,13 +1,13 @@
-# Everything from a fresh machine with python3 (3.11 or newer) and make:
+# All set-up on a fresh machine with python3 (3.11 or newer) and make:
 #   make train   environment, corpus, training through the server, neighbours, plot
-#   make test    everything that is checked before a change goes in
-# The environment is .venv. It is brought up to date when pyproject.toml or what is asked for changes.
-# PIP_* variables of pip itself (an index, a folder of wheels) pass through.
+#   make test    all checks that a change must pass
+# The environment is .venv. It is updated when pyproject.toml or the requested extras change.
+# pip's own PIP_* variables (an index, a folder of wheels) pass through.
 
-# The Python that a new environment is made with; where none is named, which-python.sh looks for a fast one.
+# Python of a new environment: `make PYTHON=python3.12`. An optimised build is 1.4 to 1.8 times as fast.
 PYTHON ?=
 EXTRAS ?=
-# Two processes: most tests wait for others. A file's tests stay together, for what they share.
+# Two processes, because most tests wait. The tests of a file run in one process, which shares their fixtures.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 PREPROCESS_ARGS ?=
 TRAIN_ARGS ?= --workers 2
@@ -27,11 +27,11 @@ RUN := runs/pydoc
 OUT := out
 
 comma := ,
-# One stamp for each set of extras, so that `make train` after `make test` installs nothing.
+# One stamp per set of extras, so that `make train` after `make test` installs nothing.
 CORE := $(VENV)/installed-$(or $(EXTRAS),core)
 CHECKED := $(VENV)/installed-dev,web,metrics,export$(addprefix $(comma),$(EXTRAS))
 
-# The environment's programs come first, for recipes and for the processes that tests start.
+# Puts the environment's programs first on the PATH, for recipes and for processes that tests start.
 WITH := PATH="$(CURDIR)/$(BIN):$$PATH"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -71,7 +71,7 @@ lint: $(CHECKED)
 	$(say) 'mypy --strict'
 	@$(BIN)/mypy
 
-# Not among the tests: it invents other bytes each time. What it finds lies in $(OUT)/fuzz/ and becomes a test.
+# Not part of `make test`, because its input differs each time. Findings are in $(OUT)/fuzz/; turn each into a test.
 fuzz: $(VENV)/installed-dev,fuzz
 	@mkdir -p $(OUT)/fuzz
 	$(say) 'fuzzing for $(FUZZ_S) s; corpus in $(OUT)/fuzz'
@@ -108,7 +108,7 @@ clean:
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 	$(say) 'kept: $(VENV), data/, runs/ and $(OUT)/ (remove them by hand)'
 
-# An interrupted or hand-made environment is completed by the Python that it has, never wiped.
+# Completes an interrupted or hand-made environment with its own Python; never wipes one.
 $(VENV)/made:
 	@python=$$(sh which-python.sh $(or $(PYTHON),$(wildcard $(BIN)/python))) || exit 1; \
 	echo "== environment: $$("$$python" -V) in $(VENV)"; "$$python" -m venv $(VENV)

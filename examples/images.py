@@ -1,4 +1,4 @@
-"""Handwritten digits for the examples: MNIST from a folder or from Hugging Face, or those that scikit-learn carries."""
+"""Load handwritten digits: MNIST from a folder or from Hugging Face, or the digits that scikit-learn carries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Images:
-    """Images as float32 of shape (n, height, width), about -1 to 3; labels as int64 of shape (n,)."""
+    """Images: float32 of shape (n, height, width), about -1 to 3. Labels: int64 of shape (n,)."""
 
     train: Array
     train_labels: Array
@@ -30,7 +30,7 @@ class Images:
 
 
 def load(data: str) -> Images:
-    """`digits` (8 x 8, scikit-learn's), `hub` (MNIST, needs a network), or a folder with the four idx files."""
+    """Load `digits` (8 x 8, from scikit-learn), `hub` (MNIST, needs a network) or a folder with the four idx files."""
     if data == DIGITS:
         return _digits()
     if data == "hub":
@@ -40,7 +40,7 @@ def load(data: str) -> Images:
 
 
 def batches(count: int, size: int, seed: int) -> Any:
-    """Positions of random batches out of `count` examples, for ever; another seed for each worker."""
+    """Yield index arrays of random batches of `count` examples without end. Give each worker its own seed."""
     draw = np.random.default_rng(seed)
     while True:
         order = draw.permutation(count)

@@ -1,9 +1,9 @@
-"""Handwritten digits with Thinc and a parameter server, driven by one Thinc config: Thinc's own tutorial, at home.
+"""Train on handwritten digits with Thinc and a parameter server, from one Thinc config, as in Thinc's own tutorial.
 
     python examples/mnist_thinc.py                                             # scikit-learn's digits
     python examples/mnist_thinc.py --data path/to/mnist --set training.mode=async --set training.steps=400
 
-`[model]` is a registered layer, `[optimizer]` what the server steps with, `[parameter_server]` who runs where.
+`[model]` is a registered layer, `[optimizer]` the server's optimizer, `[parameter_server]` shards, workers and pool.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ CONFIG = Path(__file__).with_name("mnist_thinc.cfg")
 
 @thinc.registry.layers("relu_relu_softmax.v1")
 def make_relu_relu_softmax(hidden_width: int, dropout: float) -> Model[Any, Any]:
-    """Two dense layers and a softmax, as in the tutorial."""
+    """Build two dense layers and a softmax, as in the tutorial."""
     return chain(Relu(hidden_width, dropout=dropout), Relu(hidden_width, dropout=dropout), Softmax())
 
 
 def make(config: str, pixels: int) -> Model[Any, Any]:
-    """The config's model for images of so many pixels: the same at every call."""
+    """Build the config's model for images of `pixels` pixels, with the same initial values at every call."""
     fix_random_seed(0)
     model = registry.resolve({"model": Config().from_str(config)["model"]})["model"]
     return model.initialize(X=np.zeros((1, pixels), np.float32), Y=np.zeros((1, 10), np.float32))
 
 
 def flat(pictures: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Images as rows of pixels."""
+    """Reshape images to rows of pixels."""
     return pictures.reshape(len(pictures), -1)
 
 
 def work(addresses: list[str], rank: int, config: str, data: str, batch: int) -> int:
-    """One worker: train until the run is over; how many batches it saw."""
+    """Train as one worker until the run is over; return the number of batches."""
     found = images.load(data)
     X, Y = flat(found.train), np.eye(10, dtype=np.float32)[found.train_labels]
     model = make(config, X.shape[1])
-    fix_random_seed(rank)  # for its own dropout
+    fix_random_seed(rank)  # dropout differs between workers
     with own_core(rank), Client(addresses, f"w{rank}") as ps:
         trainer = ThincTrainer(ps, model)
         for seen, at in enumerate(images.batches(len(Y), batch, seed=rank)):
@@ -60,12 +60,12 @@ def work(addresses: list[str], rank: int, config: str, data: str, batch: int) ->
 
 
 def accuracy(model: Model[Any, Any], found: images.Images) -> float:
-    """On the test images."""
+    """Return the accuracy on the test images."""
     return float(np.mean(model.predict(flat(found.test)).argmax(axis=1) == found.test_labels))
 
 
 def parsed(text: str) -> Any:
-    """A value as a config has it, which is JSON; what is no JSON is the text itself."""
+    """Parse a config value as JSON; return the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -75,7 +75,7 @@ def parsed(text: str) -> Any:
 @click.command()
 @click.option("--config", "path", type=click.Path(path_type=Path), default=CONFIG, help="A Thinc config.")
 @click.option("--data", default=images.DIGITS, help="digits, hub (MNIST by datasets), or a folder with the idx files.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Instead of what the config says.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the config.")
 def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
     """Train the model of a Thinc config with a parameter server and any pool of workers."""
     changes: dict[str, Any] = {}
@@ -106,6 +106,6 @@ def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    import mnist_thinc  # so that pools send `work` by its module's name
+    import mnist_thinc  # import by name, so that pools can pickle `work`
 
     training.run(mnist_thinc.main)

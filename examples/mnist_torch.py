@@ -1,10 +1,10 @@
-"""Handwritten digits with PyTorch and a parameter server: the ConvNet of Ray's and Lithops' tutorials, and a LeNet.
+"""Train on handwritten digits with PyTorch and a parameter server: the tutorials' ConvNet (Ray, Lithops) or LeNet.
 
-    python examples/mnist_torch.py                              # scikit-learn's digits, two workers in step
+    python examples/mnist_torch.py                              # scikit-learn's digits, two workers, synchronous
     python examples/mnist_torch.py --data path/to/mnist --model lenet --mode async
     python examples/mnist_torch.py --workers 25 --pool lithops
 
-Each worker is one call of `work`: five lines of it concern the server.
+Each worker is one call of `work`; five of its lines concern the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glovewire.worker.dense.pytorch import TorchModel, TorchTrainer
 
 
 class ConvNet(nn.Module):
-    """The tutorials' network: three filters, one layer of 10 outputs. Digits of 8 x 8 were pooled already."""
+    """The tutorials' network: three filters, one layer of 10 outputs. Pools images of 28 x 28 only."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -36,13 +36,13 @@ class ConvNet(nn.Module):
         self.fc = nn.Linear(3 * ((side - 2) // self.pool) ** 2, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Log probabilities of the ten digits, shape (batch, 10)."""
+        """Return log probabilities of the ten digits, shape (batch, 10)."""
         x = functional.relu(functional.max_pool2d(self.conv1(x), self.pool))
         return functional.log_softmax(self.fc(x.flatten(1)), dim=1)
 
 
 class LeNet(nn.Module):
-    """Two layers of filters and three dense ones (LeCun et al. 1998), with today's activations."""
+    """Two convolutional and three dense layers (LeCun et al. 1998), with ReLU and max pooling."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LeNet(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Log probabilities of the ten digits, shape (batch, 10)."""
+        """Return log probabilities of the ten digits, shape (batch, 10)."""
         x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         return functional.log_softmax(self.fc(x.flatten(1)), dim=1)
@@ -63,13 +63,13 @@ MODELS = {"convnet": ConvNet, "lenet": LeNet}
 
 
 def make(model: str, side: int) -> nn.Module:
-    """A fresh network for images of `side` x `side`: the same at every call."""
+    """Build a network for images of `side` x `side`, with the same initial values at every call."""
     torch.manual_seed(0)
     return MODELS[model](side)
 
 
 def work(addresses: list[str], rank: int, model: str, data: str, batch: int) -> int:
-    """One worker: train until the run is over; how many batches it saw."""
+    """Train as one worker until the run is over; return the number of batches."""
     torch.set_num_threads(1)
     found = images.load(data)
     pictures, labels = torch.from_numpy(found.train)[:, None], torch.from_numpy(found.train_labels)
@@ -83,7 +83,7 @@ def work(addresses: list[str], rank: int, model: str, data: str, batch: int) -> 
 
 
 def accuracy(net: nn.Module, found: images.Images) -> float:
-    """On the test images."""
+    """Return the accuracy on the test images."""
     with torch.no_grad():
         guesses = net.eval()(torch.from_numpy(found.test)[:, None]).argmax(dim=1)
     return float(np.mean(guesses.numpy() == found.test_labels))
@@ -97,9 +97,9 @@ def accuracy(net: nn.Module, found: images.Images) -> float:
 @click.option("--pool", type=click.Choice(pools.POOLS), default="processes")
 @click.option("--shards", default=1)
 @click.option("--steps", default=400, help="Updates of the model.")
-@click.option("--batch", default=128, help="Examples of one worker's gradient.")
+@click.option("--batch", default=128, help="Examples per gradient of one worker.")
 @click.option("--lr", default=0.01)
-@click.option("--every", default=100, help="Score the model after so many updates.")
+@click.option("--every", default=100, help="Score the model every N updates.")
 @click.option("--out", default=None, help="Run folder; a temporary one unless given.")
 def main(
     data: str,
@@ -132,6 +132,6 @@ def main(
 
 
 if __name__ == "__main__":
-    import mnist_torch  # so that pools send `work` by its module's name
+    import mnist_torch  # import by name, so that pools can pickle `work`
 
     training.run(mnist_torch.main)

@@ -1,4 +1,4 @@
-"""One function in many processes, by whatever pool one has: the workers of a parameter server need nothing else."""
+"""Run one function in many processes with any pool; workers of a parameter server need nothing more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Results = Callable[[], list[Any]]
 
 @contextmanager
 def started(pool: str, work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Results]:
-    """Start `work(*job)` for every job at once; yields what waits for the results and returns them."""
+    """Start `work(*job)` for all jobs at once; yield a function that waits for the results and returns them."""
     starters = {"processes": _processes, "futures": _futures, "lithops": _lithops, "ray": _ray}
     with starters[pool](work, jobs) as results:
         yield results
@@ -39,7 +39,7 @@ def _futures(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Itera
 
 @contextmanager
 def _lithops(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Results]:
-    """Lithops' localhost backend, which needs no account; with a configuration file of one's own, any other."""
+    """Use Lithops' localhost backend, which needs no account; a Lithops configuration file selects another."""
     require_extra("lithops", "lithops", "--pool lithops")
     from lithops import multiprocessing as lithops
     from lithops.multiprocessing import config

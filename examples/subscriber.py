@@ -1,4 +1,4 @@
-"""A subscriber of one's own: print the loss of a training, from its beginning. Start it whenever you like.
+"""Print the loss of a training from its beginning. Start it at any time.
 
 python examples/subscriber.py tcp://127.0.0.1:5556
 """

@@ -1,4 +1,4 @@
-"""A training from its beginning to its end: shards on this machine, workers in any pool, scores from outside."""
+"""Run a whole training: shards on this machine, workers in any pool, scores from an observer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tensors = dict[str, Any]
 
 
 def run(command: click.Command) -> None:
-    """Be the command of an example; what goes wrong is one line, as that of `glovewire`."""
+    """Run an example's command; report errors in one line, as `glovewire` does."""
     try:
         command()
     except GlovewireError as error:
@@ -42,7 +42,7 @@ def train(
 ) -> float:
     """Run `work(addresses, rank, *about)` for every rank in the pool until the servers have done `steps` updates.
 
-    Says the accuracy of what they have after every so many of them, and returns that of what is in `run` at the end.
+    Prints the accuracy of the servers' tensors every `every` updates, and returns that of the final ones in `run`.
     """
     began = time.monotonic()
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Machines on a network of a given speed, made of network namespaces on this one. Root, iproute2; nothing is kept.
+# Simulates machines on a network of a given rate with network namespaces. Needs root and iproute2; leaves nothing behind.
 #
 #   links.sh up COUNT [RATE]    machines 1..COUNT at 10.77.0.1 .., each with a link of RATE (100mbit) in both directions
 #   links.sh run NUMBER COMMAND...
@@ -11,7 +11,7 @@ up() {
   ip link add "$NAME" type bridge
   ip addr add 10.77.0.254/24 dev "$NAME"
   ip link set "$NAME" up
-  # Where Docker runs, the kernel asks iptables about bridges, too, and its answer is no.
+  # Where Docker runs, bridged packets pass through iptables too, whose FORWARD policy drops them.
   if command -v iptables > /dev/null; then iptables -I FORWARD -i "$NAME" -o "$NAME" -j ACCEPT; fi
   for number in $(seq "$1"); do
     space="$NAME-$number" outside="gw-out$number"
@@ -29,7 +29,7 @@ up() {
 }
 
 down() {
-  # With a space its links go only some time later; who makes machines again at once wants them gone.
+  # Deleting a namespace removes its links with a delay; delete them first, so that `up` works right after `down`.
   for outside in $(ip -o link show | grep -o "gw-out[0-9]*"); do ip link del "$outside"; done
   for space in $(ip netns list | grep -o "^$NAME-[0-9]*"); do ip netns del "$space"; done
   if command -v iptables > /dev/null; then iptables -D FORWARD -i "$NAME" -o "$NAME" -j ACCEPT 2> /dev/null || true; fi

@@ -1,7 +1,7 @@
 #!/bin/bash
-# A training on a Slurm cluster: `sbatch examples/slurm/train.sh DATASET RUN [OPTIONS of glovewire server...]`
-# The first two tasks are shards, the others workers, each with a core. DATASET and RUN are on a file system that every node has,
-# and so is the environment in which `glovewire` is installed. Submitted again with the same RUN it goes on where it was.
+# Trains on a Slurm cluster: `sbatch examples/slurm/train.sh DATASET RUN [OPTIONS of glovewire server...]`
+# The first two tasks are shards, the others workers, each with a core. DATASET, RUN and the environment in which `glovewire` is
+# installed must be on a file system that every node shares. Submitted again with the same RUN, the job resumes.
 #SBATCH --job-name=glovewire
 #SBATCH --ntasks=8
 #SBATCH --cpus-per-task=1
@@ -14,10 +14,10 @@ dataset=$1 run=$2
 shift 2
 shards=2
 workers=$((SLURM_NTASKS - shards))
-port=${PORT:-5555} # of shard 0; every shard takes two
+port=${PORT:-5555} # of shard 0; every shard uses two ports
 keys=$run.keys
 
-# A node's name for each task; the first tasks are on the first of them.
+# The node name of each task, sorted; the first tasks run on the first nodes.
 mapfile -t nodes < <(srun printenv SLURMD_NODENAME | sort)
 servers=()
 for ((shard = 0; shard < shards; shard++)); do
@@ -25,7 +25,7 @@ for ((shard = 0; shard < shards; shard++)); do
 done
 [ -e "$keys/server.key" ] || glovewire keys "$keys"
 
-# step TASK COMMAND...: on the task's node, and again, twenty times at most, when it was killed (for want of memory, say).
+# step TASK COMMAND...: run on the task's node, and again, at most twenty times, if it was killed (by the OOM killer, say).
 step() {
   local node=${nodes[$1]} try code
   shift
@@ -42,9 +42,9 @@ for ((shard = 0; shard < shards; shard++)); do
     --checkpoint-every 1 --workers "$workers" \
     --bind "tcp://0.0.0.0:$((port + 2 * shard))" --publish "tcp://0.0.0.0:$((port + 2 * shard + 1))" "$@" &
 done
-for ((task = shards; task < SLURM_NTASKS; task++)); do # by its name a worker is known when it comes back
+for ((task = shards; task < SLURM_NTASKS; task++)); do # the name identifies a restarted worker
   step "$task" glovewire worker "$dataset" "${servers[@]}" --keys "$keys" --timeout 300 --name "task-$task" &
 done
 
-# What ends with an error of its own ends the job.
+# A step that fails by itself ends the job.
 for ((task = 0; task < SLURM_NTASKS; task++)); do wait -n; done

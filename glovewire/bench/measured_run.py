@@ -104,7 +104,7 @@ def _sample(child: Child, found: dict[int, Usage], now: float, *, memory: bool) 
 
 def _role(words: list[str]) -> str:
     """`server` or `worker`; processes of the stores without a server are workers; the rest has no role."""
-    after = words[words.index("glovewire.cli.main") + 1 :] if "glovewire.cli.main" in words else []
+    after = words[words.index("glovewire") + 1 :] if "glovewire" in words else []
     if after and after[0] in ("server", "worker"):
         return after[0]
     return "worker" if any("spawn_main" in word for word in words) else ""
