@@ -82,7 +82,7 @@ def _parameter(known: Field[Any], about: Option, hint: Any) -> Decorator:
     on_off = plain is bool and "/" in flags(known)[0]
     shape = {"is_flag": True} if plain is bool else {"type": _type(about, plain), "multiple": several, "nargs": count}
     shown = _shown(known, about)
-    default = {} if required else {"default": None if shown else known.default}
+    default: dict[str, Any] = {} if required else {"default": None if shown else known.default}
     return click.option(
         *flags(known),
         known.name,
