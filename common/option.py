@@ -77,8 +77,9 @@ def like(config: type[Config], name: str, **changes: Any) -> Any:
     """Return a field like `name` of another config, but for `changes` (`default` among them)."""
     known = next(known for known in dataclasses.fields(config) if known.name == name)
     about = dataclasses.replace(known.metadata[_METADATA], **{k: v for k, v in changes.items() if k != "default"})
-    default = changes.get("default", known.default)
-    return field(default=default, metadata={_METADATA: about})
+    if known.default_factory is not MISSING:
+        return field(default_factory=known.default_factory, metadata={_METADATA: about})
+    return field(default=changes.get("default", known.default), metadata={_METADATA: about})
 
 
 @dataclass(frozen=True)

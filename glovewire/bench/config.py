@@ -9,6 +9,7 @@ from typing import Any
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.option import Config, Range, at_least, between, like, option
+from glovewire.preprocess.config import PreprocessConfig
 
 from ..launch.config import LocalConfig
 
@@ -108,3 +109,28 @@ class DenseBenchConfig(Config):
     )
     shards: int = option(1, range=at_least(1), help="Server shards.")
     peer: bool = option(True, help="Beside a parameter server of Ray actors (extra ray).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessBenchConfig(Config):
+    """Options of `glovewire bench preprocess`; the peer gets as much memory as we do."""
+
+    corpus: Path = option(argument=True, path={"exists": True, "dir_okay": False})
+    vocab_size: int = like(PreprocessConfig, "vocab_size", help="Words of the vocabulary.")
+    window: int = like(PreprocessConfig, "window", help="Longest distance of a pair.")
+    processes: int = like(PreprocessConfig, "processes")
+    memory: int = like(PreprocessConfig, "memory", help="For all processes together; the peer gets as much.")
+    runs: int = option(1, range=at_least(1), help="Runs of each; the fastest counts.")
+    sample: int = option(20_000, range=at_least(1), help="Lines for the comparison of tokenisers.")
+    peer: Path | None = option(None, path={"exists": True, "file_okay": False}, help="A built Stanford GloVe.")
+
+    def of_run(self, out: Path) -> PreprocessConfig:
+        """Return the options of one run."""
+        return PreprocessConfig(
+            corpus=(str(self.corpus),),
+            out=out,
+            vocab_size=self.vocab_size,
+            window=self.window,
+            processes=self.processes,
+            memory=self.memory,
+        )
