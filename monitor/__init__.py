@@ -1,1 +1,1 @@
-"""Watch a run: from its stream of samples to terminal, browser, files and metrics systems."""
+"""Watch a run: receive its stream of samples, show it in a terminal or browser, and write it to files and metrics."""

@@ -1,6 +1,6 @@
-"""`glovewire monitor`: watches a run from anywhere, in any number of ways at once.
+"""`glovewire monitor`: watch a run in the terminal, a browser, files and metrics systems, in any combination.
 
-It must never disturb a run: it only listens, and interrupting it ends nothing but itself.
+Parses options and loops around `Watcher.step`. The monitor only subscribes: interrupting it ends nothing but itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from glovewire.common.runtime.signals import signals_noted
 from .config import MonitorConfig
 
 if TYPE_CHECKING:
+    from .history.history import RunHistory
     from .sinks.tensorboard import TensorBoard
-    from .watch import Watch
+    from .watch import Watcher
 
 STEP_S = 0.2
 
@@ -30,11 +31,11 @@ STEP_S = 0.2
 @click.command("monitor", cls=Command)
 @takes(MonitorConfig)
 def monitor(given: Given[MonitorConfig]) -> dict[str, Any]:
-    """Watch a run: curves, workers, shards and events.
+    """Watch a run: loss curves, workers, shards and events.
 
-    Give the address that a server publishes at (its `ready` line says it), and those of further shards. The monitor
-    may be started before the server. It ends when the run has finished (0) or failed (1), when its servers have fallen
-    silent (1; --web without --linger stays), or with Ctrl-C (0).
+    tcp://HOST:PORT is the publish address of a server, the second one of its `ready` line; give one for each shard.
+    The monitor may be started before the server. It ends when the run has finished (exit status 0) or failed (1), when
+    all servers have been silent for --timeout (1; --web without --linger continues), or with Ctrl-C (0).
     """
     config = given.config()
     return _replay(config) if config.replay else _watch(config)
@@ -42,11 +43,11 @@ def monitor(given: Given[MonitorConfig]) -> dict[str, Any]:
 
 def _watch(config: MonitorConfig) -> dict[str, Any]:
     from .stream.feed import RunFailed
-    from .watch import Watch
+    from .watch import Watcher
 
     with (
         signals_noted() as stopped,
-        Watch(
+        Watcher(
             config.addresses,
             log=config.log,
             picture=config.plot,
@@ -54,66 +55,66 @@ def _watch(config: MonitorConfig) -> dict[str, Any]:
             timeout_s=config.timeout,
             silence_s=None if config.web is not None and config.linger is None else config.timeout,
             keys=config.keys,
-        ) as watch,
+        ) as watcher,
     ):
-        board = _attach(watch, config)
-        _loop(watch, stopped, config)
-        if board is not None and config.run is not None and watch.history.finished:
+        board = _open_sinks(watcher, config)
+        _loop(watcher, stopped, config)
+        if board is not None and config.run is not None and watcher.history.finished:
             _project(board, config.run)
-    if watch.feed.failed is not None:
-        raise RunFailed(f"the run failed: {watch.history.failed}")
-    return _summary(watch)
+    if watcher.feed.failed is not None:
+        raise RunFailed(f"the run failed: {watcher.history.failed}")
+    return _summary(watcher)
 
 
-def _attach(watch: Watch, config: MonitorConfig) -> TensorBoard | None:
+def _open_sinks(watcher: Watcher, config: MonitorConfig) -> TensorBoard | None:
     """Open the configured sinks; return the one for TensorBoard, if any."""
     board = None
     if config.tensorboard is not None:
         from .sinks.tensorboard import TensorBoard
 
         board = TensorBoard(config.tensorboard)
-        watch.sinks.append(board)
+        watcher.sinks.append(board)
     if config.prometheus is not None:
         from .sinks.prometheus import Prometheus
 
-        metrics = Prometheus(watch.history, config.host, config.prometheus)
-        watch.sinks.append(metrics)
+        metrics = Prometheus(watcher.history, config.host, config.prometheus)
+        watcher.sinks.append(metrics)
         click.echo(f"metrics {metrics.url}", err=True)
     return board
 
 
 def _project(board: TensorBoard, run: Path) -> None:
-    """Hand the vectors of a finished run to the projector."""
+    """Write the vectors of a finished run for TensorBoard's projector."""
     from glovewire.common.storage.run_folder import load_vectors
 
     found = load_vectors(run)
     board.project(found.words, found.vectors)
 
 
-def _loop(watch: Watch, stopped: Callable[[], bool], config: MonitorConfig) -> None:
-    if config.web is not None:
-        from .web.neighbours import ServerLookup
-        from .web.server import serve
-
-        with closing(ServerLookup(lambda: watch.feed.requests, watch.feed.keys)) as lookup:
-            serve(
-                [watch.history],
-                config.host,
-                config.web,
-                lookups=[lookup],
-                step=watch.step,
-                silent=lambda: watch.feed.silent,
-                stopped=_stopped_or_over(lambda: watch.over, stopped, config.linger),
-            )
+def _loop(watcher: Watcher, stopped: Callable[[], bool], config: MonitorConfig) -> None:
+    if config.web is None:
+        while not (watcher.over or stopped()):
+            watcher.step(STEP_S)
         return
-    while not (watch.over or stopped()):
-        watch.step(STEP_S)
+    from .web.neighbours import ServerLookup
+    from .web.server import serve
+
+    with closing(ServerLookup(lambda: watcher.feed.requests, watcher.feed.keys)) as lookup:
+        serve(
+            [watcher.history],
+            config.host,
+            config.web,
+            lookups=[lookup],
+            step=watcher.step,
+            silent=lambda: watcher.feed.silent,
+            stopped=_stopped_or_lingered(stopped, config.linger, lambda: watcher.over),
+        )
 
 
-def _stopped_or_over(
-    over: Callable[[], bool], stopped: Callable[[], bool], linger_s: float | None
+def _stopped_or_lingered(
+    stopped: Callable[[], bool], linger_s: float | None, over: Callable[[], bool] = lambda: True
 ) -> Callable[[], bool]:
-    """Return when to end the dashboard: once stopped, or `linger_s` seconds after the end of the run."""
+    """Return a function that says whether to end the dashboard: when `stopped`, or `linger_s` after the run is over."""
     over_since: float | None = None
 
     def ended() -> bool:
@@ -146,28 +147,27 @@ def _replay(config: MonitorConfig) -> dict[str, Any]:
         from .web.server import serve
 
         with signals_noted() as stopped:
-            lookups = [RunLookup(run) for run in config.replay]
-            ended = _stopped_or_over(lambda: True, stopped, config.linger)
-            serve(histories, config.host, config.web, lookups=lookups, stopped=ended)
+            ended = _stopped_or_lingered(stopped, config.linger)
+            serve(histories, config.host, config.web, lookups=[RunLookup(run) for run in config.replay], stopped=ended)
     else:
         _print(histories)
     return {"runs": [history.name for history in histories]}
 
 
-def _print(histories: list[Any]) -> None:
+def _print(histories: list[RunHistory]) -> None:
     from rich.console import Console
 
-    from .terminal.screen import screen
+    from .terminal.screen import render_screen
 
     console = Console(highlight=False)
     for history in histories:
-        console.print(screen(history, history.t, console.width, 16))
+        console.print(render_screen(history, history.t, console.width, 16))
 
 
-def _summary(watch: Watch) -> dict[str, Any]:
-    history, last = watch.history, watch.history.overall.last
-    told: dict[str, Any] = {"run": history.run, "finished": history.finished, "lost_samples": watch.feed.lost}
+def _summary(watcher: Watcher) -> dict[str, Any]:
+    history, last = watcher.history, watcher.history.overall.last
+    summary: dict[str, Any] = {"run": history.run, "finished": history.finished, "lost_samples": watcher.feed.lost}
     if last is not None:
-        mean = {"loss": history.mean.loss, "bias_only_loss": history.mean.bias_only_loss}
-        told |= {"t": last.t, "entries": last.position, **mean}
-    return told
+        summary |= {"t": last.t, "entries": last.position}
+        summary |= {"loss": last.mean_loss, "bias_only_loss": last.mean_bias_only_loss}
+    return summary

@@ -57,7 +57,7 @@ class MonitorConfig(Config):
                 problems.append("--tensorboard takes one --replay at a time: give each run a folder of its own")
             return problems + (["give either addresses or --replay"] if self.addresses else [])
         if self.run is not None and self.tensorboard is None:
-            return ["--run says where the vectors for --tensorboard will be: give both"]
+            return ["--run names the run whose vectors go to --tensorboard: give both"]
         if not self.addresses:
-            return ["give the address that a server publishes at, such as tcp://127.0.0.1:5556"]
+            return ["give the publish address of a server, such as tcp://127.0.0.1:5556"]
         return []

@@ -1,7 +1,7 @@
-"""Watching a run: samples from the feed into the history, to every sink and view, one step at a time.
+"""Drive a monitor: take samples from the feed into the history and on to every sink and view, one step at a time.
 
-`glovewire monitor` and `glovewire train` both drive it; it has no loop and no thread of its own, so that the caller
-stays in charge. It must never raise away a run's records: what has been heard is written when it closes.
+This is where the terminal view and the browser dashboard get their numbers. `glovewire monitor` and `glovewire train`
+both call `step` from loops of their own; there is no thread here. `close` loses nothing that was received.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Protocol, Self, TextIO
 
 from glovewire.common.protocol.messages import Message
 
-from .history.history import History
+from .history.history import RunHistory
 from .history.records import Recorder
 from .sinks.plot import check_path, plot
-from .stream.feed import Feed, Received
-from .terminal.view import View, view
+from .stream.feed import Feed
+from .terminal.view import View, open_view
 
 
 class Sink(Protocol):
@@ -30,12 +30,11 @@ class Sink(Protocol):
         """Finish; twice is fine."""
 
 
-class Watch:
+class Watcher:
     """Follows the servers that publish at `addresses`; call `step` until `over`, then `close`.
 
-    `records` gets the losses (`metrics.jsonl`), `log` every sample, `picture` a plot of the losses when it closes,
-    `stream` the live view or plain lines. `timeout_s` is the deadline for the first sample of each address, `silence_s`
-    how long they may all say nothing later on; `keys` is what `--keys` says.
+    `log` gets every sample, `picture` a plot of the losses on `close`, `stream` the live view or plain lines.
+    `timeout_s`, `silence_s` and `keys` are those of `Feed`.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class Watch:
         addresses: str | Sequence[str],
         *,
         name: str = "",
-        records: Path | None = None,
         log: Path | None = None,
         picture: Path | None = None,
         stream: TextIO | None = None,
@@ -53,22 +51,20 @@ class Watch:
     ) -> None:
         if picture is not None:
             check_path(picture)
-        self.history = History(name)
+        self.history = RunHistory(name)
         self.sinks: list[Sink] = []
         self._picture = picture
         self._closed = False
         self._view: View | None = None
         self.feed = Feed(addresses, timeout_s=timeout_s, silence_s=silence_s, keys=keys)
         try:
-            if records is not None:
-                self.sinks.append(Recorder(records))
             if log is not None:
-                self.sinks.append(Recorder(log, everything=True))
+                self.sinks.append(Recorder(log))
         except BaseException:
             self._close_all()
             raise
         if stream is not None:
-            self._view = view(stream)
+            self._view = open_view(stream)
 
     @property
     def over(self) -> bool:
@@ -76,21 +72,19 @@ class Watch:
         return self.feed.over
 
     def step(self, wait_s: float = 0.0) -> None:
-        """Take in what has arrived, waiting at most `wait_s` seconds for it, and bring the views up to date."""
-        for received in self.feed.poll(wait_s):
-            self._take(received)
+        """Process what has arrived, waiting at most `wait_s` seconds for it, and refresh the view."""
+        self._receive(wait_s)
         self.history.lost = self.feed.lost
         if self._view is not None:
             self._view.show(self.history, time.monotonic(), self.feed.silent)
 
     def close(self) -> None:
-        """Take in what is still there, end the views, write the picture; twice is fine."""
+        """Process what is left, end the view and the sinks, write the picture; twice is fine."""
         if self._closed:
             return
         self._closed = True
         try:
-            for received in self.feed.poll():
-                self._take(received)
+            self._receive(0.0)
         finally:
             self._close_all()
         if self._picture is not None and self.history.overall.last is not None:
@@ -102,13 +96,14 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self, received: Received) -> None:
-        self.history.begin(received.run, anew=received.restarted)
-        if received.restarted:
-            self.history.note("restarted", received.address, "the server has started anew")
-        self.history.add(received.message, time.monotonic())
-        for sink in self.sinks:
-            sink.add(received.message)
+    def _receive(self, wait_s: float) -> None:
+        for received in self.feed.poll(wait_s):
+            self.history.begin(received.run, restarted=received.restarted)
+            if received.restarted:
+                self.history.note("restarted", received.address, "the server was started again")
+            self.history.add(received.message, time.monotonic())
+            for sink in self.sinks:
+                sink.add(received.message)
 
     def _close_all(self) -> None:
         if self._view is not None:

@@ -27,9 +27,9 @@ from glovewire.common.protocol.samples import as_line
 from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent, parent_token
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
-from glovewire.monitor.history.history import History
+from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.sinks.plot import plot
-from glovewire.monitor.terminal.view import view
+from glovewire.monitor.terminal.view import open_view
 from glovewire.server.checkpoints.initial_state import fresh
 from glovewire.server.leases.losses import Losses
 
@@ -92,8 +92,8 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
 
 def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> None:
     """Count reports, show progress and write metrics until every process has closed its pipe."""
-    history, open_pipes = History(config.out.name), dict(zip(pipes, processes, strict=True))
-    shown = view(sys.stderr) if config.progress else None
+    history, open_pipes = RunHistory(config.out.name), dict(zip(pipes, processes, strict=True))
+    shown = open_view(sys.stderr) if config.progress else None
     with (config.out / runs.METRICS).open("a", encoding="utf-8", buffering=1) as metrics:
         while open_pipes:
             ready: list[Any] = wait(list(open_pipes), POLL_S)

@@ -20,7 +20,7 @@ from glovewire.common.runtime.signals import Signalled
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
-from glovewire.monitor.watch import Watch
+from glovewire.monitor.watch import Watcher
 
 from ..exits import signals_end_all
 from .config import ANY_PORT, LocalConfig
@@ -68,7 +68,7 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
         servers, ready = _start_servers(config, children, again=again)
         addresses = [each.address for each in ready]
         try:
-            with Watch(
+            with Watcher(
                 [each.stream for each in ready],
                 name=config.out.name,
                 picture=config.out / runs.PLOT,

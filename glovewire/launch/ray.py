@@ -21,7 +21,7 @@ from glovewire.common.errors import ProcessDied, ProtocolError
 from glovewire.common.ready import Ready
 from glovewire.common.runtime import ray_cluster as cluster
 from glovewire.common.storage import run_folder as runs
-from glovewire.monitor.watch import Watch
+from glovewire.monitor.watch import Watcher
 
 from ..exits import signals_end_all
 from .config import LocalConfig
@@ -123,7 +123,7 @@ class _Driver:
         """Return the facts that shard 0 prints at the end."""
         streams: list[str] = []
         with ExitStack() as watching:
-            watch: Watch | None = None
+            watch: Watcher | None = None
             while True:
                 shards = self._kept(self._servers, [self._shard(shard) for shard in range(len(self._servers))])
                 if all(shard.status == 0 for shard in shards):
@@ -159,9 +159,9 @@ class _Driver:
     def _worker(self, addresses: list[str], rank: int) -> list[str]:
         return [*self._worker_words, *self._config.of_worker(rank, addresses), "--json"]
 
-    def _watch(self, streams: list[str]) -> Watch:
+    def _watch(self, streams: list[str]) -> Watcher:
         config = self._config
-        return Watch(
+        return Watcher(
             streams,
             name=config.out.name,
             picture=config.out / runs.PLOT,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ProcessDied
 from glovewire.common.protocol.messages import LossSample
-from glovewire.monitor.watch import Watch
+from glovewire.monitor.watch import Watcher
 
 from .processes import Child, Children
 
@@ -28,7 +28,7 @@ class ServerLost(ProcessDied):
     code = "server-lost"
 
 
-def until_over(watch: Watch, servers: list[Child], workers: list[Child], children: Children, scored: Scored) -> None:
+def until_over(watch: Watcher, servers: list[Child], workers: list[Child], children: Children, scored: Scored) -> None:
     """Show progress until the servers are done; raise when a process that is still needed has died."""
     while any(server.running for server in servers) and not watch.over:
         watch.step(0.1)
@@ -48,7 +48,7 @@ def until_over(watch: Watch, servers: list[Child], workers: list[Child], childre
                 raise ProcessDied("every worker has left, and training is not complete")
 
 
-def _step(watch: Watch, servers: list[Child]) -> bool:
+def _step(watch: Watcher, servers: list[Child]) -> bool:
     watch.step(0.1)
     return not any(server.running for server in servers)
 

@@ -18,7 +18,7 @@ from glovewire.common.model.options import PRESETS, TrainingOptions
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import write_text_atomically
 from glovewire.common.storage.dataset import Dataset
-from glovewire.monitor.history.curve import Point, by_epoch
+from glovewire.monitor.history.curve import Point, epoch_means
 from glovewire.monitor.history.records import read_metrics
 
 from ..bench.measured_run import carry_out
@@ -106,11 +106,11 @@ def variants(config: SpeedupConfig) -> list[Variant]:
 
 def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Curve:
     """Return a variant's epoch means against seconds since training began."""
-    samples = read_metrics(variant.trial.out).overall.curve()
+    samples = read_metrics(variant.trial.out).overall.all_points()
     first = samples[0]
     began = first.t - first.position / first.entries_per_second if first.entries_per_second > 0 else first.t
     placed: list[Point] = []
-    for point in by_epoch(samples, per_epoch):
+    for point in epoch_means(samples, per_epoch):
         if placed and point.t - began <= placed[-1].t:
             placed.pop()  # of two samples at one time, keep the later
         placed.append(dataclasses.replace(point, t=point.t - began))

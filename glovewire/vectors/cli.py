@@ -1,7 +1,7 @@
-"""The commands that use what training made: `neighbours`, `evaluate`, `export`, `info`.
+"""The commands that use trained vectors: `neighbours`, `evaluate`, `export`, `info`.
 
-Parse and print, nothing else; each returns the dict that `--json` shows. Everything heavy is imported inside the
-command, so that `glovewire --help` stays quick.
+Each parses, prints, and returns the dict that `--json` shows. Heavy modules are imported inside the command, so that
+`glovewire --help` stays fast.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from glovewire.common.cli.command import Command, printable
-from glovewire.common.errors import UsageError
+from glovewire.common.cli.command import Command, printable, suggest
+from glovewire.common.errors import UnknownWord, UsageError
+
+if TYPE_CHECKING:
+    from glovewire.common.model.neighbours import Neighbours, UnitVectors
 
 FORMATS = ("glove", "word2vec", "word2vec-bin", "npz", "safetensors", "projector", "stanford")
 _PLACE = click.Path(path_type=Path)
@@ -33,15 +36,15 @@ def neighbours(
     """Show the words nearest to each WORD by cosine, and answers to analogies."""
     if not words and not analogy:
         raise UsageError("name a word, or an analogy with --analogy A B C")
+    from glovewire.common.model.neighbours import UnitVectors, unit_rows
     from glovewire.common.storage.run_folder import load_vectors
 
-    from . import neighbours as near
     from . import show
 
     loaded = load_vectors(run)
-    unit = near.unit_rows(loaded.vectors, centre=centre)
-    found = [(word, near.nearest(word, loaded.words, loaded.index, unit, top)) for word in words]
-    answers = [(each, near.analogy(each, loaded.words, loaded.index, unit, top)) for each in analogy]
+    vectors = UnitVectors(loaded.words, unit_rows(loaded.vectors, centre=centre))
+    found = [(word, vectors.nearest(_row(vectors, word), top)) for word in words]
+    answers = [(each, vectors.analogy([_row(vectors, word) for word in each], top)) for each in analogy]
     titled = found + [(f"{a} : {b} = {c} : ?", best) for (a, b, c), best in answers]
     _print(show.columns(titled, shutil.get_terminal_size((100, 24)).columns))
     return {
@@ -67,7 +70,7 @@ def evaluate(
     """Score the vectors of RUN on word similarity and analogies.
 
     Figures are percent. A word is looked up as it is written, then in lower case. Pairs and questions with a word
-    outside the vocabulary are left out; how many were covered stands beside each figure.
+    outside the vocabulary are left out; the number covered is shown beside each figure.
     """
     run, similarity = _split_places(places, similarity)
     if not similarity and analogies is None:
@@ -93,8 +96,8 @@ def export(path: Path, format: str, out: Path, centre: bool, seed: int) -> dict[
     """Write a run's vectors or a dataset's matrix for other programs.
 
     A run goes to glove, word2vec, word2vec-bin, npz, safetensors or projector; a dataset to npz (scipy's COO) or
-    stanford (a folder on which Stanford's `glove` trains). A run's words stand by frequency, the
-    most frequent first, as in Stanford's and word2vec's own files.
+    stanford (a folder on which Stanford's `glove` trains). A run's words are sorted by frequency, the most frequent
+    first, as in Stanford's and word2vec's own files.
     """
     from . import show
     from .export import export as write
@@ -109,7 +112,7 @@ def export(path: Path, format: str, out: Path, centre: bool, seed: int) -> dict[
 @click.argument("path", type=_PLACE)
 @click.option("--verify/--no-verify", default=True, help="Compare every checksum (about 1 GB/s).")
 def info(path: Path, verify: bool) -> dict[str, Any]:
-    """Say what a dataset, a run or a checkpoint is, and check that it is whole."""
+    """Describe a dataset, a run or a checkpoint, and check that it is complete."""
     from . import show
     from .info import describe
 
@@ -119,9 +122,9 @@ def info(path: Path, verify: bool) -> dict[str, Any]:
 
 
 def _split_places(places: tuple[Path, ...], similarity: tuple[Path, ...]) -> tuple[Path, tuple[Path, ...]]:
-    """The run and the pair files, also from `--similarity FILE FILE`, where click hands the second over as an argument.
+    """Return the run and the pair files; of `--similarity FILE FILE`, click passes the second as an argument.
 
-    The one folder among several places is the run.
+    The only folder among several places is the run.
     """
     folders = [place for place in places if place.is_dir()]
     run = folders[0] if len(folders) == 1 else places[0]
@@ -131,10 +134,19 @@ def _split_places(places: tuple[Path, ...], similarity: tuple[Path, ...]) -> tup
     return run, similarity + more
 
 
-def _as_dicts(near: list[tuple[str, float]]) -> list[dict[str, Any]]:
+def _row(vectors: UnitVectors, word: str) -> int:
+    """Return the row of `word`; UnknownWord with a suggestion if it is not known."""
+    if (row := vectors.find(word)) is not None:
+        return row
+    like = [known for known in vectors.words if abs(len(known) - len(word)) <= 2]
+    known = f"the {len(vectors.words):,} words of the vocabulary"
+    raise UnknownWord(f"{word!r} is not among {known}{suggest(word.lower(), like)}")
+
+
+def _as_dicts(near: Neighbours) -> list[dict[str, Any]]:
     return [{"word": word, "cosine": round(cosine, 4)} for word, cosine in near]
 
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(printable(line))  # words and facts come from files that others may have made
+        click.echo(printable(line))  # words and facts come from files of unknown origin

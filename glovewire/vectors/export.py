@@ -1,7 +1,6 @@
-"""Turns a run or a dataset into a file or folder that other programs read, whole or not at all.
+"""Export a run or a dataset atomically to a file or folder that other programs read.
 
-Chooses the writer, keeps what exists already, and renames the finished result into place. What a format looks like is
-in `formats` (vectors) and `matrix` (datasets).
+The formats themselves are in `formats` (vectors) and `matrix` (datasets).
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ DATASET_FORMATS = ("npz", "stanford")
 
 
 def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int = 0) -> dict[str, Any]:
-    """Write the run or dataset in `path` to `out`; returns what was written, as plain values.
+    """Write the run or dataset in `path` to `out`; return what was written, as plain values.
 
     `centre` subtracts the mean vector first (runs); `seed` shuffles Stanford's records (datasets). Raises
     ArtifactError for a damaged source, OutputError for an `out` that exists or cannot be written, UsageError for a
-    format that does not go with the source, MissingExtra for a library that is not installed.
+    format that does not fit the source, MissingExtra for a library that is not installed.
     """
     require_free(out, what="export")
     kind = runs.KIND if runs.is_run(path) else peek_kind(path)
@@ -64,7 +63,7 @@ def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[s
 
 
 def _by_frequency(loaded: runs.Vectors) -> runs.Vectors:
-    """The most frequent word first; as they are where the run does not know its counts."""
+    """Return the vectors sorted by falling count of their words; unchanged where the run has no counts."""
     if loaded.counts is None:
         return loaded
     order = most_frequent_first(loaded.words, loaded.counts)
@@ -86,7 +85,7 @@ def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str,
 
 @contextmanager
 def _placing(out: Path) -> Iterator[Path]:
-    """A scratch path beside `out` that is renamed to it at the end; after any error nothing is left."""
+    """Yield a scratch path beside `out` that is renamed to it at the end; after an error nothing is left."""
     scratch = out.parent / f".{out.name}.{os.getpid()}.partial"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Vectors in the formats that other programs read. Each function writes one whole file or folder at a scratch path.
+"""Write vectors in the formats of other programs. Each function writes one file or folder at a scratch path.
 
-Placing the result, and refusing what exists already, is `export`'s work. Texts are UTF-8 with numbers of nine digits,
-which give back the same float32. No format here holds a pickle.
+`export` renames the result into place. Text is UTF-8 with numbers of nine digits, which read back as the same float32.
+No format here contains a pickle.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SHOWN_OF_A_WORD = 40
 
 
 def write_glove(path: Path, loaded: Vectors) -> None:
-    """Stanford's text: a word and its numbers a line, no header."""
+    """Write Stanford's text format: a word and its numbers a line, no header."""
     _require_no_blanks(loaded.words, "glove")
     with path.open("wb") as stream:
         _write_lines(stream, loaded, " ")
 
 
 def write_word2vec(path: Path, loaded: Vectors) -> None:
-    """word2vec's text: a header `words dim`, then a word and its numbers a line."""
+    """Write word2vec's text format: a header `words dim`, then a word and its numbers a line."""
     _require_no_blanks(loaded.words, "word2vec")
     with path.open("wb") as stream:
         stream.write(_header(loaded))
@@ -40,7 +40,7 @@ def write_word2vec(path: Path, loaded: Vectors) -> None:
 
 
 def write_word2vec_bin(path: Path, loaded: Vectors) -> None:
-    """word2vec's binary form: the header, then a word, a blank, little-endian float32 numbers and a newline."""
+    """Write word2vec's binary format: the header, then a word, a blank, little-endian float32 and a newline each."""
     _require_no_blanks(loaded.words, "word2vec-bin")
     with path.open("wb") as stream:
         stream.write(_header(loaded))
@@ -49,14 +49,14 @@ def write_word2vec_bin(path: Path, loaded: Vectors) -> None:
 
 
 def write_npz(path: Path, loaded: Vectors) -> None:
-    """numpy's archive: `vectors` float32 (words, dim) and `vocabulary`, fixed-width text (words,)."""
+    """Write numpy's archive: `vectors` float32 (words, dim) and `vocabulary`, fixed-width text (words,)."""
     vocabulary = fixed_width(loaded.words)
     with path.open("wb") as stream:
         np.savez(stream, vectors=loaded.vectors, vocabulary=vocabulary)
 
 
 def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
-    """`words` as npz holds them, shape (words,): each takes four bytes for every character of the longest.
+    """Return `words` as an array of shape (words,): each takes four bytes for every character of the longest.
 
     OutputError where that is more than 2 GiB.
     """
@@ -72,7 +72,7 @@ def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
 
 
 def write_safetensors(path: Path, loaded: Vectors) -> None:
-    """A tensor `vectors`; the metadata entry `vocabulary` is the JSON list of words. MissingExtra without the extra."""
+    """Write a tensor `vectors` and, in the metadata, `vocabulary` as a JSON list; MissingExtra without the extra."""
     require_extra("safetensors", "export", "--format safetensors")
     from safetensors.numpy import save
 
@@ -81,7 +81,7 @@ def write_safetensors(path: Path, loaded: Vectors) -> None:
 
 
 def write_projector(path: Path, loaded: Vectors) -> None:
-    """A folder for the TensorBoard projector: `vectors.tsv` of numbers, `metadata.tsv` with a word a line."""
+    """Write a folder for the TensorBoard projector: `vectors.tsv` of numbers, `metadata.tsv` with a word a line."""
     _require_no_blanks(loaded.words, "projector")
     path.mkdir()
     with (path / "vectors.tsv").open("wb") as stream:
@@ -111,5 +111,5 @@ def _require_no_blanks(words: Sequence[str], name: str) -> None:
 
 
 def most_frequent_first(words: Sequence[str], counts: npt.NDArray[np.int64]) -> list[int]:
-    """The places of `words` by falling count (shape (words,)), ties in byte order."""
+    """Return the positions of `words` by falling count (shape (words,)), ties in byte order."""
     return sorted(range(len(words)), key=lambda place: (-int(counts[place]), words[place].encode()))

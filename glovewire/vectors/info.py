@@ -1,6 +1,6 @@
-"""What a dataset, a run or a checkpoint is: plain facts, checked against its checksums.
+"""Describe a dataset, a run or a checkpoint as plain values, and compare its checksums.
 
-Reads only; knows nothing of printing. A kind of artifact that has no reader here still shows its facts and files.
+An artifact of another kind is described by its facts and files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 8192
 
 
 def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
-    """Everything worth knowing of the artifact in `path`, as plain values in the order in which people read them.
+    """Return a description of the artifact in `path`, in the order in which it is shown.
 
     With `verify`, every checksum is compared, and `verified` says so. Raises ArtifactError for what is missing,
     damaged or no artifact at all.
@@ -69,7 +69,7 @@ def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
 
 
 def _sum(opened: datasets.Dataset) -> float:
-    """Sum over the full matrix, in float64."""
+    """Return the sum over the full matrix, in float64."""
     total = 0.0
     for a, b in opened.layout.blocks:
         first, last = opened.block_range(a, b)
@@ -84,7 +84,7 @@ def _sum(opened: datasets.Dataset) -> float:
 
 
 def _block_sizes(opened: datasets.Dataset) -> dict[str, int]:
-    """Stored entries of the smallest, the median and the largest block."""
+    """Return the stored entries of the smallest, the median and the largest block."""
     sizes = np.diff(opened.tiles[opened.layout.first_tile])
     if not len(sizes):
         return {"min": 0, "median": 0, "max": 0}
@@ -105,19 +105,19 @@ def _run(path: Path, *, verify: bool) -> dict[str, Any]:
 
 
 def _state(path: Path, facts: Mapping[str, Any]) -> str:
-    """How the run ended, and how far it came if it was to go on."""
+    """Return how the run ended: finished, or stopped after how many of its epochs."""
     if facts.get("reason", "complete") == "complete":
         return "finished"
     try:
         tables = read_toml(path / runs.CONFIG).values()
-    except UsageError:  # no part of the artifact: it may be gone
+    except UsageError:  # not part of the artifact: it may be missing
         tables = {}.values()
     asked = [table["epochs"] for table in tables if isinstance(table, dict) and type(table.get("epochs")) is int]
     return f"stopped after {facts.get('epochs')} of {asked[0]} epochs" if asked else "stopped before the end"
 
 
 def _mean_norm(loaded: runs.Vectors) -> float:
-    """Mean Euclidean length of a vector: near its start value where nothing was learned."""
+    """Return the mean Euclidean length of a vector: near its initial value where nothing was learned."""
     starts = range(0, len(loaded.words), _ROWS_AT_ONCE)
     total = sum(float(np.linalg.norm(loaded.vectors[s : s + _ROWS_AT_ONCE], axis=1).sum()) for s in starts)
     return total / max(1, len(loaded.words))
@@ -133,7 +133,7 @@ def _progress(path: Path) -> dict[str, Any]:
 
 
 def _last_sample(metrics: Path) -> dict[str, Any]:
-    """The last whole line of the metrics; a line that is being written now is no fault."""
+    """Return the last complete line of the metrics; the last one may be half written."""
     if not metrics.is_file():
         return {}
     with metrics.open("rb") as stream:
@@ -155,7 +155,7 @@ def _other(path: Path, kind: str, *, verify: bool) -> dict[str, Any]:
 
 
 def _require_counts(path: Path, facts: Mapping[str, Any]) -> None:
-    """ArtifactError where a fact that is a whole number in every artifact is something else."""
+    """Raise ArtifactError where a fact that is a whole number in every artifact is something else."""
     for name, value in facts.items():
         counts = name == "tokens" or name.startswith("bytes_")
         if counts and not (type(value) is int and 0 <= value < 1 << 63):

@@ -1,7 +1,7 @@
-"""A dataset's matrix in the formats that other programs read, in bounded memory.
+"""Write a dataset's matrix in the formats of other programs, block by block in bounded memory.
 
-The matrix is read block by block and never held whole. Each function writes one whole file or folder at a scratch
-path; placing the result is `export`'s work. Equal datasets and seeds give equal bytes.
+Each function writes one file or folder at a scratch path, which `export` renames into place. Equal datasets and seeds
+give equal bytes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ Entries = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.flo
 
 
 def entries(dataset: Dataset) -> Iterator[Entries]:
-    """The full matrix in pieces: row, column (word numbers in vocabulary order) and value, each of shape (n,).
+    """Yield the full matrix in pieces: row, column (in vocabulary order) and value, each of shape (n,).
 
-    Pieces follow the stored order; a mirrored entry comes in the same piece as its original, and n is at most
-    2,097,152.
+    Pieces follow the stored order; a mirrored entry is in the same piece as its original, and n is at most 2,097,152.
     """
     layout = dataset.layout
     for a, b in layout.blocks:
@@ -47,18 +46,14 @@ def entries(dataset: Dataset) -> Iterator[Entries]:
 
 def _mirrored(row: npt.NDArray[np.int32], column: npt.NDArray[np.int32], value: npt.NDArray[np.float32]) -> Entries:
     off = row != column
-    return (
-        np.concatenate([row, column[off]]),
-        np.concatenate([column, row[off]]),
-        np.concatenate([value, value[off]]),
-    )
+    return (np.concatenate([row, column[off]]), np.concatenate([column, row[off]]), np.concatenate([value, value[off]]))
 
 
 def write_npz(path: Path, dataset: Dataset) -> None:
-    """scipy's COO: `row col` int32, `data` float32 (entries,), `shape` (2,), `vocabulary` text and `counts` (words,).
+    """Write scipy's COO: `row col` int32, `data` float32 (entries,), `shape`, `vocabulary` text, `counts` (words,).
 
-    `scipy.sparse.load_npz` reads it as it is. Row i stands for `vocabulary[i]`; no array needs a pickle. OutputError
-    for words that are too long to stand in one array.
+    `scipy.sparse.load_npz` reads it. Row i is that of `vocabulary[i]`; no array needs a pickle. OutputError for words
+    that are too long for one array.
     """
     words, vocabulary = len(dataset.words), fixed_width(dataset.words)
     with zipfile.ZipFile(path, "w") as archive:
@@ -90,16 +85,16 @@ def _stream_array(
 
 
 def write_stanford(path: Path, dataset: Dataset, seed: int = 0) -> None:
-    """A folder on which Stanford's `glove` trains: `cooccurrence.bin`, shuffled already, and `vocab.txt`.
+    """Write a folder on which Stanford's `glove` trains: `cooccurrence.bin`, already shuffled, and `vocab.txt`.
 
     `vocab.txt` has lines `word count`, most frequent first, ties in byte order. A record is int32 word1, int32 word2,
-    float64 value, little-endian; words count from 1 in the order of `vocab.txt`. OutputError for a dataset with the
-    word `<unk>`: under this name `glove` writes a vector of its own, and with such a word it saves nothing.
+    float64 value, little-endian; words are numbered from 1 in the order of `vocab.txt`. OutputError for a dataset with
+    the word `<unk>`, a name that `glove` gives to a vector of its own: with such a word it saves nothing.
     """
     if _UNKNOWN in dataset.words:
         raise OutputError(
-            f"Stanford's glove would save nothing: it keeps the word {_UNKNOWN!r}, which this dataset has, for itself; "
-            "preprocess the text with --tokenizer nltk, or with that word spelt in another way"
+            f"Stanford's glove would save nothing: it reserves the word {_UNKNOWN!r}, which this dataset contains; "
+            "preprocess the text with --tokenizer nltk, or spell that word in another way"
         )
     path.mkdir()
     order = most_frequent_first(dataset.words, dataset.counts)
@@ -111,7 +106,7 @@ def write_stanford(path: Path, dataset: Dataset, seed: int = 0) -> None:
 
 
 def _write_shuffled(path: Path, dataset: Dataset, numbers: npt.NDArray[np.int32], seed: int) -> None:
-    """Every record falls into a random bucket of the file, then each bucket is shuffled in memory: a fair shuffle."""
+    """Write each record to a random bucket of the file, then shuffle every bucket in memory: a uniform shuffle."""
     total = dataset.total_entries
     buckets = max(1, -(-total // _BUCKET_RECORDS))
     sizes = sum(

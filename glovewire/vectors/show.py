@@ -1,7 +1,4 @@
-"""Results as text that a person likes to read: aligned, thousands parted, no colour where there is no terminal.
-
-Takes the plain values that the other modules return and gives lines; prints nothing and reads nothing.
-"""
+"""Format the plain values of the other modules as aligned lines of text, without colour. No I/O."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from glovewire.common.model.neighbours import Neighbours
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _GAP = "   "
 
-Near = Sequence[tuple[str, float]]
-
 
 def quantity(value: object) -> str:
-    """A number with parted thousands or four digits; anything else as it is."""
+    """Return a number with thousands separators or four digits; anything else as it is."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, int):
@@ -31,15 +28,15 @@ def quantity(value: object) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the unit that leaves one to three digits before the point."""
+    """Return bytes in the unit that leaves one to three digits before the point."""
     amount, unit = float(count), 0
     while amount >= 1000 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1000, unit + 1
     return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{count} B"
 
 
-def columns(titled: Sequence[tuple[str, Near]], width: int) -> Iterator[str]:
-    """Lists of words with their cosines side by side under their titles, as many as fit into `width` characters."""
+def columns(titled: Sequence[tuple[str, Neighbours]], width: int) -> Iterator[str]:
+    """Yield lists of words with cosines side by side under their titles, as many as fit into `width` characters."""
     blocks = [_column(title, near) for title, near in titled]
     while blocks:
         fits, used = 1, len(blocks[0][0])
@@ -54,7 +51,7 @@ def columns(titled: Sequence[tuple[str, Near]], width: int) -> Iterator[str]:
             yield ""
 
 
-def _column(title: str, near: Near) -> list[str]:
+def _column(title: str, near: Neighbours) -> list[str]:
     words = max([len(word) for word, _ in near], default=0)
     lines = [f"{word:<{words}}  {cosine:5.2f}" for word, cosine in near] or ["(no other word)"]
     width = max(len(title), *(len(line) for line in lines))
@@ -62,7 +59,7 @@ def _column(title: str, near: Near) -> list[str]:
 
 
 def scores(result: Mapping[str, Any]) -> Iterator[str]:
-    """The outcome of `evaluate.score` as a table: figures in percent, and how much of each set was covered."""
+    """Yield the result of `evaluate.score` as a table: figures in percent, and how much of each set was covered."""
     rows = [
         (Path(name).stem, each["spearman"], each["covered"], each["pairs"], "pairs")
         for name, each in result.get("similarity", {}).items()
@@ -83,9 +80,9 @@ def _analogy_row(kind: str, outcome: Mapping[str, Any]) -> tuple[str, float | No
 
 
 def facts(described: Mapping[str, Any]) -> Iterator[str]:
-    """The outcome of `info.describe` as aligned lines: its own facts first, then its maker's, then its files.
+    """Yield the result of `info.describe` as aligned lines: its own facts, then its maker's, then its files.
 
-    What is empty is left out, and of a finished run the last sample, whose figures its facts have.
+    Empty values are left out, and the last sample of a finished run, whose figures are among its facts.
     """
     left_out = {"facts", "files", "verified", "bytes"} | ({"last_sample"} if described.get("facts") else set())
     rows = [(name, value) for name, value in described.items() if name not in left_out]

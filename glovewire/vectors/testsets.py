@@ -1,7 +1,6 @@
-"""Reads what vectors are scored against: pairs of words with a human score, and analogy questions.
+"""Read test sets: word pairs with a human similarity score, and analogy questions.
 
-Every line that does not have the form is refused with the file's name and the line's number; nothing is skipped in
-silence. Words stay as they are written. This module knows nothing of vectors.
+A malformed line is refused with the file's name and the line's number. Words stay as they are written.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ class Section:
 
     @property
     def kind(self) -> str:
-        """`syntactic` where the section asks about grammar, which Google's set marks with `gram`; else `semantic`."""
+        """`syntactic` for grammar, which Google's set marks with `gram`; else `semantic`."""
         return SYNTACTIC if self.name.startswith("gram") else SEMANTIC
 
 
 def read_pairs(path: Path) -> tuple[Pair, ...]:
-    """Lines of `word word score`, parted by blanks or tabs; empty lines and `#` comments are passed over.
+    """Return the pairs of `word word score` lines, separated by blanks or tabs; skips empty lines and `#` comments.
 
-    Raises MalformedFile, in one line, for a file that cannot be read, has no pairs or has a wrong line.
+    Raises MalformedFile for a file that cannot be read, has no pairs or has a malformed line.
     """
     pairs = tuple(_pair(path, number, line.split()) for number, line in _lines(path))
     if not pairs:
-        raise MalformedFile(f"{path} holds no word pairs")
+        raise MalformedFile(f"{path} contains no word pairs")
     return pairs
 
 
 def read_questions(path: Path) -> tuple[Section, ...]:
-    """Google's format: `: section` lines, and four words a line.
+    """Return the questions of Google's format: `: section` lines, and four words a line.
 
-    Raises MalformedFile, in one line, for a file that cannot be read, has no questions or has a wrong line.
+    Raises MalformedFile for a file that cannot be read, has no questions or has a malformed line.
     """
     sections: dict[str, list[Question]] = {}
     name = ""
@@ -55,7 +54,7 @@ def read_questions(path: Path) -> tuple[Section, ...]:
         else:
             sections.setdefault(name, []).append(_question(path, number, line.split()))
     if not sections:
-        raise MalformedFile(f"{path} holds no analogy questions")
+        raise MalformedFile(f"{path} contains no analogy questions")
     return tuple(Section(name, tuple(questions)) for name, questions in sections.items())
 
 

@@ -1,1 +1,1 @@
-"""Keep what was received: curves, states of workers and shards, recorded files."""
+"""Keep what was received: loss curves, worker and shard states, recorded files."""

@@ -1,7 +1,4 @@
-"""A curve of bounded length: when it is full, neighbours are merged and it goes on at half the resolution.
-
-Pure: no clock, no files, no sockets. It must never forget the last point, nor grow beyond its limit.
-"""
+"""Keep a loss curve of bounded length: when it is full, neighbouring points are merged in pairs. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where training stood at `t` seconds: means over `entries` entries in `samples` samples.
+    """Training at `t` seconds: means over `entries` entries in `samples` samples.
 
-    `position` is the number of entries that all workers have done; the means are those over the whole matrix.
+    `position` is the number of entries that all workers have trained; `mean_loss` and `mean_bias_only_loss` are over
+    the whole matrix.
     """
 
     t: float
@@ -30,20 +28,20 @@ class Point:
     mean_bias_only_loss: float = 0.0
 
 
-class Series:
-    """Points in order of time, at most `limit` of them, each of the same number of samples."""
+class LossCurve:
+    """At most `limit` points in order of time, each a merge of the same number of samples, and the newest sample."""
 
     def __init__(self, limit: int) -> None:
         self.limit = max(4, limit)
         self.points: list[Point] = []
         self.last: Point | None = None
         self.generation = 0
-        """Grows when points that were there have changed: a view that only adds what is new must start over."""
+        """Grows when points that were there have changed: a view that only appends must start over."""
         self._stride = 1
         self._open: Point | None = None
 
     def add(self, point: Point) -> None:
-        """Take the newest point."""
+        """Append the newest point."""
         self.last = point
         self._open = point if self._open is None else merge(self._open, point)
         if self._open.samples < self._stride:
@@ -51,98 +49,38 @@ class Series:
         self.points.append(self._open)
         self._open = None
         if len(self.points) >= self.limit:
-            self._thin()
+            self._halve()
 
     def rewind(self, position: int) -> None:
-        """Forget what lies beyond `position`: training went on from an earlier state."""
+        """Drop the points beyond `position`, because training resumed from an earlier state."""
         kept = [point for point in self.points if point.position <= position]
         if len(kept) < len(self.points):
             self.points, self.generation = kept, self.generation + 1
         self._open = None
         self.last = kept[-1] if kept else None
 
-    def curve(self) -> list[Point]:
-        """All points, and the last one as it came."""
+    def all_points(self) -> list[Point]:
+        """Return the merged points, and the newest sample where it is not part of one yet."""
         if self.last is None or self._open is None:
             return list(self.points)
         return [*self.points, self.last]
 
     def recent(self, seconds: float) -> list[Point]:
-        """Points of the last `seconds`, at least the last one."""
-        curve = self.curve()
-        return [point for point in curve[-64:] if point.t >= curve[-1].t - seconds]
+        """Return the points of the last `seconds`, at least the last one."""
+        points = self.all_points()
+        return [point for point in points[-64:] if point.t >= points[-1].t - seconds]
 
-    def _thin(self) -> None:
+    def _halve(self) -> None:
         pairs = zip(self.points[0::2], self.points[1::2], strict=False)
-        merged = [merge(first, second) for first, second in pairs]
         if len(self.points) % 2:
             self._open = self.points[-1]
-        self.points = merged
+        self.points = [merge(first, second) for first, second in pairs]
         self._stride *= 2
         self.generation += 1
 
 
-class Rolling:
-    """Means of loss and bias-only loss over a span of entries; over the last half of what there is before that.
-
-    Blocks of the matrix differ in how well they can be fitted, and each is visited once an epoch: a single sample says
-    which block it comes from rather than how far training is. A span of one epoch sees them all.
-    """
-
-    def __init__(self) -> None:
-        self.loss = 0.0
-        self.bias_only_loss = 0.0
-        self._points: deque[Point] = deque()
-        self._entries = 0
-        self._sums = [0.0, 0.0]
-
-    def add(self, point: Point, span: float) -> Point:
-        """Take the newest point and return it with the means; `span` in entries, 0 for none, infinite if unknown."""
-        self._points.append(point)
-        self._count(point, 1)
-        shorter = min(span, point.position / 2)
-        while len(self._points) > 1 and point.position - self._points[0].position >= shorter:
-            self._count(self._points.popleft(), -1)
-        self.loss, self.bias_only_loss = (max(0.0, total / self._entries) for total in self._sums)
-        return replace(point, loss=self.loss, bias_only_loss=self.bias_only_loss)
-
-    def _count(self, point: Point, sign: int) -> None:
-        self._entries += sign * point.entries
-        self._sums[0] += sign * point.entries * point.loss
-        self._sums[1] += sign * point.entries * point.bias_only_loss
-
-
-def rolled(curve: Iterable[Point], span: float) -> list[Point]:
-    """The curve with its losses as Rolling has them."""
-    rolling = Rolling()
-    return [rolling.add(point, span) for point in curve]
-
-
-def by_epoch(curve: Sequence[Point], per_epoch: float) -> list[Point]:
-    """The curve as the mean of each epoch, in its middle, from where it began to where it is.
-
-    Only whole epochs compare: each holds every block once. While there are not two of them, the rolling means stand in.
-    """
-    if not curve or curve[-1].position < 2 * per_epoch:
-        return rolled(curve, per_epoch)
-    whole: dict[int, Point] = {}
-    middles: dict[int, float] = {}
-    for point in curve:
-        epoch = int((point.position - 1) // per_epoch)
-        whole[epoch] = merge(whole[epoch], point) if epoch in whole else point
-        if point.position <= (epoch + 0.5) * per_epoch or epoch not in middles:
-            middles[epoch] = point.t
-    done = [epoch for epoch in whole if (epoch + 1) * per_epoch <= curve[-1].position]
-    if not done:  # so short a run that one sample held all its epochs
-        return rolled(curve, per_epoch)
-    start = rolled([point for point in curve if point.position <= per_epoch / 4], per_epoch)
-    means = [replace(whole[k], t=middles[k], position=int((k + 0.5) * per_epoch), epoch=k) for k in done]
-    last = replace(curve[-1], loss=means[-1].loss, bias_only_loss=means[-1].bias_only_loss)
-    return [*start, *means, last]
-
-
 def merge(first: Point, second: Point) -> Point:
-    """One point for two neighbours: means over their entries, at the time and place of the later one."""
+    """Return one point for two neighbours: means over their entries, at the time and position of the later one."""
     entries = first.entries + second.entries
 
     def mean(a: float, b: float) -> float:
@@ -156,3 +94,52 @@ def merge(first: Point, second: Point) -> Point:
         entries=entries,
         samples=first.samples + second.samples,
     )
+
+
+def rolling_means(points: Iterable[Point], span: float) -> list[Point]:
+    """Return the points with losses averaged over the last `span` entries, or over the last half of a shorter curve.
+
+    Blocks of the matrix differ in how well they can be fitted, and each is visited once an epoch: a single sample shows
+    which block it comes from rather than the progress of training. A span of one epoch covers all blocks.
+    """
+    window: deque[Point] = deque()
+    means = []
+    entries, loss, bias_only_loss = 0, 0.0, 0.0
+    for point in points:
+        window.append(point)
+        entries += point.entries
+        loss += point.entries * point.loss
+        bias_only_loss += point.entries * point.bias_only_loss
+        while len(window) > 1 and point.position - window[0].position >= min(span, point.position / 2):
+            old = window.popleft()
+            entries -= old.entries
+            loss -= old.entries * old.loss
+            bias_only_loss -= old.entries * old.bias_only_loss
+        means.append(replace(point, loss=max(0.0, loss / entries), bias_only_loss=max(0.0, bias_only_loss / entries)))
+    return means
+
+
+def epoch_means(points: Sequence[Point], per_epoch: float) -> list[Point]:
+    """Return a point for each whole epoch with its mean losses, at its middle; `per_epoch` is its number of entries.
+
+    Only whole epochs compare, because each visits every block once. The first quarter of the first epoch and the last
+    point are kept, so that the curve spans the run. Before the end of the second epoch, rolling means stand in.
+    """
+    if not points or points[-1].position < 2 * per_epoch:
+        return rolling_means(points, per_epoch)
+    means: dict[int, Point] = {}
+    middles: dict[int, float] = {}
+    for point in points:
+        epoch = int((point.position - 1) // per_epoch)
+        means[epoch] = merge(means[epoch], point) if epoch in means else point
+        if point.position <= (epoch + 0.5) * per_epoch or epoch not in middles:
+            middles[epoch] = point.t
+    whole = [epoch for epoch in means if (epoch + 1) * per_epoch <= points[-1].position]
+    if not whole:  # the run was so short that one sample covers all its epochs
+        return rolling_means(points, per_epoch)
+    start = rolling_means([point for point in points if point.position <= per_epoch / 4], per_epoch)
+    middle = [
+        replace(means[epoch], t=middles[epoch], position=int((epoch + 0.5) * per_epoch), epoch=epoch) for epoch in whole
+    ]
+    last = replace(points[-1], loss=middle[-1].loss, bias_only_loss=middle[-1].bias_only_loss)
+    return [*start, *middle, last]

@@ -1,33 +1,43 @@
-"""How the monitor writes numbers, times and names for people. Pure; must never let a control character through."""
+"""Format numbers, durations and names for people. Control characters never pass."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+if TYPE_CHECKING:
+    from .history import WorkerState
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 MAX_NAME = 48
-NOBODY_YET = "no worker yet: at their first start they compile their loops"
+NO_WORKER_YET = "no worker yet: at their first start they compile their loops"
 
 
 def amount(value: float, unit: str = "") -> str:
-    """`1.23 M` with three digits; with a unit `1.23 MB`."""
-    for size, prefix in _STEPS:
+    """Return `1.23 M`, with three digits; with a unit `1.23 MB`."""
+    for size, prefix in _PREFIXES:
         if abs(value) >= size * 0.9995:
-            return f"{_digits(value / size)} {prefix}{unit}"
-    return f"{_digits(value)} {unit}".rstrip() if unit else _digits(value)
+            return f"{_three_digits(value / size)} {prefix}{unit}"
+    return f"{_three_digits(value)} {unit}".rstrip()
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    if value == int(value) and size < 1_000:
+        return str(int(value))
+    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
 def loss(value: float) -> str:
-    """A loss with four digits that stay in place while it falls."""
+    """Return a loss with four decimals, so that the digits stay in place while it falls."""
     if value and abs(value) < 1e-3:
         return f"{value:.3e}"
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
-    """`0:42`, `12:03` or `1:02:03`; days in front beyond 24 hours."""
-    whole = max(0, round(seconds))
-    days, rest = divmod(whole, 86_400)
+    """Return `0:42`, `12:03` or `1:02:03`, with days in front beyond 24 hours."""
+    days, rest = divmod(max(0, round(seconds)), 86_400)
     hours, rest = divmod(rest, 3_600)
     minutes, rest = divmod(rest, 60)
     clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
@@ -35,7 +45,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago: `now`, `3 s`, `2 min`, `5 h`."""
+    """Return how long ago something was: `now`, `3 s`, `2 min`, `5 h`."""
     if seconds < 1:
         return "now"
     if seconds < 100:
@@ -43,20 +53,28 @@ def age(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.0f} h"
 
 
-def plain(text: str, limit: int = MAX_NAME) -> str:
-    """`text` off the wire with control characters replaced and at most `limit` characters: fit for a terminal."""
+WORKER_HEADINGS = ("worker", "state", "entries", "entries/s", "upload", "staleness", "last seen")
+
+
+def worker_cells(worker: WorkerState, now: float) -> tuple[str, ...]:
+    """Return what a table shows of a worker behind its name and its state."""
+    seen = worker.age_s(now)
+    return (
+        amount(worker.entries),
+        amount(worker.entries_per_second),
+        f"{amount(worker.bytes_per_second, 'B')}/s",
+        str(worker.sample.staleness) if worker.sample else "",
+        "" if seen is None else age(seen),
+    )
+
+
+def sanitize(text: str, limit: int = MAX_NAME) -> str:
+    """Return `text` from the network with control characters replaced, cut to `limit` characters."""
     shown = "".join(character if character.isprintable() else "\ufffd" for character in text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts `w2` before `w10`."""
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts `w2` before `w10`."""
     parts = re.split(r"([0-9]{1,18})", name)
     return [(int(part) if number % 2 else 0, part) for number, part in enumerate(parts)]
-
-
-def _digits(value: float) -> str:
-    size = abs(value)
-    if value == int(value) and size < 1_000:
-        return str(int(value))
-    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"

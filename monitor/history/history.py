@@ -1,318 +1,88 @@
-"""What the monitor knows of a run: curves, workers, shards, scores and events, within fixed bounds.
+"""Keep what samples tell of a run, within fixed bounds: curves, worker and shard states, scores and events. No I/O.
 
-Pure: no clock, no files, no sockets; `now` (seconds of any steady clock) is an argument. It must never grow without
-bound, whatever arrives: curves are thinned, and beyond a number of workers, shards or tests new names are not kept.
+`RunHistory` is what every view reads: the terminal, the browser dashboard, the plot and the Prometheus sink. `now`
+(seconds of any steady clock) is an argument. Curves are downsampled, and names beyond a number of workers, shards or
+tests are dropped, so that memory is bounded whatever arrives.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from glovewire.common.protocol.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
 
-from .curve import Point, Series
-from .formatting import natural, plain
+from .curve import LossCurve, Point
+from .formatting import NO_WORKER_YET, natural_key, sanitize
 
-ALL = "all"
+ALL_WORKERS = "all"
 OVERALL_POINTS = 4_000
+WORKER_POINTS = 400
 MAX_WORKERS = 256
 MAX_SHARDS = 256
 MAX_TESTS = 32
 MAX_EVENTS = 200
 MAX_BINS = 32
-HOTTEST = 8
+MAX_HOT_ROWS = 8
 JITTER_S = 1.0
 RATE_S = 3.0
+QUIET_AFTER_S = 3.0
+_DEPARTED = ("lost", "left")
+_URGENCY = {"lost": 0, "late": 1, "left": 3}
+"""Order of worker states in a table; others are 2."""
 
 
-class Mean(NamedTuple):
-    """Losses over the whole matrix."""
+class RunStatus(NamedTuple):
+    """What a run is doing, in words; `level` is `good`, `warn`, `bad` or `calm`."""
 
-    loss: float
-    bias_only_loss: float
-
-
-class History:
-    """Takes samples in the order in which they arrive; everything else is for reading."""
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-        self._forget()
-
-    def _forget(self) -> None:
-        self.run = ""
-        self.overall = Series(OVERALL_POINTS)
-        self.workers: dict[str, Worker] = {}
-        self.shards: dict[int, Shard] = {}
-        self.quality: dict[str, deque[QualitySample]] = {}
-        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
-        self.noted = 0
-        self.loss: LossSample | None = None
-        self.origin: float | None = None
-        self.heard: float | None = None
-        self.lost = 0
-        self.finished = False
-        self.failed: str | None = None
-        self.t = 0.0
-        self._shift = 0.0
-
-    def add(self, message: Message, now: float) -> None:
-        """Take one sample of the stream."""
-        self.heard = now
-        match message:
-            case LossSample():
-                self._add_loss(message)
-            case WorkerSample():
-                self._add_worker(message, now)
-            case ServerSample():
-                self._add_shard(message, now)
-            case QualitySample():
-                self._add_quality(message)
-            case Event():
-                self._add_event(message)
-
-    def begin(self, run: str, *, anew: bool = False) -> None:
-        """A sample of `run` is to come; with `anew`, from a server that was restarted: another run starts afresh."""
-        shown = plain(run)
-        if anew and self.run and shown != self.run:
-            self._forget()
-        self.run = self.run or shown
-
-    def note(self, kind: str, subject: str, text: str) -> None:
-        """Add an event that the monitor itself has seen, at the time of the last sample."""
-        self._keep(Event(self.t, kind, subject, text))
-
-    # ---- what views ask
-
-    @property
-    def progress(self) -> float | None:
-        """Share of the training that is done, 0 to 1; None when the server did not say how much there is."""
-        if self.loss is None or self.loss.total <= 0:
-            return None
-        return min(1.0, self.loss.entries / self.loss.total)
-
-    @property
-    def mean(self) -> Mean:
-        """The losses over the whole matrix, as last said."""
-        last = self.overall.last
-        return Mean(last.mean_loss, last.mean_bias_only_loss) if last is not None else Mean(0.0, 0.0)
-
-    @property
-    def staleness(self) -> dict[str, int]:
-        """Pushes by staleness over all shards, in the order of the bins."""
-        found: Counter[str] = Counter()
-        for shard in list(self.shards.values()):
-            found.update({plain(bin, 16): max(0, int(count)) for bin, count in shard.sample.staleness.items()})
-        return dict(sorted(found.items(), key=lambda item: natural(item[0]))[:MAX_BINS])
-
-    @property
-    def hottest(self) -> list[tuple[str, int]]:
-        """Rows, or ranges of rows, and how often they were pushed: those that were pushed most, over all shards.
-
-        Those that were pushed as often stand in the order of their numbers.
-        """
-        each = [item for shard in list(self.shards.values()) for item in shard.sample.hottest.items()]
-        found = [(plain(rows, 24), int(count)) for rows, count in each]
-        return sorted(found, key=lambda item: (-item[1], natural(item[0])))[:HOTTEST]
-
-    @property
-    def traffic(self) -> tuple[float, float]:
-        """Bytes per second that servers receive and send, all together."""
-        shards = list(self.shards.values())
-        return sum(s.received_per_second for s in shards), sum(s.sent_per_second for s in shards)
-
-    @property
-    def moved(self) -> tuple[int, int]:
-        """Bytes that servers have received and sent since they were started, all together."""
-        samples = [shard.sample for shard in list(self.shards.values())]
-        return sum(sample.bytes_in for sample in samples), sum(sample.bytes_out for sample in samples)
-
-    @property
-    def seconds(self) -> float:
-        """How long training has gone on."""
-        return self.since_start(self.t)
-
-    def since_start(self, t: float) -> float:
-        """Seconds of training at time `t` of the stream, which begins when the server does; 0 before training."""
-        return max(0.0, t - self.origin) if self.origin is not None else 0.0
-
-    @property
-    def entries_per_second(self) -> float:
-        """The pace of all workers together over the last seconds; once it is over, over all that was watched."""
-        curve = self.overall.curve()
-        if self.finished and len(curve) > 1 and curve[-1].t > curve[0].t:
-            return (curve[-1].position - curve[0].position) / (curve[-1].t - curve[0].t)
-        recent = self.overall.recent(RATE_S)
-        return sum(point.entries_per_second for point in recent) / len(recent) if recent else 0.0
-
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds until the end at this pace; None when unknown, 0 when it is over."""
-        if self.finished:
-            return 0.0
-        pace = self.entries_per_second
-        if self.loss is None or self.loss.total <= 0 or pace <= 0:
-            return None
-        return max(0, self.loss.total - self.loss.entries) / pace
-
-    @property
-    def active(self) -> int:
-        """Workers that are there."""
-        return sum(worker.state not in ("lost", "left") for worker in self.workers.values())
-
-    def state(self, worker: Worker) -> str:
-        """What a worker does, or did when it was last heard of; nobody trains once the run has finished."""
-        return "done" if self.finished and worker.state == "training" else worker.state
-
-    def silence_s(self, now: float) -> float | None:
-        """Seconds since anything was heard; None before the first sample."""
-        return None if self.heard is None else max(0.0, now - self.heard)
-
-    # ---- what samples do
-
-    def _add_loss(self, sample: LossSample) -> None:
-        self._restart_time(sample.t)
-        when = self._when(sample.t)
-        if sample.worker == ALL:
-            self._add_overall(sample, when)
-            return
-        worker = self._worker(sample.worker)
-        if worker is not None:
-            position = self.loss.entries if self.loss else sample.entries
-            before = worker.trained
-            worker.trained = sample.entries
-            worker.series.add(_point(sample, when, position, sample.entries - before))
-
-    def _add_overall(self, sample: LossSample, when: float) -> None:
-        if self.loss is not None and sample.entries < self.loss.entries:
-            self.note("rewound", "server", f"training goes on from {sample.entries:,} entries")
-            for series in (self.overall, *(worker.series for worker in self.workers.values())):
-                series.rewind(sample.entries)
-        before = self.loss.entries if self.loss is not None else 0
-        self.loss = sample
-        self.origin = when if self.origin is None else self.origin
-        self.overall.add(_point(sample, when, sample.entries, sample.entries - before))
-
-    def _add_worker(self, sample: WorkerSample, now: float) -> None:
-        worker = self._worker(sample.worker)
-        if worker is None:
-            return
-        self._when(sample.t)
-        if worker.sample is not None:
-            worker.bytes_per_second = rate(worker.sample.t, worker.sample.bytes_sent, sample.t, sample.bytes_sent)
-        worker.sample, worker.heard = sample, now
-
-    def _add_shard(self, sample: ServerSample, now: float) -> None:
-        before = self.shards.get(sample.shard)
-        if before is None and len(self.shards) >= MAX_SHARDS:
-            return
-        shard = Shard(sample, now)
-        if before is not None:
-            old = before.sample
-            shard.received_per_second = rate(old.t, old.bytes_in, sample.t, sample.bytes_in)
-            shard.sent_per_second = rate(old.t, old.bytes_out, sample.t, sample.bytes_out)
-            shard.pulls_per_second = rate(old.t, old.pulls, sample.t, sample.pulls)
-            shard.pushes_per_second = rate(old.t, old.pushes, sample.t, sample.pushes)
-        self.shards[sample.shard] = shard
-
-    def _add_quality(self, sample: QualitySample) -> None:
-        test = plain(sample.test)
-        if test in self.quality or len(self.quality) < MAX_TESTS:
-            self.quality.setdefault(test, deque(maxlen=MAX_EVENTS)).append(sample)
-
-    def _add_event(self, event: Event) -> None:
-        self._keep(replace(event, t=self._when(event.t)))
-        if event.kind == "finished":
-            self.finished = True
-        elif event.kind == "failed":
-            self.failed = plain(event.text, 200)
-
-    def _keep(self, event: Event) -> None:
-        self.events.append(Event(event.t, plain(event.kind, 24), plain(event.subject), plain(event.text, 200)))
-        self.noted += 1
-
-    def _worker(self, name: str) -> Worker | None:
-        shown = plain(name)
-        if shown not in self.workers and len(self.workers) < MAX_WORKERS:
-            self.workers[shown] = Worker(shown)
-        return self.workers.get(shown)
-
-    def _restart_time(self, t: float) -> None:
-        """A server that starts anew counts from 0: the curve goes on where it was."""
-        if t + self._shift < self.t - JITTER_S:
-            self._shift = self.t - t
-
-    def _when(self, t: float) -> float:
-        """`t` on one line of time, of which shard 0's losses are the measure: other shards began a little off."""
-        self.t = max(self.t, t + self._shift)
-        return t + self._shift
+    level: str
+    text: str
 
 
-def _point(sample: LossSample, when: float, position: int, entries: int) -> Point:
-    return Point(
-        when,
-        position,
-        sample.epoch,
-        sample.loss,
-        sample.bias_only_loss,
-        sample.norm,
-        sample.entries_per_second,
-        max(1, entries),
-        mean_loss=sample.mean_loss,
-        mean_bias_only_loss=sample.mean_bias_only_loss,
-    )
-
-
-# ---- Who takes part in a run, as samples tell: workers and shards, their states and their traffic. Pure.
-
-WORKER_POINTS = 400
-
-
-class Worker:
-    """One worker: its losses, its last state, and how fast it sends."""
+class WorkerState:
+    """One worker: its losses, its last sample, and its send rate."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.series = Series(WORKER_POINTS)
+        self.curve = LossCurve(WORKER_POINTS)
         self.trained = 0
         self.sample: WorkerSample | None = None
-        self.heard: float | None = None
+        self.heard_at: float | None = None
         self.bytes_per_second = 0.0
 
     @property
     def state(self) -> str:
-        """`training`, `late`, `lost` or `left`, as the server last said."""
-        return plain(self.sample.state, 16) if self.sample else "training"
+        """`training`, `late`, `lost` or `left`, as the server last reported."""
+        return sanitize(self.sample.state, 16) if self.sample else "training"
 
     @property
     def entries(self) -> int:
-        """Entries that it has trained."""
+        """Entries trained."""
         return self.sample.entries if self.sample else self.trained
 
     @property
     def entries_per_second(self) -> float:
-        """Its pace; nothing once it has gone."""
-        if self.state in ("lost", "left"):
+        """Its rate; 0 once it is lost or has left."""
+        if self.state in _DEPARTED:
             return 0.0
         if self.sample:
             return self.sample.entries_per_second
-        return self.series.last.entries_per_second if self.series.last else 0.0
+        return self.curve.last.entries_per_second if self.curve.last else 0.0
 
     def age_s(self, now: float) -> float | None:
-        """Seconds since the server last heard of it; None before the server said so."""
-        if self.sample is None or self.heard is None:
+        """Return the seconds since the server last heard from it; None before its first sample."""
+        if self.sample is None or self.heard_at is None:
             return None
-        return self.sample.age_s + max(0.0, now - self.heard)
+        return self.sample.age_s + max(0.0, now - self.heard_at)
 
 
 @dataclass
-class Shard:
-    """One server shard: its last counters, and its traffic."""
+class ShardRates:
+    """One server shard: its last counters and its rates."""
 
     sample: ServerSample
-    heard: float
     received_per_second: float = 0.0
     sent_per_second: float = 0.0
     pulls_per_second: float = 0.0
@@ -324,6 +94,251 @@ class Shard:
         return self.received_per_second + self.sent_per_second
 
 
-def rate(t0: float, count0: int, t1: float, count1: int) -> float:
-    """Units per second between two readings of a counter; 0 when it was set back."""
+class RunHistory:
+    """The state of one run; `add` takes samples in the order of their arrival, everything else reads."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self._reset()
+
+    def _reset(self) -> None:
+        self.run = ""
+        self.overall = LossCurve(OVERALL_POINTS)
+        self.workers: dict[str, WorkerState] = {}
+        self.shards: dict[int, ShardRates] = {}
+        self.quality: dict[str, deque[QualitySample]] = {}
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.event_count = 0
+        self.loss: LossSample | None = None
+        self.started_at: float | None = None
+        self.heard_at: float | None = None
+        self.lost = 0
+        self.finished = False
+        self.failed: str | None = None
+        self.t = 0.0
+        self._shift = 0.0
+
+    def begin(self, run: str, *, restarted: bool = False) -> None:
+        """Announce that the next sample is of `run`; another run of a server that was `restarted` clears everything."""
+        shown = sanitize(run)
+        if restarted and self.run and shown != self.run:
+            self._reset()
+        self.run = self.run or shown
+
+    def add(self, message: Message, now: float) -> None:
+        """Take one sample of the stream."""
+        self.heard_at = now
+        match message:
+            case LossSample():
+                self._add_loss(message)
+            case WorkerSample():
+                self._add_worker(message, now)
+            case ServerSample():
+                self._add_shard(message)
+            case QualitySample():
+                self._add_quality(message)
+            case Event():
+                self._add_event(message)
+
+    def note(self, kind: str, subject: str, text: str) -> None:
+        """Add an event that the monitor itself has observed, at the time of the last sample."""
+        self._keep(Event(self.t, kind, subject, text))
+
+    # ---- for views
+
+    @property
+    def title(self) -> str:
+        """Its name, or else the id of the run."""
+        return self.name or self.run
+
+    def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
+        """Return what the run is doing; `silent` are addresses that have not been heard yet."""
+        quiet = self.silence_s(now)
+        if self.failed is not None:
+            return RunStatus("bad", f"failed: {self.failed}")
+        if self.finished:
+            return RunStatus("calm", "finished")
+        if quiet is None:
+            return RunStatus("warn", f"waiting for {', '.join(silent) or 'the server'}")
+        if quiet > QUIET_AFTER_S:
+            return RunStatus("warn", f"no data for {quiet:.0f} s")
+        if self.loss:
+            return RunStatus("good", "training")
+        return RunStatus("good", f"connected, {'nothing trained yet' if self.active_workers else NO_WORKER_YET}")
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the training that is done, 0 to 1; None when the server did not say how much there is."""
+        if self.loss is None or self.loss.total <= 0:
+            return None
+        return min(1.0, self.loss.entries / self.loss.total)
+
+    @property
+    def epoch(self) -> str:
+        """The epoch that is being trained, as `3/10`, or without the total where that is unknown."""
+        if self.loss is None:
+            return "–"
+        epoch, epochs = self.loss.epoch, self.loss.epochs
+        return f"{min(epoch + 1, epochs)}/{epochs}" if epochs else str(epoch)
+
+    @property
+    def staleness(self) -> dict[str, int]:
+        """Pushes by staleness over all shards, in the order of the bins."""
+        found: Counter[str] = Counter()
+        for shard in self.shards.values():
+            found.update({sanitize(bin, 16): max(0, int(count)) for bin, count in shard.sample.staleness.items()})
+        return dict(sorted(found.items(), key=lambda item: natural_key(item[0]))[:MAX_BINS])
+
+    @property
+    def hot_rows(self) -> list[tuple[str, int]]:
+        """The most-pushed rows, or ranges of rows, of all shards with their pushes; ties by row number."""
+        each = [item for shard in self.shards.values() for item in shard.sample.hottest.items()]
+        found = [(sanitize(rows, 24), int(count)) for rows, count in each]
+        return sorted(found, key=lambda item: (-item[1], natural_key(item[0])))[:MAX_HOT_ROWS]
+
+    @property
+    def bytes_per_second(self) -> tuple[float, float]:
+        """What all servers together receive and send."""
+        shards = self.shards.values()
+        return sum(shard.received_per_second for shard in shards), sum(shard.sent_per_second for shard in shards)
+
+    @property
+    def bytes_moved(self) -> tuple[int, int]:
+        """What all servers together have received and sent since their start."""
+        shards = self.shards.values()
+        return sum(shard.sample.bytes_in for shard in shards), sum(shard.sample.bytes_out for shard in shards)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        return self.since_start(self.t)
+
+    def since_start(self, t: float) -> float:
+        """Return the seconds of training at time `t` of the stream, which begins with the server; 0 before training."""
+        return max(0.0, t - self.started_at) if self.started_at is not None else 0.0
+
+    @property
+    def entries_per_second(self) -> float:
+        """The rate of all workers together over the last seconds; of a finished run, its mean."""
+        points = self.overall.all_points()
+        if self.finished and len(points) > 1 and points[-1].t > points[0].t:
+            return (points[-1].position - points[0].position) / (points[-1].t - points[0].t)
+        recent = self.overall.recent(RATE_S)
+        return sum(point.entries_per_second for point in recent) / len(recent) if recent else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the end at the present rate; None when unknown, 0 of a finished run."""
+        if self.finished:
+            return 0.0
+        rate = self.entries_per_second
+        if self.loss is None or self.loss.total <= 0 or rate <= 0:
+            return None
+        return max(0, self.loss.total - self.loss.entries) / rate
+
+    @property
+    def active_workers(self) -> int:
+        """Workers that are neither lost nor have left."""
+        return sum(worker.state not in _DEPARTED for worker in self.workers.values())
+
+    def worker_state(self, worker: WorkerState) -> str:
+        """Return the state of a worker; `done` for one that was training when the run finished."""
+        return "done" if self.finished and worker.state == "training" else worker.state
+
+    def workers_by_urgency(self) -> list[WorkerState]:
+        """Return the workers for a table: lost ones first, then late ones, those that have left last."""
+        return sorted(
+            self.workers.values(), key=lambda worker: (_URGENCY.get(worker.state, 2), natural_key(worker.name))
+        )
+
+    def silence_s(self, now: float) -> float | None:
+        """Return the seconds since the last sample of any kind; None before the first."""
+        return None if self.heard_at is None else max(0.0, now - self.heard_at)
+
+    # ---- samples
+
+    def _add_loss(self, sample: LossSample) -> None:
+        if sample.t + self._shift < self.t - JITTER_S:  # a restarted server counts from 0: append to the curve
+            self._shift = self.t - sample.t
+        when = self._on_timeline(sample.t)
+        if sample.worker == ALL_WORKERS:
+            self._add_overall(sample, when)
+        elif (worker := self._worker(sample.worker)) is not None:
+            position = self.loss.entries if self.loss else sample.entries
+            worker.curve.add(_point(sample, when, position, sample.entries - worker.trained))
+            worker.trained = sample.entries
+
+    def _add_overall(self, sample: LossSample, when: float) -> None:
+        before = self.loss.entries if self.loss is not None else 0
+        if sample.entries < before:
+            self.note("rewound", "server", f"training resumes from {sample.entries:,} entries")
+            for curve in (self.overall, *(worker.curve for worker in self.workers.values())):
+                curve.rewind(sample.entries)
+        self.loss = sample
+        self.started_at = when if self.started_at is None else self.started_at
+        self.overall.add(_point(sample, when, sample.entries, sample.entries - before))
+
+    def _add_worker(self, sample: WorkerSample, now: float) -> None:
+        worker = self._worker(sample.worker)
+        if worker is None:
+            return
+        self._on_timeline(sample.t)
+        old, worker.sample, worker.heard_at = worker.sample, sample, now
+        if worker.state in _DEPARTED:
+            worker.bytes_per_second = 0.0
+        elif old is not None:
+            worker.bytes_per_second = _rate(old.t, old.bytes_sent, sample.t, sample.bytes_sent)
+
+    def _add_shard(self, sample: ServerSample) -> None:
+        before = self.shards.get(sample.shard)
+        if before is None and len(self.shards) >= MAX_SHARDS:
+            return
+        shard = ShardRates(sample)
+        if before is not None:
+            old = before.sample
+            shard.received_per_second = _rate(old.t, old.bytes_in, sample.t, sample.bytes_in)
+            shard.sent_per_second = _rate(old.t, old.bytes_out, sample.t, sample.bytes_out)
+            shard.pulls_per_second = _rate(old.t, old.pulls, sample.t, sample.pulls)
+            shard.pushes_per_second = _rate(old.t, old.pushes, sample.t, sample.pushes)
+        self.shards[sample.shard] = shard
+
+    def _add_quality(self, sample: QualitySample) -> None:
+        test = sanitize(sample.test)
+        if test in self.quality or len(self.quality) < MAX_TESTS:
+            self.quality.setdefault(test, deque(maxlen=MAX_EVENTS)).append(sample)
+
+    def _add_event(self, event: Event) -> None:
+        self._keep(replace(event, t=self._on_timeline(event.t)))
+        if event.kind == "finished":
+            self.finished = True
+        elif event.kind == "failed":
+            self.failed = sanitize(event.text, 200)
+
+    def _keep(self, event: Event) -> None:
+        shown = Event(event.t, sanitize(event.kind, 24), sanitize(event.subject), sanitize(event.text, 200))
+        self.events.append(shown)
+        self.event_count += 1
+
+    def _worker(self, name: str) -> WorkerState | None:
+        shown = sanitize(name)
+        if shown not in self.workers and len(self.workers) < MAX_WORKERS:
+            self.workers[shown] = WorkerState(shown)
+        return self.workers.get(shown)
+
+    def _on_timeline(self, t: float) -> float:
+        """Return `t` of the stream on a timeline that survives restarts, and advance the clock to it."""
+        self.t = max(self.t, t + self._shift)
+        return t + self._shift
+
+
+def _point(sample: LossSample, when: float, position: int, entries: int) -> Point:
+    losses = {name: getattr(sample, name) for name in ("loss", "bias_only_loss", "mean_loss", "mean_bias_only_loss")}
+    rate = sample.entries_per_second
+    return Point(
+        when, position, sample.epoch, norm=sample.norm, entries_per_second=rate, entries=max(1, entries), **losses
+    )
+
+
+def _rate(t0: float, count0: int, t1: float, count1: int) -> float:
+    """Return units per second between two readings of a counter; 0 when it was reset."""
     return max(0, count1 - count0) / (t1 - t0) if t1 > t0 else 0.0

@@ -1,1 +1,1 @@
-"""Write a run to a picture, Prometheus or TensorBoard."""
+"""Write a run to a picture, to Prometheus or to TensorBoard."""

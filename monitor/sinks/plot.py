@@ -1,6 +1,6 @@
-"""A picture of a run, PNG or SVG: loss against time and against entries, beside the loss with all vectors at zero.
+"""Draw a run as PNG or SVG: loss against time and against entries, with the bias-only loss for comparison.
 
-It uses matplotlib's objects and never its global state, so that it can draw anywhere, also beside a server.
+It uses matplotlib's objects and never its global state, so that it can draw in any process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from glovewire.common.cli.command import printable
 from glovewire.common.errors import OutputError, UsageError
 from glovewire.common.storage.artifacts import replacing
 
-from ..history import formatting as units
+from ..history import formatting
 from ..history.curve import Point
-from ..history.history import History
+from ..history.history import RunHistory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 FORMATS = {".png": "png", ".svg": "svg"}
 INK, FAINT, GRID = "#1b1f24", "#6e7781", "#e4e8ec"
-OVERALL, FLOOR = "#0b62d6", "#b3541e"
-WORKERS = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
-ALL_WORKERS, AT_ZERO = "all workers, over the whole matrix", "vectors at zero"
+OVERALL_COLOUR, BIAS_ONLY_COLOUR = "#0b62d6", "#b3541e"
+WORKER_COLOURS = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
+OVERALL, BIAS_ONLY = "all workers, over the whole matrix", "bias-only loss"
 NAMED_WORKERS = 8
 MARKED_EPOCHS = 20
 LOG_FROM_RATIO = 4.0
 
 
 def check_path(path: Path) -> None:
-    """UsageError when no picture can be written under this name."""
+    """Raise UsageError or OutputError unless a picture can be written to `path`."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"{path} must end in .png or .svg")
     if not path.absolute().parent.is_dir():
         raise OutputError(f"{path} cannot be written: there is no such folder")
 
 
-def plot(history: History, path: Path, title: str = "") -> None:
-    """Draw `history` into `path` (.png or .svg), whole or not at all; OutputError when the disk refuses."""
+def plot(history: RunHistory, path: Path, title: str = "") -> None:
+    """Draw `history` into `path` (.png or .svg), atomically; OutputError when it cannot be written."""
     check_path(path)
     figure = draw(history, title)
     with warnings.catch_warnings(), replacing(path) as stream:
@@ -50,8 +50,8 @@ def plot(history: History, path: Path, title: str = "") -> None:
         figure.savefig(stream, format=FORMATS[path.suffix.lower()], dpi=150)
 
 
-def draw(history: History, title: str = "") -> Figure:
-    """The figure itself."""
+def draw(history: RunHistory, title: str = "") -> Figure:
+    """Return the figure of `history`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -59,45 +59,41 @@ def draw(history: History, title: str = "") -> Figure:
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1, wspace=0.02)
     FigureCanvasAgg(figure)
     by_time, by_entries = figure.subplots(1, 2, sharey=True)
-    curve = history.overall.curve()
+    points = history.overall.all_points()
     scale, unit = _time_unit(history.seconds)
-    _draw_axes(by_time, history, curve, lambda point: history.since_start(point.t) / scale)
-    _draw_axes(by_entries, history, curve, lambda point: point.position / 1e6)
+    _draw_axes(by_time, history, lambda point: history.since_start(point.t) / scale)
+    _draw_axes(by_entries, history, lambda point: point.position / 1e6)
     by_time.set_xlabel(f"training time ({unit})", color=INK)
     by_entries.set_xlabel("million entries", color=INK)
     by_time.set_ylabel("loss per entry", color=INK)
-    _mark_epochs(by_entries, curve)
-    _set_losses(by_time, curve, [p.loss for w in history.workers.values() for p in w.series.curve()])
-    _write_words(figure, history, title)
-    _legend(figure, by_time)
+    _mark_epochs(by_entries, points)
+    _scale_losses(by_time, points, [p.loss for w in history.workers.values() for p in w.curve.all_points()])
+    _write_headings(figure, history, title)
+    _add_legend(figure, by_time)
     return figure
 
 
-def _draw_axes(axes: Axes, history: History, curve: Sequence[Point], place: Callable[[Point], float]) -> None:
+def _draw_axes(axes: Axes, history: RunHistory, x_of: Callable[[Point], float]) -> None:
     style(axes, 9)
-    workers = sorted(history.workers.values(), key=lambda worker: units.natural(worker.name))
+    workers = sorted(history.workers.values(), key=lambda worker: formatting.natural_key(worker.name))
     for number, worker in enumerate(workers):
-        points = worker.series.curve()
+        points = worker.curve.all_points()
         label = _literal(worker.name) if len(workers) <= NAMED_WORKERS else f"{len(workers)} workers"
-        colour = WORKERS[number % len(WORKERS)]
-        xs, ys = [place(point) for point in points], [point.loss for point in points]
+        colour = WORKER_COLOURS[number % len(WORKER_COLOURS)]
+        xs, ys = [x_of(point) for point in points], [point.loss for point in points]
         axes.plot(xs, ys, color=colour, lw=0.8, alpha=0.5, label=label, zorder=2)
-    xs = [place(point) for point in curve]
-    axes.plot(
-        xs, [p.mean_bias_only_loss for p in curve], color=FLOOR, lw=1.5, ls=(0, (5, 2.5)), label=AT_ZERO, zorder=3
-    )
-    axes.plot(
-        xs, [p.mean_loss for p in curve], color=OVERALL, lw=2.6, label=ALL_WORKERS, solid_capstyle="round", zorder=4
-    )
-    if curve:
-        axes.plot(
-            xs[-1:], [curve[-1].mean_loss], "o", color=OVERALL, ms=6, mec="white", mew=1.2, zorder=5, clip_on=False
-        )
+    points = history.overall.all_points()
+    xs, ys = [x_of(point) for point in points], [point.mean_loss for point in points]
+    bias_only = [point.mean_bias_only_loss for point in points]
+    axes.plot(xs, bias_only, color=BIAS_ONLY_COLOUR, lw=1.5, ls=(0, (5, 2.5)), label=BIAS_ONLY, zorder=3)
+    axes.plot(xs, ys, color=OVERALL_COLOUR, lw=2.6, label=OVERALL, solid_capstyle="round", zorder=4)
+    if points:
+        axes.plot(xs[-1:], ys[-1:], "o", color=OVERALL_COLOUR, ms=6, mec="white", mew=1.2, zorder=5, clip_on=False)
     axes.set_xlim(0, max(xs, default=1.0) * 1.04 or 1.0)
 
 
 def style(axes: Axes, label_size: float) -> None:
-    """A grid and no frame but a line below; numbers of `label_size` points along both axes."""
+    """Give `axes` a grid, no frame but a line below, and numbers of `label_size` points along both axes."""
     axes.grid(visible=True, which="major", color=GRID, lw=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
@@ -106,9 +102,9 @@ def style(axes: Axes, label_size: float) -> None:
     axes.tick_params(which="both", length=0, colors=FAINT, labelsize=label_size)
 
 
-def _mark_epochs(axes: Axes, curve: Sequence[Point]) -> None:
-    """A thin line where an epoch ends, while there are few of them."""
-    ends = [before.position / 1e6 for before, after in pairwise(curve) if after.epoch > before.epoch]
+def _mark_epochs(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw a thin line where an epoch ends, while there are few of them."""
+    ends = [before.position / 1e6 for before, after in pairwise(points) if after.epoch > before.epoch]
     if len(ends) > MARKED_EPOCHS:
         return
     for end in ends:
@@ -127,12 +123,12 @@ def _mark_epochs(axes: Axes, curve: Sequence[Point]) -> None:
         )
 
 
-def _set_losses(axes: Axes, curve: Sequence[Point], samples: Sequence[float]) -> None:
-    """A logarithmic scale when the loss falls far, with plain numbers on it; a plain one when it falls below 0."""
+def _scale_losses(axes: Axes, points: Sequence[Point], worker_losses: Sequence[float]) -> None:
+    """Make the scale logarithmic, with plain numbers, when the loss falls far; linear when it falls below 0."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-    values = [value for point in curve for value in (point.mean_loss, point.mean_bias_only_loss) if value > 0]
-    if not values or any(point.mean_loss < 0 for point in curve):
+    values = [value for point in points for value in (point.mean_loss, point.mean_bias_only_loss) if value > 0]
+    if not values or any(point.mean_loss < 0 for point in points):
         return
     if max(values) / min(values) < LOG_FROM_RATIO:
         axes.set_ylim(bottom=0)
@@ -143,29 +139,29 @@ def _set_losses(axes: Axes, curve: Sequence[Point], samples: Sequence[float]) ->
     plain.set_scientific(False)
     axes.yaxis.set_major_formatter(plain)
     axes.yaxis.set_minor_formatter(NullFormatter())
-    lowest = min([value for value in samples if value > 0], default=min(values))
+    lowest = min([value for value in worker_losses if value > 0], default=min(values))
     axes.set_ylim(max(lowest, min(values) / 4) * 0.8, max(values) * 1.3)
 
 
-def _write_words(figure: Figure, history: History, title: str) -> None:
-    last, mean = history.overall.last, history.mean
-    heading = printable(title or " ".join(filter(None, ["Training", history.name or history.run])))
+def _write_headings(figure: Figure, history: RunHistory, title: str) -> None:
+    last = history.overall.last
+    heading = printable(title or " ".join(filter(None, ["Training", history.title])))
     figure.suptitle(heading, x=0.012, ha="left", fontsize=15, fontweight="bold", color=INK, parse_math=False)
     if last is None:
-        told = "no losses yet"
+        summary = "no losses yet"
     else:
-        told = (
-            f"loss {units.loss(mean.loss)} against {units.loss(mean.bias_only_loss)} with the vectors at zero   ·   "
-            f"{last.position / 1e6:,.1f} million entries in {units.duration(history.seconds)}   ·   "
+        summary = (
+            f"loss {formatting.loss(last.mean_loss)}, bias-only loss {formatting.loss(last.mean_bias_only_loss)}   ·   "
+            f"{last.position / 1e6:,.1f} million entries in {formatting.duration(history.seconds)}   ·   "
             f"{len(history.workers)} workers   ·   mean vector norm {last.norm:.2f}"
         )
-    figure.axes[0].set_title(told, loc="left", fontsize=10, color=FAINT, pad=14)
+    figure.axes[0].set_title(summary, loc="left", fontsize=10, color=FAINT, pad=14)
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def _add_legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    first = [label for label in (ALL_WORKERS, AT_ZERO) if label in unique]
+    first = [label for label in (OVERALL, BIAS_ONLY) if label in unique]
     order = first + [label for label in unique if label not in first]
     legend = figure.legend(
         [unique[label] for label in order],
@@ -181,7 +177,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _literal(name: str) -> str:
-    """A label that matplotlib shows: it hides those that begin with an underscore."""
+    """Return a label that matplotlib shows: it hides those that begin with an underscore."""
     return f"\u200b{name}" if name.startswith("_") else name
 
 

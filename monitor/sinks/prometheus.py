@@ -1,4 +1,4 @@
-"""A run as Prometheus metrics, from the samples that the monitor hears; and what it knows itself of its hearing."""
+"""Serve a run as Prometheus metrics, from the samples that the monitor receives and from the state of its stream."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from glovewire.common.prometheus import Exposition, RunMetrics, gauge, value
 from glovewire.common.protocol.messages import Message
 
-from ..history.history import History
+from ..history.history import RunHistory
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
 class Prometheus:
-    """Serves the samples that it is given, and how `history` heard them; port 0 takes a free one."""
+    """Serves the samples that it is given and the state of `history`; port 0 takes a free one."""
 
-    def __init__(self, history: History, host: str, port: int) -> None:
+    def __init__(self, history: RunHistory, host: str, port: int) -> None:
         self._history, self._metrics = history, RunMetrics()
         self._exposition = Exposition(self.collect, host, port)
         self.url = self._exposition.url
@@ -33,9 +33,9 @@ class Prometheus:
         self._exposition.close()
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as it stands now."""
+        """Yield every metric with its present value."""
         yield from self._metrics.collect()
         silence = self._history.silence_s(time.monotonic())
         if silence is not None:
-            yield value(gauge("last_sample_age_seconds", "Time since anything was heard."), silence)
+            yield value(gauge("last_sample_age_seconds", "Time since the last sample of any kind."), silence)
         yield value(gauge("samples_missing", "Samples of the stream that have not arrived."), self._history.lost)

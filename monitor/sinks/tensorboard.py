@@ -1,6 +1,6 @@
-"""Samples as TensorBoard scalars, over entries done, and vectors with their words for its projector.
+"""Write samples as TensorBoard scalars over entries trained, and vectors with their words for its projector.
 
-It writes event files, and `projector_config.pbtxt` with what that names, and nothing else; needs tensorboardX.
+Needs tensorboardX.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy.typing as npt
 from glovewire.common.errors import OutputError, require_extra
 from glovewire.common.protocol.messages import LossSample, Message, QualitySample, WorkerSample
 
-from ..history.formatting import plain
-from ..history.history import ALL, MAX_WORKERS
+from ..history.formatting import sanitize
+from ..history.history import ALL_WORKERS, MAX_WORKERS
 
 FLUSH_S = 5
 TENSORS, LABELS = "words.bytes", "words.tsv"
 
 
 class TensorBoard:
-    """Writes into `folder`; OutputError when it cannot. Workers beyond the first 256 are left out."""
+    """Writes into `folder`; OutputError when it cannot. Workers beyond the first MAX_WORKERS are left out."""
 
     def __init__(self, folder: Path) -> None:
         require_extra("tensorboardX", "metrics", "--tensorboard")
@@ -39,29 +39,29 @@ class TensorBoard:
         self._workers: set[str] = set()
 
     def add(self, message: Message) -> None:
-        """Write the scalars of one sample; the step is the number of entries that all workers have done."""
+        """Write the scalars of one sample; the step is the number of entries that all workers have trained."""
         match message:
             case LossSample(worker="all"):
                 self._entries = message.entries
                 self._write("loss/all", message.mean_loss)
-                self._write("loss/vectors_at_zero", message.mean_bias_only_loss)
+                self._write("loss/bias_only", message.mean_bias_only_loss)
                 self._write("vectors/norm", message.norm)
                 self._write("entries_per_second/all", message.entries_per_second)
             case LossSample() if self._known(message.worker):
-                self._write(f"loss/worker/{plain(message.worker)}", message.loss)
+                self._write(f"loss/worker/{sanitize(message.worker)}", message.loss)
             case WorkerSample() if self._known(message.worker):
-                self._write(f"entries_per_second/worker/{plain(message.worker)}", message.entries_per_second)
+                self._write(f"entries_per_second/worker/{sanitize(message.worker)}", message.entries_per_second)
             case QualitySample():
-                self._write(f"quality/{plain(message.test)}", message.score)
+                self._write(f"quality/{sanitize(message.test)}", message.score)
 
     def project(self, words: Sequence[str], vectors: npt.NDArray[np.float32]) -> None:
-        """Write vectors, shape (words, dim), with their words as labels; OutputError when the disk refuses.
+        """Write vectors, shape (words, dim), and their words as labels; OutputError when they cannot be written.
 
         The format is that of TensorBoard's projector plugin: numbers as little-endian float32, a word a line.
         """
         try:
             (self._folder / TENSORS).write_bytes(np.ascontiguousarray(vectors, "<f4").tobytes())
-            (self._folder / LABELS).write_text("".join(f"{plain(word)}\n" for word in words), encoding="utf-8")
+            (self._folder / LABELS).write_text("".join(f"{sanitize(word)}\n" for word in words), encoding="utf-8")
             shape = "".join(f"  tensor_shape: {size}\n" for size in vectors.shape)
             paths = f'  tensor_path: "{TENSORS}"\n  metadata_path: "{LABELS}"\n'
             config = f'embeddings {{\n  tensor_name: "words"\n{shape}{paths}}}\n'
@@ -70,7 +70,7 @@ class TensorBoard:
             raise OutputError(f"{self._folder} cannot be written: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Write what is left; twice is fine."""
+        """Flush and close the files; twice is fine."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -79,6 +79,6 @@ class TensorBoard:
         self._writer.add_scalar(tag, value, self._entries)
 
     def _known(self, worker: str) -> bool:
-        if worker != ALL and len(self._workers) < MAX_WORKERS:
+        if worker != ALL_WORKERS and len(self._workers) < MAX_WORKERS:
             self._workers.add(worker)
         return worker in self._workers

@@ -1,1 +1,1 @@
-"""Receive the stream: subscription, reassembly per publisher, requests for what was missed."""
+"""Receive the stream: subscription, reassembly per publisher, requests for missed samples."""

@@ -1,18 +1,19 @@
-"""Listens to servers' loss streams and hands over their samples. The only module of the monitor that knows zmq.
+"""Subscribe to servers' PUB streams and yield their samples. The only module of the monitor that imports zmq.
 
     with Feed("tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60) as feed:
         for received in feed:
             print(received.message)
 
-It begins with the run's past, fills the holes that a slow or cut connection leaves and counts what is missing all the
-same, notices a server that starts anew, and believes nothing that it hears. No threads: a Feed belongs to the thread
-that made it. It must never slow or stop a server: it listens, and asks only for what it lacks.
+A Feed begins with the run's history, requests what a slow or cut connection has missed, notices a restarted server, and
+validates everything that it receives. It has no threads and belongs to the thread that made it. It cannot slow a server
+down: it subscribes, and requests only what is missing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -34,33 +35,49 @@ from glovewire.common.transport.sockets import Context, check_address, receive
 from glovewire.common.transport.zap import Attempts
 
 from .query_client import Line, beside, expect
-from .reassembly import Received, Source
+from .reassembly import Reassembly, ReceivedSample
 
-__all__ = ["Feed", "Received", "RunFailed"]
+__all__ = ["Feed", "ReceivedSample", "RunFailed"]
 
 TICK_S = 0.25
 STALL_S = 1.0
 LAST_WORD_S = 10.0
-AT_ONCE = 2_000
+MAX_PER_POLL = 2_000
 """Samples taken from one address in one poll, so that a flood cannot keep the caller from its other work."""
 
 
 class RunFailed(GlovewireError):
-    """The run that was watched ended with a failure."""
+    """The run that was watched has failed."""
 
     code: ClassVar[str] = "run-failed"
 
 
-class Feed:
-    """Subscribes to the publish addresses of one or more servers; iterate, or `poll` from a loop of your own.
+@dataclass
+class _Subscription:
+    """One publish address: its socket, its samples, and the client for requests while one is open."""
 
-    `topics` (of `messages.TOPICS`) choose what is handed over. With `history`, samples that were sent before it
-    came, or while it was cut off, come first, in order, each once. Iteration ends when every address has said
-    `finished`, or one has said `failed`. With `timeout_s`, every address must say something within that many seconds
-    from now, or DeadlineExceeded names those that did not; with `silence_s`, so does silence of them all for so long
-    later on, whose reason may be an end that nobody here was told of. None waits for ever. Time in which nobody polls,
-    be the process busy or stopped, is nobody's silence. `keys` is as in `--keys`; a server that does not accept them
-    raises NotAdmitted.
+    socket: zmq.Socket[bytes]
+    stream: Reassembly
+    attempts: Attempts
+    client: Line | None = None
+
+    def close_client(self) -> None:
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+
+
+class Feed:
+    """Subscribes to the publish addresses of one or more servers; iterate, or call `poll` from a loop of your own.
+
+    `topics` (of `messages.TOPICS`) choose which samples are yielded. With `history`, samples that were sent before it
+    connected, or while it was cut off, are requested and yielded in order, each once. Iteration ends when every address
+    has sent `finished`, or one has sent `failed`.
+
+    With `timeout_s`, every address must send something within that many seconds, or DeadlineExceeded names those that
+    did not; with `silence_s`, all of them together must not be silent for longer later on. None waits for ever. Time
+    without a call of `poll`, while this process is busy or stopped, does not count. `keys` is as in `--keys`; a server
+    that does not accept them raises NotAdmitted.
     """
 
     def __init__(
@@ -79,94 +96,83 @@ class Feed:
             check_address(address)
         self._topics = frozenset(topics)
         self._timeout_s, self._silence_s = timeout_s, silence_s
-        self._now, self._looked = 0.0, time.monotonic()
+        self._now, self._polled_at = 0.0, time.monotonic()
         self.keys = None if keys is None else of_client(keys)
         self._context = Context(self.keys)
         self._poller = zmq.Poller()
-        self._lines: dict[Source, Line] = {}
-        self._attempts: dict[zmq.Socket[bytes], Attempts] = {}
-        self._sources: dict[zmq.Socket[bytes], Source] = {}
+        self._subscriptions: list[_Subscription] = []
         for address in self.addresses:  # every topic: numbers count samples of all of them
             socket = self._context.subscriber(address)
             self._poller.register(socket, zmq.POLLIN)
-            self._sources[socket] = Source(address, history=history)
-            self._attempts[socket] = self._context.attempts(socket)
+            stream = Reassembly(address, history=history)
+            self._subscriptions.append(_Subscription(socket, stream, self._context.attempts(socket)))
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Addresses that have not said anything yet."""
-        return tuple(source.address for source in self._sources.values() if not source.heard)
+        """Addresses that have not sent anything yet."""
+        return tuple(stream.address for stream in self._streams if not stream.heard)
 
     @property
     def lost(self) -> int:
-        """Samples that are known to be missing now, from all addresses; less again when a hole was filled."""
-        return sum(source.lost for source in self._sources.values())
+        """Samples that are missing now, of all addresses; smaller again once a gap is filled."""
+        return sum(stream.lost for stream in self._streams)
 
     @property
     def filled(self) -> int:
-        """Samples that were missed and then found in the servers' past."""
-        return sum(source.filled for source in self._sources.values())
+        """Samples that were missed and then found in the servers' history."""
+        return sum(stream.filled for stream in self._streams)
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Where the shards that have said so answer requests."""
-        return tuple(beside(source.address, source.port) for source in self._sources.values() if source.port)
+        """The request addresses of the shards, as far as they are known."""
+        return tuple(beside(stream.address, stream.port) for stream in self._streams if stream.port)
 
     @property
     def refused(self) -> int:
         """Messages that were not samples of this protocol."""
-        return sum(source.refused for source in self._sources.values())
+        return sum(stream.refused for stream in self._streams)
 
     @property
     def failed(self) -> str | None:
-        """What the run said when it failed, or None."""
-        said = [source.failed for source in self._sources.values() if source.failed is not None]
-        return said[0] if said else None
+        """The reason of the run's failure, or None."""
+        return next((stream.failed for stream in self._streams if stream.failed is not None), None)
 
     @property
     def over(self) -> bool:
         """Whether nothing more is to come: every address has finished, or one has failed.
 
-        Shards end together: when one has finished, others that say nothing for LAST_WORD_S have, too.
+        Shards end together: once one has finished, the others count as finished after LAST_WORD_S of silence.
         """
         since = self._now - LAST_WORD_S
         return self.failed is not None or (
-            self._ending and all(source.finished or source.heard_at <= since for source in self._sources.values())
+            self._ending and all(stream.finished or stream.heard_at <= since for stream in self._streams)
         )
 
-    @property
-    def _ending(self) -> bool:
-        return any(source.finished for source in self._sources.values())
-
-    def poll(self, wait_s: float = 0.0) -> list[Received]:
-        """What has arrived, waiting at most `wait_s` seconds for something; raises as promised above."""
+    def poll(self, wait_s: float = 0.0) -> list[ReceivedSample]:
+        """Return what has arrived, waiting at most `wait_s` seconds for it; raises as the class says."""
         ready = dict(self._poller.poll(max(0, int(wait_s * 1e3))))
         now = time.monotonic()
-        self._now, self._looked = self._now + min(now - self._looked, STALL_S), now
-        for attempts in self._attempts.values():
-            attempts.check()
-        found = [
-            received
-            for socket, source in self._sources.items()
-            if socket in ready
-            for received in _drain(socket, source, self._now)
-        ]
-        for source in self._sources.values():
-            found += self._fill(source)
+        self._now, self._polled_at = self._now + min(now - self._polled_at, STALL_S), now
+        for each in self._subscriptions:
+            each.attempts.check()
+        found: list[ReceivedSample] = []
+        for each in self._subscriptions:
+            if each.socket in ready:
+                found += _drain(each.socket, each.stream, self._now)
+        for each in self._subscriptions:
+            found += self._fill(each)
         self._check_silence()
         return [received for received in found if received.message.topic in self._topics]
 
     def close(self) -> None:
-        """Stop listening; twice is fine."""
-        for socket in self._sources:
-            if not socket.closed:
-                self._poller.unregister(socket)
-        for line in self._lines.values():
-            line.close()
-        self._lines.clear()
+        """Close every connection; twice is fine."""
+        for each in self._subscriptions:
+            if not each.socket.closed:
+                self._poller.unregister(each.socket)
+            each.close_client()
         self._context.close()
 
-    def __iter__(self) -> Iterator[Received]:
+    def __iter__(self) -> Iterator[ReceivedSample]:
         while not self.over:
             yield from self.poll(TICK_S)
 
@@ -176,48 +182,54 @@ class Feed:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fill(self, source: Source) -> list[Received]:
-        """Ask for what is missing, take in what was answered, and go on without it when nobody does."""
-        found: list[Received] = []
-        line = self._lines.get(source)
+    @property
+    def _streams(self) -> Iterator[Reassembly]:
+        return (each.stream for each in self._subscriptions)
+
+    @property
+    def _ending(self) -> bool:
+        return any(stream.finished for stream in self._streams)
+
+    def _fill(self, each: _Subscription) -> list[ReceivedSample]:
+        """Take the reply to a request for missing samples, give up on what is overdue, and request what is missing."""
+        found: list[ReceivedSample] = []
         try:
-            if line is not None and (answer := line.answer()) is not None:
-                found += source.fill(expect(answer, History), self._now)
+            if each.client is not None and (answer := each.client.answer()) is not None:
+                found += each.stream.fill(expect(answer, History), self._now)
         except (ProtocolError, LimitExceeded, NotFinite, VersionMismatch):
-            source.refused += 1
-            found += source.give_up(self._now, at_once=True)
-        found += source.give_up(self._now)
-        self._ask(source, line)
+            each.stream.refused += 1
+            found += each.stream.give_up(self._now, at_once=True)
+        found += each.stream.give_up(self._now)
+        self._request(each)
         return found
 
-    def _ask(self, source: Source, line: Line | None) -> None:
-        wanted = source.wanted
-        if wanted is None or source.port is None:
-            if line is not None:
-                self._lines.pop(source).close()
+    def _request(self, each: _Subscription) -> None:
+        stream, after = each.stream, each.stream.missing_after
+        if after is None or stream.port is None:
+            each.close_client()
             return
-        if line is None:
-            line = self._lines[source] = Line(beside(source.address, source.port), self.keys)
-        if line.asked is None:
-            line.ask(GetHistory(wanted))
+        if each.client is None:
+            each.client = Line(beside(stream.address, stream.port), self.keys)
+        if each.client.asked is None:
+            each.client.ask(GetHistory(after))
 
     def _check_silence(self) -> None:
-        silent = [each.address + self._attempts[at].doubt for at, each in self._sources.items() if not each.heard]
+        silent = [each.stream.address + each.attempts.doubt for each in self._subscriptions if not each.stream.heard]
         if self._timeout_s is not None and self._now >= self._timeout_s and silent:
             raise DeadlineExceeded(
                 f"no sample from {', '.join(silent)} within {self._timeout_s:g} s: is this the publish address of a "
-                "server that runs?"
+                "running server?"
             )
-        heard_at = max(source.heard_at for source in self._sources.values())
+        heard_at = max(stream.heard_at for stream in self._streams)
         if self._silence_s is not None and self._now - heard_at >= self._silence_s and not (silent or self._ending):
             raise DeadlineExceeded(
-                f"nothing from {', '.join(self.addresses)} for {self._silence_s:g} s, and nobody has said that the run "
-                "is over: its servers are gone or cut off"
+                f"nothing from {', '.join(self.addresses)} for {self._silence_s:g} s, and no finished event: the "
+                "servers are gone or unreachable"
             )
 
 
-def _drain(socket: zmq.Socket[bytes], source: Source, now: float) -> Iterator[Received]:
-    for _ in range(AT_ONCE):
+def _drain(socket: zmq.Socket[bytes], stream: Reassembly, now: float) -> Iterator[ReceivedSample]:
+    for _ in range(MAX_PER_POLL):
         try:
             frames = receive(socket)
         except zmq.Again:
@@ -225,13 +237,13 @@ def _drain(socket: zmq.Socket[bytes], source: Source, now: float) -> Iterator[Re
         try:
             sample = decode_sample(frames)
         except VersionMismatch as error:
-            raise VersionMismatch(f"{source.address}: {error}") from error
+            raise VersionMismatch(f"{stream.address}: {error}") from error
         except (ProtocolError, LimitExceeded, NotFinite):
-            source.refused += 1
+            stream.refused += 1
             continue
-        yield from source.take(sample, now)
+        yield from stream.receive(sample, now)
 
 
 def _problems(addresses: Sequence[str], topics: Sequence[str]) -> list[str]:
-    found = [] if addresses else ["give at least one address to listen to, such as tcp://127.0.0.1:5556"]
+    found = [] if addresses else ["give at least one publish address, such as tcp://127.0.0.1:5556"]
     return found + [f"there is no topic {topic!r}: use {', '.join(TOPICS)}" for topic in topics if topic not in TOPICS]

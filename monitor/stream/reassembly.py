@@ -1,9 +1,9 @@
-"""What is known of one publisher: its run, its numbers, what it lost. Fills holes in its numbers from its past. Pure.
+"""Put the samples of one publisher in order, detect gaps by number, and fill them from its history. No I/O.
 
-Who comes late has a hole in the numbers from 1 to the first one heard; who was cut off has one from the last. Both are
-the same here: what comes after a hole is held back until the hole is filled, or nobody answers, so that samples are
-handed over in their order and each once. A sample that was overtaken on its way fills its hole by itself; when its turn
-is over, it is dropped, and stays missing. It must never hold back for longer than its deadlines say.
+A late subscriber has a gap from number 1 to the first sample heard; one whose connection was cut has a gap from the
+last. Both are treated alike: what follows a gap is held back until the gap is filled or a deadline has passed, so that
+samples are released in order and each once. A sample that was overtaken fills its gap by itself; after its gap has been
+closed it is dropped, and stays missing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from glovewire.common.protocol.messages import Event, History, Message, ServerSa
 from glovewire.common.protocol.wire import Numbered, decode_header, split_headers
 
 PORT_WAIT_S = 1.0
-"""For a sample that says where to ask: a server sends two a second."""
+"""For a sample with the port of requests: a server sends two a second."""
 ANSWER_WAIT_S = 3.0
 MAX_HELD = 50_000
-LIVES_KEPT = 16
-"""Former lives of the run whose late samples are known as such."""
+FORMER_RUNS_KEPT = 16
+"""Earlier runs at this address whose late samples are recognised."""
 
 
 @dataclass(frozen=True)
-class Received:
-    """A sample, whence it came, how many before it were lost, and whether its publisher has started anew.
+class ReceivedSample:
+    """A sample with its origin, the number of samples `lost` before it, and whether its publisher has `restarted`.
 
-    `past` when it was not heard but asked for; it then stands for `merged` samples, of which it is the last.
+    `past` when it was requested from the history; it then stands for `merged` samples, of which it is the last.
     """
 
     address: str
@@ -42,10 +42,10 @@ class Received:
 
 
 @dataclass
-class Hole:
-    """`size` samples are missing before the first one that is held back, since `since`; `found` of them came by now.
+class Gap:
+    """`size` samples are missing since `since` before the first one that is held back; `found` have come by now.
 
-    `late` when they were sent before this subscriber came: such are past, not missed.
+    `late` when they were sent before this subscriber came: those do not count as missed.
     """
 
     size: int
@@ -54,8 +54,8 @@ class Hole:
     found: int = 0
 
 
-class Source:
-    """One publish address; `history` is whether its past is asked for. Times are seconds of any steady clock."""
+class Reassembly:
+    """The stream of one address; with `history`, its past is requested. Times are seconds of any steady clock."""
 
     def __init__(self, address: str, *, history: bool) -> None:
         self.address = address
@@ -71,115 +71,110 @@ class Source:
         self._history = history
         self._restarted = False
         self._held: deque[Numbered] = deque()
-        self._lives: deque[str] = deque(maxlen=LIVES_KEPT)
-        self._forget()
+        self._former_runs: deque[str] = deque(maxlen=FORMER_RUNS_KEPT)
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._last: int | None = 0 if self._history else None
-        self._hole: Hole | None = None
+        self._gap: Gap | None = None
         self._late = True
 
     @property
     def lost(self) -> int:
-        """Samples that are known to be missing now."""
+        """Samples that are missing now."""
         return self.missed - self.filled
 
     @property
-    def wanted(self) -> int | None:
-        """The number after which samples are missing and can be asked for; None when there is nothing to ask."""
-        return self._last if self._hole is not None and self.port else None
+    def missing_after(self) -> int | None:
+        """The number after which samples can be requested; None when there is nothing to request."""
+        return self._last if self._gap is not None and self.port else None
 
-    def take(self, sample: Numbered, now: float) -> Iterator[Received]:
-        """A sample was heard: what can be handed over now."""
-        if sample.run in self._lives:
+    def receive(self, sample: Numbered, now: float) -> Iterator[ReceivedSample]:
+        """Take a sample of the stream; yield what can be released."""
+        if sample.run in self._former_runs:
             return
         if self.heard and sample.run != self.run:
-            yield from self._begin_anew(now)
+            yield from self._restart(now)
         self.heard, self.run, self.heard_at = True, sample.run, now
         if isinstance(sample.message, ServerSample):
             self.port = sample.message.port
-        self._put(sample)
-        if self._hole is not None and (self._held[0].number == self._last_number + 1 or len(self._held) > MAX_HELD):
-            yield from self._close(now)
-        yield from self._advance(now)
+        self._hold(sample)
+        if self._gap is not None and (self._held[0].number == self._last_number + 1 or len(self._held) > MAX_HELD):
+            yield from self._close_gap(now)
+        yield from self._release(now)
 
-    def fill(self, past: History, now: float) -> Iterator[Received]:
-        """The answer to a question for what comes after `wanted`; raises ProtocolError when it is none."""
-        hole, after = self._hole, self._last
-        if hole is None or after is None or past.run != self.run:
+    def fill(self, past: History, now: float) -> Iterator[ReceivedSample]:
+        """Take the reply to a request for what follows `missing_after`; ProtocolError when it cannot be decoded."""
+        gap, after = self._gap, self._last
+        if gap is None or after is None or past.run != self.run:
             return
         end = self._held[0].number - 1
         for header, count in zip(split_headers(past.samples.data), past.counts.tolist(), strict=False):
             sample = decode_header(header)
             if self._last_number < sample.number <= end:
-                hole.found += count
-                self.filled += 0 if hole.late else count
-                yield self._received(sample, past=True, merged=count)
-        self._last, hole.since = max(self._last_number, min(past.last, end)), now
-        if self._last in (after, end):  # nothing more comes, or there is nothing more
-            yield from self._close(now)
+                gap.found += count
+                self.filled += 0 if gap.late else count
+                yield self._released(sample, past=True, merged=count)
+        self._last, gap.since = max(self._last_number, min(past.last, end)), now
+        if self._last in (after, end):  # no progress, or nothing left to fill
+            yield from self._close_gap(now)
 
-    def give_up(self, now: float, *, at_once: bool = False) -> Iterator[Received]:
-        """Hand over what was held back for too long, or `at_once`."""
-        patience = ANSWER_WAIT_S if self.port else PORT_WAIT_S
-        if self._hole is not None and (at_once or now - self._hole.since > patience):
-            yield from self._close(now)
+    def give_up(self, now: float, *, at_once: bool = False) -> Iterator[ReceivedSample]:
+        """Yield what was held back beyond its deadline, or `at_once`."""
+        deadline_s = ANSWER_WAIT_S if self.port else PORT_WAIT_S
+        if self._gap is not None and (at_once or now - self._gap.since > deadline_s):
+            yield from self._close_gap(now)
 
     @property
     def _last_number(self) -> int:
         return self._last or 0
 
-    def _put(self, sample: Numbered) -> None:
-        """Hold a sample in its place, once. What has been handed over or given up has none any more."""
-        at = bisect_left(self._held, sample.number, key=_number)
-        there = at < len(self._held) and self._held[at].number == sample.number
-        if there or (self._last is not None and sample.number <= self._last):
+    def _hold(self, sample: Numbered) -> None:
+        """Insert a sample in order, unless it is held already, was released or was given up."""
+        at = bisect_left(self._held, sample.number, key=lambda held: held.number)
+        is_held = at < len(self._held) and self._held[at].number == sample.number
+        if is_held or (self._last is not None and sample.number <= self._last):
             return
-        if at == 0 and self._hole is not None:  # it ends here now; what is missing behind it counts in its turn
-            ends_sooner = self._held[0].number - sample.number
-            self._hole.size -= ends_sooner
-            self.missed -= 0 if self._hole.late else ends_sooner
+        if at == 0 and self._gap is not None:  # the gap ends here now; what is missing behind it counts in its turn
+            rest = self._held[0].number - sample.number
+            self._gap.size -= rest
+            self.missed -= 0 if self._gap.late else rest
         self._held.insert(at, sample)
 
-    def _advance(self, now: float) -> Iterator[Received]:
-        """Hand over what is held, up to a hole."""
-        while self._held and self._hole is None:
+    def _release(self, now: float) -> Iterator[ReceivedSample]:
+        """Yield what is held, up to the next gap."""
+        while self._held and self._gap is None:
             size = 0 if self._last is None else self._held[0].number - self._last - 1
-            self.missed += 0 if self._late else size
+            missed = 0 if self._late else size
+            self.missed += missed
             if size and self._history:
-                self._hole = Hole(size, now, self._late)
+                self._gap = Gap(size, now, self._late)
             else:
-                yield self._received(self._held.popleft(), lost=0 if self._late else size)
+                yield self._released(self._held.popleft(), lost=missed)
             self._late = False
 
-    def _close(self, now: float) -> Iterator[Received]:
-        """Go on behind the hole, whatever of it was found."""
-        if self._hole is not None:
-            lost = 0 if self._hole.late else max(0, self._hole.size - self._hole.found)
-            self._hole = None
-            yield self._received(self._held.popleft(), lost=lost)
-            yield from self._advance(now)
+    def _close_gap(self, now: float) -> Iterator[ReceivedSample]:
+        """Continue behind the gap, however much of it was found."""
+        if self._gap is not None:
+            lost = 0 if self._gap.late else max(0, self._gap.size - self._gap.found)
+            self._gap = None
+            yield self._released(self._held.popleft(), lost=lost)
+            yield from self._release(now)
 
-    def _begin_anew(self, now: float) -> Iterator[Received]:
-        """The publisher has: its numbers begin again."""
-        while self._hole is not None:
-            yield from self._close(now)
-        self._lives.append(self.run)
-        self._forget()
+    def _restart(self, now: float) -> Iterator[ReceivedSample]:
+        """Release everything of the former run: the publisher was started again and numbers from 1."""
+        while self._gap is not None:
+            yield from self._close_gap(now)
+        self._former_runs.append(self.run)
+        self._reset()
         self._restarted = True
         self.port, self.finished, self.failed = None, False, None
 
-    def _received(self, sample: Numbered, *, lost: int = 0, past: bool = False, merged: int = 1) -> Received:
+    def _released(self, sample: Numbered, *, lost: int = 0, past: bool = False, merged: int = 1) -> ReceivedSample:
         restarted, self._restarted, self._last = self._restarted, False, sample.number
-        self._note_ending(sample.message)
-        return Received(self.address, sample.run, sample.number, sample.message, lost, restarted, past, merged)
-
-    def _note_ending(self, message: Message) -> None:
+        message = sample.message
         if isinstance(message, Event) and message.kind == "finished":
             self.finished = True
         elif isinstance(message, Event) and message.kind == "failed":
             self.failed = message.text or message.subject or "no reason given"
-
-
-def _number(sample: Numbered) -> int:
-    return sample.number
+        return ReceivedSample(self.address, sample.run, sample.number, message, lost, restarted, past, merged)

@@ -1,4 +1,4 @@
-"""A curve in characters: braille dots, eight to a cell, or plain ASCII where a terminal has nothing better. Pure."""
+"""Plot curves in characters: braille dots, eight to a cell, or ASCII on a terminal without UTF-8. No I/O."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and c
 _BLANK = 0x2800
 
 
-def chart(
+def braille_plot(
     curves: Sequence[Sequence[tuple[float, float]]], width: int, height: int, *, ascii_only: bool = False
 ) -> tuple[list[list[tuple[str, int]]], tuple[float, float]]:
-    """Draw curves of (x, y > 0) on a logarithmic scale into `height` rows of `width` cells.
+    """Plot curves of (x, y) with a logarithmic y axis into `height` rows of `width` cells.
 
-    Returns the rows, each a list of (character, number of the curve that is drawn there, or -1), and the range of y.
-    Where curves meet, the first one is seen. Points with y <= 0 are left out.
+    Returns the rows, each a list of (character, number of the curve drawn there, or -1), and the range of y. Where
+    curves meet, the first one is seen. Points with y <= 0 are left out.
     """
-    good = [[(x, math.log(y)) for x, y in curve if y > 0] for curve in curves]
-    points = [point for curve in good for point in curve]
+    logarithms = [[(x, math.log(y)) for x, y in curve if y > 0] for curve in curves]
+    points = [point for curve in logarithms for point in curve]
     bits = [[0] * width for _ in range(height)]
     owner = [[-1] * width for _ in range(height)]
     if not points:
@@ -28,35 +28,30 @@ def chart(
     low, high = min(y for _, y in points), max(y for _, y in points)
     middle, half = (low + high) / 2, max((high - low) / 2, 0.05)
     low, high = middle - half, middle + half
-    for number in reversed(range(len(good))):
-        heights = _by_column(good[number], left, right, 2 * width)
-        _trace(heights, number, low, high, bits, owner)
+    for number in reversed(range(len(logarithms))):
+        heights = _by_column(logarithms[number], left, right, 2 * width)
+        _draw(heights, number, low, high, bits, owner)
     return _as_rows(bits, owner, ascii_only), (math.exp(low), math.exp(high))
 
 
 def _by_column(curve: Sequence[tuple[float, float]], left: float, right: float, columns: int) -> list[float | None]:
-    """The mean y in each column; columns between points get what lies between."""
+    """Return the mean y of each column; columns between points are interpolated, those outside are None."""
     span = (right - left) or 1.0
-    sums: list[list[float]] = [[] for _ in range(columns)]
+    columns_of: list[list[float]] = [[] for _ in range(columns)]
     for x, y in curve:
-        sums[min(columns - 1, int((x - left) / span * columns))].append(y)
-    found: list[float | None] = [sum(ys) / len(ys) if ys else None for ys in sums]
-    known = [column for column, y in enumerate(found) if y is not None]
-    for start, end in pairwise(known):
-        y0, y1 = found[start] or 0.0, found[end] or 0.0
+        columns_of[min(columns - 1, int((x - left) / span * columns))].append(y)
+    means: list[float | None] = [sum(ys) / len(ys) if ys else None for ys in columns_of]
+    known = [(column, y) for column, y in enumerate(means) if y is not None]
+    for (start, y0), (end, y1) in pairwise(known):
         for column in range(start + 1, end):
-            found[column] = y0 + (y1 - y0) * (column - start) / (end - start)
-    return found
+            means[column] = y0 + (y1 - y0) * (column - start) / (end - start)
+    return means
 
 
-def _trace(
-    heights: Sequence[float | None],
-    number: int,
-    low: float,
-    high: float,
-    bits: list[list[int]],
-    owner: list[list[int]],
+def _draw(
+    heights: Sequence[float | None], number: int, low: float, high: float, bits: list[list[int]], owner: list[list[int]]
 ) -> None:
+    """Set the dots of one curve in `bits`, and its number in `owner`; curves behind the first are dashed."""
     rows = 4 * len(bits)
     before: int | None = None
     for column, y in enumerate(heights):
@@ -64,8 +59,8 @@ def _trace(
             before = None
             continue
         row = round((high - y) / (high - low) * (rows - 1))
-        rest = number > 0 and column % 4 >= 2  # curves behind the first are dashed
-        for dot in range(*_between(before, row)) if not rest else ():
+        is_gap = number > 0 and column % 4 >= 2
+        for dot in range(*_joined(before, row)) if not is_gap else ():
             line, cell = dot // 4, column // 2
             if owner[line][cell] != number:
                 bits[line][cell], owner[line][cell] = 0, number
@@ -73,8 +68,8 @@ def _trace(
         before = row
 
 
-def _between(before: int | None, row: int) -> tuple[int, int]:
-    """Rows that join the last dot with this one, so that steep curves do not fall apart."""
+def _joined(before: int | None, row: int) -> tuple[int, int]:
+    """Return the rows that join the last dot with this one, so that steep curves stay connected."""
     if before is None or abs(before - row) <= 1:
         return row, row + 1
     return (before + 1, row + 1) if before < row else (row, before)

@@ -1,7 +1,7 @@
-"""The terminal view: progress, losses as a curve, workers, shards and events; plain lines where there is no terminal.
+"""Show a run in a terminal: a screen that is redrawn in place, or plain lines where there is no terminal.
 
-`view(stream)` chooses. Both kinds have `show(history, now)`, to be called as often as one likes, and `close`. They
-only read the History, and names off the wire are text to them: never markup, never control characters.
+`open_view` chooses. Call `show` of either as often as you like, then `close`; `silent` are the addresses that have not
+been heard yet. Names from the network are text to both: never markup, never control characters.
 """
 
 from __future__ import annotations
@@ -10,65 +10,45 @@ import io
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from glovewire.common.log import line
 
-from ..history import formatting as units
-from ..history.history import History
+from ..history import formatting
+from ..history.history import QUIET_AFTER_S, RunHistory
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 REFRESH_S = 0.2
 LINE_EVERY_S = 5.0
-QUIET_AFTER_S = 3.0
-
-
-class View(Protocol):
-    """What shows a History while it grows."""
-
-    def show(self, history: History, now: float, silent: Sequence[str] = ()) -> None:
-        """Bring the view up to date; `silent` are addresses that have not been heard yet."""
-
-    def close(self, history: History, now: float) -> None:
-        """Show the last state and leave the terminal as it was."""
-
-
-def view(stream: TextIO) -> View:
-    """A live view when `stream` is a terminal, a line every few seconds otherwise."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")  # a name that this terminal cannot write is no reason to stop
-    if stream.isatty() and os.environ.get("TERM", "") != "dumb":
-        return LiveView(stream)
-    return LineView(stream)
 
 
 class LiveView:
-    """Redraws in place, a few times a second."""
+    """Redraws a screen in place, at most every REFRESH_S."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._live: Live | None = None
-        self._shown: float | None = None
+        self._drawn_at: float | None = None
 
-    def show(self, history: History, now: float, silent: Sequence[str] = ()) -> None:
-        """Redraw, unless that was done a moment ago."""
-        if self._shown is None or now - self._shown >= REFRESH_S:
+    def show(self, history: RunHistory, now: float, silent: Sequence[str] = ()) -> None:
+        """Redraw, unless that was done within REFRESH_S."""
+        if self._drawn_at is None or now - self._drawn_at >= REFRESH_S:
             self._draw(history, now, silent)
 
-    def close(self, history: History, now: float) -> None:
-        """Leave the last picture on the screen and give the cursor back; twice is fine."""
+    def close(self, history: RunHistory, now: float) -> None:
+        """Leave the last state on the screen and show the cursor again; twice is fine."""
         if self._live is not None:
             self._draw(history, now, ())
             self._live.stop()
             self._live = None
 
-    def _draw(self, history: History, now: float, silent: Sequence[str]) -> None:
+    def _draw(self, history: RunHistory, now: float, silent: Sequence[str]) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        from .screen import screen
+        from .screen import render_screen
 
         if self._live is None:
             console = Console(file=self._stream, highlight=False)
@@ -76,10 +56,10 @@ class LiveView:
             self._live.start()
         console = self._live.console
         size = console.size
-        simple = not console.encoding.lower().startswith("utf")
-        drawn = screen(history, now, size.width, size.height - 1, silent, ascii_only=simple)
+        ascii_only = not console.encoding.lower().startswith("utf")
+        drawn = render_screen(history, now, size.width, size.height - 1, silent, ascii_only=ascii_only)
         self._live.update(drawn, refresh=True)
-        self._shown = now
+        self._drawn_at = now
 
 
 class LineView:
@@ -88,41 +68,53 @@ class LineView:
     def __init__(self, stream: TextIO, every_s: float = LINE_EVERY_S) -> None:
         self._stream = stream
         self._every_s = every_s
-        self._written: float | None = None
+        self._written_at: float | None = None
         self._events = 0
-        self._said = ""
+        self._last_line = ""
 
-    def show(self, history: History, now: float, silent: Sequence[str] = ()) -> None:
-        """Write what is due."""
+    def show(self, history: RunHistory, now: float, silent: Sequence[str] = ()) -> None:
+        """Write new events, and the status when its time has come."""
         self._write_events(history)
-        if self._written is None:
-            self._written = now - self._every_s + min(1.0, self._every_s)  # let the first samples come
-        if now - self._written >= self._every_s:
-            self._written = now
+        if self._written_at is None:
+            self._written_at = now - self._every_s + min(1.0, self._every_s)  # wait for the first samples
+        if now - self._written_at >= self._every_s:
+            self._written_at = now
             text = status_line(history, now, silent)
-            if not (history.finished and text == self._said):
+            if not (history.finished and text == self._last_line):
                 self._write(text)
 
-    def close(self, history: History, now: float) -> None:
-        """Write where it ended."""
+    def close(self, history: RunHistory, now: float) -> None:
+        """Write the last status."""
         self._write_events(history)
-        if history.loss is not None and self._said != (last := status_line(history, now)):
+        if history.loss is not None and self._last_line != (last := status_line(history, now)):
             self._write(last)
 
-    def _write_events(self, history: History) -> None:
-        new = min(len(history.events), history.noted - self._events)
-        self._events = history.noted
+    def _write_events(self, history: RunHistory) -> None:
+        new = min(len(history.events), history.event_count - self._events)
+        self._events = history.event_count
         for event in list(history.events)[len(history.events) - new :] if new > 0 else ():
             self._write(line(event.kind, subject=event.subject, text=event.text))
 
     def _write(self, text: str) -> None:
-        self._said = text
+        self._last_line = text
         self._stream.write(f"{time.strftime('%H:%M:%S')} {text}\n")
         self._stream.flush()
 
 
-def status_line(history: History, now: float, silent: Sequence[str] = ()) -> str:
-    """Where the run stands, in one line of key=value."""
+View = LiveView | LineView
+
+
+def open_view(stream: TextIO) -> View:
+    """Return a LiveView when `stream` is a terminal, a LineView otherwise."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")  # the terminal may lack a character of a name
+    if stream.isatty() and os.environ.get("TERM", "") != "dumb":
+        return LiveView(stream)
+    return LineView(stream)
+
+
+def status_line(history: RunHistory, now: float, silent: Sequence[str] = ()) -> str:
+    """Return the state of the run as one line of key=value."""
     quiet = history.silence_s(now)
     if quiet is None:
         return line("waiting", address=",".join(silent))
@@ -130,18 +122,18 @@ def status_line(history: History, now: float, silent: Sequence[str] = ()) -> str
         return line("silence", no_data_for=f"{quiet:.0f}s")
     sample = history.loss
     if sample is None:
-        note = {} if history.active else {"note": units.NOBODY_YET}
-        return line("connected", workers=history.active, shards=len(history.shards), **note)
+        note = {} if history.active_workers else {"note": formatting.NO_WORKER_YET}
+        return line("connected", workers=history.active_workers, shards=len(history.shards), **note)
     eta = history.eta_s
     return line(
         "progress",
-        epoch=f"{min(sample.epoch + 1, sample.epochs)}/{sample.epochs}" if sample.epochs else sample.epoch,
+        epoch=history.epoch,
         entries=sample.entries,
-        loss=units.loss(history.mean.loss),
-        bias_only_loss=units.loss(history.mean.bias_only_loss),
+        loss=formatting.loss(sample.mean_loss),
+        bias_only_loss=formatting.loss(sample.mean_bias_only_loss),
         norm=sample.norm,
         entries_per_second=round(history.entries_per_second),
-        workers=history.active,
-        eta=units.duration(eta) if eta is not None else "unknown",
+        workers=history.active_workers,
+        eta=formatting.duration(eta) if eta is not None else "unknown",
         **({"lost_samples": history.lost} if history.lost else {}),
     )

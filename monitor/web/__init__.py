@@ -1,1 +1,1 @@
-"""Show runs in a browser."""
+"""The browser dashboard: `server` serves `page`, which reads a RunHistory into `charts` and `panels`."""

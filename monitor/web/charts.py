@@ -1,20 +1,20 @@
-"""The dashboard's charts: Bokeh figures over column sources. Colours that depend on light or dark come from page.js."""
+"""Build the dashboard's charts: Bokeh figures over columns of a RunHistory. page.js paints them light or dark."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ..history.curve import Point, Series
-from ..history.formatting import natural
-from ..history.history import History
+from ..history.curve import LossCurve, Point
+from ..history.formatting import natural_key
+from ..history.history import RunHistory
 
 HEIGHT = 320
-PACE_HEIGHT = 260
+RATE_HEIGHT = 260
 X_TICKS = 5
-ONE_RUN = ("#1f6feb",)
-RUNS = ("#2f7bf0", "#e0762f", "#2a9d72", "#b05fd6", "#d64570", "#2ba3b8", "#a5842a", "#7d8794")
+RUN_COLOURS = ("#2f7bf0", "#e0762f", "#2a9d72", "#b05fd6", "#d64570", "#2ba3b8", "#a5842a", "#7d8794")
+WORKER_COLOURS = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif"
 SECONDS = """
 const whole = Math.round(tick), pad = (n) => String(n).padStart(2, "0")
@@ -22,144 +22,199 @@ if (whole < 3600) return `${Math.floor(whole / 60)}:${pad(whole % 60)}`
 return `${Math.floor(whole / 3600)}:${pad(Math.floor(whole / 60) % 60)}:${pad(whole % 60)}`
 """
 MILLIONS = "return !tick ? `0` : tick >= 1000 ? `${+(tick / 1000).toPrecision(6)} G` : `${+tick.toPrecision(6)} M`"
-PACE = """
+RATE = """
 if (tick >= 1e6) return `${+(tick / 1e6).toPrecision(6)} M`
 return tick >= 1e3 ? `${+(tick / 1e3).toPrecision(6)} k` : `${+tick.toPrecision(6)}`
 """
-LOG_TICKS = [mantissa * 10.0**power for power in range(-6, 4) for mantissa in (1, 2, 5)]
 PLAIN = "return `${+tick.toPrecision(4)}`"
+LOG_TICKS = [mantissa * 10.0**power for power in range(-6, 4) for mantissa in (1, 2, 5)]
+
+COLUMNS = ("t", "entries", "loss", "mean", "bias_only", "rate", "epoch")
+WORKER_COLUMNS = ("t", "entries", "loss", "worker", "colour")
+MAX_WORKER_POINTS = 150
+MAX_POINTS_OF_ALL_WORKERS = 3_000
+
+THEMED = ("axes", "grids", "mains", "dots", "areas", "bias_only", "workers", "smoothed", "linear", "logarithmic")
+"""Names of the lists of models whose colour or visibility page.js changes."""
+
+Columns = dict[str, Any]
+"""Lists of equal length by name."""
 
 
-@dataclass
-class Painted:
-    """Everything whose colour or visibility page.js changes."""
+@dataclass(frozen=True)
+class ColumnUpdate:
+    """Columns to append, or to `replace` everything with; `head` is the last stretch of the curve."""
 
-    axes: list[Any] = field(default_factory=list)
-    grids: list[Any] = field(default_factory=list)
-    mains: list[Any] = field(default_factory=list)
-    dots: list[Any] = field(default_factory=list)
-    areas: list[Any] = field(default_factory=list)
-    floors: list[Any] = field(default_factory=list)
-    each: list[Any] = field(default_factory=list)
-    smoothed: list[Any] = field(default_factory=list)
-    linear: list[Any] = field(default_factory=list)
-    logarithmic: list[Any] = field(default_factory=list)
+    columns: Columns
+    replace: bool
+    head: Columns
 
 
-class Run:
-    """One History on the charts: its sources, and how they are kept up to date."""
+class CurveColumns:
+    """The overall curve of one RunHistory as columns for one reader, to whom no point is sent twice."""
 
-    def __init__(self, history: History, colour: str) -> None:
+    def __init__(self, history: RunHistory) -> None:
+        self._history = history
+        self._sent_of: tuple[LossCurve, int] | None = None
+        self._sent = 0
+
+    def update(self) -> ColumnUpdate:
+        """Return what is new since the last call; everything when old points have changed."""
+        curve = self._history.overall
+        version = (curve, curve.generation)
+        is_new = version != self._sent_of
+        if is_new:
+            self._sent_of, self._sent = version, 0
+        points = curve.points[self._sent :]
+        self._sent += len(points)
+        head = curve.points[-1:] + ([curve.last] if curve.last is not None else [])
+        return ColumnUpdate(self._columns(points), is_new, self._columns(head))
+
+    def _columns(self, points: Sequence[Point]) -> Columns:
+        return {
+            "t": [round(self._history.since_start(point.t), 2) for point in points],
+            "entries": [point.position / 1e6 for point in points],
+            "loss": [_six_digits(point.loss) for point in points],
+            "mean": [_six_digits(point.mean_loss) for point in points],
+            "bias_only": [_six_digits(point.mean_bias_only_loss) for point in points],
+            "rate": [round(point.entries_per_second) for point in points],
+            "epoch": [point.epoch for point in points],
+        }
+
+
+def worker_columns(history: RunHistory) -> Columns:
+    """Return a curve for each worker, the coarser the more there are: `t`, `entries` and `loss` are lists of lists."""
+    found: Columns = {name: [] for name in WORKER_COLUMNS}
+    most = max(12, min(MAX_WORKER_POINTS, MAX_POINTS_OF_ALL_WORKERS // max(1, len(history.workers))))
+    for number, worker in enumerate(sorted(history.workers.values(), key=lambda worker: natural_key(worker.name))):
+        points = worker.curve.all_points()
+        coarse = points[:: max(1, -(-len(points) // most))]
+        found["t"].append([round(history.since_start(point.t), 2) for point in coarse])
+        found["entries"].append([point.position / 1e6 for point in coarse])
+        found["loss"].append([_six_digits(point.loss) for point in coarse])
+        found["worker"].append(worker.name)
+        found["colour"].append(WORKER_COLOURS[number % len(WORKER_COLOURS)])
+    return found
+
+
+def _six_digits(value: float) -> float:
+    """Round to what a screen can show, which takes fewer bytes."""
+    return float(f"{value:.6g}")
+
+
+class RunSources:
+    """The Bokeh column sources of one RunHistory."""
+
+    def __init__(self, history: RunHistory, colour: str) -> None:
         from bokeh.models import ColumnDataSource
 
         self.history = history
         self.colour = colour
-        self._trace = Trace(history)
         self.curve = ColumnDataSource({name: [] for name in COLUMNS})
         self.head = ColumnDataSource({name: [] for name in (*COLUMNS, "dot")})
-        self.each = ColumnDataSource({name: [] for name in WORKER_COLUMNS})
-        self._each_shown: tuple[float, int] | None = None
+        self.workers = ColumnDataSource({name: [] for name in WORKER_COLUMNS})
+        self._columns = CurveColumns(history)
+        self._workers_shown: tuple[float, int] | None = None
         self._last: Point | None = None
 
     def update(self, *, workers: bool) -> None:
-        """Send what is new; the workers' curves, which are sent whole, only with `workers`."""
+        """Send what is new; the workers' curves, which are always sent in full, only with `workers`."""
         last = self.history.overall.last
         if last is not self._last:
             self._last = last
-            self._apply(self._trace.change())
+            update = self._columns.update()
+            if update.replace:
+                self.curve.data = update.columns
+            elif update.columns["t"]:
+                self.curve.stream(update.columns)
+            self.head.data = {**update.head, "dot": [0, 10][2 - len(update.head["t"]) :]}
         shown = (self.history.t, len(self.history.workers))
-        if workers and shown != self._each_shown:
-            self._each_shown, self.each.data = shown, each_worker(self.history)
-
-    def _apply(self, change: Change) -> None:
-        if change.replace:
-            self.curve.data = change.columns
-        elif change.columns["t"]:
-            self.curve.stream(change.columns)
-        self.head.data = {**change.head, "dot": [0, 10][-len(change.head["t"]) :] if change.head["t"] else []}
+        if workers and shown != self._workers_shown:
+            self._workers_shown, self.workers.data = shown, worker_columns(self.history)
 
 
 class Charts:
-    """All figures of one page, for one run or several laid over each other."""
+    """All figures of one page, for one run or for several in comparison."""
 
-    def __init__(self, histories: list[History]) -> None:
-        many = len(histories) > 1
-        self.runs = [Run(history, RUNS[number % len(RUNS)]) for number, history in enumerate(histories)]
-        self.painted = Painted()
-        self.by_time = self._loss("by_time", "t", SECONDS, many)
-        self.by_entries = self._loss("by_entries", "entries", MILLIONS, many)
-        self.pace = self._pace(many)
+    def __init__(self, histories: list[RunHistory]) -> None:
+        self._compare = len(histories) > 1
+        self.runs = [
+            RunSources(history, RUN_COLOURS[number % len(RUN_COLOURS)]) for number, history in enumerate(histories)
+        ]
+        self.themed: dict[str, list[Any]] = {name: [] for name in THEMED}
+        self.by_time = self._loss("by_time", "t", SECONDS)
+        self.by_entries = self._loss("by_entries", "entries", MILLIONS)
+        self.rate = self._rate()
 
     def update(self, *, workers: bool) -> None:
         """Bring every run up to date."""
         for run in self.runs:
             run.update(workers=workers)
 
-    def _loss(self, name: str, x: str, ticks: str, many: bool) -> Any:
+    def _loss(self, name: str, x: str, ticks: str) -> Any:
         from bokeh.layouts import column
 
-        logarithmic = self._loss_figure(x, ticks, many, "log")
-        linear = self._loss_figure(x, ticks, many, "linear")
+        logarithmic = self._loss_figure(x, ticks, "log")
+        linear = self._loss_figure(x, ticks, "linear")
         linear.visible = False
-        self.painted.logarithmic.append(logarithmic)
-        self.painted.linear.append(linear)
+        self.themed["logarithmic"].append(logarithmic)
+        self.themed["linear"].append(linear)
         return column(logarithmic, linear, sizing_mode="stretch_width", name=name)
 
-    def _loss_figure(self, x: str, ticks: str, many: bool, scale: str) -> Any:
+    def _loss_figure(self, x: str, ticks: str, scale: str) -> Any:
         from bokeh.models import FixedTicker
 
         plot = self._figure(ticks, PLAIN, y_axis_type=scale)
         if scale == "log":
             plot.yaxis[0].ticker = plot.ygrid[0].ticker = FixedTicker(ticks=LOG_TICKS)
         for run in self.runs:
-            self._workers(plot, run, x, shown=not many)
-            self._floor(plot, run, x, many)
+            self._add_workers(plot, run, x)
+            self._add_bias_only(plot, run, x)
             main = plot.line(x, "mean", source=run.curve, line_width=3, line_join="round", line_cap="round")
-            self._colour(plot, run, x, "mean", main, many)
-            self._hover(plot, main, [("run", f"{run.history.name or run.history.run}")] if many else [])
+            self._add_head(plot, run, x, "mean", main)
+            self._add_hover(plot, main, [("run", run.history.title)] if self._compare else [])
         return plot
 
-    def _floor(self, plot: Any, run: Run, x: str, many: bool) -> None:
-        """The loss with the vectors at zero, dashed, to where the run is."""
+    def _add_workers(self, plot: Any, run: RunSources, x: str) -> None:
+        lines = plot.multi_line(x, "loss", source=run.workers, line_color="colour", line_width=1.2, line_alpha=0.55)
+        lines.visible = not self._compare
+        self.themed["workers"].append(lines)
+
+    def _add_bias_only(self, plot: Any, run: RunSources, x: str) -> None:
         for source in (run.curve, run.head):
-            line = plot.line(x, "floor", source=source, line_width=1.8, line_dash=[7, 5], line_alpha=0.9)
-            if many:
+            line = plot.line(x, "bias_only", source=source, line_width=1.8, line_dash=[7, 5], line_alpha=0.9)
+            if self._compare:
                 line.glyph.line_color, line.glyph.line_width = run.colour, 1.2
             else:
-                self.painted.floors.append(line.glyph)
+                self.themed["bias_only"].append(line.glyph)
 
-    def _workers(self, plot: Any, run: Run, x: str, *, shown: bool) -> None:
-        lines = plot.multi_line(x, "loss", source=run.each, line_color="colour", line_width=1.2, line_alpha=0.55)
-        lines.visible = shown
-        self.painted.each.append(lines)
-
-    def _pace(self, many: bool) -> Any:
-        plot = self._figure(SECONDS, PACE)
-        plot.height = PACE_HEIGHT
-        plot.name = "pace"
+    def _rate(self) -> Any:
+        plot = self._figure(SECONDS, RATE)
+        plot.height = RATE_HEIGHT
+        plot.name = "rate"
         plot.y_range.start = 0
         for run in self.runs:
-            if not many:
-                area = plot.varea("t", 0, "pace", source=run.curve, fill_alpha=0.12)
-                self.painted.areas.append(area.glyph)
-            line = plot.line("t", "pace", source=run.curve, line_width=2, line_join="round")
-            self._colour(plot, run, "t", "pace", line, many)
-            self._hover(plot, line, [])
+            if not self._compare:
+                area = plot.varea("t", 0, "rate", source=run.curve, fill_alpha=0.12)
+                self.themed["areas"].append(area.glyph)
+            line = plot.line("t", "rate", source=run.curve, line_width=2, line_join="round")
+            self._add_head(plot, run, "t", "rate", line)
+            self._add_hover(plot, line, [])
         return plot
 
-    def _colour(self, plot: Any, run: Run, x: str, y: str, line: Any, many: bool) -> None:
-        """A run's curve, its end that moves with every sample, and a dot there."""
+    def _add_head(self, plot: Any, run: RunSources, x: str, y: str, line: Any) -> None:
+        """Add the end of a curve, which moves with every sample, with a dot, and colour all three."""
         end = plot.line(x, y, source=run.head, line_width=line.glyph.line_width, line_cap="round")
         dot = plot.scatter(x, y, source=run.head, size="dot", line_width=2, fill_color=run.colour, line_color="white")
-        if many:
+        if self._compare:
             line.glyph.line_color = end.glyph.line_color = run.colour
         else:
-            self.painted.mains += [line.glyph, end.glyph]
-            self.painted.dots.append(dot.glyph)
+            self.themed["mains"] += [line.glyph, end.glyph]
+            self.themed["dots"].append(dot.glyph)
         if y == "mean":
-            self.painted.smoothed += [line.glyph, end.glyph, dot.glyph]
+            self.themed["smoothed"] += [line.glyph, end.glyph, dot.glyph]
 
-    def _hover(self, plot: Any, line: Any, first: list[tuple[str, str]]) -> None:
+    def _add_hover(self, plot: Any, line: Any, first: list[tuple[str, str]]) -> None:
         from bokeh.models import CustomJSHover, HoverTool
 
         clock = CustomJSHover(code=SECONDS.replace("tick", "value"))
@@ -167,9 +222,9 @@ class Charts:
             ("time", "@t{custom}"),
             ("entries", "@entries{0,0.0} M"),
             ("loss", "@mean{0.0000}"),
-            ("of these blocks", "@loss{0.0000}"),
-            ("vectors at zero", "@floor{0.0000}"),
-            ("entries/s", "@pace{0.00 a}"),
+            ("loss of last blocks", "@loss{0.0000}"),
+            ("bias-only loss", "@bias_only{0.0000}"),
+            ("entries/s", "@rate{0.00 a}"),
             ("epochs done", "@epoch"),
         ]
         plot.add_tools(HoverTool(renderers=[line], mode="vline", tooltips=first + rows, formatters={"@t": clock}))
@@ -194,89 +249,14 @@ class Charts:
         )
         plot.toolbar.logo = None
         plot.toolbar.autohide = True
-        round_numbers = [1, 2, 5, 10, 15, 30] if x_ticks == SECONDS else [1, 2, 5]
-        plot.xaxis[0].ticker = AdaptiveTicker(
-            base=60 if x_ticks == SECONDS else 10, mantissas=round_numbers, desired_num_ticks=X_TICKS
-        )
+        base, mantissas = (60, [1, 2, 5, 10, 15, 30]) if x_ticks == SECONDS else (10, [1, 2, 5])
+        plot.xaxis[0].ticker = AdaptiveTicker(base=base, mantissas=mantissas, desired_num_ticks=X_TICKS)
         for axis, code in ((plot.xaxis[0], x_ticks), (plot.yaxis[0], y_ticks)):
             axis.formatter = CustomJSTickFormatter(code=code)
             axis.update(major_tick_line_color=None, minor_tick_line_color=None, axis_line_color=None)
             axis.update(major_label_text_font=FONT, major_label_text_font_size="12px")
         plot.x_range.update(range_padding=0.02, start=0)
         plot.xgrid[0].grid_line_color = None
-        self.painted.axes += [plot.xaxis[0], plot.yaxis[0]]
-        self.painted.grids.append(plot.ygrid[0])
+        self.themed["axes"] += [plot.xaxis[0], plot.yaxis[0]]
+        self.themed["grids"].append(plot.ygrid[0])
         return plot
-
-
-# ---- A History as columns for charts: what is new is added, the rest stays. Pure; it must never send a curve twice.
-
-COLUMNS = ("t", "entries", "loss", "mean", "floor", "pace", "epoch")
-WORKER_COLUMNS = ("t", "entries", "loss", "worker", "colour")
-EACH_POINTS = 150
-ALL_POINTS = 3_000
-PALETTE = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
-
-Columns = dict[str, Any]
-"""Lists of equal length by name."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """Columns to put in place of all that was there, or to add to it; and where the curve now ends."""
-
-    columns: Columns
-    replace: bool
-    head: Columns
-
-
-class Trace:
-    """Follows the overall curve of one History for one reader; `change` says what the reader has to do."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._known: tuple[Series, int] | None = None
-        self._sent = 0
-
-    def change(self) -> Change:
-        """What is new since the last call; everything, when old points have changed."""
-        series = self._history.overall
-        known = (series, series.generation)
-        anew = known != self._known
-        if anew:
-            self._known, self._sent = known, 0
-        points = series.points[self._sent :]
-        self._sent += len(points)
-        head = series.points[-1:] + ([series.last] if series.last is not None else [])
-        return Change(self._columns(points), anew, self._columns(head))
-
-    def _columns(self, points: Sequence[Point]) -> Columns:
-        return {
-            "t": [round(self._history.since_start(point.t), 2) for point in points],
-            "entries": [point.position / 1e6 for point in points],
-            "loss": [_short(point.loss) for point in points],
-            "mean": [_short(point.mean_loss) for point in points],
-            "floor": [_short(point.mean_bias_only_loss) for point in points],
-            "pace": [round(point.entries_per_second) for point in points],
-            "epoch": [point.epoch for point in points],
-        }
-
-
-def each_worker(history: History) -> Columns:
-    """A curve per worker, the coarser the more there are: `t`, `entries` and `loss` are lists of lists."""
-    found: Columns = {name: [] for name in WORKER_COLUMNS}
-    most = max(12, min(EACH_POINTS, ALL_POINTS // max(1, len(history.workers))))
-    for number, worker in enumerate(sorted(history.workers.values(), key=lambda worker: natural(worker.name))):
-        curve = worker.series.curve()
-        coarse = curve[:: max(1, -(-len(curve) // most))]
-        found["t"].append([round(history.since_start(point.t), 2) for point in coarse])
-        found["entries"].append([point.position / 1e6 for point in coarse])
-        found["loss"].append([_short(point.loss) for point in coarse])
-        found["worker"].append(worker.name)
-        found["colour"].append(PALETTE[number % len(PALETTE)])
-    return found
-
-
-def _short(value: float) -> float:
-    """Six digits: more than a screen shows, fewer bytes than all of them."""
-    return float(f"{value:.6g}")

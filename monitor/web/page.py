@@ -1,4 +1,4 @@
-"""One browser's page: its figures and panels, kept up to date while it is open. Only what has changed is sent."""
+"""Keep one browser's page up to date while it is open: read RunHistories into charts and panels, send what changed."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from ..history.history import History
-from . import neighbours_panel as nearby
-from . import panels
+from ..history.history import RunHistory
+from . import neighbours_panel, panels
 from .charts import Charts
-from .neighbours import Lookup
+from .neighbours import NeighbourLookup
 
 UPDATE_MS = 100
 PANELS_EVERY = 5
 WORKERS_EVERY = 20
 MAX_WORD = 100
-SCROLLED = {"workers": 300, "shards": 300, "events": 480, "near": 300}
-"""Panels that grow no further than so many pixels, beside the column of charts, and scroll from there."""
-ALWAYS = ("status", "tiles", "workers", "near")
-LIVE = (*ALWAYS, "shards", "staleness", "hottest", "events")
-Silent = Callable[[], Sequence[str]]
+MAX_HEIGHT_PX = {"workers": 300, "shards": 300, "events": 480, "neighbours": 300}
+"""Panels that scroll beyond this height, so that they stay beside the column of charts."""
+ALWAYS = ("status", "tiles", "workers", "neighbours")
+LIVE = (*ALWAYS, "shards", "staleness", "hot_rows", "events")
 
 
 class Page:
-    """Puts one or more Histories into a Bokeh document and keeps them current there."""
+    """Puts one or more RunHistories into a Bokeh document and keeps it current."""
 
-    def __init__(self, document: Any, histories: list[History], lookups: Sequence[Lookup], silent: Silent) -> None:
+    def __init__(
+        self,
+        document: Any,
+        histories: list[RunHistory],
+        lookups: Sequence[NeighbourLookup],
+        silent: Callable[[], Sequence[str]],
+    ) -> None:
         from bokeh.models import InlineStyleSheet
         from bokeh.models.widgets import TextInput
 
@@ -37,59 +41,60 @@ class Page:
         self._ticks = 0
         self._style = InlineStyleSheet(css=_file("panels.css"))
         self._charts = Charts(histories)
-        self._asked = TextInput(value="", name="asked")
-        self._asked.on_change("value", self._ask)
+        self._query = TextInput(value="", name="query")
+        self._query.on_change("value", self._look_up)
+        # A recorded run has losses alone: its page shows no shards.
         self._live = len(histories) == 1 and not (histories[0].finished and not histories[0].shards)
         self._panels = {name: self._panel(name) for name in (LIVE if self._live else ALWAYS)}
         self.update()
         self._fill(document)
 
     def update(self) -> None:
-        """Send what has changed since the last time."""
+        """Send what has changed since the last call."""
         self._charts.update(workers=self._ticks % WORKERS_EVERY == 0)
         if self._ticks % PANELS_EVERY == 0:
-            for name, words in self._words(time.monotonic()).items():
-                if self._panels[name].text != words:
-                    self._panels[name].text = words
+            for name, markup in self._markup(time.monotonic()).items():
+                if self._panels[name].text != markup:
+                    self._panels[name].text = markup
         self._ticks += 1
 
-    def _ask(self, _: str, __: str, said: str) -> None:
-        """Somebody asks for the neighbours of a word; the page numbers the questions."""
-        self._word = said.partition(" ")[2][:MAX_WORD]
+    def _look_up(self, _: str, __: str, query: str) -> None:
+        """Look up the neighbours of a word; the page numbers its queries."""
+        self._word = query.partition(" ")[2][:MAX_WORD]
         for lookup in self._lookups:
-            lookup.want(time.monotonic())
+            lookup.refresh(time.monotonic())
 
-    def _words(self, now: float) -> dict[str, str]:
+    def _markup(self, now: float) -> dict[str, str]:
         first = self._histories[0]
         if len(self._histories) > 1:
             colours = [run.colour for run in self._charts.runs]
             return {
                 "workers": panels.comparison(self._histories, colours),
-                "status": panels.compared(len(self._histories)),
-                "near": nearby.compared(self._word, self._histories, self._lookups, colours),
+                "status": f"<div class=status><b class=run>{len(self._histories)} runs compared</b></div>",
+                "neighbours": neighbours_panel.compared_neighbours(self._word, self._histories, self._lookups, colours),
             }
-        lookup = self._lookups[0] if self._lookups else None
-        words = {
+        lookup = self._lookups[0]
+        markup = {
             "status": panels.status(first, now, self._silent()),
             "tiles": panels.tiles(first),
             "workers": panels.workers(first, now),
-            "near": nearby.near(self._word, lookup, now, over=first.finished),
+            "neighbours": neighbours_panel.neighbours(self._word, lookup, now, finished=first.finished),
         }
-        if not self._live:  # losses alone are on record: nothing more is known
-            return words
-        return words | {
-            "shards": panels.shards(first),
-            "events": panels.events(first),
-            "staleness": nearby.staleness(first),
-            "hottest": nearby.hottest(first, lookup),
-        }
+        if self._live:
+            markup |= {
+                "shards": panels.shards(first),
+                "events": panels.events(first),
+                "staleness": panels.staleness(first),
+                "hot_rows": panels.hot_rows(first, lookup.vectors),
+            }
+        return markup
 
     def _panel(self, name: str) -> Any:
         from bokeh.models.widgets import Div
 
         panel = Div(name=name, text="", disable_math=True, stylesheets=[self._style], sizing_mode="stretch_width")
-        if name in SCROLLED:
-            panel.styles = {"overflow": "auto", "max-height": f"{SCROLLED[name]}px"}
+        if name in MAX_HEIGHT_PX:
+            panel.styles = {"overflow": "auto", "max-height": f"{MAX_HEIGHT_PX[name]}px"}
         return panel
 
     def _fill(self, document: Any) -> None:
@@ -99,19 +104,20 @@ class Page:
         document.template_variables.update(compare=len(self._histories) > 1, live=self._live)
         document.title = "Glovewire"
         charts = self._charts
-        for root in (*self._panels.values(), charts.by_time, charts.by_entries, charts.pace, self._asked):
+        for root in (*self._panels.values(), charts.by_time, charts.by_entries, charts.rate, self._query):
             document.add_root(root)
-        document.js_on_event("document_ready", self._script("page.js", **vars(charts.painted), asked=self._asked))
-        cut = 'document.getElementById("cut").classList.toggle("shown", %s)'
-        document.js_on_event("connection_lost", self._script(None, cut % "true"))
-        document.js_on_event("client_reconnected", self._script(None, cut % "false"))
+        document.js_on_event("document_ready", _script(_file("page.js"), **charts.themed, query=self._query))
+        toggle = 'document.getElementById("disconnected").classList.toggle("shown", %s)'
+        document.js_on_event("connection_lost", _script(toggle % "true"))
+        document.js_on_event("client_reconnected", _script(toggle % "false"))
         document.add_periodic_callback(self.update, UPDATE_MS)
 
-    def _script(self, name: str | None, code: str = "", **models: Any) -> Any:
-        from bokeh.models import CustomJS
 
-        return CustomJS(args=models, code=code if name is None else _file(name))
+def _script(code: str, **models: Any) -> Any:
+    from bokeh.models import CustomJS
+
+    return CustomJS(args=models, code=code)
 
 
 def _file(name: str) -> str:
-    return files("monitor").joinpath(name).read_text(encoding="utf-8")
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

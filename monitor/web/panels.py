@@ -1,6 +1,6 @@
-"""The dashboard's words: tiles, tables and events as HTML. Pure.
+"""Render the dashboard's tiles, tables and events as HTML from a RunHistory. No I/O.
 
-Names come off the wire: each goes through `text`, nothing else makes markup of a value. It must never import bokeh.
+Names come from the network: each goes through `escape`, and nothing else makes markup of a value.
 """
 
 from __future__ import annotations
@@ -8,70 +8,68 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from glovewire.common.model.neighbours import UnitVectors
 from glovewire.common.protocol.messages import ServerSample
 
-from ..history import formatting as units
-from ..history.history import History
+from ..history import formatting
+from ..history.history import RunHistory
 
-QUIET_AFTER_S = 3.0
 MAX_ROWS = 64
 MAX_SHOWN_EVENTS = 40
-_WORST_FIRST = {"lost": 0, "late": 1, "training": 2, "left": 3}
+_STATES = ("training", "late", "lost", "left")
+_EVENT_CLASSES = {"failed": "bad", "lost": "bad", "finished": "good", "joined": "good"}
 
 
-def text(value: object) -> str:
-    """`value` as text that no browser takes for markup."""
+def escape(value: object) -> str:
+    """Return `value` as text that no browser takes for markup."""
     return html.escape(str(value), quote=True)
 
 
-def status(history: History, now: float, silent: Sequence[str] = ()) -> str:
-    """The line at the top: which run, what it is doing, how long."""
-    kind, says = state(history, now, silent)
-    name = history.name or history.run
-    clock = f"<span class=clock>{units.duration(history.seconds)} gone</span>" if history.loss else ""
+def note(text: str) -> str:
+    """Return a line of plain text."""
+    return f"<p class=none>{escape(text)}</p>"
+
+
+def dot(colour: str) -> str:
+    """Return the mark of a run in a comparison."""
+    return f"<i class=dot style='background:{escape(colour)}'></i>"
+
+
+def bar(share: float, colour: str = "") -> str:
+    """Return a bar as long as `share`, 0 to 1."""
+    paint = f";background:{escape(colour)}" if colour else ""
+    return f"<span class=long><i style='width:{min(share, 1.0):.1%}{paint}'></i></span>"
+
+
+def status(history: RunHistory, now: float, silent: Sequence[str] = ()) -> str:
+    """Return the line at the top: the run, what it is doing, the elapsed time."""
+    level, text = history.status(now, silent)
+    clock = f"<span class=clock>elapsed {formatting.duration(history.seconds)}</span>" if history.loss else ""
     eta = history.eta_s
     if eta is not None and not history.finished:
-        clock += f"<span class=clock>ETA <b>{units.duration(eta)}</b></span>"
+        clock += f"<span class=clock>ETA <b>{formatting.duration(eta)}</b></span>"
     missed = f"<span class=clock>{history.lost:,} samples missed</span>" if history.lost else ""
     return (
-        f"<div class=status><b class=run>{text(name)}</b><span class='pill {kind}' role=status>{text(says)}</span>"
-        f"{missed}<span class=space></span>{clock}</div>"
+        f"<div class=status><b class=run>{escape(history.title)}</b>"
+        f"<span class='pill {level}' role=status>{escape(text)}</span>{missed}<span class=space></span>{clock}</div>"
     )
 
 
-def state(history: History, now: float, silent: Sequence[str] = ()) -> tuple[str, str]:
-    """A class (good, warn, bad, calm) and the words for what is going on."""
-    quiet = history.silence_s(now)
-    if history.failed is not None:
-        return "bad", f"failed: {history.failed}"
-    if history.finished:
-        return "calm", "finished"
-    if quiet is None:
-        return "warn", f"waiting for {', '.join(silent) or 'the server'}"
-    if quiet > QUIET_AFTER_S:
-        return "warn", f"no data for {quiet:.0f} s"
-    if history.loss:
-        return "good", "training"
-    return "good", "connected" if history.active else f"connected, {units.NOBODY_YET}"
-
-
-def tiles(history: History) -> str:
-    """The figures that one looks at first."""
+def tiles(history: RunHistory) -> str:
+    """Return the main figures."""
     sample = history.loss
     if sample is None:
-        empty = (_tile("loss", "–"), _tile("entries per second", "–"), _tile("workers", history.active))
-        return f"<div class=tiles>{''.join(empty)}</div>"
-    mean = history.mean
+        shown = [_tile("loss", "–"), _tile("entries per second", "–"), _tile("workers", history.active_workers)]
+        return f"<div class=tiles>{''.join(shown)}</div>"
+    done = history.progress
+    bar = "" if done is None else f"<div class=bar><i style='width:{done:.1%}'></i></div>"
+    bias_only = f"bias-only loss {formatting.loss(sample.mean_bias_only_loss)}"
+    rate, entries = formatting.amount(history.entries_per_second), formatting.amount(sample.entries)
     shown = [
-        _tile(
-            "loss",
-            units.loss(mean.loss),
-            f"vectors at zero: {units.loss(mean.bias_only_loss)}",
-            "main",
-        ),
-        _tile("epoch", _epoch(history), _bar(history), ""),
-        _tile("entries per second", units.amount(history.entries_per_second), f"{units.amount(sample.entries)} done"),
-        _tile("workers", history.active, _gone(history)),
+        _tile("loss", formatting.loss(sample.mean_loss), bias_only, "main"),
+        _tile("epoch", history.epoch, markup=bar),
+        _tile("entries per second", rate, f"{entries} trained"),
+        _tile("workers", history.active_workers, _departures(history)),
         *_traffic(history),
         _tile("mean vector norm", f"{sample.norm:.2f}", "grows as vectors learn"),
     ]
@@ -81,56 +79,58 @@ def tiles(history: History) -> str:
     return f"<div class=tiles>{''.join(shown)}</div>"
 
 
-def _traffic(history: History) -> list[str]:
-    """What servers receive and send now, or did until the end; nothing where nobody has said, as in a replay."""
+def _tile(label: str, value: object, text: str = "", kind: str = "", *, markup: str = "") -> str:
+    below = markup or escape(text)
+    return f"<div class='tile {kind}'><span>{escape(label)}</span><b>{escape(value)}</b><small>{below}</small></div>"
+
+
+def _departures(history: RunHistory) -> str:
+    states = [worker.state for worker in history.workers.values()]
+    counts = [f"{states.count(state)} {state}" for state in ("lost", "left") if state in states]
+    return ", ".join(counts) or "none lost"
+
+
+def _traffic(history: RunHistory) -> list[str]:
+    """Return what servers receive and send now, or did in all once finished; nothing in a replay without shards."""
     if not history.shards:
         return []
     if history.finished:
-        received, sent = (units.amount(moved, "B") for moved in history.moved)
+        received, sent = (formatting.amount(count, "B") for count in history.bytes_moved)
         return [_tile("servers received", received, f"and sent {sent}")]
-    received, sent = (f"{units.amount(rate, 'B')}/s" for rate in history.traffic)
+    received, sent = (f"{formatting.amount(rate, 'B')}/s" for rate in history.bytes_per_second)
     return [_tile("servers receive", received, f"and send {sent}")]
 
 
-def workers(history: History, now: float) -> str:
-    """A row for each worker, the troubled first."""
-    order = sorted(history.workers.values(), key=lambda w: (_WORST_FIRST.get(w.state, 2), units.natural(w.name)))
-    rows = [
-        (
-            f"<span class=name>{text(worker.name)}</span>",
-            _state(history.state(worker)),
-            units.amount(worker.entries),
-            units.amount(worker.entries_per_second),
-            f"{units.amount(worker.bytes_per_second, 'B')}/s",
-            str(worker.sample.staleness) if worker.sample else "",
-            "" if (age := worker.age_s(now)) is None else units.age(age),
-        )
-        for worker in order[:MAX_ROWS]
-    ]
-    headings = ("worker", "state", "entries", "entries/s", "sends", "stale by", "heard")
-    return table(headings, rows, len(order) - len(rows), "no workers yet")
+def workers(history: RunHistory, now: float) -> str:
+    """Return a row for each worker, those in trouble first."""
+    rows = []
+    for worker in history.workers_by_urgency():
+        state = history.worker_state(worker)
+        kind = state if state in _STATES else "other"
+        name = f"<span class=name>{escape(worker.name)}</span>"
+        rows.append((name, f"<span class='state {kind}'>{escape(state)}</span>", *formatting.worker_cells(worker, now)))
+    return table(formatting.WORKER_HEADINGS, rows, "no workers yet")
 
 
-def shards(history: History) -> str:
-    """A row for each shard, with bars that show whether the load is balanced."""
-    order = [history.shards[number] for number in sorted(history.shards)]
-    several = len(order) > 1
-    most_rows = max((shard.sample.rows for shard in order), default=0) if several else 0
-    most_traffic = max((shard.bytes_per_second for shard in order), default=0.0) if several else 0.0
+def shards(history: RunHistory) -> str:
+    """Return a row for each shard, with bars that show whether the load is balanced."""
+    order = [shard for _, shard in sorted(history.shards.items())]
+    most_rows = max((shard.sample.rows for shard in order), default=0) if len(order) > 1 else 0
+    most_traffic = max((shard.bytes_per_second for shard in order), default=0.0) if len(order) > 1 else 0.0
     rows = [
         (
             str(shard.sample.shard),
             _meter(shard.sample.rows, most_rows, f"{shard.sample.rows:,}"),
-            units.amount(shard.sample.table_bytes, "B"),
-            _meter(shard.bytes_per_second, most_traffic, f"{units.amount(shard.bytes_per_second, 'B')}/s"),
-            units.amount(shard.pulls_per_second),
-            units.amount(shard.pushes_per_second),
+            formatting.amount(shard.sample.table_bytes, "B"),
+            _meter(shard.bytes_per_second, most_traffic, f"{formatting.amount(shard.bytes_per_second, 'B')}/s"),
+            formatting.amount(shard.pulls_per_second),
+            formatting.amount(shard.pushes_per_second),
             str(shard.sample.parked),
             f"{shard.sample.repeated:,}",
             f"{shard.sample.refused:,}",
             _checkpoints(shard.sample),
         )
-        for shard in order[:MAX_ROWS]
+        for shard in order
     ]
     headings = (
         "shard",
@@ -140,104 +140,93 @@ def shards(history: History) -> str:
         "pulls/s",
         "pushes/s",
         "waiting",
-        "again",
+        "repeated",
         "refused",
-        "saved",
+        "checkpoints",
     )
-    return table(headings, rows, len(order) - len(rows), "no shard has said anything yet")
+    return table(headings, rows, "no shard has reported yet")
 
 
-def events(history: History) -> str:
-    """What happened, the newest first."""
-    newest = list(history.events)[: -MAX_SHOWN_EVENTS - 1 : -1]
-    items = [
-        f"<li><time>{units.duration(history.since_start(event.t))}</time>"
-        f"<b class={_tone(event.kind)}>{text(event.kind)}</b>"
-        f"<span>{text(event.subject)}</span><span class=told>{text(event.text)}</span></li>"
-        for event in newest
-    ]
-    return f"<ol class=events>{''.join(items)}</ol>" if items else "<p class=none>nothing yet</p>"
-
-
-def comparison(histories: Sequence[History], colours: Sequence[str]) -> str:
-    """A row for each run, to compare them."""
-    rows = []
-    for history, colour in zip(histories, colours, strict=True):
-        last = history.overall.last
-        if last is None:
-            continue
-        dot = f"<i class=dot style='background:{text(colour)}'></i>"
-        rows.append(
-            (
-                f"<span class=name>{dot}{text(history.name or history.run)}</span>",
-                units.loss(history.mean.loss),
-                units.loss(history.mean.bias_only_loss),
-                f"{last.norm:.2f}",
-                units.amount(last.position),
-                units.duration(history.seconds),
-                units.amount(last.position / history.seconds) if history.seconds > 0 else "",
-                str(len(history.workers)),
-            )
-        )
-    headings = ("run", "loss", "vectors at zero", "norm", "entries", "time", "entries/s", "workers")
-    return table(headings, rows, 0, "nothing to compare")
-
-
-def compared(count: int) -> str:
-    """The line at the top of a comparison."""
-    return f"<div class=status><b class=run>{count} runs</b><span class=clock>laid over each other</span></div>"
-
-
-def _tile(label: str, value: object, note: str = "", kind: str = "") -> str:
-    shown = note if note.startswith("<div class=bar>") else text(note)
-    return f"<div class='tile {kind}'><span>{text(label)}</span><b>{text(value)}</b><small>{shown}</small></div>"
-
-
-def _epoch(history: History) -> str:
-    sample = history.loss
-    if sample is None:
-        return "–"
-    return f"{min(sample.epoch + 1, sample.epochs)} of {sample.epochs}" if sample.epochs else str(sample.epoch)
-
-
-def _bar(history: History) -> str:
-    done = history.progress
-    return "" if done is None else f"<div class=bar><i style='width:{done:.1%}'></i></div>"
-
-
-def _gone(history: History) -> str:
-    lost = sum(worker.state == "lost" for worker in history.workers.values())
-    left = sum(worker.state == "left" for worker in history.workers.values())
-    return ", ".join([f"{lost} lost"] * bool(lost) + [f"{left} left"] * bool(left)) or "all well"
+def _meter(value: float, most: float, text: str) -> str:
+    """Return a bar that compares `value` with the largest; the text alone when there is nothing to compare with."""
+    if most <= 0:
+        return escape(text)
+    return f"<span class=meter><i style='width:{value / most:.0%}'></i></span>{escape(text)}"
 
 
 def _checkpoints(sample: ServerSample) -> str:
     return f"{sample.checkpoints} · {sample.checkpoint_s:.2f} s" if sample.checkpoints else "none"
 
 
-def _state(state: str) -> str:
-    kind = state if state in _WORST_FIRST else "other"
-    return f"<span class='state {kind}'>{text(state)}</span>"
+def staleness(history: RunHistory) -> str:
+    """Return a bar for each bin of the staleness of pushes."""
+    bins = history.staleness
+    pushes = sum(bins.values())
+    if not pushes:
+        return note("no pushes yet" if history.shards else "no shard has reported yet")
+    rows = [(escape(bin), bar(count / pushes), f"{count / pushes:.1%}") for bin, count in bins.items()]
+    text = "no push was stale" if bins.get("0") == pushes else "versions between a pull and its push"
+    return table((), rows) + note(f"{text} · {formatting.amount(pushes)} pushes")
 
 
-def _tone(kind: str) -> str:
-    return {"failed": "bad", "lost": "bad", "finished": "good", "joined": "good"}.get(kind, "calm")
+def hot_rows(history: RunHistory, vectors: UnitVectors | None) -> str:
+    """Return a bar for each of the most-pushed rows, with its word where that is known."""
+    found = history.hot_rows
+    if not found:
+        return note("no pushes yet")
+    most = max(found[0][1], 1)
+    return table((), [(escape(_row_name(rows, vectors)), bar(count / most), f"{count:,}") for rows, count in found])
 
 
-def _meter(value: float, most: float, says: str) -> str:
-    """A bar that compares with the largest; just the figure when there is nothing to compare with."""
-    if most <= 0:
-        return text(says)
-    share = value / most
-    return f"<span class=meter><i style='width:{share:.0%}'></i></span>{text(says)}"
+def _row_name(rows: str, vectors: UnitVectors | None) -> str:
+    if "-" in rows:
+        return f"rows {rows.replace('-', ' to ')}"
+    if vectors is None or not rows.isdecimal() or int(rows) >= len(vectors.words):
+        return f"row {rows}"
+    return formatting.sanitize(vectors.words[int(rows)])
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], more: int = 0, none: str = "") -> str:
-    """An HTML table; cells are HTML already. `none` stands there when there are no rows."""
+def events(history: RunHistory) -> str:
+    """Return the events, the newest first."""
+    newest = list(history.events)[: -MAX_SHOWN_EVENTS - 1 : -1]
+    items = [
+        f"<li><time>{formatting.duration(history.since_start(event.t))}</time>"
+        f"<b class={_EVENT_CLASSES.get(event.kind, 'calm')}>{escape(event.kind)}</b>"
+        f"<span>{escape(event.subject)}</span><span class=detail>{escape(event.text)}</span></li>"
+        for event in newest
+    ]
+    return f"<ol class=events>{''.join(items)}</ol>" if items else note("no events yet")
+
+
+def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
+    """Return a row for each run."""
+    rows = []
+    for history, colour in zip(histories, colours, strict=True):
+        last = history.overall.last
+        if last is None:
+            continue
+        rows.append(
+            (
+                f"<span class=name>{dot(colour)}{escape(history.title)}</span>",
+                formatting.loss(last.mean_loss),
+                formatting.loss(last.mean_bias_only_loss),
+                f"{last.norm:.2f}",
+                formatting.amount(last.position),
+                formatting.duration(history.seconds),
+                formatting.amount(last.position / history.seconds) if history.seconds > 0 else "",
+                str(len(history.workers)),
+            )
+        )
+    headings = ("run", "loss", "bias-only loss", "norm", "entries", "time", "entries/s", "workers")
+    return table(headings, rows, "nothing to compare")
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], none: str = "") -> str:
+    """Return an HTML table of the first MAX_ROWS; cells are HTML already. `none` replaces a table without rows."""
     if not rows:
-        return f"<p class=none>{text(none)}</p>"
-    head = "".join(f"<th scope=col>{text(heading)}</th>" for heading in headings)
+        return note(none)
+    head = "".join(f"<th scope=col>{escape(heading)}</th>" for heading in headings)
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    rest = f"<p class=none>and {more} more</p>" if more > 0 else ""
-    return f"<table>{head}<tbody>{body}</tbody></table>{rest}"
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows[:MAX_ROWS])
+    more = note(f"and {len(rows) - MAX_ROWS} more") if len(rows) > MAX_ROWS else ""
+    return f"<table>{head}<tbody>{body}</tbody></table>{more}"

@@ -1,7 +1,9 @@
-"""The dashboard's server: Bokeh's own, in this thread, with every resource served from this machine.
+"""Serve the browser dashboard: Bokeh's own server, in the caller's thread, with every resource from this machine.
 
-Each browser gets a page of its own over the same Histories. Between the browsers' requests the loop takes in what the
-feed has heard, so that one thread does it all. It must never fetch anything, nor let a page ask for anything elsewhere.
+Its numbers come from `monitor.history.history.RunHistory`, which `monitor.watch.Watcher` fills from the servers' PUB
+streams (`monitor.stream.feed`); nearest words come from `monitor.web.neighbours`. Each browser gets a `page.Page` of
+its own. Between the browsers' requests the event loop calls `step`, so that one thread does everything. No page
+requests anything from another host.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from glovewire.common.errors import BindError, GlovewireError, require_extra
 
-from ..history.history import History
-from .neighbours import Lookup
+from ..history.history import RunHistory
+from .neighbours import NeighbourLookup
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -27,21 +29,20 @@ FORGET_PAGE_MS = 15_000
 
 
 def serve(
-    histories: list[History],
+    histories: list[RunHistory],
     host: str,
     port: int,
     *,
-    lookups: Sequence[Lookup] = (),
+    lookups: Sequence[NeighbourLookup],
     step: Callable[[float], None] = lambda _: None,
     silent: Callable[[], Sequence[str]] = tuple,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Callable[[], bool],
 ) -> None:
-    """Serve `histories` at http://host:port/ until `stopped`, calling `step(0.0)` all the while.
+    """Serve `histories` at http://host:port/ until `stopped`, calling `step(0.0)` every STEP_MS.
 
-    `lookups` answer what words are near, one a history; without them nobody can ask.
-
-    The line `dashboard http://...` on stderr says where; port 0 takes a free one. Raises what `step` raises, BindError
-    when the port cannot be had, and MissingExtra without bokeh.
+    `lookups` find the nearest words, one for each history; `silent` returns the addresses that have not been heard yet.
+    The line `dashboard http://...` on stderr names the address; port 0 takes a free one. Raises what `step` raises,
+    BindError when the port cannot be bound, and MissingExtra without bokeh.
     """
     require_extra("bokeh", "web", "--web")
     from tornado.ioloop import IOLoop, PeriodicCallback
@@ -51,8 +52,8 @@ def serve(
     def open_page(document: Document) -> None:
         Page(document, histories, lookups, silent)
 
-    with _server(open_page, host, port) as (server, taken):
-        sys.stderr.write(f"dashboard http://{host}:{taken}/\n")
+    with _server(open_page, host, port) as (server, bound):
+        sys.stderr.write(f"dashboard http://{host}:{bound}/\n")
         sys.stderr.flush()
         failures: list[GlovewireError] = []
 
@@ -87,16 +88,16 @@ def _server(open_page: Callable[[Document], None], host: str, port: int) -> Iter
 
     settings.resources = "server"
     for name in ("bokeh", "tornado.access"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # a browser that leaves in the middle is no news
+        logging.getLogger(name).setLevel(logging.ERROR)  # a browser that disconnects is not worth a line
 
     try:
-        sockets, taken = bind_sockets(host, port)
+        sockets, bound = bind_sockets(host, port)
     except OSError as error:
         why = "the port is in use" if error.errno == errno.EADDRINUSE else str(error.strerror or error).lower()
         raise BindError(f"cannot serve the dashboard on {host}:{port}: {why}") from error
     pages = BokehTornado(
         {"/": Application(FunctionHandler(open_page))},
-        extra_websocket_origins=_origins(host, taken),
+        extra_websocket_origins=_origins(host, bound),
         keep_alive_milliseconds=KEEP_ALIVE_MS,
         unused_session_lifetime_milliseconds=FORGET_PAGE_MS,
     )
@@ -105,12 +106,12 @@ def _server(open_page: Callable[[Document], None], host: str, port: int) -> Iter
     server = BaseServer(IOLoop.current(), pages, http)
     server.start()
     try:
-        yield server, taken
+        yield server, bound
     finally:
         server.stop()
 
 
 def _origins(host: str, port: int) -> list[str]:
-    """Pages that may talk to us: those that we serve, under the names that this host has."""
+    """Return the origins whose pages may open a websocket: those that are served here, by the names of this host."""
     names = ["*"] if host in ("0.0.0.0", "::", "") else list(dict.fromkeys((host, "localhost", "127.0.0.1")))
     return [f"{name}:{port}" for name in names]

@@ -21,7 +21,7 @@ pytest.importorskip("bokeh", reason="the extra `web` is not installed")
 LEASE_S, BEFORE_USUAL_LEASE_S = 3.0, 25.0  # a server that is not asked has 30 s
 PANEL = "Bokeh.documents[0].get_model_by_name('%s').text"
 COUNT_MOVES = (
-    "window.moves = 0; Bokeh.documents[0].get_model_by_name('pace').renderers.at(-1)"
+    "window.moves = 0; Bokeh.documents[0].get_model_by_name('rate').renderers.at(-1)"
     ".data_source.properties.data.change.connect(() => window.moves++); 1"
 )
 
@@ -66,8 +66,9 @@ def test_a_real_training_is_watched_through_a_kill_and_a_restart(tmp_path: Path)
 
             until(lambda: moves_per_second() >= 5, "five movements a second")
 
-            browser.run("document.getElementById('word').value = 'w01'; document.querySelector('#near button').click()")
-            until(lambda: "by cosine" in browser.run(PANEL % "near"), "nearest words of the running server")
+            browser.run("document.getElementById('word').value = 'w01'")
+            browser.run("document.querySelector('#neighbours button').click()")
+            until(lambda: "by cosine" in browser.run(PANEL % "neighbours"), "nearest words of the running server")
 
             workers["w1"].signal(signal.SIGKILL)
             until(lambda: "state lost" in row_of(browser, "w1"), "the killed worker", BEFORE_USUAL_LEASE_S)

@@ -53,7 +53,7 @@ def test_it_ends_with_the_run_and_leaves_log_and_plot(tmp_path: Path) -> None:
     assert told["entries"] == 54_000_000
     assert "event=finished" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert len(read_metrics(log).overall.curve()) == 100
+    assert len(read_metrics(log).overall.all_points()) == 100
 
 
 def test_a_failed_run_is_one_line_and_exit_1(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_silent_address_is_named_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give the address"),
+        ([], "give the publish address"),
         (["127.0.0.1:5556"], "write tcp://HOST:PORT"),
         (["tcp://127.0.0.1:1", "--plot", "loss.gif"], ".png or .svg"),
         (["tcp://127.0.0.1:1", "--replay", "run"], "either addresses or --replay"),
@@ -118,7 +118,7 @@ def test_a_replay_is_printed(tmp_path: Path) -> None:
     result = CliRunner().invoke(monitor, ["--replay", str(tmp_path)])
     assert result.exit_code == 0
     assert tmp_path.name in result.stdout
-    assert "vectors at zero 0.0750" in result.stdout
+    assert "bias-only loss 0.0750" in result.stdout
     missing = CliRunner().invoke(monitor, ["--replay", str(tmp_path / "nothing")])
     assert missing.exit_code == 1
 

@@ -17,7 +17,7 @@ from monitor_fakes import loss, run_of, worker
 from glovewire.common.errors import BindError, MissingExtra, OutputError, require_extra
 from glovewire.common.storage.run_folder import write_vectors
 from glovewire.monitor.cli import monitor
-from glovewire.monitor.history.history import History
+from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.history.records import Recorder
 from glovewire.monitor.sinks.prometheus import Prometheus
 from glovewire.monitor.sinks.tensorboard import TensorBoard
@@ -47,7 +47,7 @@ def test_tensorboard_gets_scalars_over_entries(tmp_path: Path) -> None:
     assert len(overall) == 20
     assert overall[-1] == (54_000_000, pytest.approx(0.0289, rel=0.01))
     tags = {tag for tag, _, _ in found}
-    assert {"loss/vectors_at_zero", "vectors/norm", "loss/worker/w0", "quality/wordsim353"} <= tags
+    assert {"loss/bias_only", "vectors/norm", "loss/worker/w0", "quality/wordsim353"} <= tags
 
 
 def test_tensorboards_own_reader_finds_the_scalars_and_the_words_with_their_vectors(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_tensorboard_that_cannot_write_says_so(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[History, Prometheus]]:
+def served() -> Iterator[tuple[RunHistory, Prometheus]]:
     pytest.importorskip("prometheus_client")
-    history = History()
+    history = RunHistory()
     metrics = Prometheus(history, "127.0.0.1", 0)
     yield history, metrics
     metrics.close()
@@ -103,7 +103,7 @@ def scrape(url: str) -> dict[tuple[str, str], float]:
     return {(s.name, next(iter(s.labels.values()), "")): s.value for family in families for s in family.samples}
 
 
-def test_prometheus_reads_the_run(served: tuple[History, Prometheus]) -> None:
+def test_prometheus_reads_the_run(served: tuple[RunHistory, Prometheus]) -> None:
     history, metrics = served
     before = scrape(metrics.url)
     assert before[("glovewire_run_info", "")] == 1
@@ -122,7 +122,7 @@ def test_prometheus_reads_the_run(served: tuple[History, Prometheus]) -> None:
     assert all(name.startswith("glovewire_") for name, _ in found)
 
 
-def test_prometheus_is_told_of_losses_of_any_objective(served: tuple[History, Prometheus]) -> None:
+def test_prometheus_is_told_of_losses_of_any_objective(served: tuple[RunHistory, Prometheus]) -> None:
     _, metrics = served
     for sample in run_of(seconds=4):
         metrics.add(sample)
@@ -131,7 +131,7 @@ def test_prometheus_is_told_of_losses_of_any_objective(served: tuple[History, Pr
     assert told["glovewire_worker_loss"] == "Mean loss per entry of a worker."
 
 
-def test_the_grafana_dashboard_asks_for_metrics_that_there_are(served: tuple[History, Prometheus]) -> None:
+def test_the_grafana_dashboard_asks_for_metrics_that_there_are(served: tuple[RunHistory, Prometheus]) -> None:
     history, metrics = served
     for sample in run_of(seconds=4):
         history.add(sample, 0.0)
@@ -144,10 +144,10 @@ def test_the_grafana_dashboard_asks_for_metrics_that_there_are(served: tuple[His
     assert asked - there == set()
 
 
-def test_a_port_in_use_is_told(served: tuple[History, Prometheus]) -> None:
+def test_a_port_in_use_is_told(served: tuple[RunHistory, Prometheus]) -> None:
     port = int(served[1].url.rsplit(":", 1)[1].split("/")[0])
     with pytest.raises(BindError, match="the port is in use"):
-        Prometheus(History(), "127.0.0.1", port)
+        Prometheus(RunHistory(), "127.0.0.1", port)
 
 
 def test_a_missing_extra_names_the_way_out() -> None:
@@ -155,7 +155,7 @@ def test_a_missing_extra_names_the_way_out() -> None:
         require_extra("nowhere", "web", "--web")
 
 
-def test_a_failed_or_silent_run_still_scrapes(served: tuple[History, Prometheus]) -> None:
+def test_a_failed_or_silent_run_still_scrapes(served: tuple[RunHistory, Prometheus]) -> None:
     _, metrics = served
     metrics.add(loss(worker="only a loss"))
     assert ("glovewire_worker_loss", "only a loss") in scrape(metrics.url)

@@ -117,7 +117,7 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
         until(lambda one=one: one.status is not None, f"{one.name} hangs: {one.err[-300:]!r}", left)
     failed = {one: one.last_words for one in everybody if one.status != 0}
     outcome.end = "; ".join(failed.values()) or "completes"
-    if stage.cell.end_unheard and "nobody has said that the run is over" in failed.get(stage.monitor, ""):
+    if stage.cell.end_unheard and "and no finished event" in failed.get(stage.monitor, ""):
         failed.pop(stage.monitor)
         outcome.end = f"completes; the monitor ends after {SHORT_SILENCE_S:g} s of silence"
     for worker in stage.unheard & failed.keys():

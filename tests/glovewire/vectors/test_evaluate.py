@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from glovewire.common.errors import MalformedFile
+from glovewire.common.model.neighbours import unit_rows
 from glovewire.common.storage import run_folder as runs
 from glovewire.vectors import cli, evaluate, testsets
-from glovewire.vectors.neighbours import unit_rows
 
 EVAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "eval"
 WORDS = [f"w{n:03}" for n in range(300)]
@@ -58,7 +58,7 @@ def test_answers_equal_the_naive_reference_for_any_chunking(table: np.ndarray, m
     for words, batch in ((2048, 128), (7, 3), (300, 50), (1, 1)):
         monkeypatch.setattr(evaluate, "_WORDS_AT_ONCE", words)
         monkeypatch.setattr(evaluate, "_QUESTIONS_AT_ONCE", batch)
-        np.testing.assert_array_equal(evaluate.answer(asked, unit), expected)
+        np.testing.assert_array_equal(evaluate.answer_analogies(asked, unit), expected)
 
 
 def test_scores_equal_gensims(table: np.ndarray, questions: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The history: bounded whatever arrives, right after restarts, and pure."""
+"""The history: bounded whatever arrives, right after restarts, without a clock."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from monitor_fakes import loss, run_of, server_sample, shard, worker
 
 from glovewire.common.protocol.messages import Event, QualitySample
 from glovewire.monitor.history import history as module
-from glovewire.monitor.history.curve import Point, Series, by_epoch, rolled
-from glovewire.monitor.history.formatting import age, amount, duration, plain
+from glovewire.monitor.history.curve import LossCurve, Point, epoch_means, rolling_means
+from glovewire.monitor.history.formatting import age, amount, duration, sanitize
 from glovewire.monitor.history.formatting import loss as loss_of
-from glovewire.monitor.history.history import History
+from glovewire.monitor.history.history import RunHistory
 
 
 def point(t: float, value: float = 1.0) -> Point:
@@ -18,47 +18,48 @@ def point(t: float, value: float = 1.0) -> Point:
 
 
 @pytest.mark.parametrize("count", [1, 3, 16, 17, 100, 12_345])
-def test_a_series_is_bounded_and_keeps_both_ends(count: int) -> None:
-    series = Series(16)
+def test_a_curve_is_bounded_and_keeps_both_ends(count: int) -> None:
+    curve = LossCurve(16)
     for t in range(count):
-        series.add(point(float(t), float(t)))
-    curve = series.curve()
-    assert len(curve) <= 17
-    assert curve[-1].t == count - 1
-    assert [p.t for p in curve] == sorted(p.t for p in curve)
-    assert curve[0].t <= max(1, count / 4)
+        curve.add(point(float(t), float(t)))
+    points = curve.all_points()
+    assert len(points) <= 17
+    assert points[-1].t == count - 1
+    assert [p.t for p in points] == sorted(p.t for p in points)
+    assert points[0].t <= max(1, count / 4)
 
 
 def test_thinning_keeps_means_and_says_that_points_changed() -> None:
-    series, values = Series(8), [float(n % 7) for n in range(64)]
+    curve, values = LossCurve(8), [float(n % 7) for n in range(64)]
     for t, value in enumerate(values):
-        series.add(point(float(t), value))
-    whole = sum(p.loss * p.samples for p in series.points)
-    kept = sum(p.samples for p in series.points)
+        curve.add(point(float(t), value))
+    whole = sum(p.loss * p.samples for p in curve.points)
+    kept = sum(p.samples for p in curve.points)
     assert whole == pytest.approx(sum(values[:kept]))
-    assert series.generation > 0
+    assert curve.generation > 0
 
 
 def test_whole_epochs_do_not_show_which_block_a_sample_comes_from() -> None:
-    series = Series(100)
+    curve = LossCurve(100)
     for number in range(1, 41):  # an epoch is 10 samples, one of them of a block that is hard to fit
         value = 1.0 if number % 10 == 3 else 0.1
-        series.add(Point(float(number), 50 * number, number // 10, value, 0.7, 1.0, 100.0, entries=50))
-    means = by_epoch(series.curve(), 500)[-5:]
+        curve.add(Point(float(number), 50 * number, number // 10, value, 0.7, 1.0, 100.0, entries=50))
+    means = epoch_means(curve.all_points(), 500)[-5:]
     assert [p.loss for p in means] == pytest.approx([0.19] * 5)
     assert [p.position for p in means] == [250, 750, 1250, 1750, 2000]
-    assert [p.loss for p in rolled(series.curve(), 0.0)][2] == 1.0
+    assert [p.loss for p in rolling_means(curve.all_points(), 0.0)][2] == 1.0
 
 
 def test_the_loss_over_the_whole_matrix_is_what_the_server_says() -> None:
-    history = History()
-    assert history.mean == (0.0, 0.0)
+    history = RunHistory()
+    assert history.overall.last is None
     history.add(loss(entries=50, value=0.9, mean_loss=0.4, mean_bias_only_loss=0.6), 0.0)
-    assert history.mean == (0.4, 0.6)
+    assert history.overall.last is not None
+    assert (history.overall.last.mean_loss, history.overall.last.mean_bias_only_loss) == (0.4, 0.6)
 
 
 def test_staleness_and_hot_rows_are_those_of_all_shards() -> None:
-    history = History()
+    history = RunHistory()
     for number in (0, 1):
         told = {
             "staleness": {"0": 5, "1": 1, "2-3": 2, "16-31": 1},
@@ -66,11 +67,11 @@ def test_staleness_and_hot_rows_are_those_of_all_shards() -> None:
         }
         history.add(server_sample(1.0, number, 2, 100, 5, 0, **told), 0.0)
     assert list(history.staleness.items()) == [("0", 10), ("1", 2), ("2-3", 4), ("16-31", 2)]
-    assert history.hottest == [("7", 11), ("7", 10), *[("200-299", 3)] * 2, *[("1200-1299", 3)] * 2]
+    assert history.hot_rows == [("7", 11), ("7", 10), *[("200-299", 3)] * 2, *[("1200-1299", 3)] * 2]
 
 
 def test_shards_that_began_at_other_times_do_not_push_the_clock() -> None:
-    history = History()
+    history = RunHistory()
     for t in range(1, 60):
         history.add(loss(float(t), entries=t), 0.0)
         history.add(shard(1, t + 40.0), 0.0)
@@ -78,18 +79,18 @@ def test_shards_that_began_at_other_times_do_not_push_the_clock() -> None:
     assert history.t == 59.0
 
 
-def test_a_rewound_series_forgets_what_is_beyond() -> None:
-    series = Series(100)
+def test_a_rewound_curve_forgets_what_is_beyond() -> None:
+    curve = LossCurve(100)
     for t in range(50):
-        series.add(point(float(t)))
-    series.rewind(200)
-    assert series.last is not None
-    assert series.last.position == 200
-    assert max(p.position for p in series.curve()) == 200
+        curve.add(point(float(t)))
+    curve.rewind(200)
+    assert curve.last is not None
+    assert curve.last.position == 200
+    assert max(p.position for p in curve.all_points()) == 200
 
 
 def test_a_whole_run_can_be_read_off() -> None:
-    history = History("pydoc")
+    history = RunHistory("pydoc")
     for sample in run_of():
         history.begin("run-1")
         history.add(sample, getattr(sample, "t", 0.0))
@@ -101,12 +102,12 @@ def test_a_whole_run_can_be_read_off() -> None:
     assert history.shards[1].bytes_per_second == pytest.approx(32e6, rel=0.01)
     assert history.quality["wordsim353"][-1].score == pytest.approx(58)
     assert [event.kind for event in history.events][-1] == "finished"
-    places = [p.position for p in history.workers["w1"].series.curve()]
+    places = [p.position for p in history.workers["w1"].curve.all_points()]
     assert places[-1] == pytest.approx(54e6, rel=0.01), "a worker's curve lies along the entries of all"
 
 
 def test_eta_and_pace_come_from_the_last_seconds() -> None:
-    history = History()
+    history = RunHistory()
     history.add(loss(1.0, entries=200, entries_per_second=50.0), 1.0)
     history.add(loss(9.0, entries=600, entries_per_second=100.0), 9.0)
     assert history.entries_per_second == 100.0
@@ -114,7 +115,7 @@ def test_eta_and_pace_come_from_the_last_seconds() -> None:
 
 
 def test_once_it_is_over_the_pace_is_that_of_all_of_it() -> None:
-    history = History()
+    history = RunHistory()
     for t, entries in ((1.0, 200), (2.0, 500), (9.0, 1000)):
         history.add(loss(t, entries=entries, entries_per_second=7.0), t)
     assert history.entries_per_second == 7.0
@@ -123,47 +124,50 @@ def test_once_it_is_over_the_pace_is_that_of_all_of_it() -> None:
 
 
 def test_age_and_silence_grow_with_the_given_clock() -> None:
-    history = History()
+    history = RunHistory()
     assert history.silence_s(5.0) is None
     history.add(worker(age_s=0.5), 10.0)
     assert history.workers["w0"].age_s(12.0) == pytest.approx(2.5)
     assert history.silence_s(13.0) == pytest.approx(3.0)
 
 
-def test_a_worker_that_is_gone_has_no_pace() -> None:
-    history = History()
+def test_a_worker_that_is_gone_has_no_rates() -> None:
+    history = RunHistory()
+    for number, state in enumerate(("training", "training", "left")):
+        history.add(worker("w2", state, t=float(number), sent=100 * number), 1.0)
+        assert history.workers["w2"].bytes_per_second == (100.0 if number == 1 else 0.0)
     history.add(worker("w0"), 1.0)
     history.add(worker("w1", "lost"), 1.0)
-    assert history.active == 1
+    assert history.active_workers == 1
     assert history.workers["w1"].entries_per_second == 0.0
 
 
 def test_a_server_that_starts_anew_goes_on_in_time() -> None:
-    history = History()
+    history = RunHistory()
     for t in range(1, 6):
         history.add(loss(float(t), entries=100 * t), 0.0)
     history.add(loss(0.5, entries=200, value=0.4), 0.0)
     history.add(loss(1.5, entries=300, value=0.3), 0.0)
-    curve = history.overall.curve()
+    curve = history.overall.all_points()
     assert [p.position for p in curve] == [100, 200, 200, 300]
     assert [p.t for p in curve] == [1.0, 2.0, 5.0, 6.0]
     assert history.events[-1].kind == "rewound"
 
 
 def test_another_run_starts_from_nothing_and_shards_of_one_run_do_not() -> None:
-    history = History()
+    history = RunHistory()
     history.begin("a")
     history.add(loss(), 1.0)
     history.begin("shard-1-says-b")
     assert history.overall.last is not None
-    history.begin("c", anew=True)
+    history.begin("c", restarted=True)
     assert history.overall.last is None
     assert history.run == "c"
 
 
 def test_hostile_names_and_numbers_of_names_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WORKERS", 10)
-    history = History()
+    history = RunHistory()
     history.add(worker("\x1b[2Jgone\nline" + "x" * 500), 1.0)
     for number in range(1_000):
         history.add(worker(f"w{number}"), 1.0)
@@ -180,7 +184,7 @@ def test_hostile_names_and_numbers_of_names_do_no_harm(monkeypatch: pytest.Monke
 
 
 def test_rates_come_from_counters_and_survive_their_reset() -> None:
-    history = History()
+    history = RunHistory()
     history.add(shard(t=1.0, pulls=10, traffic=1_000), 0.0)
     history.add(shard(t=3.0, pulls=30, traffic=3_000), 0.0)
     assert history.shards[0].pulls_per_second == 10.0
@@ -205,7 +209,7 @@ def test_rates_come_from_counters_and_survive_their_reset() -> None:
         (age(45), "45 s"),
         (loss_of(0.03125), "0.0312"),
         (loss_of(0.00012), "1.200e-04"),
-        (plain("a\x1b[31mb"), "a\ufffd[31mb"),
+        (sanitize("a\x1b[31mb"), "a\ufffd[31mb"),
     ],
 )
 def test_numbers_are_written_for_people(text: str, wanted: str) -> None:
@@ -214,4 +218,16 @@ def test_numbers_are_written_for_people(text: str, wanted: str) -> None:
 
 def test_a_run_shorter_than_a_sample_has_a_curve() -> None:
     whole = Point(t=1.0, position=410, epoch=4, loss=0.5, bias_only_loss=0.6, norm=1.0, entries_per_second=9.0)
-    assert [p.position for p in by_epoch([whole], 100)] == [410]
+    assert [p.position for p in epoch_means([whole], 100)] == [410]
+
+
+def test_silence_ending_and_failure_are_the_status() -> None:
+    history = RunHistory()
+    assert history.status(1.0, ["tcp://127.0.0.1:9"]) == ("warn", "waiting for tcp://127.0.0.1:9")
+    history.add(loss(), 10.0)
+    assert history.status(11.0) == ("good", "training")
+    assert history.status(30.0) == ("warn", "no data for 20 s")
+    history.finished = True
+    assert history.status(30.0) == ("calm", "finished")
+    history.failed = "disk full"
+    assert history.status(30.0) == ("bad", "failed: disk full")

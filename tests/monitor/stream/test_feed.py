@@ -14,7 +14,7 @@ from glovewire.common.protocol.messages import MAGIC, Event, LossSample
 from glovewire.common.protocol.wire import encode_sample
 from glovewire.common.transport import sockets
 from glovewire.monitor.stream import feed as feeds
-from glovewire.monitor.stream.feed import Feed, Received
+from glovewire.monitor.stream.feed import Feed, ReceivedSample
 
 heard = functools.partial(Feed, history=False)
 """A feed that takes what it hears: the publisher here has no past to ask for."""
@@ -30,8 +30,8 @@ def connect(publisher: Publisher, feed: Feed) -> None:
     until(lambda: publisher.address not in feed.silent, "a subscription", again)
 
 
-def take(feed: Feed, count: int) -> list[Received]:
-    got: list[Received] = []
+def take(feed: Feed, count: int) -> list[ReceivedSample]:
+    got: list[ReceivedSample] = []
     until(
         lambda: len([r for r in got if isinstance(r.message, LossSample)]) >= count,
         "samples",
@@ -66,7 +66,7 @@ def test_who_stops_reading_sees_the_gap_by_number_while_the_publisher_goes_on(mo
         connect(publisher, feed)
         for _ in range(20_000):  # 20 MB, more than queues and the system's buffers hold
             publisher.publish(note)
-        got: list[Received] = []
+        got: list[ReceivedSample] = []
 
         def again() -> None:
             publisher.publish(loss())
@@ -83,7 +83,7 @@ def test_topics_that_are_left_out_are_not_gaps() -> None:
         connect(publisher, feed)
         publisher.publish(worker())
         publisher.publish(loss())
-        got: list[Received] = []
+        got: list[ReceivedSample] = []
         until(lambda: bool(got), "a loss", lambda: got.extend(feed.poll(0.05)))
         assert [type(received.message) for received in got] == [LossSample]
         assert feed.lost == 0
@@ -98,7 +98,7 @@ def test_a_restarted_server_is_noticed_and_followed() -> None:
         address = first.address
         first.close()
         with Publisher("run-2", address) as second:
-            got: list[Received] = []
+            got: list[ReceivedSample] = []
 
             def again() -> None:
                 second.publish(loss())
@@ -120,7 +120,7 @@ def test_a_late_sample_does_not_take_the_end_of_the_run_back() -> None:
         publisher.publish(loss())
         publisher.number += 1
         publisher.publish(loss())
-        got: list[Received] = []
+        got: list[ReceivedSample] = []
         until(lambda: bool(got), "what comes after it", lambda: got.extend(feed.poll(0.05)))
         assert [(received.number, received.restarted) for received in got] == [(publisher.number, False)]
         assert feed.over
@@ -210,24 +210,24 @@ class Clock:
         return self.now
 
     def passes(self, feed: Feed, seconds: int) -> None:
-        """So many seconds in which somebody looks."""
+        """Let `seconds` pass, with a poll in each."""
         for _ in range(seconds):
             self.now += 1.0
             feed.poll()
 
 
-def test_silence_of_all_ends_it_unless_somebody_has_said_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_of_all_ends_it_unless_one_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(feeds, "time", clock)
     with Publisher() as first, Publisher() as second, heard([first.address, second.address], silence_s=20.0) as feed:
         connect(first, feed)
         connect(second, feed)
         clock.now += 1000.0
-        feed.poll()  # nobody looked for so long: this is no silence of theirs
+        feed.poll()  # time without a poll is no silence of theirs
         clock.passes(feed, 15)
         first.publish(loss())
         take(feed, 1)  # one of them is enough
-        with pytest.raises(DeadlineExceeded, match=r"for 20 s, and nobody has said that the run is over") as error:
+        with pytest.raises(DeadlineExceeded, match=r"for 20 s, and no finished event") as error:
             clock.passes(feed, 30)
         assert first.address in str(error.value)
         first.publish(Event(1.0, "finished", "shard 0", ""))

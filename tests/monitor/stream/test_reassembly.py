@@ -14,8 +14,9 @@ from shards import ASYNC, in_memory, served, shard
 from glovewire.common.errors import ProtocolError
 from glovewire.common.protocol.messages import Event, History, Message
 from glovewire.common.protocol.wire import Numbered, encode_sample
-from glovewire.monitor.stream.feed import Feed, Received
-from glovewire.monitor.stream.reassembly import ANSWER_WAIT_S, MAX_HELD, PORT_WAIT_S, Source
+from glovewire.common.transport.sockets import Context, has_message, receive, send
+from glovewire.monitor.stream.feed import Feed, ReceivedSample
+from glovewire.monitor.stream.reassembly import ANSWER_WAIT_S, MAX_HELD, PORT_WAIT_S, Reassembly
 from glovewire.server.daemon import Daemon
 
 TELLS_PORT = server_sample(1.0, 0, 1, 10, 0, 0, port=5)
@@ -45,168 +46,190 @@ def stream() -> Stream:
 
 
 @pytest.fixture
-def source() -> Source:
-    return Source("tcp://here:1", history=True)
+def reassembly() -> Reassembly:
+    return Reassembly("tcp://here:1", history=True)
 
 
-def numbers(received: Iterator[Received] | list[Received]) -> list[int]:
+def numbers(received: Iterator[ReceivedSample] | list[ReceivedSample]) -> list[int]:
     return [each.number for each in received]
 
 
-def test_who_is_there_from_the_beginning_waits_for_nothing(source: Source, stream: Stream) -> None:
-    assert [numbers(source.take(stream.say(), 0.0)) for _ in range(3)] == [[1], [2], [3]]
-    assert source.wanted is None
+def test_who_is_there_from_the_beginning_waits_for_nothing(reassembly: Reassembly, stream: Stream) -> None:
+    assert [numbers(reassembly.receive(stream.say(), 0.0)) for _ in range(3)] == [[1], [2], [3]]
+    assert reassembly.missing_after is None
 
 
-def test_a_latecomer_gets_the_past_in_pages_and_then_what_it_held(source: Source, stream: Stream) -> None:
+def test_a_latecomer_gets_the_past_in_pages_and_then_what_it_held(reassembly: Reassembly, stream: Stream) -> None:
     for _ in range(9):
         stream.say()
-    assert list(source.take(stream.say(), 0.0)) == []
-    assert source.wanted is None, "nobody has said where to ask"
-    assert list(source.take(stream.say(TELLS_PORT), 0.1)) == []
-    assert source.wanted == 0
-    first = list(source.fill(stream.past(0, 6), 0.2))
+    assert list(reassembly.receive(stream.say(), 0.0)) == []
+    assert reassembly.missing_after is None, "nobody has said where to ask"
+    assert list(reassembly.receive(stream.say(TELLS_PORT), 0.1)) == []
+    assert reassembly.missing_after == 0
+    first = list(reassembly.fill(stream.past(0, 6), 0.2))
     assert numbers(first) == [1, 2, 3, 4, 5, 6]
     assert all(received.past for received in first)
-    assert source.wanted == 6
-    assert list(source.take(stream.say(), 0.3)) == []
-    rest = list(source.fill(stream.past(6), 0.4))
+    assert reassembly.missing_after == 6
+    assert list(reassembly.receive(stream.say(), 0.3)) == []
+    rest = list(reassembly.fill(stream.past(6), 0.4))
     assert numbers(rest) == [7, 8, 9, 10, 11, 12]
     assert [received.past for received in rest] == [True] * 3 + [False] * 3
-    assert (source.lost, source.missed, source.wanted) == (0, 0, None)
+    assert (reassembly.lost, reassembly.missed, reassembly.missing_after) == (0, 0, None)
 
 
-def test_a_cut_leaves_a_counted_gap_that_the_past_fills(source: Source, stream: Stream) -> None:
-    list(source.take(stream.say(TELLS_PORT), 0.0))
+def test_a_cut_leaves_a_counted_gap_that_the_past_fills(reassembly: Reassembly, stream: Stream) -> None:
+    list(reassembly.receive(stream.say(TELLS_PORT), 0.0))
     for _ in range(20):
         stream.say()
-    assert list(source.take(stream.say(), 10.0)) == []
-    assert (source.lost, source.missed, source.wanted) == (20, 20, 1)
-    assert numbers(source.fill(stream.past(1), 10.1)) == list(range(2, 23))
-    assert (source.lost, source.filled) == (0, 20)
+    assert list(reassembly.receive(stream.say(), 10.0)) == []
+    assert (reassembly.lost, reassembly.missed, reassembly.missing_after) == (20, 20, 1)
+    assert numbers(reassembly.fill(stream.past(1), 10.1)) == list(range(2, 23))
+    assert (reassembly.lost, reassembly.filled) == (0, 20)
 
 
 def test_what_the_past_lacks_stays_counted_and_a_second_hole_is_filled_after_the_first(
-    source: Source, stream: Stream
+    reassembly: Reassembly, stream: Stream
 ) -> None:
-    list(source.take(stream.say(TELLS_PORT), 0.0))
+    list(reassembly.receive(stream.say(TELLS_PORT), 0.0))
     for number in range(2, 10):
         sample = stream.say()
         if number in (5, 6, 9):
-            assert list(source.take(sample, 1.0)) == []
-    found = list(source.fill(stream.past(1, leave_out=[3]), 1.1))
+            assert list(reassembly.receive(sample, 1.0)) == []
+    found = list(reassembly.fill(stream.past(1, leave_out=[3]), 1.1))
     assert numbers(found) == [2, 4, 5, 6]
     assert [received.lost for received in found] == [0, 0, 1, 0]
-    assert source.wanted == 6
-    assert numbers(source.fill(stream.past(6), 1.2)) == [7, 8, 9]
-    assert source.lost == 1
+    assert reassembly.missing_after == 6
+    assert numbers(reassembly.fill(stream.past(6), 1.2)) == [7, 8, 9]
+    assert reassembly.lost == 1
 
 
-def test_nobody_is_waited_for_longer_than_promised(source: Source, stream: Stream) -> None:
+def test_nobody_is_waited_for_longer_than_promised(reassembly: Reassembly, stream: Stream) -> None:
     stream.say()
-    list(source.take(stream.say(), 0.0))
-    assert list(source.give_up(PORT_WAIT_S)) == []
-    assert numbers(source.give_up(PORT_WAIT_S + 0.1)) == [2]
-    assert source.lost == 0, "what was before us is past, not missed"
-    list(source.take(stream.say(TELLS_PORT), 2.0))
+    list(reassembly.receive(stream.say(), 0.0))
+    assert list(reassembly.give_up(PORT_WAIT_S)) == []
+    assert numbers(reassembly.give_up(PORT_WAIT_S + 0.1)) == [2]
+    assert reassembly.lost == 0, "what was before us is past, not missed"
+    list(reassembly.receive(stream.say(TELLS_PORT), 2.0))
     stream.say()
-    list(source.take(stream.say(), 3.0))
-    assert list(source.give_up(3.0 + ANSWER_WAIT_S)) == []
-    (received,) = source.give_up(3.1 + ANSWER_WAIT_S)
-    assert (received.number, received.lost, source.lost) == (5, 1, 1)
+    list(reassembly.receive(stream.say(), 3.0))
+    assert list(reassembly.give_up(3.0 + ANSWER_WAIT_S)) == []
+    (received,) = reassembly.give_up(3.1 + ANSWER_WAIT_S)
+    assert (received.number, received.lost, reassembly.lost) == (5, 1, 1)
 
 
-def test_what_is_held_back_has_a_bound(source: Source, stream: Stream) -> None:
+def test_what_is_held_back_has_a_bound(reassembly: Reassembly, stream: Stream) -> None:
     stream.say()
-    given = [received for _ in range(MAX_HELD + 1) for received in source.take(stream.say(), 0.0)]
+    given = [received for _ in range(MAX_HELD + 1) for received in reassembly.receive(stream.say(), 0.0)]
     assert numbers(given) == list(range(2, MAX_HELD + 3))
 
 
-def test_a_server_that_starts_anew_ends_what_was_held_and_has_a_past_of_its_own(source: Source, stream: Stream) -> None:
-    list(source.take(stream.say(TELLS_PORT), 0.0))
+def test_a_restarted_server_releases_what_was_held_and_has_a_past_of_its_own(
+    reassembly: Reassembly, stream: Stream
+) -> None:
+    list(reassembly.receive(stream.say(TELLS_PORT), 0.0))
     stream.say()
-    list(source.take(stream.say(), 0.0))
+    list(reassembly.receive(stream.say(), 0.0))
     other = Stream("other")
     for _ in range(4):
         other.say()
-    assert numbers(source.take(other.say(TELLS_PORT), 1.0)) == [3]
-    assert source.wanted == 0
-    assert list(source.fill(stream.past(0), 1.1)) == [], "an answer of the run before"
-    found = list(source.fill(other.past(0), 1.2))
+    assert numbers(reassembly.receive(other.say(TELLS_PORT), 1.0)) == [3]
+    assert reassembly.missing_after == 0
+    assert list(reassembly.fill(stream.past(0), 1.1)) == [], "an answer of the run before"
+    found = list(reassembly.fill(other.past(0), 1.2))
     assert numbers(found) == [1, 2, 3, 4, 5]
     assert [received.restarted for received in found] == [True] + [False] * 4
 
 
-def heard(source: Source, sent: Sequence[Numbered]) -> list[Received]:
-    return [received for sample in sent for received in source.take(sample, 0.0)]
+def heard(reassembly: Reassembly, sent: Sequence[Numbered]) -> list[ReceivedSample]:
+    return [received for sample in sent for received in reassembly.receive(sample, 0.0)]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_samples_that_overtake_each_other_are_put_in_order_without_asking_for_any(
-    source: Source, stream: Stream, seed: int
+    reassembly: Reassembly, stream: Stream, seed: int
 ) -> None:
     said = [stream.say(TELLS_PORT), *(stream.say() for _ in range(30))]
     later = np.random.default_rng(seed).permutation(30) + 1
-    got = heard(source, [said[0], *(said[at] for at in later), *(said[at] for at in later)])
+    got = heard(reassembly, [said[0], *(said[at] for at in later), *(said[at] for at in later)])
     assert numbers(got) == list(range(1, 32))
     assert not any(received.lost or received.restarted for received in got)
-    assert (source.lost, source.wanted) == (0, None)
+    assert (reassembly.lost, reassembly.missing_after) == (0, None)
 
 
-def test_a_late_sample_fills_its_part_of_a_hole_and_leaves_the_rest(source: Source, stream: Stream) -> None:
+def test_a_late_sample_fills_its_part_of_a_hole_and_leaves_the_rest(reassembly: Reassembly, stream: Stream) -> None:
     said = [stream.say(TELLS_PORT), *(stream.say() for _ in range(9))]
-    assert numbers(heard(source, [said[0], said[9]])) == [1]
-    assert source.lost == 8
-    assert heard(source, [said[5]]) == []
-    assert (source.lost, source.wanted) == (4, 1)
-    assert numbers(source.fill(stream.past(1, last=5, leave_out=[3]), 0.1)) == [2, 4, 5, 6]
-    assert (source.lost, source.wanted) == (1 + 3, 6)
-    assert numbers(source.give_up(0.2 + ANSWER_WAIT_S)) == [10]
-    assert heard(source, said) == [], "their turn is over"
-    assert source.lost == 4
+    assert numbers(heard(reassembly, [said[0], said[9]])) == [1]
+    assert reassembly.lost == 8
+    assert heard(reassembly, [said[5]]) == []
+    assert (reassembly.lost, reassembly.missing_after) == (4, 1)
+    assert numbers(reassembly.fill(stream.past(1, last=5, leave_out=[3]), 0.1)) == [2, 4, 5, 6]
+    assert (reassembly.lost, reassembly.missing_after) == (1 + 3, 6)
+    assert numbers(reassembly.give_up(0.2 + ANSWER_WAIT_S)) == [10]
+    assert heard(reassembly, said) == [], "their turn is over"
+    assert reassembly.lost == 4
 
 
-def test_an_end_stays_an_end_whatever_comes_late(source: Source, stream: Stream) -> None:
+def test_an_end_stays_an_end_whatever_comes_late(reassembly: Reassembly, stream: Stream) -> None:
     said = [stream.say(TELLS_PORT), stream.say(), stream.say(Event(9.0, "finished", "shard 0", ""))]
-    assert numbers(heard(source, [said[0], said[2], said[1]])) == [1, 2, 3]
-    assert source.finished
-    assert heard(source, said) == []
-    assert source.finished
+    assert numbers(heard(reassembly, [said[0], said[2], said[1]])) == [1, 2, 3]
+    assert reassembly.finished
+    assert heard(reassembly, said) == []
+    assert reassembly.finished
 
 
-def test_a_late_sample_of_the_life_before_is_none_of_this_one(source: Source, stream: Stream) -> None:
+def test_a_late_sample_of_the_life_before_is_none_of_this_one(reassembly: Reassembly, stream: Stream) -> None:
     late, other = stream.say(), Stream("other")
-    got = heard(source, [stream.say(), other.say(TELLS_PORT), late, other.say()])
-    assert source.run == "other"
+    got = heard(reassembly, [stream.say(), other.say(TELLS_PORT), late, other.say()])
+    assert reassembly.run == "other"
     assert [(each.run, each.number) for each in got] == [("run", 2), ("other", 1), ("other", 2)]
     assert [each.restarted for each in got] == [False, True, False]
+
+
+class Forwarder:
+    """Stands between a publisher and its subscribers at `address`; passes on or drops what has arrived."""
+
+    def __init__(self, context: Context, publisher: str) -> None:
+        self._upstream = context.subscriber(publisher)
+        self._downstream, self.address = context.publisher("tcp://127.0.0.1:0")
+        self.dropped = 0
+
+    def forward(self) -> None:
+        while has_message(self._upstream):
+            send(self._downstream, receive(self._upstream))
+
+    def drop(self) -> None:
+        while has_message(self._upstream):
+            receive(self._upstream)
+            self.dropped += 1
 
 
 def test_with_a_real_server_a_latecomer_has_every_sample_and_a_cut_is_filled(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"), out=tmp_path, now=time.monotonic(), **ASYNC)
     daemon = Daemon(one.core, tmp_path, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
-    with served(daemon):
-        past = one.core.stream.past
-        until(lambda: past._newest >= 3, "some samples that nobody hears")
-        with Feed(daemon.stream_address, timeout_s=60) as feed:
-            got: list[Received] = []
-            until(lambda: len(got) >= 5, "the past, and then the stream", lambda: got.extend(feed.poll(0.05)))
-            (cut,) = feed._sources
-            cut.disconnect(daemon.stream_address)
-            before = past._newest
-            until(lambda: past._newest >= before + 3, "samples that the cut hides")
-            cut.connect(daemon.stream_address)
-            until(lambda: feed.filled >= 2, "what was cut", lambda: got.extend(feed.poll(0.05)))
+    with served(daemon), Context() as context:
+        between = Forwarder(context, daemon.stream_address)
+        until(lambda: between.dropped >= 3, "samples before the subscriber", between.drop)
+        with Feed(between.address, timeout_s=60) as feed:
+            got: list[ReceivedSample] = []
+
+            def listen() -> None:
+                between.forward()
+                got.extend(feed.poll(0.05))
+
+            until(lambda: len(got) >= 5, "the past, and then the stream", listen)
+            before = between.dropped
+            until(lambda: between.dropped >= before + 3, "samples that the cut hides", between.drop)
+            until(lambda: feed.filled >= 2, "what was cut", listen)
         assert numbers(got) == list(range(1, len(got) + 1))
         assert {received.past for received in got} == {True, False}
         assert (feed.lost, sum(received.lost for received in got)) == (0, 0)
 
 
-def test_an_answer_that_is_none_costs_the_past_and_nothing_else(source: Source, stream: Stream) -> None:
-    list(source.take(stream.say(TELLS_PORT), 0.0))
+def test_an_answer_that_is_none_costs_the_past_and_nothing_else(reassembly: Reassembly, stream: Stream) -> None:
+    list(reassembly.receive(stream.say(TELLS_PORT), 0.0))
     stream.say(worker())
-    list(source.take(stream.say(), 0.0))
+    list(reassembly.receive(stream.say(), 0.0))
     junk = History("run", 2, 3, np.ones(1, np.int64), np.frombuffer(b"\xc1\xff", np.uint8))
     with pytest.raises(ProtocolError):
-        list(source.fill(junk, 0.1))
-    assert numbers(source.give_up(0.1, at_once=True)) == [3]
+        list(reassembly.fill(junk, 0.1))
+    assert numbers(reassembly.give_up(0.1, at_once=True)) == [3]

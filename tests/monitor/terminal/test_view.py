@@ -9,14 +9,14 @@ from monitor_fakes import loss, run_of, shard, worker
 from rich.console import Console
 
 from glovewire.common.protocol.messages import Event
-from glovewire.monitor.history.history import History
-from glovewire.monitor.terminal.braille import chart
-from glovewire.monitor.terminal.screen import screen, share
-from glovewire.monitor.terminal.view import LineView, LiveView, view
+from glovewire.monitor.history.history import RunHistory
+from glovewire.monitor.terminal.braille import braille_plot
+from glovewire.monitor.terminal.screen import plan_layout, render_screen
+from glovewire.monitor.terminal.view import LineView, LiveView, open_view
 
 
-def history_of(workers: int = 3, shards: int = 2, until: float = 6.0) -> History:
-    history = History("pydoc")
+def history_of(workers: int = 3, shards: int = 2, until: float = 6.0) -> RunHistory:
+    history = RunHistory("pydoc")
     for sample in run_of([f"w{n}" for n in range(workers)], seconds=10, shards=shards):
         if sample.t > until:  # type: ignore[attr-defined]
             break
@@ -24,9 +24,9 @@ def history_of(workers: int = 3, shards: int = 2, until: float = 6.0) -> History
     return history
 
 
-def shown(history: History, now: float, width: int = 80, height: int = 23, **options: bool) -> list[str]:
+def shown(history: RunHistory, now: float, width: int = 80, height: int = 23, **options: bool) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height + 1, color_system=None, highlight=False)
-    console.print(screen(history, now, width, height, ["tcp://127.0.0.1:9"], **options))
+    console.print(render_screen(history, now, width, height, ["tcp://127.0.0.1:9"], **options))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -41,7 +41,7 @@ def test_the_screen_is_never_higher_or_wider_than_asked(workers: int, shards: in
 
 def test_everything_that_matters_is_on_a_small_screen() -> None:
     text = "\n".join(shown(history_of(), 6.1))
-    for part in ("training", "60%", "32.4 M of 54 M", "epoch 7/10", "ETA", "vectors at zero 0.0750", "entries/s", "w2"):
+    for part in ("training", "60%", "32.4 M of 54 M", "epoch 7/10", "ETA", "bias-only loss 0.0750", "entries/s", "w2"):
         assert part in text
     for part in ("worker", "shard", "0/2", "1/2", "epoch  6", "norm 2.32"):
         assert part in text
@@ -54,10 +54,10 @@ def test_states_are_told() -> None:
     assert "no data for 60 s" in shown(history, 66.0)[0]
     history.add(Event(6.0, "failed", "shard 0", "disk full"), 66.0)
     assert "failed: disk full" in shown(history, 66.0)[0]
-    assert "waiting for tcp://127.0.0.1:9" in shown(History(), 1.0)[0]
+    assert "waiting for tcp://127.0.0.1:9" in shown(RunHistory(), 1.0)[0]
 
 
-def test_nobody_trains_once_the_run_has_finished() -> None:
+def test_no_worker_trains_once_the_run_has_finished() -> None:
     history = history_of()
     history.add(worker("w1", "lost", t=6.0, age_s=3.0), 6.0)
     history.finished = True
@@ -91,7 +91,7 @@ def test_a_simple_terminal_gets_ascii() -> None:
 
 
 def test_the_curve_falls_from_the_top_left_to_the_bottom_right() -> None:
-    rows, (low, high) = chart([[(float(t), 1.0 / (t + 1)) for t in range(50)]], 20, 6)
+    rows, (low, high) = braille_plot([[(float(t), 1.0 / (t + 1)) for t in range(50)]], 20, 6)
     assert (low, high) == pytest.approx((0.02, 1.0))
     assert rows[0][0][1] == 0
     assert rows[-1][-1][1] == 0
@@ -100,21 +100,21 @@ def test_the_curve_falls_from_the_top_left_to_the_bottom_right() -> None:
 
 @pytest.mark.parametrize("curve", [[], [(1.0, 0.0)], [(1.0, 2.0)], [(0.0, 1.0), (0.0, 1.0)]])
 def test_a_curve_of_little_is_drawn(curve: list[tuple[float, float]]) -> None:
-    rows, _ = chart([curve, []], 10, 3)
+    rows, _ = braille_plot([curve, []], 10, 3)
     assert [len(row) for row in rows] == [10, 10, 10]
 
 
 def test_room_is_shared_so_that_nothing_is_lost() -> None:
-    room = share(23, workers=3, shards=1, events=9)
-    assert (room.workers, room.shards) == (3, 1)
-    assert room.events >= 3
-    assert room.chart >= 6
+    layout = plan_layout(23, workers=3, shards=1, events=9)
+    assert (layout.workers, layout.shards) == (3, 1)
+    assert layout.events >= 3
+    assert layout.plot >= 6
 
 
 def test_lines_come_every_few_seconds_and_events_at_once() -> None:
-    stream, history = io.StringIO(), History()
+    stream, history = io.StringIO(), RunHistory()
     lines = LineView(stream, every_s=5.0)
-    assert isinstance(view(stream), LineView)
+    assert isinstance(open_view(stream), LineView)
     for tick in range(200):
         now = tick / 10
         if tick == 20:
@@ -135,7 +135,7 @@ def test_lines_come_every_few_seconds_and_events_at_once() -> None:
 
 
 def test_lines_tell_silence() -> None:
-    stream, history = io.StringIO(), History()
+    stream, history = io.StringIO(), RunHistory()
     history.add(loss(), 0.0)
     lines = LineView(stream, every_s=5.0)
     lines.show(history, 30.0)
@@ -154,7 +154,7 @@ def test_the_live_view_redraws_in_place_and_leaves_the_last_picture(monkeypatch:
     for name, value in (("COLUMNS", "80"), ("LINES", "24")):
         monkeypatch.setenv(name, value)
     stream, history = Terminal(), history_of()
-    live = view(stream)
+    live = open_view(stream)
     assert isinstance(live, LiveView)
     for tick in range(20):
         live.show(history, 6.0 + tick / 20)

@@ -12,9 +12,10 @@ import pytest
 from monitor_fakes import until
 from shards import ASYNC, Shard, in_memory, served, shard
 
+from glovewire.common.model.neighbours import unit_rows
 from glovewire.common.storage.run_folder import write_vectors
 from glovewire.monitor.web import neighbours as module
-from glovewire.monitor.web.neighbours import FRESH_S, RunLookup, ServerLookup, unit
+from glovewire.monitor.web.neighbours import FRESH_S, RunLookup, ServerLookup
 from glovewire.server.daemon import Daemon
 
 LOCAL = "tcp://127.0.0.1:0"
@@ -41,33 +42,32 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
     monkeypatch.setattr(module, "PIECE_BYTES", 500)
     monkeypatch.setattr(module, "PIECE_WORDS", 3)
     lookup = ServerLookup(lambda: [daemon.address for _, daemon in reversed(servers)])
-    lookup.want(5.0)
-    shares = [lookup.share]
+    lookup.refresh(5.0)
+    seen = [lookup.progress]
 
     def again() -> None:
         lookup.step()
-        shares.append(lookup.share)
+        seen.append(lookup.progress)
 
-    until(lambda: lookup.share is None, "every row", again)
-    assert lookup.trouble == ""
-    known = lookup.known
-    assert known is not None
-    assert len(set(shares)) > 4, "in pieces"
+    until(lambda: lookup.progress is None, "every row", again)
+    assert lookup.error == ""
+    vectors = lookup.vectors
+    assert vectors is not None
+    assert len(set(seen)) > 4, "in pieces"
     first = servers[0][0]
     dataset = first.dataset
-    assert known.words == [dataset.words[word] for word in dataset.permutation]
+    assert vectors.words == [dataset.words[word] for word in dataset.permutation]
     rows = np.concatenate([one.core.table.values for one, _ in servers])
-    np.testing.assert_allclose(known.unit, unit(rows[:, : first.core.options.dim]), rtol=1e-6)
-    near = known.nearest(known.words[3], 2)
-    assert near is not None
-    assert near[0][1] == pytest.approx(max(np.delete(known.unit @ known.unit[3], 3)))
-    assert known.nearest("nobody says this") is None
+    np.testing.assert_allclose(vectors.rows, unit_rows(rows[:, : first.core.options.dim]), rtol=1e-6)
+    near = vectors.nearest(3, 2)
+    assert near[0][1] == pytest.approx(max(np.delete(vectors.rows @ vectors.rows[3], 3)))
+    assert vectors.find("nobody says this") is None
 
     pulls = first.core.counters["pulls"]
-    lookup.want(5.0 + FRESH_S - 0.1)
-    assert lookup.share is None, "what is fresh is not asked for again"
-    lookup.want(5.0 + FRESH_S)
-    until(lambda: lookup.share is None, "every row again", again)
+    lookup.refresh(5.0 + FRESH_S - 0.1)
+    assert lookup.progress is None, "what is fresh is not asked for again"
+    lookup.refresh(5.0 + FRESH_S)
+    until(lambda: lookup.progress is None, "every row again", again)
     assert first.core.counters["pulls"] > pulls
     lookup.close()
     lookup.close()
@@ -76,9 +76,9 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
 @pytest.mark.parametrize(
     ("limits", "which", "says"),
     [
-        ({}, [], "no server has said"),
+        ({}, [], "no server has published"),
         ({}, [0], "only 1 of 2 shards"),
-        ({"MAX_BYTES": 10}, [0, 1], "too many to ask for"),
+        ({"MAX_BYTES": 10}, [0, 1], "too many to fetch"),
     ],
 )
 def test_what_cannot_be_had_is_said(
@@ -91,30 +91,31 @@ def test_what_cannot_be_had_is_said(
     for name, value in limits.items():
         monkeypatch.setattr(module, name, value)
     lookup = ServerLookup(lambda: [servers[number][1].address for number in which])
-    lookup.want(0.0)
-    until(lambda: lookup.share is None, "an end", lookup.step)
-    assert says in lookup.trouble
-    assert lookup.known is None
+    lookup.refresh(0.0)
+    until(lambda: lookup.progress is None, "an end", lookup.step)
+    assert says in lookup.error
+    assert lookup.vectors is None
     lookup.close()
 
 
 def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.05)
     lookup = ServerLookup(lambda: ["tcp://127.0.0.1:1"])
-    lookup.want(0.0)
-    until(lambda: lookup.share is None, "an end", lookup.step)
-    assert "tcp://127.0.0.1:1 does not answer" in lookup.trouble
+    lookup.refresh(0.0)
+    until(lambda: lookup.progress is None, "an end", lookup.step)
+    assert "tcp://127.0.0.1:1 does not answer" in lookup.error
 
 
 def test_a_finished_run_answers_from_its_folder(tmp_path: Path) -> None:
     lookup = RunLookup(tmp_path)
-    lookup.want(0.0)
-    assert lookup.trouble
+    lookup.refresh(0.0)
+    assert lookup.error
     write_vectors(tmp_path, ["one", "two", "three"], np.array([[1, 0], [2, 1], [-1, 0]], np.float32))
     lookup = RunLookup(tmp_path)
-    lookup.want(0.0)
-    assert lookup.known is not None
-    near = lookup.known.nearest("ONE", 5)
-    assert near is not None
+    lookup.refresh(0.0)
+    assert lookup.vectors is not None
+    row = lookup.vectors.find("ONE")
+    assert row is not None
+    near = lookup.vectors.nearest(row, 5)
     assert [word for word, _ in near] == ["two", "three"]
     assert near[0][1] == pytest.approx(2 / 5**0.5)

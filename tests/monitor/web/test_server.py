@@ -71,7 +71,7 @@ class Training:
         until(lambda: time.monotonic() >= self._next, "a tenth of a second has passed")
 
 
-def pace(browser: Browser, training: Training) -> float:
+def moves_per_second(browser: Browser, training: Training) -> float:
     """How often the curve moves in a second, from one second and a half."""
     before, started = browser.run("window.moves"), time.monotonic()
     for _ in range(15):
@@ -90,10 +90,10 @@ def test_a_live_run_is_watched_to_its_end_through_a_restart_of_its_server() -> N
         until(lambda: "training" in browser.run(SHOWN % "status"), "the first samples", training.step)
 
         browser.run(
-            "window.moves = 0; Bokeh.documents[0].get_model_by_name('pace').renderers.at(-1)"
+            "window.moves = 0; Bokeh.documents[0].get_model_by_name('rate').renderers.at(-1)"
             ".data_source.properties.data.change.connect(() => window.moves++); 1"
         )
-        until(lambda: pace(browser, training) >= 5, "five movements in a second", lambda: None)
+        until(lambda: moves_per_second(browser, training) >= 5, "five movements in a second", lambda: None)
 
         training.lost.add("w1")
         until(lambda: "state lost" in browser.run(SHOWN % "workers"), "the lost worker", training.step)
@@ -152,8 +152,10 @@ def test_three_runs_are_compared_in_light_and_dark_on_any_screen(tmp_path: Path)
         assert "mean" in browser.run(drawn)
         browser.run("document.getElementById('smooth').click()")
         assert "mean" not in browser.run(drawn)
-        browser.run("document.getElementById('word').value = 'queen'; document.querySelector('#near button').click()")
-        browser.until(f"({SHOWN % 'near'}).includes('king')")
+        browser.run(
+            "document.getElementById('word').value = 'queen'; document.querySelector('#neighbours button').click()"
+        )
+        browser.until(f"({SHOWN % 'neighbours'}).includes('king')")
         assert_nothing_wrong(browser, url)
 
 
