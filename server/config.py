@@ -10,7 +10,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.option import SECONDS, Config, SharedOptions, at_least, between, like, option
 
 STOPPED = "stopped"
-"""How a shard leaves that was told to by a signal: whoever starts it again wants it to go on."""
+"""How a shard leaves after a signal; started again, it continues."""
 
 
 def _check_address(address: str) -> None:
@@ -36,10 +36,7 @@ class ServerConfig(Config):
     shard: int = 0
     shards: int = 1
     checkpoint_every: int = option(
-        0,
-        range=at_least(0),
-        metavar="EPOCHS",
-        help="Checkpoint after this many epochs (tensors: updates); 0 is never.",
+        0, range=at_least(0), metavar="EPOCHS", help="Checkpoint after this many epochs (tensors: updates); 0 is never."
     )
     keep_checkpoints: int = option(
         3,

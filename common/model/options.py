@@ -40,7 +40,7 @@ PRESETS: dict[str, dict[str, Scalar]] = {
         "alpha": 0.75,
         "spectrum": 1.0,
         "init_scale": 0.2771,  # the standard deviation of 0.01 that the seeds draw with, at 256 dimensions
-    },
+    }
 }
 
 

@@ -63,9 +63,7 @@ class TrainBenchConfig(Config):
 
     dataset: Path = option(argument=True)
     workers: int = option(
-        range=at_least(1),
-        shown="2, 1 for --store local by itself",
-        help="Worker processes; threads of the peer.",
+        range=at_least(1), shown="2, 1 for --store local by itself", help="Worker processes; threads of the peer."
     )
     servers: int = like(LocalConfig, "servers")
     store: str = like(LocalConfig, "store", help="Where parameters live.")

@@ -82,11 +82,9 @@ def table(result: dict[str, Any]) -> str:
 
 def _ours(config: TrainBenchConfig, judges: Judges) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
-        children, out = Children(Path(folder) / "logs"), Path(folder) / "run"
-        try:
+        out = Path(folder) / "run"
+        with Children(Path(folder) / "logs") as children:
             facts = carry_out(training(config, config.store, config.workers, out), children, "glovewire").facts or {}
-        finally:
-            children.end()
         trained = load_vectors(out, verify=False)
         return {"seconds": facts["seconds"], "scores": judges.of(trained.words, trained.vectors)}
 

@@ -116,14 +116,11 @@ class Peer:
 
 
 def _ours(config: PreprocessConfig, logs: Path) -> dict[str, Any]:
-    children = Children(logs)
+    words = configured("preprocess", config, logs / "preprocess.toml")
     began = time.perf_counter()
-    try:
-        words = configured("preprocess", config, logs / "preprocess.toml")
+    with Children(logs) as children:
         child = children.start("glovewire preprocess", [*words, "--json"])
         child.process.wait()
-    finally:
-        children.end()
     total = time.perf_counter() - began
     if child.failed:
         raise child.died()

@@ -79,11 +79,10 @@ def _training(config: TrainBenchConfig, store: str, folder: Path) -> Callable[[]
     workers = 1 if store == "local" else config.workers
 
     def train() -> Figures:
-        children = Children(folder / "logs")
         try:
-            return _figures(carry_out(training(config, store, workers, folder / store), children, store))
+            with Children(folder / "logs") as children:
+                return _figures(carry_out(training(config, store, workers, folder / store), children, store))
         finally:
-            children.end()
             shutil.rmtree(folder / store, ignore_errors=True)
 
     return train

@@ -47,7 +47,7 @@ class CheckpointConfig(AdminConfig):
 @click.command(cls=Command)
 @takes(AdminConfig)
 def stats(given: Given[AdminConfig]) -> dict[str, Any]:
-    """Ask each server what it is doing."""
+    """Show the statistics of each server."""
     config = given.config()
     with _client(config) as client:
         found = [_statistics(client, shard, config.timeout) for shard in range(len(config.servers))]

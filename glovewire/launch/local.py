@@ -146,11 +146,10 @@ def _scores(config: LocalConfig, addresses: list[str]) -> Iterator[Scored]:
 
 @contextlib.contextmanager
 def _children(logs: Path) -> Iterator[Children]:
-    children = Children(logs)
     try:
-        yield children
+        with Children(logs) as children:
+            yield children
     finally:
-        children.end()
         _sweep(logs.parent)
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from glovewire.common.cli.command import variable
 from glovewire.common.errors import GlovewireError, ProcessDied
@@ -90,7 +90,7 @@ class Child:
 
 
 class Children:
-    """Starts glovewire processes and ends them all, within `patience_s`.
+    """Starts glovewire processes and ends them all, within `patience_s`; a context manager.
 
     They get `last_signal` when this process dies without a chance to end them.
     """
@@ -100,6 +100,12 @@ class Children:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.all: list[Child] = []
         self.patience_s = STOP_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def start(self, role: str, arguments: Sequence[str]) -> Child:
         """Start `glovewire ARGUMENTS`."""

@@ -33,10 +33,7 @@ def until_over(watch: Watcher, servers: list[Child], workers: list[Child], child
     while any(server.running for server in servers) and not watch.over:
         watch.step(0.1)
         scored(watch.history.loss)
-        for server in servers:
-            if server.failed:
-                children.patience_s = 0.0  # without every shard there are no vectors to wait for
-                raise ServerLost(str(server.died())) if server.killed else server.died()
+        _raise_if_failed(servers, children)
         for rank, worker in enumerate(workers):
             if worker.killed and children.may_restart(worker.role):
                 workers[rank] = children.restart(worker)
@@ -46,6 +43,13 @@ def until_over(watch: Watcher, servers: list[Child], workers: list[Child], child
             until(lambda: watch.over or _step(watch, servers), LAST_WORDS_S if _done(workers) else GOODBYE_S)
             if any(server.running for server in servers) and not watch.over:
                 raise ProcessDied("every worker has left, and training is not complete")
+
+
+def _raise_if_failed(servers: list[Child], children: Children) -> None:
+    for server in servers:
+        if server.failed:
+            children.patience_s = 0.0  # without every shard there are no vectors to wait for
+            raise ServerLost(str(server.died())) if server.killed else server.died()
 
 
 def _step(watch: Watcher, servers: list[Child]) -> bool:
@@ -61,10 +65,7 @@ def _done(workers: list[Child]) -> bool:
 def await_end(servers: list[Child], children: Children) -> None:
     """Wait until the servers have written what is left; ProcessDied when one fails, or takes too long."""
     until(lambda: any(s.failed for s in servers) or not any(s.running for s in servers), LAST_WORDS_S)
-    for server in servers:
-        if server.failed:
-            children.patience_s = 0.0
-            raise ServerLost(str(server.died())) if server.killed else server.died()
+    _raise_if_failed(servers, children)
     for server in servers:
         if server.running:
             raise ProcessDied(f"{server.role} did not end within {LAST_WORDS_S:.0f} s after training")

@@ -34,15 +34,10 @@ class PlanConfig(Config):
 
     dataset: Path | None = option(None, argument=True)
     entries: float | None = option(
-        None,
-        range=between(1, 1e15, "between 1 and 1e15"),
-        help="Entries of the full matrix; a DATASET tells them.",
+        None, range=between(1, 1e15, "between 1 and 1e15"), help="Entries of the full matrix; a DATASET tells them."
     )
     words: int | None = option(
-        None,
-        range=between(2, MOST_WORDS),
-        shown=f"{WORDS}",
-        help="Words in the vocabulary; a DATASET tells them.",
+        None, range=between(2, MOST_WORDS), shown=f"{WORDS}", help="Words in the vocabulary; a DATASET tells them."
     )
     dim: int = like(TrainingOptions, "dim")
     tied: bool = like(TrainingOptions, "tied")
@@ -52,10 +47,7 @@ class PlanConfig(Config):
     workers: int = option(2, range=between(1, 1_000), help="Worker processes, each with a core and a link of its own.")
     servers: int | None = option(None, shown="as many as help", help="Shards, each with a link of its own.")
     bandwidth: str = option(
-        "10Gbit",
-        check=bytes_per_second,
-        metavar="RATE",
-        help="Of each link, in each direction: 100Mbit, 10Gbit.",
+        "10Gbit", check=bytes_per_second, metavar="RATE", help="Of each link, in each direction: 100Mbit, 10Gbit."
     )
     round_trip: float = option(
         0.2,

@@ -49,16 +49,13 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
     dataset, name = Dataset.open(config.dataset), printable(config.dataset.name)
     runs.prepare(config.out)
     before, rows, curves = surroundings(), [], []
-    children = Children(config.out / "logs")
-    try:
+    with Children(config.out / "logs") as children:
         for variant in variants(config):
             tell(f"training: {variant.title}")
             outcome = carry_out(variant.trial, children, variant.trial.out.name, variant.limit_s)
             curve = _curve(variant, dataset.total_entries, outcome.facts)
             rows.append(_row(variant, curve, outcome.facts))
             curves.append(curve)
-    finally:
-        children.end()
     _compare(rows, curves)
     result = {
         "surroundings": before,

@@ -96,7 +96,9 @@ class StalenessConfig(Config):
         known = [("mode", self.modes, BATCH_MODES), ("policy", self.policies, POLICIES)]
         for what, named, ways in known:
             problems += [f"{what} {told}" for told in _refusals(partial(Mode.parse, known=ways), named)]
-        return problems or _refusals(lambda training: training.options(self), self.possible())
+        if problems or min(self.workers) < 1:  # which leaves no trainings to look at
+            return problems
+        return _refusals(lambda training: training.options(self), self.possible())
 
     def conditions(self) -> list[Conditions]:
         """Return every combination of number of workers and latency."""
