@@ -24,7 +24,7 @@ from watching import FREE, glovewire, told, until
 
 from glovewire.bench.measurements import surroundings
 from glovewire.common.protocol.messages import Checkpoint, Message
-from glovewire.common.transport.client import Conversation, raised
+from glovewire.common.transport.client import RequestClient, check_reply
 
 SLOWER = 0.9
 SOON = Checkpoint(-1)
@@ -55,7 +55,7 @@ def measure(dataset: str, rounds: int, seconds: float) -> dict[str, Any]:
         address = said.split()[1]
         for name in ("w0", "w1"):
             stack.enter_context(glovewire("worker", dataset, "--server", address, "--name", name, "--no-verify"))
-        client = stack.enter_context(Conversation([address], "bench"))
+        client = stack.enter_context(RequestClient([address], "bench"))
         until(lambda: told(client)["entries"] > 0, "training")
         window(client, run, seconds, writing=True)  # the first one warms everything and does not count
         paces: dict[bool, list[float]] = {False: [], True: []}
@@ -79,7 +79,7 @@ def measure(dataset: str, rounds: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def window(client: Conversation, run: Path, seconds: float, *, writing: bool) -> tuple[float, int]:
+def window(client: RequestClient, run: Path, seconds: float, *, writing: bool) -> tuple[float, int]:
     """Entries per second over one window, and how many checkpoints were written in it."""
     began, before = time.monotonic(), told(client)["entries"]
     answers: list[Message] = []
@@ -92,7 +92,7 @@ def window(client: Conversation, run: Path, seconds: float, *, writing: bool) ->
     after, ended = told(client)["entries"], time.monotonic()
     while asked > len(answers):
         client.poll(20)
-    for answer in map(raised, answers):
+    for answer in map(check_reply, answers):
         label = getattr(answer, "name")  # noqa: B009
         shutil.rmtree(run / "checkpoints" / f"{label}.shard-0-of-1", ignore_errors=True)
     return (after - before) / (ended - began), len(answers)

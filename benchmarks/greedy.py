@@ -31,7 +31,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 SAMPLE_EVERY_S = 0.25
 
@@ -133,7 +133,7 @@ def greedy(
 ) -> None:
     """Push, and keep `window` bytes in flight, until killed."""
     values = np.zeros((rows, width), np.float32)
-    with Conversation([address], f"greedy-{number}", checksum, silence_s=120.0) as client:
+    with RequestClient([address], f"greedy-{number}", checksum, silence_s=120.0) as client:
         client.connect()
         while not start.is_set():
             client.poll(100)
@@ -168,7 +168,7 @@ def deaf(address: str, checksum: str, total: int) -> None:
 
 def table_width(address: str) -> int:
     """Floats in one row of the server's table."""
-    with Conversation([address], "observer") as client:
+    with RequestClient([address], "observer") as client:
         client.connect("observer")
         found = client.ask(0, m.Pull("rows", 0, 1, m.NO_VERSION, 0), 30.0)
         return int(getattr(found, "values").shape[1])  # noqa: B009
@@ -176,7 +176,7 @@ def table_width(address: str) -> int:
 
 def shard(address: str) -> dict[str, Any]:
     """What the server says of itself."""
-    with Conversation([address], "observer") as client:
+    with RequestClient([address], "observer") as client:
         found: dict[str, Any] = json.loads(bytes(getattr(client.ask(0, m.GetStatus(), 60.0), "body", b"{}")))
         return found
 

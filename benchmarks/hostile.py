@@ -28,7 +28,7 @@ from glovewire.bench.wire_driver import Case, Wire
 from glovewire.bench.wire_server import served
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
-from glovewire.common.runtime.procfs import memory_bytes
+from glovewire.common.runtime.memory import memory_bytes
 
 ROUNDS = 5
 SIZE, WINDOW = 1024, 8
@@ -58,7 +58,7 @@ def measure(folder: Path, connections: int, messages: int, seconds: float) -> di
     memory, refused, draw = [], 0, random.Random(0)
     with served(folder, config.rows, TrainingOptions(**ROW, dim=config.dim)) as (store, server):
         wire = Wire(store, server, config.rows, SIZE, config.seed)
-        address = store.client.links[0].address
+        address = store.client.channels[0].address
         for step in range(1 + 2 * ROUNDS):  # the first warms both ends and does not count
             if step > ROUNDS:
                 strangers.visited(address, connections // ROUNDS, draw)

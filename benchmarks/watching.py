@@ -30,7 +30,7 @@ import psutil
 
 from glovewire.common.protocol.messages import GetStatus, Report, Status
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 ROOT = Path(__file__).parents[1]
 FREE = "tcp://127.0.0.1:0"
@@ -70,7 +70,7 @@ def glovewire(*words: object, wait_for: str = "") -> Any:
     return process("-m", "glovewire", *map(str, words), wait_for=wait_for)
 
 
-def told(client: Conversation) -> dict[str, Any]:
+def told(client: RequestClient) -> dict[str, Any]:
     """What the server says of itself."""
     reply = client.ask(0, GetStatus(), 30.0)
     assert isinstance(reply, Status)
@@ -99,7 +99,7 @@ def subscribers(dataset: str) -> dict[str, Any]:
         address, stream = said.split()[1], said.split()[3]
         for name in ("w0", "w1"):
             stack.enter_context(glovewire("worker", dataset, "--server", address, "--name", name, "--no-verify"))
-        client = stack.enter_context(Conversation([address], "bench"))
+        client = stack.enter_context(RequestClient([address], "bench"))
         until(lambda: told(client)["entries"] > 0, "training")
         stopped, _ = stack.enter_context(process(__file__, "subscriber", stream, wait_for="^listening"))
         stopped.send_signal(signal.SIGSTOP)
@@ -119,7 +119,7 @@ def subscribers(dataset: str) -> dict[str, Any]:
     }
 
 
-def window(client: Conversation, stream: str, count: int) -> float:
+def window(client: RequestClient, stream: str, count: int) -> float:
     """Entries per second over one window with `count` subscribers that read what they are sent."""
     over = threading.Event()
     listening = threading.Thread(target=listen, args=(stream, count, over))
@@ -147,10 +147,10 @@ def subscriber(stream: str) -> None:
     """A subscriber in a process of its own, to be stopped."""
     with sockets.Context() as context:
         each = context.subscriber(stream)
-        sockets.wait_readable(each, time.monotonic() + STARTING_S, stream)
+        assert each.poll(int(1e3 * STARTING_S)), stream
         print("listening", flush=True)
         while True:
-            sockets.wait_readable(each, time.monotonic() + STARTING_S, stream)
+            assert each.poll(int(1e3 * STARTING_S)), stream
             sockets.receive(each)
 
 
@@ -202,7 +202,7 @@ def simulate(address: str, dataset: str, over: threading.Event) -> None:
 
     checksum = Dataset.open(Path(dataset), verify=False).checksum
     with ExitStack() as stack:
-        clients = [stack.enter_context(Conversation([address], f"w{n}", checksum)) for n in range(WORKERS)]
+        clients = [stack.enter_context(RequestClient([address], f"w{n}", checksum)) for n in range(WORKERS)]
         for client in clients:
             client.connect()
         sequence = 0

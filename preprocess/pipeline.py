@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.errors import CorpusError
-from glovewire.common.runtime import memory
 from glovewire.common.runtime import ray_cluster as cluster
+from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.storage import artifacts
 from glovewire.common.storage.dataset import ENTRY, KIND, SCHEMA, Layout
 
@@ -219,7 +219,7 @@ class Pipeline:
                 phase.tick()
 
     def _measure(self, pids: list[int]) -> None:
-        self._peak_bytes = max(self._peak_bytes, memory.proportional_bytes(pids))
+        self._peak_bytes = max(self._peak_bytes, sum(memory_bytes(pid)[0] for pid in pids))
         self._measured = time.monotonic()
 
     def _phase(self, name: str, unit: str, total: int | None) -> Phase:

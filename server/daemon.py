@@ -104,7 +104,7 @@ class Daemon:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wakeup.reader, zmq.POLLIN)
-        door = self._context.door
+        door = self._context.zap
         if door is not None:
             poller.register(door.socket, zmq.POLLIN)
         ending: float | None = None
@@ -207,7 +207,7 @@ class Daemon:
     def _ignore(self, peer: Peer) -> None:
         """Drop a message of a peer that has sent too much nonsense; the first one ends its connection."""
         leaves = self._offenders.leaves(peer)
-        where = sockets.skip(self._router, hang_up=leaves)
+        where = sockets.discard_message(self._router, hang_up=leaves)
         self._core.counters["ignored"] += 1
         if leaves:
             self._core.counters["cut_off"] += 1

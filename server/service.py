@@ -16,7 +16,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import keep_buffers, settle, trim
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory, trim
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
@@ -98,15 +98,15 @@ def build(config: ServerConfig, dataset: Dataset | None, generation: Generation,
 
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
     """Run a shard to its end; `ready` is called once it is bound. Returns facts of the training for `--json`."""
-    keep_buffers()
-    mine = None if config.keys is None else keys.of_server(config.keys)
+    keep_freed_memory()
+    mine = None if config.keys is None else keys.load_server_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
             kernels.warm()
             if config.options.schedule == "minibatch":
                 optimizers.warm(config.options)
-            settle()
+            freeze_loaded_objects()
     except Interrupted:
         return {"reason": STOPPED}
     if (config.recover or (config.resume and not config.join)) and generations.over(config):

@@ -21,11 +21,11 @@ from glovewire.common.errors import (
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import keep_buffers, settle
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 from glovewire.common.runtime.signals import signals_raise, stop_on_signals
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 from .config import WorkerConfig
 from .kernels import objectives
@@ -43,19 +43,19 @@ INTERRUPTED = Interrupted.code
 
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they say that it is over; returns facts for `--json`."""
-    keep_buffers()
-    mine = None if config.keys is None else keys.of_client(config.keys)
+    keep_freed_memory()
+    mine = None if config.keys is None else keys.load_client_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = Dataset.open(config.dataset, verify=config.verify)
             objectives.warm()
-            settle()
+            freeze_loaded_objects()
     except Interrupted:
         return {"worker": config.full_name, "ending": INTERRUPTED, "bytes_sent": 0}
     sent, reason, afresh = 0, "", False
     with _metrics(config) as metrics:
         while not reason:
-            with Conversation(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
+            with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
                 stop_on_signals(partial(_stop, client))
                 client.on_sent = metrics.sent
                 try:
@@ -91,7 +91,7 @@ def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
         yield metrics
 
 
-def _join(client: Conversation, dataset: Dataset, latency: Latency) -> str:
+def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> str:
     """Say hello, train, say goodbye; returns why training ended."""
     try:
         welcome = client.connect()
@@ -109,13 +109,13 @@ def _join(client: Conversation, dataset: Dataset, latency: Latency) -> str:
         raise
 
 
-def _part(client: Conversation) -> None:
+def _part(client: RequestClient) -> None:
     """Leave before the end, so that nobody waits for us; whatever the servers say to that, we are gone."""
     client.failed = None
     with contextlib.suppress(GlovewireError):
         client.part("left")
 
 
-def _stop(client: Conversation) -> None:
+def _stop(client: RequestClient) -> None:
     """End the next wait for a server, so that no message is cut."""
     client.failed = Interrupted("told to stop")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glovewire.common.cli.config_file import configured
-from glovewire.common.runtime.procfs import command_line, cpu_seconds, descendants, memory_bytes
+from glovewire.common.runtime.memory import memory_bytes
+from glovewire.common.runtime.procfs import command_line, cpu_seconds, descendants
 from glovewire.common.storage import run_folder as runs
 
 from ..launch.config import LocalConfig

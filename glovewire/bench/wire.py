@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.runtime.memory import keep_buffers, settle
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 
 from .config import NULL_ROWS, WireConfig
 from .measurements import Tally, surroundings
@@ -26,8 +26,8 @@ WARM_S = 0.3
 
 def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything that `config` names; `tell` hears a line for each repeat."""
-    keep_buffers()  # as server and workers do
-    settle()
+    keep_freed_memory()  # as server and workers do
+    freeze_loaded_objects()
     before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
         plain, secret = (

@@ -14,7 +14,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage.artifacts import writing
 from glovewire.common.transport import curve_keys as keys
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server.config import ServerConfig
 from glovewire.worker.stores.server_store import ServerStore
 
@@ -29,8 +29,8 @@ def served(
     """A store on a server of its own, which ends with it, and that process's id; `encrypted` with fresh keys."""
     mine = None
     if encrypted:
-        keys.make(folder / "keys")
-        mine = keys.of_client(folder / "keys")
+        keys.make_keys(folder / "keys")
+        mine = keys.load_client_keys(folder / "keys")
     dataset = _words_alone(folder, rows)
     children = Children(folder / "logs")
     try:
@@ -45,7 +45,7 @@ def served(
         )
         server = children.start("server 0", configured("server", how, children.logs / "server.toml"))
         address = server.ready().address
-        with Conversation([address], "bench", dataset.checksum, keys=mine) as client:
+        with RequestClient([address], "bench", dataset.checksum, keys=mine) as client:
             client.connect()
             yield ServerStore(client, options, rows, RowLayout.of(options).width), server.process.pid
     finally:

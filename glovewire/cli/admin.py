@@ -18,7 +18,7 @@ from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 
 if TYPE_CHECKING:
     from glovewire.common.protocol.messages import Message
-    from glovewire.common.transport.client import Conversation
+    from glovewire.common.transport.client import RequestClient
 
 AGAIN_MS = 200
 
@@ -89,14 +89,14 @@ def checkpoint(given: Given[CheckpointConfig]) -> dict[str, Any]:
     return {"checkpoints": names}
 
 
-def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[str]:
+def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[str]:
     """Return the label of the checkpoint on each shard; a cut that training has passed is moved further ahead.
 
     Where there are no rounds, all shards get one random number, the same again when some refuse it at first.
     """
     from glovewire.common.errors import DeadlineExceeded, NotReady
     from glovewire.common.protocol.messages import Checkpoint, Checkpointed
-    from glovewire.common.transport.client import raised
+    from glovewire.common.transport.client import check_reply
 
     deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
     refused: NotReady | None = None
@@ -108,7 +108,7 @@ def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list
             client.send(shard, cut, replies.append)
         try:
             _await(client, replies, len(servers), deadline, timeout)
-            return [reply.name for reply in map(raised, replies) if isinstance(reply, Checkpointed)]
+            return [reply.name for reply in map(check_reply, replies) if isinstance(reply, Checkpointed)]
         except DeadlineExceeded as late:
             raise refused or late from None
         except NotReady as error:
@@ -120,7 +120,7 @@ def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list
             ahead *= 2
 
 
-def _await(client: Conversation, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
+def _await(client: RequestClient, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
     from glovewire.common.errors import DeadlineExceeded
 
     while len(replies) < count:
@@ -129,7 +129,7 @@ def _await(client: Conversation, replies: list[Message], count: int, deadline: f
             raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: is a worker training?")
 
 
-def _all_shards(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
+def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
     """Return the statistics of every shard; UsageError unless these are all the shards of one run, in any order."""
     found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
     shards = found[0]["shards"]
@@ -139,14 +139,16 @@ def _all_shards(client: Conversation, servers: tuple[str, ...], timeout: float) 
     return found
 
 
-def _client(config: AdminConfig) -> Conversation:
-    from glovewire.common.transport.client import Conversation
-    from glovewire.common.transport.curve_keys import of_client
+def _client(config: AdminConfig) -> RequestClient:
+    from glovewire.common.transport.client import RequestClient
+    from glovewire.common.transport.curve_keys import load_client_keys
 
-    return Conversation(config.servers, "observer", keys=None if config.keys is None else of_client(config.keys))
+    return RequestClient(
+        config.servers, "observer", keys=None if config.keys is None else load_client_keys(config.keys)
+    )
 
 
-def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, Any]:
+def _statistics(client: RequestClient, shard: int, timeout: float) -> dict[str, Any]:
     from glovewire.common.protocol.messages import GetStatus
 
     reply = client.ask(shard, GetStatus(), timeout)

@@ -19,8 +19,8 @@ from glovewire.common.errors import DeadlineExceeded
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Finish
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.transport.client import Conversation
-from glovewire.common.transport.curve_keys import ClientKeys, of_client
+from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.curve_keys import ClientKeys, load_client_keys
 from glovewire.server.config import ServerConfig
 
 from .config import ANY_PORT
@@ -59,7 +59,7 @@ def serving(
     finished run waits as long for any that never joined. `checkpoint_every` counts updates. With a folder of `keys`,
     as made by `glovewire keys`, clients need theirs.
     """
-    known = None if keys is None else of_client(keys)
+    known = None if keys is None else load_client_keys(keys)
     folder = runs.prepare(Path(run))
     children = Children(folder / "logs")
     over = threading.Event()
@@ -101,7 +101,7 @@ def serving(
 def _finish(place: Serving, keys: ClientKeys | None) -> None:
     """End the run on the shards that still run."""
     with (
-        Conversation(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
+        RequestClient(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
         contextlib.suppress(DeadlineExceeded),
     ):
         for shard, server in enumerate(place.servers):

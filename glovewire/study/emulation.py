@@ -26,7 +26,7 @@ from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.tensor_layout import TABLE
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.signals import Signalled
-from glovewire.common.transport.client import Conversation, raised
+from glovewire.common.transport.client import RequestClient, check_reply
 from glovewire.server.config import ServerConfig
 from glovewire.worker.config import WorkerConfig
 from glovewire.worker.dense.client import Client
@@ -187,7 +187,7 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
             begun = fork.Process(target=_one, args=what, daemon=True)
             begun.start()
             workers.append(begun)
-        with Conversation([address], "watcher") as client:
+        with RequestClient([address], "watcher") as client:
             trace = _observe(workload, client, partial(_ask, client, server), options, conditions, go, workers)
         if trace.ended == DESERTED:
             raise ProcessDied(f"every worker ended before its first gradient: see {folder / 'logs'}")
@@ -227,7 +227,7 @@ def _one(
         workload.work(options, address, number, latency)
 
 
-def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
+def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
     """See Ask. Notices at once when the server has ended, instead of waiting for the client's deadline."""
     answer: list[m.Message] = []
     client.send(0, request, answer.append)
@@ -236,12 +236,12 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
         client.poll(int(LOOK_EVERY_S * 1e3))
         if ended and not answer:
             raise RunOver("the server has ended")
-    return raised(answer[0])
+    return check_reply(answer[0])
 
 
 def _observe(
     workload: Workload,
-    client: Conversation,
+    client: RequestClient,
     ask: Ask,
     options: TrainingOptions,
     conditions: Conditions,

@@ -21,9 +21,8 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.run_folder import load_vectors
+from glovewire.common.transport.client import QueryClient, expect
 from glovewire.common.transport.curve_keys import ClientKeys
-
-from ..stream.query_client import Line, expect
 
 FRESH_S = 10.0
 ANSWER_S = 5.0
@@ -69,7 +68,7 @@ class ServerLookup:
     def __init__(self, requests: Callable[[], Sequence[str]], keys: ClientKeys | None = None) -> None:
         self._requests, self._keys = requests, keys
         self._name = f"monitor-{secrets.token_hex(4)}"
-        self._client: Line | None = None
+        self._client: QueryClient | None = None
         self._fetching: Requests | None = None
         self._words: list[str] = []
         self._run = ""
@@ -126,7 +125,7 @@ class ServerLookup:
     def _connect(self, address: str) -> None:
         if self._client is not None:
             self._client.close()
-        self._client = Line(address, self._keys)
+        self._client = QueryClient(address, self._keys)
 
     def _send(self, request: m.Message) -> None:
         assert self._client is not None

@@ -142,7 +142,7 @@ _NOTHING = _Nothing()
 def _serve(connection: Connection, inherited: list[Connection], make_job: Callable[[], Job], parent: int) -> None:
     """A worker's life: tasks until the parent closes the pipe or is gone."""
     serve_parent(parent)
-    keep_freed_memory()
+    keep_freed_memory(64 << 20)
     for other in inherited:
         other.close()
     job = make_job()

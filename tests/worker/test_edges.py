@@ -54,7 +54,7 @@ def trained(dataset: Dataset, **options: object) -> tuple[np.ndarray, list[m.Rep
     [
         pytest.param(1, [(0, 0)], 1, id="one word that met itself"),
         pytest.param(2, [(0, 1)], 1, id="one pair"),
-        pytest.param(9, [(0, 1), (0, 8)], 3, id="words that met nobody"),
+        pytest.param(9, [(0, 1), (0, 8)], 3, id="words that met no other"),
         pytest.param(3, [(0, 1), (1, 2)], 8, id="partitions without words"),
         pytest.param(4, [], 2, id="no entry at all"),
     ],

@@ -20,7 +20,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import cuts
 from glovewire.server.checkpoints.writer import Writer
 from glovewire.server.daemon import Daemon
-from glovewire.worker.training.prefetch import TASKS
+from glovewire.worker.training.prefetch import MIN_TASKS
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
         one.hello("w0", worker=0)
     tickets, held, pushed, found = 0, [], 0, [[], []]
     for choice in [*order, *range(400)]:
-        hungry = not held or (choice % 2 and len(held) < TASKS)
+        hungry = not held or (choice % 2 and len(held) < MIN_TASKS)
         asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if hungry else None
         if isinstance(asked, m.Granted):
             tickets += 1

@@ -14,7 +14,7 @@ from processes import until
 from shards import MINIBATCH, Shard, in_memory, served, shard
 
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server.checkpoints import writer as pace
 from glovewire.server.checkpoints.writer import Pace
 from glovewire.server.daemon import Daemon
@@ -74,10 +74,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shard
 
 
 @contextmanager
-def looked_at(one: Shard, run: Path) -> Iterator[Conversation]:
+def looked_at(one: Shard, run: Path) -> Iterator[RequestClient]:
     """Somebody who looks at the shard."""
     daemon = Daemon(one.core, run, LOCAL, LOCAL)
-    with served(daemon), Conversation([daemon.address], "eye") as client:
+    with served(daemon), RequestClient([daemon.address], "eye") as client:
         yield client
 
 

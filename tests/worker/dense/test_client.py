@@ -15,7 +15,7 @@ from processes import until
 from glovewire.common import errors
 from glovewire.common.model.tensor_layout import ROW, narrowed, widened
 from glovewire.common.storage.run_folder import read
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server import dense
 from glovewire.server import limits as credit
 from glovewire.server.checkpoints.generations import Generation
@@ -256,15 +256,15 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
 def test_values_wait_at_home_while_more_would_be_on_their_way_than_the_server_lets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row, send, seen = 4 * ROW, Conversation.send, []
+    row, send, seen = 4 * ROW, RequestClient.send, []
     monkeypatch.setattr(tensors, "PIECE_BYTES", row)
     monkeypatch.setattr(credit, "EACH_BYTES", 2 * row)
 
-    def sent(client: Conversation, *words: Any) -> None:
+    def sent(client: RequestClient, *words: Any) -> None:
         send(client, *words)
-        seen.append(sum(link.on_their_way for link in client.links))
+        seen.append(sum(channel.in_flight for channel in client.channels))
 
-    monkeypatch.setattr(Conversation, "send", sent)
+    monkeypatch.setattr(RequestClient, "send", sent)
     with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:
         ps.create(values(0))
         assert max(seen) == 2 * row
