@@ -128,7 +128,7 @@ class RunMetrics:
         fields: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
             "rows": gauge("shard_rows", "Rows that a shard owns.", "shard"),
             "table_bytes": gauge("shard_table_bytes", "Memory that a shard's rows take.", "shard"),
-            "parked": gauge("shard_parked_requests", "Requests that wait for their rows.", "shard"),
+            "waiting": gauge("shard_waiting_requests", "Requests that wait for their rows.", "shard"),
             "checkpoint_s": gauge("shard_checkpoint_seconds", "Time of the last checkpoint, -1 for none.", "shard"),
             "pulls": counter("shard_pulls", "Pulls answered.", "shard"),
             "pushes": counter("shard_pushes", "Pushes applied.", "shard"),

@@ -9,9 +9,6 @@ from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.option import SECONDS, Config, SharedOptions, at_least, between, like, option
 
-STOPPED = "stopped"
-"""How a shard leaves after a signal; started again, it continues."""
-
 
 def _check_address(address: str) -> None:
     from glovewire.common.transport.sockets import check_address  # imports ZeroMQ, which --help does without

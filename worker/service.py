@@ -1,4 +1,4 @@
-"""One worker from start to end: map the dataset, compile, say hello, train, say goodbye."""
+"""Run one worker from start to end: map the dataset, compile, join the servers, train, leave."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from glovewire.common import log
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import (
     DeadlineExceeded,
     GlovewireError,
@@ -35,14 +36,13 @@ from .stores.server_store import ServerStore
 from .training.block_trainer import train
 
 LOOPBACK = "127.0.0.1"
+INTERRUPTED = RunEnd(Ending.INTERRUPTED)
 
 logger = logging.getLogger(__name__)
 
-INTERRUPTED = Interrupted.code
-
 
 def work(config: WorkerConfig) -> dict[str, Any]:
-    """Train with the servers of `config` until they say that it is over; returns facts for `--json`."""
+    """Train with the servers of `config` until they end the run; return facts for `--json`."""
     keep_freed_memory()
     mine = None if config.keys is None else keys.load_client_keys(config.keys)
     try:
@@ -51,35 +51,36 @@ def work(config: WorkerConfig) -> dict[str, Any]:
             objectives.warm()
             freeze_loaded_objects()
     except Interrupted:
-        return {"worker": config.full_name, "ending": INTERRUPTED, "bytes_sent": 0}
-    sent, reason, afresh = 0, "", False
+        return {"worker": config.full_name, **INTERRUPTED.as_fields(), "bytes_sent": 0}
+    sent, rejoined = 0, False
+    end: RunEnd | None = None
     with _metrics(config) as metrics:
-        while not reason:
+        while end is None:
             with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
                 stop_on_signals(partial(_stop, client))
                 client.on_sent = metrics.sent
                 try:
-                    reason = _join(client, dataset, Latency.parse(config.latency))
+                    end = _join(client, dataset, Latency.parse(config.latency))
                 except RunOver as error:
-                    reason = error.reason
+                    end = error.end
                 except Interrupted:
-                    reason = INTERRUPTED
-                except (LeaseLost, UnknownSession) as error:  # we were away for too long: others have our blocks
-                    logger.warning(log.line("afresh", why=error))
-                    afresh = True
+                    end = INTERRUPTED
+                except (LeaseLost, UnknownSession) as error:  # silent for too long: our blocks went to other workers
+                    logger.warning(log.line("rejoins", why=error))
+                    rejoined = True
                 except DeadlineExceeded as error:
-                    if not afresh:
+                    if not rejoined:
                         raise
                     silence = f"the run has not answered for {config.timeout_s:.0f} s"
                     raise DeadlineExceeded(f"{silence}, it may have ended while we were away: {error}") from error
                 sent += client.bytes_sent
-    logger.info(log.line("left", reason=reason, bytes_sent=sent))
-    return {"worker": config.full_name, "ending": reason, "bytes_sent": sent}
+    logger.info(log.line("left", **end.as_fields(), bytes_sent=sent))
+    return {"worker": config.full_name, **end.as_fields(), "bytes_sent": sent}
 
 
 @contextlib.contextmanager
 def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
-    """What counts this worker's requests, served where `--prometheus` says."""
+    """Yield what counts this worker's requests, served over HTTP where `--prometheus` asks for it."""
     metrics = WorkerMetrics(config.full_name)
     if config.prometheus is None:
         yield metrics
@@ -91,29 +92,29 @@ def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
         yield metrics
 
 
-def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> str:
-    """Say hello, train, say goodbye; returns why training ended."""
+def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> RunEnd:
+    """Join the servers and train; return why training ended."""
     try:
         welcome = client.connect()
         options = TrainingOptions.from_message(welcome.options)
-    except (UsageError, Interrupted):
-        _part(client)
+    except (UsageError, Interrupted) as error:
+        _leave_early(client, error)
         raise
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
     delays = latency.draws(options.seed, welcome.rank)
     store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
     try:
         return train(store, dataset, options, welcome.rank, welcome.steps)
-    except Interrupted:
-        _part(client)
+    except Interrupted as error:
+        _leave_early(client, error)
         raise
 
 
-def _part(client: RequestClient) -> None:
-    """Leave before the end, so that nobody waits for us; whatever the servers say to that, we are gone."""
+def _leave_early(client: RequestClient, error: GlovewireError) -> None:
+    """Leave before the end of the run, so that no server waits for us; errors of the servers do not matter any more."""
     client.failed = None
     with contextlib.suppress(GlovewireError):
-        client.part("left")
+        client.part(INTERRUPTED if isinstance(error, Interrupted) else RunEnd(Ending.LEFT))
 
 
 def _stop(client: RequestClient) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ..errors import UsageError
 from ..option import FRACTION, POSITIVE, Config, Range, at_least, between, option, options_of, spoken
-from ..protocol.messages import Scalar
+from ..protocol.schema import Scalar
 
 OBJECTIVES = ("glove", "sgns", "tensors")
 SCHEDULES = ("blocks", "minibatch")

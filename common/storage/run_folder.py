@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..endings import Ending
 from ..errors import ArtifactError, NotFinite, OutputError
 from .artifacts import (
     MANIFEST,
@@ -31,7 +32,7 @@ from .artifacts import (
 )
 
 KIND = "vectors"
-SCHEMA = 1
+SCHEMA = 2
 VECTORS, VOCABULARY, COUNTS = "vectors.npy", "vocabulary.txt", "counts.npy"
 METRICS, PLOT, CONFIG, CHECKPOINTS = "metrics.jsonl", "loss.png", "config.toml", "checkpoints"
 _CHECK_ROWS = 8192
@@ -143,7 +144,7 @@ def complete(run: Path) -> Mapping[str, Any] | None:
         facts = load_vectors(run).facts
     except ArtifactError:
         return None
-    return facts if facts.get("reason") == "complete" else None
+    return facts if facts.get("ending") == Ending.COMPLETE else None
 
 
 def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
@@ -170,7 +171,7 @@ def _first_not_finite(table: npt.NDArray[np.float32]) -> int | None:
 # ---- The tensors of a finished run: `tensors.npz`, which numpy reads without us, sealed by the run's manifest.
 
 TENSORS_KIND = "tensors"
-TENSORS_SCHEMA = 1
+TENSORS_SCHEMA = 2
 TENSORS = "tensors.npz"
 
 

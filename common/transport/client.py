@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 import zmq
 
 from .. import errors
+from ..endings import RunEnd
 from ..protocol import messages as m
 from ..protocol import wire
 from . import sockets
@@ -147,7 +148,7 @@ class RequestClient:
         while any(channel.owes_reply for channel in self.channels) and time.monotonic() < deadline:
             self.poll(POLL_MS)
 
-    def part(self, reason: str, within_s: float | None = None) -> None:
+    def part(self, end: RunEnd, within_s: float | None = None) -> None:
         """Say goodbye to every shard that knows us, once what was pushed and reported is in.
 
         Pending pulls and leases are abandoned: the server drops them with the session. Silent servers are waited for
@@ -157,7 +158,7 @@ class RequestClient:
         self.flush(deadline)
         for shard, link in enumerate(self.channels):
             if link.welcome is not None:
-                self.send(shard, m.Leave(reason, link.pushes), link.end_session)
+                self.send(shard, m.Leave(*end, link.pushes), link.end_session)
         self.flush(deadline)
 
     def close(self) -> None:
@@ -221,7 +222,7 @@ class RequestClient:
             self.failed = errors.ProtocolError(f"{channel.address} does not answer in this protocol: {error}")
             return
         if reply.number == 0 and isinstance(reply.message, m.Refused):
-            self.failed = errors.from_wire(reply.message.code, reply.message.text)
+            self.failed = errors.from_wire(reply.message.code, reply.message.text, reply.message.ending)
             return
         pending = channel.pending.get(reply.number)
         if pending is None or (isinstance(pending.message, m.Pull) and isinstance(reply.message, m.Applied)):
@@ -306,7 +307,7 @@ class QueryClient:
 def check_reply(reply: m.Message) -> m.Message:
     """Return `reply`; raise the error that a refusal names."""
     if isinstance(reply, m.Refused):
-        raise errors.from_wire(reply.code, reply.text)
+        raise errors.from_wire(reply.code, reply.text, reply.ending)
     return reply
 
 

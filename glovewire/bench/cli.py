@@ -1,4 +1,4 @@
-"""`glovewire bench`: measure the wire, training and preprocessing. Imports what it measures only when it measures."""
+"""Define `glovewire bench`, which imports what it measures only when it runs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .preprocess import command as preprocess
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def bench() -> None:
-    """Measure this machine: each figure is a median of repeats that take turns, with its range."""
+    """Measure this machine: every figure is a median with its range, over repeats in turns."""
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     click.echo(line, err=True)
 
 
 @click.command("bench-wire", cls=Command)
 @takes(WireConfig)
 def wire(given: Given[WireConfig]) -> dict[str, Any]:
-    """Measure pulls and pushes between a server and a worker over loopback TCP: rows a second and latencies.
+    """Measure pulls and pushes between a server and a worker over loopback TCP: rows per second and latencies.
 
-    Random rows and contiguous ranges; what was pushed is compared with the table at the end.
+    Measures random rows and contiguous ranges, and compares the pushed rows with the table at the end.
     """
     from .wire import bench, table
 
-    result = bench(given.config(), _tell)
+    result = bench(given.config(), _report)
     click.echo(table(result))
     return result
 
@@ -40,31 +40,24 @@ def wire(given: Given[WireConfig]) -> dict[str, Any]:
 @click.command("bench-train", cls=Command)
 @takes(TrainBenchConfig)
 def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
-    """Measure training on DATASET: entries a second, processor time and memory of each role, bytes an entry."""
-    from . import gensim_peer
-    from . import train as bench_train
+    """Measure training on DATASET: entries per second, processor time and memory of each role, bytes per entry."""
+    from .train import bench, table
 
     workers = given["workers"]
     if workers is None:
         workers = 1 if given["store"] == "local" and not given["beside"] and given["peer"] is None else 2
-    config = given.config(workers=workers)
-    if config.text is not None:
-        judges = gensim_peer.Judges(config.similarity, config.analogies)
-        compared = gensim_peer.bench(config, config.text, judges, _tell)
-        click.echo(gensim_peer.table(compared))
-        return compared
-    result = bench_train.bench(config, _tell)
-    click.echo(bench_train.table(result))
+    result = bench(given.config(workers=workers), _report)
+    click.echo(table(result))
     return result
 
 
 @click.command("bench-dense", cls=Command)
 @takes(DenseBenchConfig)
 def dense(given: Given[DenseBenchConfig]) -> dict[str, Any]:
-    """Measure updates of a small ConvNet in PyTorch, in step and apart, beside Ray's parameter-server example."""
+    """Measure updates of a small ConvNet in PyTorch, synchronous and asynchronous."""
     from .dense import bench, table
 
-    result = bench(given.config(), _tell)
+    result = bench(given.config(), _report)
     click.echo(table(result))
     return result
 

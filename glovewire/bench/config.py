@@ -1,4 +1,4 @@
-"""Defines the options of `glovewire bench`. No I/O."""
+"""Define the options of `glovewire bench`. No I/O."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ROW: dict[str, Any] = {
     "schedule": "minibatch", "consistency": "async", "tied": True, "optimizer": "adagrad-row", "batch_size": 1,
     "epochs": 1_000_000,
 }  # fmt: skip
-"""Fixed, so that rows of different versions compare; the training is so long that the server never completes it."""
+"""Fixed options, so that rows of different versions are comparable; the epochs keep the run from completing."""
 NULL_ROWS = 32
 """Rows of a null step, which every table must have."""
-MOST_ROWS, MOST_BYTES = 4_000_000, 8 << 30
-"""Of a table; there are two, one of them behind an encrypted connection."""
+MAX_ROWS, MAX_BYTES = 4_000_000, 8 << 30
+"""Limits of a table; there are two tables, one of them behind an encrypted connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class WireConfig(Config):
         if not self.sizes or not all(1 <= size <= self.rows for size in self.sizes):
             problems.append(f"rows in a message must be between 1 and the table's {self.rows}")
         if 1 <= self.dim <= 4096:
-            most = min(MOST_ROWS, MOST_BYTES // (4 * RowLayout.of(self.options).width))
+            most = min(MAX_ROWS, MAX_BYTES // (4 * RowLayout.of(self.options).width))
             if self.rows > most:
                 problems.append(f"rows must be at most {most:,} of {self.dim} numbers, not {self.rows:,}")
         return problems
@@ -73,25 +73,15 @@ class TrainBenchConfig(Config):
     repeats: int = option(5, range=at_least(1), help="Trainings of each store; they and the peer's take turns.")
     peer: Path | None = option(None, help="A built Stanford GloVe: its folder, or its build/.")
     peer_epochs: int = option(1, range=at_least(1), help="Epochs of each of the peer's trainings.")
-    text: Path | None = option(
-        None,
-        flags=("--peer-gensim",),
-        metavar="CORPUS",
-        help="Instead: train once beside gensim's skip-gram on the text that DATASET was made from; time and scores.",
-    )
-    similarity: tuple[Path, ...] = option((), help="Word pairs to score both on.")
-    analogies: Path | None = option(None, help="Analogy questions to score both on.")
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
         """Return what does not go together."""
         problems = self.options.conflicts_with_dataset()
         if self.store in self.beside:
-            problems.append(f"store {self.store} cannot stand beside itself")
+            problems.append(f"store {self.store} cannot be compared with itself (--beside)")
         if self.store == "local" and self.workers > 1 and not self.beside and self.peer is None:
-            problems.append(f"--store local is one process, and nothing stands beside it: not {self.workers} workers")
-        if self.text is None and (self.similarity or self.analogies):
-            problems.append("--similarity and --analogies are what is scored with --peer-gensim: they need it")
+            problems.append(f"--store local is one process, so --workers {self.workers} needs --beside or --peer")
         return problems
 
 
@@ -102,11 +92,8 @@ class DenseBenchConfig(Config):
     workers: int = option(2, range=at_least(1), help="Worker processes.")
     batch: int = option(128, range=at_least(1), help="Images of one gradient.")
     seconds: float = option(5.0, range=at_least(0.1), help="For one figure of one repeat.")
-    repeats: int = option(
-        3, range=at_least(1), help="How often everything is measured; ours and the peer's take turns."
-    )
+    repeats: int = option(3, range=at_least(1), help="How often everything is measured.")
     shards: int = option(1, range=at_least(1), help="Server shards.")
-    peer: bool = option(True, help="Beside a parameter server of Ray actors (extra ray).")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A server process with a table of any size for benchmarks, and a store that speaks to it as a worker's would."""
+"""Start a server process with a table of any size, and connect a worker's store to it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ..launch.processes import Children
 
 
 @contextmanager
-def served(
+def wire_server(
     folder: Path, rows: int, options: TrainingOptions, *, encrypted: bool = False
 ) -> Iterator[tuple[ServerStore, int]]:
-    """A store on a server of its own, which ends with it, and that process's id; `encrypted` with fresh keys."""
-    mine = None
+    """Yield a store on a new server, and the server's process id; if `encrypted`, with new CURVE keys."""
+    client_keys = None
     if encrypted:
         keys.make_keys(folder / "keys")
-        mine = keys.load_client_keys(folder / "keys")
-    dataset = _words_alone(folder, rows)
+        client_keys = keys.load_client_keys(folder / "keys")
+    dataset = _minimal_dataset(folder, rows)
     children = Children(folder / "logs")
     try:
         how = ServerConfig(
@@ -45,7 +45,7 @@ def served(
         )
         server = children.start("server 0", configured("server", how, children.logs / "server.toml"))
         address = server.ready().address
-        with RequestClient([address], "bench", dataset.checksum, keys=mine) as client:
+        with RequestClient([address], "bench", dataset.checksum, keys=client_keys) as client:
             client.connect()
             yield ServerStore(client, options, rows, RowLayout.of(options).width), server.process.pid
     finally:
@@ -53,8 +53,8 @@ def served(
         children.end()
 
 
-def _words_alone(folder: Path, rows: int) -> datasets.Dataset:
-    """A dataset of so many words that met once: what a server needs to hold a table of so many rows."""
+def _minimal_dataset(folder: Path, rows: int) -> datasets.Dataset:
+    """Write a dataset of `rows` words and one entry, which is what a server needs to hold a table of that size."""
     layout = datasets.Layout(rows, -(-rows // 4096), 256, symmetric=True)
     facts = {"vocabulary": rows, "partitions": layout.partitions, "tile": layout.tile, "symmetric": True, "entries": 1}
     with writing(folder / "data", datasets.KIND, datasets.SCHEMA, facts) as scratch:

@@ -61,13 +61,14 @@ def stats(given: Given[AdminConfig]) -> dict[str, Any]:
 @takes(AdminConfig)
 def finish(given: Given[AdminConfig]) -> dict[str, Any]:
     """End training cleanly and keep the vectors. Give the address of every shard."""
+    from glovewire.common.endings import Ending
     from glovewire.common.protocol.messages import Finish, Finishing
 
     config, told = given.config(), []
     with _client(config) as client:
         _all_shards(client, config.servers, config.timeout)
         for shard, address in enumerate(config.servers):
-            reply = client.ask(shard, Finish("asked"), config.timeout)
+            reply = client.ask(shard, Finish(Ending.ASKED), config.timeout)
             workers = reply.workers if isinstance(reply, Finishing) else 0
             told.append({"address": address, "workers": workers})
             click.echo(f"{address} is finishing; workers that were training: {workers}")
@@ -165,7 +166,7 @@ def described(address: str, one: dict[str, Any]) -> list[str]:
         f"  rows      {one['rows'][0]} to {one['rows'][1]}",
         f"  pushes    {pushes['sent']} sent, {pushes['heard']} heard = {pushes['applied']} applied + "
         f"{pushes['repeated']} repeated + {pushes['refused']} refused",
-        f"  requests  {counters}; {one['parked']} waiting",
+        f"  requests  {counters}; {one['waiting']} waiting",
     ]
     if one["shard"] == 0:
         lines[1:1] = _progress(one)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common.cli.config_file import configured
+from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Finish
@@ -106,7 +107,7 @@ def _finish(place: Serving, keys: ClientKeys | None) -> None:
     ):
         for shard, server in enumerate(place.servers):
             if server.running:
-                client.ask(shard, Finish("complete"), FINISH_S)
+                client.ask(shard, Finish(Ending.COMPLETE), FINISH_S)
 
 
 def _watch_over(place: Serving, children: Children, over: threading.Event) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from glovewire.common.cli.config_file import configured
+from glovewire.common.endings import Ending
 from glovewire.common.errors import GlovewireError, NotReady, ProcessDied, RunOver
 from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.tensor_layout import TABLE
@@ -235,7 +236,7 @@ def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
         ended = not server.running
         client.poll(int(LOOK_EVERY_S * 1e3))
         if ended and not answer:
-            raise RunOver("the server has ended")
+            raise RunOver(text="the server has ended")
     return check_reply(answer[0])
 
 
@@ -273,12 +274,12 @@ def _observe(
             elif not (gradients or alive):
                 trace.ended = DESERTED
             if trace.ended != "complete":
-                ask(m.Finish("asked"))
+                ask(m.Finish(Ending.ASKED))
                 return trace
             client.poll(int(LOOK_EVERY_S * 1e3))
             time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
     except GlovewireError as error:
-        told = isinstance(error, RunOver) and error.reason.startswith("failed")
+        told = isinstance(error, RunOver) and error.ending is Ending.FAILED
         if told or (trace.loss and not trace.loss[-1] <= DIVERGED * trace.loss[0]):
             trace.ended = "diverged"
         return trace

@@ -21,7 +21,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.monitor.history.curve import Point, epoch_means
 from glovewire.monitor.history.records import read_metrics
 
-from ..bench.measured_run import carry_out
+from ..bench.measured_run import run_measured
 from ..bench.measurements import surroundings
 from ..launch.config import LocalConfig
 from ..launch.processes import Children
@@ -52,7 +52,7 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
     with Children(config.out / "logs") as children:
         for variant in variants(config):
             tell(f"training: {variant.title}")
-            outcome = carry_out(variant.trial, children, variant.trial.out.name, variant.limit_s)
+            outcome = run_measured(variant.trial, children, variant.trial.out.name, variant.limit_s)
             curve = _curve(variant, dataset.total_entries, outcome.facts)
             rows.append(_row(variant, curve, outcome.facts))
             curves.append(curve)

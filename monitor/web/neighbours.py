@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from glovewire.common.array_types import Rows
+from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, GlovewireError, LimitExceeded, ProtocolError
 from glovewire.common.model.neighbours import UnitVectors, unit_rows
 from glovewire.common.model.options import TrainingOptions
@@ -158,7 +159,7 @@ class ServerLookup:
                 vectors = np.empty((self._total, layout.dim), np.float32)
             yield from self._fetch_words(first, last)
             yield from self._fetch_rows(first, last, layout, vectors)
-            yield m.Leave("left")
+            yield m.Leave(Ending.LEFT)
         self.vectors, self.fetched_at = UnitVectors(self._words, vectors), now
 
     def _fetch_words(self, first: int, last: int) -> Requests:

@@ -19,12 +19,13 @@ from typing import Any
 
 from glovewire.common import log
 from glovewire.common.cli.config_file import to_toml
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.option import entries
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, write_text_atomically
 
-from ..config import STOPPED, ServerConfig
+from ..config import ServerConfig
 from . import files as checkpoint
 from .cuts import SUMMARY, final_label
 
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 class Superseded(GlovewireError):
     """Another shard has begun a new generation of the run."""
 
-    code = "overtaken"
+    code = "superseded"
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,15 @@ class Generation:
 
 @dataclass(frozen=True)
 class Mark:
-    """The last generation a shard took part in (-1: none), why it is ending it, and how it left it ("": it has not)."""
+    """The last generation of a shard (-1: none), the Ending that it began and the one with which it left ("": none).
+
+    `text` tells people more about the ending.
+    """
 
     generation: int = -1
     ending: str = ""
     left: str = ""
+    text: str = ""
 
 
 def due(config: ServerConfig) -> Generation:
@@ -100,22 +105,20 @@ def stay(config: ServerConfig, generation: Generation) -> None:
         )
 
 
-def leave(config: ServerConfig, generation: Generation, reason: str) -> None:
-    """Say that this shard has left everything that the run needs of it."""
-    _write(config, Mark(generation.number, reason, reason))
+def leave(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
+    """Record that this shard has left behind everything that the run needs of it."""
+    _write(config, Mark(generation.number, end.ending, end.ending, end.text))
 
 
-def tell(config: ServerConfig, generation: Generation, reason: str) -> None:
+def tell(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
     """Let the other shards know that this one is ending the run."""
-    _write(config, Mark(generation.number, reason))
+    _write(config, Mark(generation.number, end.ending, text=end.text))
 
 
-def told(config: ServerConfig, generation: Generation) -> str:
-    """Why another shard is ending the run, "" while none is."""
-    reasons = [
-        mark.ending for mark in _others(config).values() if mark is not None and mark.generation == generation.number
-    ]
-    return next(filter(None, reasons), "")
+def told(config: ServerConfig, generation: Generation) -> RunEnd | None:
+    """Return why another shard is ending the run, None while none is."""
+    marks = [mark for mark in _others(config).values() if mark is not None and mark.generation == generation.number]
+    return next((RunEnd(Ending(mark.ending), mark.text) for mark in marks if mark.ending), None)
 
 
 def absent(config: ServerConfig, generation: Generation) -> list[int]:
@@ -154,13 +157,13 @@ def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[st
         logger.warning(log.line("checkpoint_skipped", label=label, why=error))
         return None
     ended, ours = facts.get(SUMMARY, {}), (config.options.as_message(), dataset)
-    mine = (facts["options"], facts["dataset"]) == ours and _for_good(config, str(ended.get("reason", "")))
+    mine = (facts["options"], facts["dataset"]) == ours and _for_good(config, str(ended.get("ending", "")))
     return (generation, ended) if mine else None
 
 
-def _for_good(config: ServerConfig, reason: str) -> bool:
-    """Whether a generation that ended for this reason is the last one. With --resume a finished run continues, too."""
-    return reason == "complete" if config.resume else reason not in ("", STOPPED)
+def _for_good(config: ServerConfig, ending: str) -> bool:
+    """Return whether a generation with this ending is the last one; with --resume only a complete run is over."""
+    return ending == Ending.COMPLETE if config.resume else ending not in ("", Ending.STOPPED)
 
 
 def claim(config: ServerConfig) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import until
-from shards import ASYNC, Shard, add, applied, in_memory, served, shard
+from shards import ASYNC, Shard, add, applied, in_memory, served, shard, statistics
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded, NotAdmitted
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
@@ -83,23 +84,23 @@ def test_who_has_a_key_works_as_ever(daemon: Daemon, one: Shard, ours: Path) -> 
         worker.connect()
         assert worker.ask(0, add(one, 1)) == applied(1, 1)
         assert next(iter(feed)).run == "run"
-        worker.ask(0, m.Leave(""))
+        worker.ask(0, m.Leave(Ending.LEFT))
 
 
 def test_a_key_that_is_not_on_the_list(daemon: Daemon, one: Shard, ours: Path, theirs: Path) -> None:
     (theirs / "server.pub").write_bytes((ours / "server.pub").read_bytes())
     turned_away(daemon, one, theirs, r"does not know the key in .*others/worker\.key: .* allowed\.toml")
-    assert one.core.counters["turned_away"] == 2
+    assert statistics(one)["counters"]["turned_away"] == 2
     allowed = (ours / "allowed.toml").read_text() + (theirs / "allowed.toml").read_text().replace("worker", "guest")
     (ours / "allowed.toml").write_text(allowed)
     with client(daemon, one, theirs) as guest:  # no restart
         guest.connect()
-        guest.ask(0, m.Leave(""))
+        guest.ask(0, m.Leave(Ending.LEFT))
 
 
 def test_no_key(daemon: Daemon, one: Shard) -> None:
     turned_away(daemon, one, None, "asks for keys: say --keys")
-    assert not one.core.sessions.by_name
+    assert not one.state.sessions.by_name
 
 
 def test_a_server_without_keys(open_daemon: Daemon, one: Shard, ours: Path) -> None:
@@ -116,7 +117,7 @@ def test_another_server_than_one_knows(daemon: Daemon, one: Shard, ours: Path, t
         Feed(daemon.stream_address, timeout_s=3, keys=theirs) as feed,
     ):
         next(iter(feed))
-    assert not one.core.sessions.by_name
+    assert not one.state.sessions.by_name
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64)], ids=["hangs up", "http"])
@@ -168,7 +169,7 @@ def test_a_listener_in_the_middle_reads_nothing(one: Shard, ours: Path, tmp_path
         with RequestClient([address], "w0", one.dataset.checksum, keys=mine) as worker:
             worker.connect()
             worker.ask(0, add(one, 1, 1.0))
-            worker.ask(0, m.Leave(""))
+            worker.ask(0, m.Leave(Ending.LEFT))
     row = np.ones(8, np.float32).tobytes()
     readable = [wire.MAGIC in seen, one.dataset.checksum.encode() in seen, row in seen]
     assert readable == [not protected] * 3

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse
 from handmade import random_dataset, write_dataset
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
@@ -45,7 +46,7 @@ def trained(dataset: Dataset, **options: object) -> tuple[np.ndarray, list[m.Rep
 
     partitions, nothing = dataset.layout.partitions, no_minibatch
     store = MemoryStore(rows, partitions, training, positions.__next__, nothing, nothing, tell)
-    assert train(store, dataset, training, 0) == "complete"
+    assert train(store, dataset, training, 0) == RunEnd(Ending.COMPLETE)
     return rows, reports
 
 

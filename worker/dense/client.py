@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from glovewire.common import errors, log
 from glovewire.common.array_types import Array
+from glovewire.common.endings import Ending
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.tensor_layout import MOST_EXAMPLES, Spec, narrowed
 from glovewire.common.protocol.messages import NO_VERSION, Finish, Score
@@ -101,7 +102,7 @@ class Client:
         updates are done.
         """
         if self.over:  # even if the last push has brought rows already
-            raise errors.RunOver("the run is over")
+            raise errors.RunOver()
         rows = self._with_rejoin(lambda session: session.pull(trained=True, after=int(after)))
         self._trained, self._pulled_in = rows, self._session
         return self.spec.unpack(rows.copy(), trained=True)
@@ -167,7 +168,7 @@ class Client:
         def finish(session: TensorSession) -> None:
             session.flush()
             for shard in range(len(self._addresses)):
-                session.ask(shard, Finish("complete"))
+                session.ask(shard, Finish(Ending.COMPLETE))
 
         self._unless_over(finish)
         self._over = True
@@ -215,7 +216,7 @@ class Client:
     def _joined(self) -> TensorSession:
         if self._session is None or not self._session.joined:
             if self._over:
-                raise errors.RunOver("the run is over")
+                raise errors.RunOver()
             raise errors.UsageError(NOT_JOINED)
         return self._session
 

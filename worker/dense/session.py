@@ -14,6 +14,7 @@ import numpy as np
 
 from glovewire.common import errors
 from glovewire.common.array_types import Array
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Part, Sharding
 from glovewire.common.model.tensor_layout import ROW, TABLE, Spec
@@ -152,7 +153,7 @@ class TensorSession:
         """Report what is left and say goodbye, unless a request has failed before the end of the run."""
         if self._client.failed is None and (self._failure is None or self.over):
             self._report()
-            self._client.part("left")
+            self._client.part(RunEnd(Ending.LEFT))
 
     def close(self) -> None:
         """Close every socket; twice is fine."""

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
+from glovewire.common.endings import RunEnd
 from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import messages as m
 
@@ -99,8 +100,8 @@ class Store(Protocol):
     def flush(self) -> None:
         """Wait until every push and report is answered."""
 
-    def leave(self, reason: str) -> None:
-        """Say goodbye, passing on why training ended."""
+    def leave(self, end: RunEnd) -> None:
+        """End the session, passing on why training ended."""
 
 
 def empty_aligned(rows: int, width: int) -> Rows:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Indices, Rows
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Pair, epoch_rounds
@@ -51,7 +52,7 @@ class MemoryStore:
         per_epoch = self._partitions * (self._partitions + 1) // 2
         epoch, place = divmod(self._next_position(), per_epoch)
         if epoch >= self._options.epochs:
-            return Reply(m.Done("complete"), 0)
+            return Reply(m.Done(Ending.COMPLETE), 0)
         if epoch != self._epoch:
             rounds = epoch_rounds(self._partitions, self._options.seed, epoch)
             self._visits = [(number, pair) for number, pairs in enumerate(rounds) for pair in pairs]
@@ -96,5 +97,5 @@ class MemoryStore:
 
     wait = flush = poll
 
-    def leave(self, reason: str) -> None:
+    def leave(self, end: RunEnd) -> None:
         """Do nothing: there is no server."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
+from glovewire.common.endings import RunEnd
 from glovewire.common.errors import GlovewireError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding
@@ -49,7 +50,7 @@ class ServerStore:
         """Begin the sequences of pushes, leases and reports."""
         self._sharding = Sharding(self.rows, len(self.client.channels))
         self._sequences = [0] * len(self.client.channels)
-        self._tickets = self._reports = self._floor = 0
+        self._tickets = self._reports = self._low_water = 0
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         """See Store."""
@@ -58,7 +59,7 @@ class ServerStore:
 
         def arrived(message: m.Message) -> None:
             reply.value = message if isinstance(message, m.Granted | m.Done) else None
-            self._floor = message.floor if isinstance(message, m.Granted) else self._floor
+            self._low_water = message.low_water if isinstance(message, m.Granted) else self._low_water
 
         self._send(0, m.Lease(self._tickets), reply, arrived)
         return reply
@@ -68,7 +69,7 @@ class ServerStore:
         out = empty_aligned(last - first, self.width)
         reply: Reply[Rows] = Reply(out, 0)
         for shard, low, high in self._pieces(first, last, PULL_BYTES):
-            pull = m.Pull(TABLE, low, high, version, self._floor)
+            pull = m.Pull(TABLE, low, high, version, self._low_water)
             reply.missing += 1
             self._send(shard, pull, reply, partial(_put_range, out[low - first : high - first]))
         return reply
@@ -77,7 +78,7 @@ class ServerStore:
         """See Store. Shards without any of the rows are asked too: each counts the steps."""
         pulled, reply = self._expect_rows(len(rows))
         for shard, span in self._sharding.split_rows(rows):
-            request = m.Pull(TABLE, 0, 0, m.NO_VERSION, self._floor, rows[span])
+            request = m.Pull(TABLE, 0, 0, m.NO_VERSION, self._low_water, rows[span])
             reply.missing += 1
             self._send(shard, request, reply, partial(_put, pulled, shard, span))
         return reply
@@ -90,7 +91,7 @@ class ServerStore:
         for first, values in changes:
             for shard, low, high in self._pieces(first, first + len(values), at_once):
                 where = (low, high, lease.round, lease.lease, 0.0, values[low - first : high - first])
-                self._push(shard, m.Push(TABLE, self._next(shard), operation, *where, floor=self._floor), reply)
+                self._push(shard, m.Push(TABLE, self._next(shard), operation, *where, low_water=self._low_water), reply)
         return reply
 
     def push_rows(
@@ -111,7 +112,7 @@ class ServerStore:
         for (shard, span), (_, next_span) in parts:
             push = m.Push(
                 TABLE, self._next(shard), operation, 0, 0, known.clocks.get(shard, m.NO_VERSION), -1, rate,
-                values[span], rows[span], None if known.versions is None else known.versions[span], self._floor,
+                values[span], rows[span], None if known.versions is None else known.versions[span], self._low_water,
                 wanted is not None, None if wanted is None else wanted[next_span],
             )  # fmt: skip
             rows_reply.missing += push.then_pull
@@ -141,11 +142,11 @@ class ServerStore:
         """See Store. Pulls and leases, which wait for other workers, are not waited for."""
         self.client.flush()
 
-    def leave(self, reason: str) -> None:
-        """See Store. Tells every shard that the run is over: perhaps only one of them knows."""
+    def leave(self, end: RunEnd) -> None:
+        """End the run on every shard, because perhaps only one of them knows that it is over, and leave."""
         for shard in range(len(self.client.channels)):
-            self.client.send(shard, m.Finish(reason), lambda _: None)
-        self.client.part(reason, LEAVING_S)
+            self.client.send(shard, m.Finish(*end), lambda _: None)
+        self.client.part(end, LEAVING_S)
 
     def _pause(self) -> None:
         """Wait for the simulated latency of a push."""

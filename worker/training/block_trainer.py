@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
-from glovewire.common.errors import RunOver, TrainingDiverged
+from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.errors import RunOver, TrainingDiverged, parse_ending
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
 from glovewire.common.model.row_layout import RowLayout
@@ -31,8 +32,8 @@ PORTION_ENTRIES = 1 << 18
 STUCK_S = 1.0
 
 
-def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> str:
-    """Train until there is nothing left; returns why training ended.
+def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> RunEnd:
+    """Train until there is nothing left; return why training ended.
 
     Minibatches are those of the random stream of `worker`, from its `step` on. Raises TrainingDiverged when the loss is
     not finite, after telling the store.
@@ -43,12 +44,12 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
         else MinibatchTrainer(store, dataset, options, worker, step)
     )
     try:
-        reason = trainer.run()
+        end = trainer.run()
     except TrainingDiverged as error:
-        store.leave(f"failed: {error}")
+        store.leave(RunEnd(Ending.FAILED, str(error)))
         raise
-    store.leave(reason)
-    return reason
+    store.leave(end)
+    return end
 
 
 @dataclass
@@ -89,25 +90,26 @@ class BlockTrainer:
         self._unreported: list[UnreportedBlock] = []
         self._reports: list[Reply[m.Recorded]] = []
         self._lease: Reply[m.Granted | m.Done] | None = None
-        self._reason = ""
+        self._end: RunEnd | None = None
         self._trained_at = time.perf_counter()
 
-    def run(self) -> str:
-        """Train every block that is granted; returns why there are no more."""
+    def run(self) -> RunEnd:
+        """Train every block that is granted; return why there are no more."""
         try:
-            while not self._reason or self._tasks:
+            while self._end is None or self._tasks:
                 self._collect()
                 task = self._next_ready()
                 if task is not None:
                     self._train(task)
-                elif not self._reason or self._tasks:
+                elif self._end is None or self._tasks:
                     self._store.wait()
             while self._unreported or self._reports:
                 self._store.wait()
                 self._collect()
         except RunOver as error:
-            return self._reason or error.reason
-        return self._reason
+            return self._end or error.end
+        assert self._end is not None
+        return self._end
 
     def _collect(self) -> None:
         """Keep one lease request open, pull the rows of granted blocks, and report blocks whose pushes are answered."""
@@ -116,8 +118,8 @@ class BlockTrainer:
             if isinstance(answer, m.Granted):
                 self._tasks.append(self._pull(answer))
             elif answer is not None:
-                self._reason = answer.reason
-        if self._lease is None and not self._reason and (self._needs_task() or self._is_stuck()):
+                self._end = parse_ending(answer.ending, answer.text)
+        if self._lease is None and self._end is None and (self._needs_task() or self._is_stuck()):
             self._lease = self._store.lease()
         now = time.perf_counter()
         for trained in self._unreported:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Indices
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
@@ -93,8 +94,8 @@ class MinibatchTrainer:
         self._pushed: list[tuple[Reply[bool], tuple[int, float, float, float]]] = []
         self._reported: Reply[m.Recorded] | None = None
 
-    def run(self) -> str:
-        """Train until the store has enough entries; returns why it ended."""
+    def run(self) -> RunEnd:
+        """Train until the store has enough gradients; return why it ended."""
         self._batch = self._batches.next()
         self._rows = self._store.pull_rows(self._batch.rows)
         try:
@@ -106,11 +107,11 @@ class MinibatchTrainer:
                 if self._reported is not None and self._reported.done:
                     recorded, self._reported = self._reported.get(), None
                     if recorded is not None and recorded.stop:
-                        return self._leave("complete")
+                        return self._leave(RunEnd(Ending.COMPLETE))
                 if self._reported is None and (self._sums.is_due or self._must_report):
                     self._report()
         except RunOver as error:
-            return self._leave(error.reason)
+            return self._leave(error.end)
 
     @property
     def _must_report(self) -> bool:
@@ -146,11 +147,11 @@ class MinibatchTrainer:
     def _report(self) -> None:
         self._reported, self._sums = self._store.report(self._sums.report), LossSums()
 
-    def _leave(self, reason: str) -> str:
+    def _leave(self, end: RunEnd) -> RunEnd:
         """Report the rest, so that every entry in the table is counted."""
         self._store.flush()
         self._add_up()
         if self._sums.entries:
             self._report()
             self._store.flush()
-        return reason
+        return end

@@ -13,6 +13,7 @@ from fake_server import Heard, fake_server, polite, welcome
 from processes import until
 from shards import push
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import OutOfOrder, UnknownSession
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
@@ -181,7 +182,7 @@ def test_who_has_said_goodbye_waits_for_nothing_else(monkeypatch: pytest.MonkeyP
         RequestClient([gone.address, slow.address], "w") as client,
     ):
         client.connect()
-        client.part("left")
+        client.part(RunEnd(Ending.LEFT))
         assert len(slow.messages(m.Leave)) >= 3
         assert not any(channel.pending for channel in client.channels)
 

@@ -14,6 +14,7 @@ from fake_server import FakeServer, Heard, fake_server, polite, welcome
 from processes import until
 from shards import push
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import (
     BadRequest,
     DatasetMismatch,
@@ -105,13 +106,13 @@ def test_a_second_answer_to_a_request_is_ignored() -> None:
 def test_a_server_that_parks_a_request_hears_that_we_live() -> None:
     def park(heard: Heard) -> m.Message | None:
         if isinstance(heard.message, m.Lease) and len(server.messages(m.Heartbeat)) >= 2:
-            return m.Done("complete")
+            return m.Done(Ending.COMPLETE)
         return None
 
     with fake_server() as server, RequestClient([server.address], "w", silence_s=5) as client:
         server.script = with_replies(park)
         client.connect()
-        assert client.ask(0, m.Lease(1)) == m.Done("complete")
+        assert client.ask(0, m.Lease(1)) == m.Done(Ending.COMPLETE)
 
 
 # ---- sessions
@@ -189,7 +190,7 @@ def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypa
         server.script = lambda heard: None
         client.send(0, one_row(), lambda reply: None)
         began = time.monotonic()
-        client.part("left")
+        client.part(RunEnd(Ending.LEFT))
         assert 0.15 < time.monotonic() - began < 25
         until(lambda: bool(server.messages(m.Leave)), "the goodbye has arrived")
 

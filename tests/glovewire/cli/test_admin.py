@@ -36,7 +36,7 @@ def test_all_shards_call_a_checkpoint_of_minibatches_the_same_also_when_one_refu
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = [shard(dataset, number=k, shards=2, out=tmp_path, now=time.monotonic(), **MINIBATCH) for k in range(2)]
-    cuts = both[1].core.cuts
+    cuts = both[1].state.cuts
     take, refusals = cuts.request, [NotReady("four are on their way")]
 
     def request(round: int, peer: bytes, number: int) -> str | None:

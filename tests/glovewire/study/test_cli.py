@@ -9,7 +9,7 @@ import pytest
 from handmade import HARD_TO_DRAW, random_dataset
 from processes import Flow
 
-from glovewire.bench.measured_run import carry_out
+from glovewire.bench.measured_run import run_measured
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
 from glovewire.launch.config import LocalConfig
@@ -60,23 +60,30 @@ def test_the_variants_are_the_baseline_shared_memory_and_the_server_with_up_to_a
 def test_a_trial_is_stopped_at_its_limit_and_keeps_its_losses(tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)
     options = TrainingOptions(dim=8, epochs=1_000_000, schedule="minibatch", consistency="async")
-    with Children(tmp_path / "logs") as children:
+    children = Children(tmp_path / "logs")
+    try:
         trial = LocalConfig(
             dataset=tmp_path / "data", out=tmp_path / "run", options=options, store="local", workers=1, progress=False
         )
-        outcome = carry_out(trial, children, "endless", seconds_limit=0.3)
+        outcome = run_measured(trial, children, "endless", seconds_limit=0.3)
+    finally:
+        children.end()
     assert outcome.facts is None
     assert (tmp_path / "run" / "metrics.jsonl").stat().st_size > 0
     assert [process.role for process in outcome.processes] == ["worker"]
 
 
 def test_a_trial_that_fails_says_why(tmp_path: Path) -> None:
-    with Children(tmp_path / "logs") as children, pytest.raises(ProcessDied, match="does not exist"):
-        carry_out(
-            LocalConfig(dataset=tmp_path / "nowhere", out=tmp_path / "run", options=TrainingOptions(), workers=1),
-            children,
-            "no data",
-        )
+    children = Children(tmp_path / "logs")
+    try:
+        with pytest.raises(ProcessDied, match="does not exist"):
+            run_measured(
+                LocalConfig(dataset=tmp_path / "nowhere", out=tmp_path / "run", options=TrainingOptions(), workers=1),
+                children,
+                "no data",
+            )
+    finally:
+        children.end()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from shards import in_memory, push, shard
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, OutputError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Applied, Welcome
@@ -21,7 +22,9 @@ from glovewire.server.checkpoints.generations import Generation, Superseded
 from glovewire.server.checkpoints.initial_state import saved_options
 from glovewire.server.checkpoints.writer import Writer
 from glovewire.server.config import ServerConfig
-from glovewire.server.service import build
+from glovewire.server.core.core import Core
+from glovewire.server.core.state import NetworkCounts
+from glovewire.server.service import prepare
 
 
 @pytest.fixture
@@ -84,23 +87,23 @@ def test_shards_that_all_died_begin_one_life(tmp_path: Path) -> None:
 def test_a_life_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset) -> None:
     of = config(tmp_path, 1, recover=True)
     started(of)
-    cores = [shard(dataset, number=number, shards=2).core for number in range(2)]
-    for core in cores:
-        checkpoint.write(of.out, dataclasses.replace(core.final(), label="round-00000000"))
-    checkpoint.write(of.out, dataclasses.replace(cores[1].cuts.snapshot("later", cores[1].table.values, 3)))
+    both = [shard(dataset, number=number, shards=2) for number in range(2)]
+    for one in both:
+        checkpoint.write(of.out, dataclasses.replace(one.core.final(), label="round-00000000"))
+    checkpoint.write(of.out, both[1].state.cuts.snapshot("later", both[1].state.table.values, 3))
     generation = started(of)
     assert (generation.label, generation.parts) == ("round-00000000", 2)
     options = dataclasses.replace(of, options=saved_options(of.out))
-    assert build(options, dataset, generation, 0.0).identity.run == generation.run
+    assert prepare(options, dataset, generation, 0.0).identity.run == generation.run
     with pytest.raises(ArtifactError, match="other options"):
-        build(of, dataset, generation, 0.0)
+        prepare(of, dataset, generation, 0.0)
 
 
 def kept(dataset: Dataset, run: Path, number: int, round: int) -> None:
     """One shard's writer comes to the end of a checkpoint, and keeps that one alone."""
-    core = shard(dataset, number=number, shards=2).core
+    state = shard(dataset, number=number, shards=2).state
     writer = Writer(run, 1, lambda: None)
-    writer.begin(core.cuts.snapshot(f"round-{round:08d}", core.table.values, round))
+    writer.begin(state.cuts.snapshot(f"round-{round:08d}", state.table.values, round))
     assert [each.error for each in writer.finish()] == [None]
     writer.close()
 
@@ -117,7 +120,7 @@ def test_what_a_life_begins_from_stays_until_all_shards_have_begun_it(tmp_path: 
     options = saved_options(first.out)
     generation = started(second)
     assert (generation.number, generation.label) == (1, "round-00000001")
-    assert build(dataclasses.replace(second, options=options), dataset, generation, 0.0).consistency.rounds[0] == 1
+    assert prepare(dataclasses.replace(second, options=options), dataset, generation, 0.0).consistency.rounds[0] == 1
     kept(dataset, first.out, 1, 3)
     kept(dataset, first.out, 0, 3)
     assert started(first).label == "round-00000003"
@@ -135,8 +138,8 @@ def test_a_life_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, d
     shutil.rmtree(checkpoint.place(first.out, "round-00000001", 1, 2))
     assert generations.due(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
     for number in range(2):
-        core = shard(dataset, number=number, shards=2).core
-        checkpoint.write(first.out, core.cuts.snapshot("round-00000002", core.table.values, 2))
+        state = shard(dataset, number=number, shards=2).state
+        checkpoint.write(first.out, state.cuts.snapshot("round-00000002", state.table.values, 2))
     generation = started(second)
     assert (generation.number, generation.label) == (2, "round-00000002")
     assert started(first) == generation
@@ -145,10 +148,11 @@ def test_a_life_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, d
 def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset: Dataset) -> None:
     of, done = config(tmp_path, 1, 2), dataset.layout.partitions * 2
     for number in range(2):
-        core = shard(dataset, number=number, shards=2).core
-        checkpoint.write(of.out, core.cuts.snapshot("final", core.table.values, done))
+        state = shard(dataset, number=number, shards=2).state
+        checkpoint.write(of.out, state.cuts.snapshot("final", state.table.values, done))
     of = dataclasses.replace(of, options=saved_options(of.out), recover=True)
-    assert build(of, dataset, generations.due(of), 0.0).finishing == "complete"
+    core = Core(prepare(of, dataset, generations.due(of), 0.0))
+    assert core.tick(0.0, NetworkCounts()).finished == RunEnd(Ending.COMPLETE)
 
 
 def test_a_worker_numbered_in_the_life_before_is_nobody_of_this_one(dataset: Dataset) -> None:
@@ -165,9 +169,9 @@ def test_a_worker_numbered_in_the_life_before_is_nobody_of_this_one(dataset: Dat
     second.hello("w1", worker=numbers["w1"])
     second.hello("w0", worker=before.worker, incarnation=7)
     second.hello("w0", worker=numbers["w0"], incarnation=8)
-    gradient = push("gradient", np.zeros((0, second.core.table.parameters)), rows=[], version=0, rate=0.1)
+    gradient = push("gradient", np.zeros((0, second.state.table.parameters)), rows=[], version=0, rate=0.1)
     assert isinstance(second.ask(b"w0", gradient), Applied)
-    assert second.core.consistency.gradients == 0  # it waits for that of w1
+    assert second.state.consistency.gradients == 0  # it waits for that of w1
 
 
 def test_the_record_of_a_run_that_begins_anew_does_too(tmp_path: Path) -> None:
@@ -184,12 +188,12 @@ def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
     assert generations.absent(first, generation) == [1]
     started(second)
     assert generations.absent(first, generation) == [1]
-    generations.leave(second, generation, "complete")
+    generations.leave(second, generation, RunEnd(Ending.COMPLETE))
     assert generations.absent(first, generation) == []
     assert not generations.over(second)  # no vectors yet: it may be needed
     (tmp_path / "run" / "manifest.json").write_text("{}")
     assert generations.over(second)
-    generations.leave(second, generation, generations.STOPPED)
+    generations.leave(second, generation, RunEnd(Ending.STOPPED))
     assert not generations.over(second)
 
 
@@ -215,10 +219,10 @@ def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     generation = started(first)
     started(second)
-    assert generations.told(first, generation) == ""
-    generations.tell(second, generation, "stopped")
-    assert generations.told(first, generation) == "stopped"
-    assert generations.told(second, generation) == ""
+    assert generations.told(first, generation) is None
+    generations.tell(second, generation, RunEnd(Ending.FAILED, "the loss became nan"))
+    assert generations.told(first, generation) == RunEnd(Ending.FAILED, "the loss became nan")
+    assert generations.told(second, generation) is None
     assert generations.absent(first, generation) == [1]  # it has only begun to leave
     again = started(first)
-    assert generations.told(first, again) == ""  # that was in another generation
+    assert generations.told(first, again) is None  # that was in another generation

@@ -13,6 +13,7 @@ import pytest
 from processes import until
 from shards import MINIBATCH, Shard, in_memory, served, shard
 
+from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import RequestClient
 from glovewire.server.checkpoints import writer as pace
@@ -91,19 +92,19 @@ def written(run: Path) -> int:
 
 def test_a_server_that_ends_waits_for_no_rest(make: Callable[..., Shard], tmp_path: Path) -> None:
     one = make(checkpoint_every=1, **MINIBATCH)
-    one.core.cuts.after(one.core.identity.checkpoint_rounds)
+    one.state.cuts.after(one.state.identity.checkpoint_rounds)
     with looked_at(one, tmp_path) as client:
         await_writing(tmp_path)
         assert isinstance(client.ask(0, m.GetStatus()), m.Status)
         assert written(tmp_path) == 0
-        client.ask(0, m.Finish("asked"))
+        client.ask(0, m.Finish(Ending.ASKED))
     assert written(tmp_path) == 1
 
 
 def test_a_checkpoint_that_waits_for_another_makes_it_hurry(make: Callable[..., Shard], tmp_path: Path) -> None:
     one = make(checkpoint_every=1, **MINIBATCH)
     for number in (1, 2):
-        one.core.cuts.after(number * one.core.identity.checkpoint_rounds)
+        one.state.cuts.after(number * one.state.identity.checkpoint_rounds)
     with looked_at(one, tmp_path):
         until(lambda: written(tmp_path) == 2, "both are written")
 
@@ -117,7 +118,7 @@ def test_who_asks_for_what_is_being_written_already_waits_for_short_rests_only(
     make: Callable[..., Shard], tmp_path: Path
 ) -> None:
     one = make()
-    one.core.cuts._cut_at(0)
+    one.state.cuts._cut_at(0)
     with looked_at(one, tmp_path) as client:
         await_writing(tmp_path)
         assert client.ask(0, m.Checkpoint(0)) == m.Checkpointed("round-00000000")

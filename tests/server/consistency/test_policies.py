@@ -190,7 +190,7 @@ class Worker:
 
 
 def parameters(cluster: list[Shard]) -> np.ndarray:
-    return np.concatenate([one.core.table.values[:, : one.core.table.parameters] for one in cluster])
+    return np.concatenate([one.state.table.values[:, : one.state.table.parameters] for one in cluster])
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -200,7 +200,7 @@ def test_repeated_rows_across_shards_step_as_written_out(dataset: Dataset, polic
     shards_ = cluster(dataset, count, 2, staleness=policy)
     start = parameters(shards_)
     slow, fast = Worker(0, shards_), Worker(1, shards_)
-    width = shards_[0].core.table.parameters
+    width = shards_[0].state.table.parameters
     one = np.ones((1, width), np.float32)
     slow.pull([3, 9, 20])
     for rows in ([9], [9, 20]):
@@ -235,7 +235,7 @@ def test_sync_with_three_workers_is_one_worker_with_batches_three_times_as_large
         workers, alone = [Worker(n, shards_) for n in range(3)], Worker(0, single)
         values = np.random.default_rng(6)
         for step in batches:
-            gradients = [values.normal(size=(6, single[0].core.table.parameters)).astype(np.float32) for _ in step]
+            gradients = [values.normal(size=(6, single[0].state.table.parameters)).astype(np.float32) for _ in step]
             for n in order:
                 workers[n].pull(step[n].tolist())
             for n in order:
@@ -259,12 +259,12 @@ def test_a_worker_that_is_lost_frees_those_that_waited_for_it(dataset: Dataset) 
         worker.pull([1, 2])
     one.tick(6.0)
     for worker in (first, second):
-        worker.push(np.ones((2, one.core.table.parameters), np.float32))
+        worker.push(np.ones((2, one.state.table.parameters), np.float32))
     waits = one.send(b"w0", pull(rows=[1]))
     assert one.reply(b"w0", waits) is None
     one.tick(6.0)
     assert isinstance(one.reply(b"w0", waits), m.Rows)
-    assert one.core.consistency.version(0) == 1
+    assert one.state.consistency.version(0) == 1
     assert code(one.ask(b"w2", m.Heartbeat())) == "unknown-session"
 
 

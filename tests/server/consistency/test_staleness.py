@@ -30,21 +30,21 @@ def test_a_push_is_as_stale_as_its_rows_have_grown_since(tmp_path: Path) -> None
     one = shard(in_memory(tmp_path / "d"), **ASYNC)
     for name in ("w0", "w1"):
         one.hello(name)
-    one.ask(b"w0", push("add", np.ones((2, one.core.table.values.shape[1])), 0, 2, version=0))
-    one.ask(b"w1", push("add", np.ones((2, one.core.table.values.shape[1])), 0, 2, version=0))
+    one.ask(b"w0", push("add", np.ones((2, one.state.table.values.shape[1])), 0, 2, version=0))
+    one.ask(b"w1", push("add", np.ones((2, one.state.table.values.shape[1])), 0, 2, version=0))
     one.ask(b"w0", add(one, 2))  # without a version nobody can tell
-    assert one.core.exchange.staleness.as_fields() == {"0": 1, "1": 1}
+    assert one.state.pull_push.staleness.as_fields() == {"0": 1, "1": 1}
     assert statistics(one)["staleness"] == {"0": 1, "1": 1}
-    assert statistics(one)["hottest"] == {"0-1": 3}
+    assert statistics(one)["hot_rows"] == {"0-1": 3}
 
 
 def test_the_rows_that_are_pushed_most_come_first(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"), **MINIBATCH)
     one.hello("w0")
-    width = RowLayout.of(one.core.options).parameters
+    width = RowLayout.of(one.state.options).parameters
     for sequence, rows in enumerate(([1, 4], [4, 5], [4, 5]), 1):
         one.ask(b"w0", push("gradient", np.ones((2, width)), rows=rows, sequence=sequence, rate=0.1))
-    assert list(one.core.exchange.heat.hottest(2).items()) == [("4", 3), ("5", 2)]
+    assert list(one.state.pull_push.hot_rows.hottest(2).items()) == [("4", 3), ("5", 2)]
 
 
 @pytest.mark.parametrize("rows", [1, 3])

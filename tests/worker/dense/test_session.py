@@ -49,7 +49,7 @@ def test_every_shard_counts_every_step(tmp_path: Path, model: dict[str, Any], co
         for thread in threads:
             thread.join(60)
         assert over == [True, True]
-        first, second = (daemon._core for daemon in daemons)
+        first, second = (daemon.state for daemon in daemons)
         assert first.consistency.version(0) >= STEPS
         assert first.consistency.version(0) == second.consistency.version(0)
         assert first.consistency.gradients == second.consistency.gradients

@@ -16,6 +16,7 @@ import scipy.sparse
 from handmade import write_dataset
 
 from glovewire.common.array_types import Rows
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
@@ -67,7 +68,7 @@ class Far:
     def wait(self) -> None:
         self.now += TICK_S
         if self.now > self._until_s:
-            raise RunOver("seen enough")
+            raise RunOver(Ending.ASKED)
 
 
 class Slow(Far):
@@ -102,7 +103,7 @@ class Slow(Far):
     def _pass(self, seconds: float) -> None:
         self.now += seconds
         if self.now > self._until_s:
-            raise RunOver("seen enough")
+            raise RunOver(Ending.ASKED)
         for due, reply in self._answers:
             reply.missing = int(due > self.now)
 
@@ -125,7 +126,9 @@ class Returned:
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         self._granted += 1
-        return Reply(self.blocks[self._granted - 1] if self._granted <= len(self.blocks) else m.Done("complete"), 0)
+        return Reply(
+            self.blocks[self._granted - 1] if self._granted <= len(self.blocks) else m.Done(Ending.COMPLETE), 0
+        )
 
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
         self.pulled.append((first, version))
@@ -152,14 +155,14 @@ class Returned:
     def wait(self) -> None:
         self.waited += 1
         if self.waited > 100:
-            raise RunOver("it waits for ever")
+            raise RunOver(text="it waits for ever")
 
 
 def test_blocks_that_come_back_are_trained_beside_later_rounds_of_their_partition(tmp_path: Path) -> None:
     """The second one needs what the first one makes of partition 0, of which a later round is here by then."""
     store = Returned(WIDTH)
     stored: Any = store
-    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS).run() == "complete"
+    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS).run() == RunEnd(Ending.COMPLETE)
     assert store.pushed == [2, 0, 1]
     assert (0, 1) not in store.pulled  # (first row, version): partition 0 at round 1 is what the worker made of it
 
@@ -179,7 +182,7 @@ def play_with(far: Far, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train through a store, by its clock, until it has seen enough."""
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
     store: Any = far
-    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS).run() == "seen enough"
+    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS).run() == RunEnd(Ending.ASKED)
 
 
 def diagonal_dataset(folder: Path) -> Dataset:
