@@ -103,7 +103,7 @@ def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
         (("wire", "--size", 99, "--rows", 64), "between 1 and the table's 64"),
         (("wire", "--seconds", 0), "seconds must be between"),
         (("wire", "--seed", -1), "seed must be between 0 and"),
-        (("wire", "--dim", 0), "dim must be between 1 and 4096"),
+        (("wire", "--dim", 0), "dim must be between 1 and 4,096"),
         (("wire", "--dim", 1, "--rows", 4_000_001), "rows must be at most 4,000,000 of 1 numbers, not 4,000,001"),
         (("wire", "--dim", 4096, "--rows", 99_999_999_999), "of 4096 numbers, not 99,999,999,999"),
         (("train", "DATA", "--repeats", 0), "repeats must be at least 1"),
