@@ -4,8 +4,6 @@ Each function writes one file or folder at a scratch path, which `export` rename
 give equal bytes.
 """
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ They agree through the run folder, without messages. The file of a generation is
 whether it died in it, and how it left.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
