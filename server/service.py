@@ -79,7 +79,7 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
             f"a partition of {max(np.diff(layout.bounds))} rows does not fit in one message of "
             f"{MAX_FRAME_BYTES >> 20} MiB: preprocess with more --partitions"
         )
-    first, last = _own_rows(config, layout.rows)
+    first, last = Sharding(layout.rows, config.shards).range(config.shard)
     if generation.label:
         begin = start.restore_state(config.out, generation.label, generation.parts, options, dataset, first, last)
     else:
@@ -122,7 +122,7 @@ def _restore(tensors: Tensors, config: ServerConfig, generation: Generation) -> 
     spec = _spec(facts, which)
     if len(rows) != spec.rows or rows.dtype != spec.dtype:
         raise ArtifactError(f"{which} does not hold the tensors that it names")
-    first, last = _own_rows(config, spec.rows)
+    first, last = Sharding(spec.rows, config.shards).range(config.shard)
     tensors.restore(spec, np.ascontiguousarray(rows[first:last]))
     return Reached(0, int(facts["updates"]), int(facts["gradients"])), int(facts["entries"])
 
@@ -131,11 +131,6 @@ def _spec(facts: dict[str, Any], whose: str) -> ModelSpec:
     if not facts.get("tensors"):
         raise ArtifactError(f"{whose} has no tensors")
     return ModelSpec.from_json(str(facts["tensors"]).encode())
-
-
-def _own_rows(config: ServerConfig, rows: int) -> tuple[int, int]:
-    sharding = Sharding(rows, config.shards)
-    return sharding.bound(config.shard), sharding.bound(config.shard + 1)
 
 
 def _identity(config: ServerConfig, generation: Generation, dataset: str, checkpoint_rounds: int) -> Identity:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import zmq
 
@@ -44,10 +44,8 @@ MAX_PER_POLL = 2_000
 """Samples taken from one address in one poll, so that a flood cannot keep the caller from its other work."""
 
 
-class RunFailed(GlovewireError):
+class RunFailed(GlovewireError, code="run-failed"):
     """The run that was watched has failed."""
-
-    code: ClassVar[str] = "run-failed"
 
 
 @dataclass

@@ -29,10 +29,8 @@ from .cuts import SUMMARY, final_label
 logger = logging.getLogger(__name__)
 
 
-class Superseded(GlovewireError):
+class Superseded(GlovewireError, code="superseded"):
     """Another shard has begun a new generation of the run."""
-
-    code = "superseded"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class PullPush:
 
     @property
     def ages(self) -> StalenessHistogram:
-        """By how many changes the rows of gradients were behind."""
+        """Return by how many changes the rows of gradients were behind."""
         return self._policy.ages
 
     def joined(self, worker: int) -> None:
@@ -71,7 +71,7 @@ class PullPush:
         self._waiting.wake(Condition.ROWS)
 
     def begin_late(self, workers: Sequence[Session], since: float) -> int:
-        """If the first of the workers came before `since`, begin without the missing ones; return their number."""
+        """Begin without the missing workers if the first came before `since`; return the number of those missing."""
         missing = self._consistency.missing
         if not missing or not workers or min(each.joined for each in workers) >= since:
             return 0

@@ -70,7 +70,7 @@ class ShardState:
 
     @property
     def bytes_from_workers(self) -> int:
-        """What workers say they have sent, to all shards."""
+        """Return the bytes that workers report to have sent, to all shards."""
         return self.left_bytes_sent + sum(session.bytes_sent for session in self.sessions.workers)
 
     def checkpoint_facts(self) -> dict[str, Any]:

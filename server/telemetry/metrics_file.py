@@ -5,8 +5,7 @@ from io import FileIO
 from pathlib import Path
 
 from glovewire.common import log
-from glovewire.common.protocol.messages import LossSample, QualitySample
-from glovewire.common.protocol.samples import as_line
+from glovewire.common.protocol.messages import LossSample, QualitySample, as_line
 
 logger = logging.getLogger(__name__)
 
