@@ -1,12 +1,13 @@
-"""Why a run, or one process's part in it, ended."""
+"""Name why a run, or one client's part in it, ended."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Ending(StrEnum):
-    """The reason; it travels as it is over the wire, in the run folder and in `--json`, with a text beside it."""
+    """Why a run or a client's part in it ended: the same value on the wire, in the run folder and in `--json`."""
 
     COMPLETE = "complete"
     """All epochs or steps are trained."""
@@ -18,5 +19,21 @@ class Ending(StrEnum):
     """A loss or a row became NaN or infinite."""
     INTERRUPTED = "interrupted"
     """A signal ended this worker; the run continues without it."""
+    LEFT = "left"
+    """This client closed its session before the end; the run continues without it."""
     OVER = "over"
     """The run had ended before this process came."""
+
+
+class RunEnd(NamedTuple):
+    """An ending and, where there is more to tell, a sentence for people that no program reads."""
+
+    ending: Ending
+    text: str = ""
+
+    def as_fields(self) -> dict[str, str]:
+        """Return `ending` and, unless it is empty, `ending_text`, for `--json` and manifests."""
+        return {"ending": self.ending.value} | ({"ending_text": self.text} if self.text else {})
+
+    def __str__(self) -> str:
+        return f"{self.ending}: {self.text}" if self.text else self.ending.value

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ClassVar, cast
 
-_OVER = "the run is over ("
+from .endings import Ending, RunEnd
 
 
 class GlovewireError(Exception):
@@ -133,19 +133,18 @@ class NotReady(GlovewireError):
 
 
 class RunOver(GlovewireError):
-    """The server is ending the run and takes no new work."""
+    """The server is ending the run, for the reason `ending`, and takes no new work."""
 
     code = "finishing"
 
-    @classmethod
-    def because(cls, reason: str) -> RunOver:
-        """The run is over, for a `reason` as in the message Finish."""
-        return cls(f"{_OVER}{reason})")
+    def __init__(self, ending: Ending = Ending.OVER, text: str = "") -> None:
+        super().__init__(text or f"the run is over ({ending})")
+        self.ending = ending
 
     @property
-    def reason(self) -> str:
-        """Why the run is over: what `because` was told, also after crossing the wire."""
-        return str(self).removeprefix(_OVER).removesuffix(")") if str(self).startswith(_OVER) else str(self)
+    def end(self) -> RunEnd:
+        """How the run ended; the text of a failure names its cause."""
+        return RunEnd(self.ending, str(self) if self.ending is Ending.FAILED else "")
 
 
 class DeadlineExceeded(GlovewireError):
@@ -198,9 +197,18 @@ def leaves(base: type[GlovewireError] = GlovewireError) -> dict[str, type[Glovew
     return found
 
 
-def from_wire(code: str, text: str) -> GlovewireError:
-    """Return the error that a peer named by `code`; an unknown code gives the base class."""
+def from_wire(code: str, text: str, ending: str = "") -> GlovewireError:
+    """Return the error that a peer named by `code`, of the base class if unknown; `ending` is that of a RunOver."""
+    if code == RunOver.code:
+        return RunOver(Ending(ending) if ending in set(Ending) else Ending.OVER, text)
     return leaves().get(code, GlovewireError)(text)
+
+
+def parse_ending(ending: str, text: str) -> RunEnd:
+    """Return the ending that a message names, with its text, cut at 200 characters; BadRequest for an unknown one."""
+    if ending not in set(Ending):
+        raise BadRequest(f"an ending is one of {', '.join(Ending)}, not {ending[:40]!r}")
+    return RunEnd(Ending(ending), text[:200])
 
 
 def require(problems: list[str]) -> None:

@@ -126,8 +126,8 @@ class RunMetrics:
     def _of_shards(self, shards: list[ServerSample]) -> Iterator[Metric]:
         fields: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
             "rows": gauge("shard_rows", "Rows that a shard owns.", "shard"),
-            "table_bytes": gauge("shard_table_bytes", "Memory of a shard's rows.", "shard"),
-            "parked": gauge("shard_parked_requests", "Requests that wait for their rows.", "shard"),
+            "table_bytes": gauge("shard_table_bytes", "Memory that a shard's rows take.", "shard"),
+            "waiting": gauge("shard_waiting_requests", "Requests that wait for their rows.", "shard"),
             "checkpoint_s": gauge("shard_checkpoint_seconds", "Time of the last checkpoint, -1 for none.", "shard"),
             "pulls": counter("shard_pulls", "Pulls answered.", "shard"),
             "pushes": counter("shard_pushes", "Pushes applied.", "shard"),

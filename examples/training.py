@@ -14,7 +14,7 @@ import pools
 from glovewire.common.errors import GlovewireError, RunOver
 from glovewire.common.storage.run_folder import load_tensors
 from glovewire.launch.serving import serving
-from glovewire.worker.dense.client import Client
+from glovewire.worker.dense import Client
 
 Tensors = dict[str, Any]
 

@@ -10,9 +10,6 @@ from glovewire.common.errors import UsageError, require
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.transport.sockets import check_address, is_loopback
 
-STOPPED = "stopped"
-"""How a shard leaves that was told to by a signal: whoever starts it again wants it to go on."""
-
 
 @dataclass(frozen=True)
 class ServerConfig:

@@ -1,7 +1,5 @@
-"""What was sent and has not left this process yet, in bytes: who does not read what he asked for gets no more of it.
+"""Bound what one peer may cost: bytes of replies on their way to it, bytes of pushes from it, unreadable messages.
 
-ZeroMQ bounds its queues in messages, and a reply may have 64 MiB. So a pull is put off while too much is on its way to
-its peer, or to all; it is answered when that has left. Peers that have stopped reading do not count against the others.
 No sockets; `now` is an argument.
 """
 
@@ -16,158 +14,165 @@ from glovewire.common.protocol.messages import Pull
 
 from .sessions import Peer
 
-PER_PEER_BYTES = 8 << 20
-IN_ALL_BYTES = 32 << 20
+# ---- replies
+
+PEER_BYTES = 8 << 20
+TOTAL_BYTES = 32 << 20
 STUCK_S = 1.0
-MOST_PUT_OFF = 32
-"""Pulls of one peer that wait for room; further ones are dropped, and come again if their sender lives."""
+MAX_DEFERRED = 32
+"""Deferred pulls of one peer; further ones are dropped, and repeated by their sender."""
 
 
-class Leaving(Protocol):
-    """A frame on its way out."""
+class Tracker(Protocol):
+    """Tells whether ZeroMQ has sent a frame."""
 
     @property
     def done(self) -> bool:
-        """Whether it has left."""
+        """Whether it has been sent."""
 
 
 @dataclass
-class Way:
-    """What is on its way to one peer, oldest first."""
+class PeerQueue:
+    """Frames that ZeroMQ still holds for one peer, oldest first, and the pulls that wait for them to leave."""
 
-    frames: deque[tuple[Leaving, int, float]] = field(default_factory=deque)
+    frames: deque[tuple[Tracker, int, float]] = field(default_factory=deque)
     nbytes: int = 0
-    put_off: deque[tuple[int, Pull]] = field(default_factory=deque)
+    deferred: deque[tuple[int, Pull]] = field(default_factory=deque)
 
     def settle(self) -> None:
-        """Forget what has left."""
+        """Forget frames that have been sent."""
         while self.frames and self.frames[0][0].done:
             self.nbytes -= self.frames.popleft()[1]
 
-    def stuck(self, now: float) -> bool:
-        """Whether nothing has left for a while."""
+    def is_stuck(self, now: float) -> bool:
+        """Return whether nothing has been sent for STUCK_S."""
         return bool(self.frames) and now - self.frames[0][2] > STUCK_S
 
 
 class Outbox:
-    """Every big frame that is on its way, and the pulls that are put off."""
+    """Back-pressure in bytes: a pull is deferred while too much is on its way to its peer, or to all peers.
+
+    ZeroMQ bounds its queues in messages, and a reply may have 64 MiB. Peers that have stopped reading do not count
+    against the others.
+    """
 
     def __init__(self) -> None:
-        self._ways: dict[Peer, Way] = {}
+        self._queues: dict[Peer, PeerQueue] = {}
 
     def has_room(self, peer: Peer, now: float) -> bool:
-        """Whether a pull of `peer` may be answered: little is on its way to it, and to all who read."""
-        own = self._ways.get(peer)
+        """Return whether a pull of `peer` may be answered."""
+        own = self._queues.get(peer)
         if own is None:
-            return sum(way.nbytes for way in self._ways.values() if not way.stuck(now)) < IN_ALL_BYTES
+            return sum(queue.nbytes for queue in self._queues.values() if not queue.is_stuck(now)) < TOTAL_BYTES
         own.settle()
-        moving = sum(way.nbytes for way in self._ways.values() if way is not own and not way.stuck(now))
-        return own.nbytes < PER_PEER_BYTES and own.nbytes + moving < IN_ALL_BYTES
+        moving = sum(q.nbytes for q in self._queues.values() if q is not own and not q.is_stuck(now))
+        return own.nbytes < PEER_BYTES and own.nbytes + moving < TOTAL_BYTES
 
     def is_full(self, peer: Peer) -> bool:
-        """Whether nothing big at all may be sent to `peer`, also not what it has waited for."""
-        own = self._ways.get(peer)
-        return own is not None and own.nbytes > 4 * PER_PEER_BYTES
+        """Return whether nothing big may be sent to `peer` at all, not even the answer to a request that waited."""
+        own = self._queues.get(peer)
+        return own is not None and own.nbytes > 4 * PEER_BYTES
 
-    def sent(self, peer: Peer, frames: Sequence[tuple[Leaving, int]], now: float) -> None:
-        """Big frames were given to ZeroMQ: (whether they have left, bytes)."""
-        way = self._ways.setdefault(peer, Way())
-        way.frames.extend((leaving, nbytes, now) for leaving, nbytes in frames)
-        way.nbytes += sum(nbytes for _, nbytes in frames)
+    def sent(self, peer: Peer, frames: Sequence[tuple[Tracker, int]], now: float) -> None:
+        """Record big frames, each with its bytes, that were given to ZeroMQ."""
+        queue = self._queues.setdefault(peer, PeerQueue())
+        queue.frames.extend((tracker, nbytes, now) for tracker, nbytes in frames)
+        queue.nbytes += sum(nbytes for _, nbytes in frames)
 
-    def put_off(self, peer: Peer, number: int, pull: Pull) -> None:
-        """Keep a pull for later, once however often it comes."""
-        waiting = self._ways.setdefault(peer, Way()).put_off
-        if len(waiting) < MOST_PUT_OFF and all(number != other for other, _ in waiting):
-            waiting.append((number, pull))
+    def defer(self, peer: Peer, number: int, pull: Pull) -> None:
+        """Keep a pull for later, once however often it is repeated."""
+        deferred = self._queues.setdefault(peer, PeerQueue()).deferred
+        if len(deferred) < MAX_DEFERRED and all(number != other for other, _ in deferred):
+            deferred.append((number, pull))
 
     def ready(self, now: float) -> list[tuple[Peer, int, Pull]]:
-        """A pull of each peer for which there is room now; they are put off no longer."""
-        if not self._ways:
+        """Take one deferred pull of each peer for which there is room now."""
+        if not self._queues:
             return []
         found = []
-        for peer, way in list(self._ways.items()):
-            way.settle()
-            if way.put_off and self.has_room(peer, now):
-                found.append((peer, *way.put_off.popleft()))
-            elif not way.put_off and not way.frames:
-                del self._ways[peer]
+        for peer, queue in list(self._queues.items()):
+            queue.settle()
+            if queue.deferred and self.has_room(peer, now):
+                found.append((peer, *queue.deferred.popleft()))
+            elif not queue.deferred and not queue.frames:
+                del self._queues[peer]
         return found
 
     @property
-    def waits(self) -> bool:
-        """Whether a pull is put off."""
-        return any(way.put_off for way in self._ways.values())
+    def has_deferred(self) -> bool:
+        """Whether any pull is deferred."""
+        return any(queue.deferred for queue in self._queues.values())
 
 
-# ---- How many bytes of pushes each worker may have on their way: so much each, and so much together. Pure.
-#
-# A promise counts from when it is made until another one is told, or its worker leaves. So a newcomer gets what others
-# have left of the whole, be it nothing, and its even share once they have heard of theirs. Whoever has nothing may
-# still
-# send one message at a time.
-#
+# ---- pushes
 
-EACH_BYTES = 64 << 20
-CREDIT_IN_ALL_BYTES = 1 << 30
+WORKER_CREDIT_BYTES = 64 << 20
+TOTAL_CREDIT_BYTES = 1 << 30
 
 
 class Credit:
-    """What each worker was told last, by its number."""
+    """Credit-based flow control: the bytes of unanswered pushes that each worker, by number, was last allowed.
+
+    An allowance counts until the worker is told another one or leaves. So a new worker gets what others have left of
+    the total, perhaps nothing, and its even share once they have been told of theirs. A worker without credit may
+    still send one message at a time.
+    """
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
-        self._promised = 0
+        self._granted = 0
 
     def grant(self, worker: int) -> int:
-        """What to tell `worker` now; nothing to who is none (-1)."""
+        """Return the credit to tell `worker` now; 0 for observers (-1)."""
         if worker < 0:
             return 0
-        others = self._promised - self._of.setdefault(worker, 0)
-        self._of[worker] = min(EACH_BYTES, CREDIT_IN_ALL_BYTES // len(self._of), CREDIT_IN_ALL_BYTES - others)
-        self._promised = others + self._of[worker]
+        others = self._granted - self._of.setdefault(worker, 0)
+        share = TOTAL_CREDIT_BYTES // len(self._of)
+        self._of[worker] = min(WORKER_CREDIT_BYTES, share, TOTAL_CREDIT_BYTES - others)
+        self._granted = others + self._of[worker]
         return self._of[worker]
 
     def of(self, worker: int) -> int:
-        """What `worker` was told last."""
+        """Return the credit that `worker` was told last."""
         return self._of.get(worker, 0)
 
     def take_back(self, worker: int) -> None:
-        """A worker has left."""
-        self._promised -= self._of.pop(worker, 0)
+        """Release the credit of a worker that has left."""
+        self._granted -= self._of.pop(worker, 0)
 
 
-# ---- Who has sent too much that is no message: from then on unheard. Memory is bounded; no sockets, no clock, no I/O.
+# ---- unreadable messages
 
 MAX_ERRORS = 64
 MAX_PEERS = 4096
 
 
 @dataclass
-class Offenders:
-    """Counts unreadable messages by peer; a peer has MAX_ERRORS of them, each with an answer, and then is out.
+class ErrorBudget:
+    """Counts unreadable messages by peer; after MAX_ERRORS, each of which gets an answer, the peer is banned.
 
-    A peer is one connection: who connects anew begins anew. Of more than MAX_PEERS the oldest are forgotten.
+    A peer is one connection: a new connection begins at 0. Of more than MAX_PEERS the oldest are forgotten.
     """
 
     _errors: OrderedDict[Peer, int] = field(default_factory=OrderedDict)
-    _out: OrderedDict[Peer, bool] = field(default_factory=OrderedDict)
+    _banned: OrderedDict[Peer, bool] = field(default_factory=OrderedDict)
 
-    def __contains__(self, peer: Peer) -> bool:
-        return peer in self._out
+    def is_banned(self, peer: Peer) -> bool:
+        """Return whether `peer` has spent its budget."""
+        return peer in self._banned
 
-    def note(self, peer: Peer) -> None:
-        """One more message of `peer` could not be read."""
+    def record(self, peer: Peer) -> None:
+        """Count an unreadable message of `peer`."""
         count = self._errors.pop(peer, 0) + 1
         if count < MAX_ERRORS:
             self._errors[peer] = count
         else:
-            self._out[peer] = False
-        for kept in (self._errors, self._out):
+            self._banned[peer] = False
+        for kept in (self._errors, self._banned):
             while len(kept) > MAX_PEERS:
                 kept.popitem(last=False)
 
-    def leaves(self, peer: Peer) -> bool:
-        """Whether this is the first time that `peer` is heard of after it was put out; its connection ends once."""
-        before, self._out[peer] = self._out[peer], True
+    def must_disconnect(self, peer: Peer) -> bool:
+        """Return True once for a banned peer: the first message after the ban ends its connection."""
+        before, self._banned[peer] = self._banned[peer], True
         return not before

@@ -1,4 +1,4 @@
-"""One server shard from start to end: open the dataset, claim the run folder, serve, leave the vectors behind."""
+"""Run one server shard from start to end: open the dataset, claim the run folder, serve, leave the results behind."""
 
 from __future__ import annotations
 
@@ -11,28 +11,39 @@ from typing import Any
 import numpy as np
 
 from glovewire.common import log
-from glovewire.common.errors import GlovewireError, Interrupted, OutputError, TrainingDiverged, UsageError
+from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.errors import (
+    ArtifactError,
+    GlovewireError,
+    Interrupted,
+    NotReady,
+    OutputError,
+    TrainingDiverged,
+    UsageError,
+)
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
+from glovewire.common.model.tensor_layout import ROW, ModelSpec
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import keep_buffers, settle, trim
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory, trim
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
 
-from . import dense
 from .checkpoints import files as checkpoint
 from .checkpoints import generations
 from .checkpoints import initial_state as start
 from .checkpoints.cuts import SUMMARY, final_label
 from .checkpoints.generations import Generation
-from .config import STOPPED, Identity, ServerConfig
+from .config import Identity, ServerConfig
 from .consistency.blocks import ExclusiveBlocks
-from .consistency.interface import make_consistency
+from .consistency.interface import BEGINNING, Reached, make_consistency
 from .core.core import Core
-from .daemon import Daemon, Look
+from .core.state import ShardState
+from .core.tensors import TensorProgress, Tensors
+from .daemon import CheckShards, Daemon
 from .leases.losses import Losses
 from .leases.progress import Progress
 from .leases.schedule import Schedule
@@ -42,16 +53,25 @@ from .table.table import Table
 TABLE = "rows"
 OTHER_SHARDS_S = 60.0
 OTHERS_AFTER_SIGNAL_S = 1.5
-FAILED = "failed: "
-NOTHING_LEFT = "nothing left to do"
+TENSOR_FACTS = {
+    "entries": "examples",
+    "entries_per_second": "examples_per_second",
+    "mean_vector_norm": "mean_gradient_norm",
+}
+"""Facts of a run that have another name when it trained tensors."""
+WORD_FACTS = ("epochs", "bias_only_loss")
+"""Facts that a run of tensors does not have."""
 
 logger = logging.getLogger(__name__)
 
 
-def build(config: ServerConfig, dataset: Dataset | None, generation: Generation, now: float) -> Core:
-    """Build the core of a shard for a generation of the run; without a dataset it serves tensors."""
+# ---- the beginning
+
+
+def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generation, now: float) -> ShardState:
+    """Build the state of a shard at the start of a generation of the run; without a dataset it serves tensors."""
     if dataset is None:
-        return dense.build(config, generation, now)
+        return _prepare_tensors(config, generation, now)
     options, layout = config.options, dataset.layout
     rows = RowLayout.of(options)
     if config.shards > layout.rows:
@@ -61,8 +81,7 @@ def build(config: ServerConfig, dataset: Dataset | None, generation: Generation,
             f"a partition of {max(np.diff(layout.bounds))} rows does not fit in one message of "
             f"{MAX_FRAME_BYTES >> 20} MiB: preprocess with more --partitions"
         )
-    sharding = Sharding(layout.rows, config.shards)
-    first, last = sharding.bound(config.shard), sharding.bound(config.shard + 1)
+    first, last = _own_rows(config, layout.rows)
     if generation.label:
         begin = start.restore_state(config.out, generation.label, generation.parts, options, dataset, first, last)
     else:
@@ -78,47 +97,87 @@ def build(config: ServerConfig, dataset: Dataset | None, generation: Generation,
         schedule = Schedule(layout.partitions, options.epochs, options.seed, begin.reached.round)
     batches = -(-dataset.total_entries // options.batch_size)
     every = config.checkpoint_every * (layout.partitions if options.schedule == "blocks" else batches)
-    identity = Identity(
-        generation.run,
-        config.shard,
-        config.shards,
-        dataset.checksum,
-        config.lease_s,
-        every,
-        generation.number,
-        config.workers,
-    )
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
     progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size)
-    core = Core(identity, options, table, mode, progress, now, words)
-    if core.progress.complete:  # nobody need come: it only has to be kept
-        core.finish("complete", at_once=True)
-    return core
+    identity = _identity(config, generation, dataset.checksum, every)
+    return ShardState(identity, options, table, mode, progress, now, words)
+
+
+def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -> ShardState:
+    """Build the state of a shard of a dense model; without a checkpoint its tensors are unknown."""
+    options = config.options
+    tensors = Tensors(options, config.shard, config.shards)
+    reached, examples = _restore(tensors, config, generation) if generation.label else (BEGINNING, 0)
+    mode = make_consistency(options, np.zeros(2, np.int64), reached, config.workers)
+    progress = TensorProgress(Losses(0, 0, now, entries=examples), lambda: mode.version(0), options.steps)
+    identity = _identity(config, generation, "", config.checkpoint_every)
+    return ShardState(identity, options, tensors.table, mode, progress, now, tensors=tensors)
+
+
+def _restore(tensors: Tensors, config: ServerConfig, generation: Generation) -> tuple[Reached, int]:
+    """Load the checkpoint that a generation begins from; return the updates and examples that it has seen."""
+    rows, facts = checkpoint.read(config.out, generation.label, generation.parts)
+    which = f"the checkpoint {generation.label} of {config.out}"
+    if facts["options"] != config.options.as_message():
+        raise ArtifactError(f"{which} was trained with other options: see {config.out / runs.CONFIG}")
+    spec = _spec(facts, which)
+    if len(rows) != spec.rows or rows.dtype != spec.dtype:
+        raise ArtifactError(f"{which} does not hold the tensors that it names")
+    first, last = _own_rows(config, spec.rows)
+    tensors.restore(spec, np.ascontiguousarray(rows[first:last]))
+    return Reached(0, int(facts["updates"]), int(facts["gradients"])), int(facts["entries"])
+
+
+def _spec(facts: dict[str, Any], whose: str) -> ModelSpec:
+    if not facts.get("tensors"):
+        raise ArtifactError(f"{whose} has no tensors")
+    return ModelSpec.from_json(str(facts["tensors"]).encode())
+
+
+def _own_rows(config: ServerConfig, rows: int) -> tuple[int, int]:
+    sharding = Sharding(rows, config.shards)
+    return sharding.bound(config.shard), sharding.bound(config.shard + 1)
+
+
+def _identity(config: ServerConfig, generation: Generation, dataset: str, checkpoint_rounds: int) -> Identity:
+    return Identity(
+        run=generation.run,
+        shard=config.shard,
+        shards=config.shards,
+        dataset=dataset,
+        lease_s=config.lease_s,
+        checkpoint_rounds=checkpoint_rounds,
+        generation=generation.number,
+        workers=config.workers,
+    )
+
+
+# ---- serving
 
 
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
     """Run a shard to its end; `ready` is called once it is bound. Returns facts of the training for `--json`."""
-    keep_buffers()
-    mine = None if config.keys is None else keys.of_server(config.keys)
+    keep_freed_memory()
+    mine = None if config.keys is None else keys.load_server_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
             kernels.warm()
             if config.options.schedule == "minibatch":
                 optimizers.warm(config.options)
-            settle()
+            freeze_loaded_objects()
     except Interrupted:
-        return {"reason": STOPPED}
+        return RunEnd(Ending.STOPPED).as_fields()
     if (config.recover or (config.resume and not config.join)) and generations.is_over(config):
         logger.info(log.line("over", run=config.out))
-        return {"reason": NOTHING_LEFT}
+        return RunEnd(Ending.OVER).as_fields()
     if (config.recover or config.resume) and not config.join:
         found = generations.unassembled(config, "" if dataset is None else dataset.checksum)
         if found is not None:
             return _catch_up(config, dataset, *found)
     generation = generations.next_generation(config)
-    core = build(config, dataset, generation, time.monotonic())
+    core = Core(prepare(config, dataset, generation, time.monotonic()))
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine)
     try:
         if config.prometheus is not None:
@@ -126,18 +185,18 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         daemon.install_signals()
         generations.claim(config)
         if addresses := config.open_to_all:
-            logger.warning(log.line("insecure", open_to_everybody=" ".join(addresses)))
+            logger.warning(log.line("insecure", open_to_all=" ".join(addresses)))
         while True:
             if generations.enter(config, generation):
                 ready(daemon)
                 try:
-                    return _live(config, dataset, core, daemon, generation)
-                except generations.Superseded as news:
-                    logger.warning(log.line("overtaken", why=news))
-            daemon.leave_off()  # what is still written decides which checkpoints are here
+                    return _serve_generation(config, dataset, core, daemon, generation)
+                except generations.Superseded as error:
+                    logger.warning(log.line("superseded", why=error))
+            daemon.finish_writing()  # it decides which checkpoints are on disk
             generation = generations.next_generation(config)
-            core = build(config, dataset, generation, time.monotonic())
-            daemon.renew(core)
+            core = Core(prepare(config, dataset, generation, time.monotonic()))
+            daemon.replace_core(core)
     finally:
         daemon.close()
 
@@ -145,46 +204,49 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
 def _catch_up(
     config: ServerConfig, dataset: Dataset | None, generation: Generation, ended: dict[str, Any]
 ) -> dict[str, Any]:
-    """Leave a generation that is over but for what this shard was killed before: the vectors, if it is shard 0."""
+    """Do what this shard was killed before at the end of a generation: shard 0 assembles the results."""
     generations.claim(config)
     logger.info(log.line("catches_up", run=config.out, generation=generation.number))
     if config.shard == 0:
         assemble(config, dataset, generation, ended)
-    generations.leave(config, generation, str(ended["reason"]))
-    return {"reason": NOTHING_LEFT} if config.shard else ended
+    generations.leave(config, generation, RunEnd(Ending(ended["ending"]), str(ended.get("ending_text", ""))))
+    return RunEnd(Ending.OVER).as_fields() if config.shard else ended
 
 
-def _live(
+def _serve_generation(
     config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, generation: Generation
 ) -> dict[str, Any]:
-    """Serve until the run is over; Superseded when it goes on in another generation."""
-    reason = daemon.serve(_look(config, generation))
-    facts = {**summary(core, reason), "bytes_received": daemon.bytes_out}
+    """Serve until the run is over; Superseded when it continues in another generation."""
+    end = daemon.serve(_check_shards(config, generation))
+    facts = core.summary(end)
     try:
-        leave(config, dataset, core, daemon, generation, facts)
+        leave(config, dataset, core, daemon, generation, end, facts)
     except GlovewireError as error:
         daemon.announce("failed", str(error))
         raise
-    daemon.announce("finished", reason)
+    daemon.announce("finished", str(end))
     return facts
 
 
-def _look(config: ServerConfig, generation: Generation) -> Look:
-    """How a shard learns from the others, and they from it, that the run ends, or goes on in another generation."""
-    said = False
+def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
+    """Return the function by which shards tell each other that the run ends, or continues in another generation."""
+    told = False
 
-    def look(ending: str) -> str:
-        nonlocal said
+    def check(end: RunEnd | None) -> RunEnd | None:
+        nonlocal told
         generations.require_current(config, generation)
-        if ending and not said:
-            said = True
+        if end is not None and not told:
+            told = True
             try:
-                generations.announce_ending(config, generation, ending)
-            except OutputError as error:  # the disk is full: workers tell the others, too
+                generations.announce_ending(config, generation, end)
+            except OutputError as error:  # the disk is full; workers tell the other shards, too
                 logger.warning(log.line("untold", why=error))
         return generations.announced_ending(config, generation)
 
-    return look
+    return check
+
+
+# ---- the end
 
 
 def leave(
@@ -193,37 +255,26 @@ def leave(
     core: Core,
     daemon: Daemon,
     generation: Generation,
+    end: RunEnd,
     facts: dict[str, Any],
 ) -> None:
     """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards."""
-    reason = str(facts["reason"])
-    if reason.startswith(FAILED):
-        raise TrainingDiverged(reason.removeprefix(FAILED))
+    if end.ending is Ending.FAILED:
+        raise TrainingDiverged(end.text or "a worker reported that the training diverged")
     trim()
-    if core.tensors is None or core.tensors.complete:  # what lacks values is nothing to go on from
-        last = core.final()
+    if (last := core.final()) is not None:
         daemon.write_now(replace(last, facts={**last.facts, SUMMARY: facts}))
-    core.table.release()
+    core.free_table()
     if config.shard == 0:
         await_shards(config, generation, daemon)
         assemble(config, dataset, generation, facts)
-    generations.leave(config, generation, reason)
-
-
-def assemble(config: ServerConfig, dataset: Dataset | None, generation: Generation, facts: dict[str, Any]) -> None:
-    """Write the vectors, or tensors, that all shards have left at the end of a generation."""
-    label = final_label(generation.number)
-    if dataset is None:
-        dense.assemble(config.out, config.shards, facts, label)
-    else:
-        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
-    checkpoint.remove_old_finals(config.out, label)
+    generations.leave(config, generation, end)
 
 
 def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
     """Wait until every other shard has left its final checkpoint; OutputError naming those that have not.
 
-    After a signal it does not wait for long.
+    After a signal it waits 1.5 s, otherwise a minute.
     """
     began = time.monotonic()
     while missing := generations.not_left(config, generation):
@@ -238,23 +289,25 @@ def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -
         time.sleep(0.05)
 
 
-def summary(core: Core, reason: str) -> dict[str, Any]:
-    """What training brought, as plain values: the facts of the vectors and of `--json`."""
-    losses = core.progress.losses
-    loss, floor, norm = losses.epoch_means(losses.last_epoch())
-    return {
-        "reason": reason,
-        "seconds": losses.seconds(),
-        "entries": losses.entries,
-        "entries_per_second": losses.entries_per_second(),
-        "loss": loss,
-        "bias_only_loss": floor,
-        "mean_vector_norm": norm,
-        "epochs": losses.epoch,
-        "servers": core.identity.shards,
-        "bytes_sent": core.bytes_from_workers,
-        "counters": dict(core.counters),
-        "pushes": core.tally.summary(),
-        "staleness": core.exchange.staleness.as_fields(),
-        "row_ages": core.exchange.ages.as_fields(),
-    }
+def assemble(config: ServerConfig, dataset: Dataset | None, generation: Generation, facts: dict[str, Any]) -> None:
+    """Write the vectors, or tensors, from the final checkpoints of all shards of a generation."""
+    label = final_label(generation.number)
+    if dataset is None:
+        _assemble_tensors(config, facts, label)
+    else:
+        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
+    checkpoint.remove_old_finals(config.out, label)
+
+
+def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str) -> None:
+    """Write the run's tensors; NotReady when no worker has brought them all."""
+    run = config.out
+    if checkpoint.missing(run, label, config.shards):
+        raise NotReady(f"no worker has brought values for all tensors: {run} holds none")
+    rows, found = checkpoint.read(run, label, config.shards)
+    spec = _spec(found, f"the final checkpoint of {run}")
+    places = rows[:, :ROW]
+    trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))
+    values = {**spec.unpack(np.ascontiguousarray(trained), trained=True), **spec.unpack(fixed.copy(), trained=False)}
+    renamed = {TENSOR_FACTS.get(name, name): value for name, value in facts.items() if name not in WORD_FACTS}
+    runs.write_tensors(run, values, {**renamed, "updates": found["updates"], "parameters": spec.parameters})

@@ -1,4 +1,7 @@
-"""Who said hello, what was last applied of theirs, when they were last heard. No clock: `now` is an argument."""
+"""Sessions of workers and observers: who said hello, what was last applied of theirs, when they were last heard.
+
+No I/O; `now` is an argument.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from glovewire.common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession, UsageError
-from glovewire.common.protocol.messages import Granted, Hello
+from glovewire.common.protocol.messages import Granted, Hello, Report
 from glovewire.common.protocol.schema import NAME_RULE, is_name
 
 MAX_SESSIONS = 1024
@@ -14,14 +17,14 @@ MAX_ENDED = 4096
 LATE_FRACTION = 0.25
 """A worker that has been silent for this part of its lease is late; after all of it, lost."""
 STALL_S = 1.0
-"""When nobody looked for so long, the silence is ours and not the workers'."""
+"""A gap between two calls of `watch` longer than this is a stall of the server, not silence of the clients."""
 ALL = "all"
 Peer = bytes
 
 
 @dataclass
 class Session:
-    """One worker, or observer, from hello to bye."""
+    """One worker or observer, from Hello to Leave; `index` is a worker's number, -1 for observers."""
 
     name: str
     incarnation: int
@@ -39,12 +42,61 @@ class Session:
     entries: int = 0
     bytes_sent: int = 0
 
+    @property
+    def is_worker(self) -> bool:
+        """Whether this session trains."""
+        return self.role == "worker"
+
+    def hear(self, now: float) -> None:
+        """Record that a message of this session has come."""
+        self.seen, self.state = now, "training"
+
+    def resume(self, peer: Peer, now: float) -> None:
+        """Continue on a new connection."""
+        self.peer = peer
+        self.hear(now)
+
+    def is_new_push(self, sequence: int) -> bool:
+        """Return whether a push is the next one, not a repeat; OutOfOrder when one before it is missing."""
+        return _is_new("push", sequence, self.pushed)
+
+    def is_new_report(self, sequence: int) -> bool:
+        """Return the same of a report."""
+        return _is_new("report", sequence, self.reported)
+
+    def push_taken(self, sequence: int, staleness: int) -> None:
+        """Record that a push was applied, or waits to be applied with others."""
+        self.pushed, self.staleness = sequence, staleness
+
+    def report_counted(self, report: Report) -> None:
+        """Record a report that was counted."""
+        self.reported, self.bytes_sent = report.sequence, report.bytes_sent
+        self.entries += report.entries
+
+    def lease_granted(self, ticket: int, grant: Granted) -> None:
+        """Record the answer to a lease request, so that a repeat gets the same."""
+        self.ticket, self.grant = ticket, grant
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """Take `seconds` off the silence of this session."""
+        self.seen = min(self.seen + seconds, now)
+
+    def mark_late(self) -> None:
+        """Record that this session has been silent for too long; `hear` ends that."""
+        self.state = "late"
+
+
+def _is_new(what: str, sequence: int, last: int) -> bool:
+    if sequence > last + 1:
+        raise OutOfOrder(f"{what} {sequence} came before {what} {last + 1}")
+    return sequence > last
+
 
 @dataclass
 class Sessions:
-    """Every session of one of `shards`, by name, and by the address of its last hello.
+    """Every session of one of `shards`, by name and by the peer of its last Hello.
 
-    At shard 0 the first worker gets `next_number`; so many are `expected`.
+    Shard 0 numbers workers from `next_number` on; `expected` of them should come.
     """
 
     next_number: int = 0
@@ -58,18 +110,18 @@ class Sessions:
     _came: set[str] = field(default_factory=set)
 
     def open(self, hello: Hello, peer: Peer, now: float) -> tuple[Session, Session | None]:
-        """The session of a hello, and the one that it replaces (same name, other incarnation), if any."""
+        """Return the session of a hello, and the one that it replaces (same name, other incarnation), if any."""
         if hello.role not in ("worker", "observer"):
             raise BadRequest(f"role must be worker or observer, not {hello.role[:40]!r}")
         if not is_name(hello.name):
             raise BadRequest(NAME_RULE)
         if hello.name == ALL:
-            raise BadRequest(f"a worker cannot be called {ALL!r}: the stream calls the sum of them so")
+            raise BadRequest(f"a worker cannot have the name {ALL!r}: the stream uses it for the sum of all workers")
         self._require_alive(hello)
         known = self.by_name.get(hello.name)
         if known is not None and (known.incarnation, known.role) == (hello.incarnation, hello.role):
             self._by_peer.pop(known.peer, None)
-            known.peer, known.seen, known.state = peer, now, "training"
+            known.resume(peer, now)
             self._by_peer[peer] = known
             return known, None
         if known is None and len(self.by_name) >= MAX_SESSIONS:
@@ -82,7 +134,7 @@ class Sessions:
         return session, known
 
     def _number(self, hello: Hello) -> int:
-        """The number that shard 0 gave a worker; the next one if that is what this shard is. Observers have none."""
+        """Return a worker's number: on shard 0 the next one, elsewhere the one that shard 0 gave it."""
         if hello.role != "worker":
             return -1
         if self.shard == 0:
@@ -96,42 +148,42 @@ class Sessions:
         return hello.worker
 
     def note(self, hello: Hello) -> None:
-        """Somebody has come, be it too late."""
+        """Record that an expected worker has connected, even if the run is already ending."""
         if hello.role == "worker" and len(self._came) < self.expected:
             self._came.add(hello.name[:64])
 
     @property
     def absent(self) -> int:
-        """How many of the `expected` workers have never come, once any has: a complete run may begin for nobody."""
+        """How many of the `expected` workers have never come; 0 before the first, as a run may begin complete."""
         return self.expected - len(self._came) if self._came else 0
 
     def of(self, peer: Peer, now: float) -> Session:
-        """The session that speaks from `peer`, marked as heard; UnknownSession if there is none."""
+        """Return the session of `peer`, marked as heard; UnknownSession if there is none."""
         session = self._by_peer.get(peer)
         if session is None:
-            raise UnknownSession("say hello first: this server does not know you (any more)")
-        session.seen, session.state = now, "training"
+            raise UnknownSession("say hello first: this server has no session for this connection (any more)")
+        session.hear(now)
         return session
 
     def worker(self, peer: Peer, now: float) -> Session:
-        """The same for what only workers may do; BadRequest for an observer."""
+        """Return the same for a request that only workers may make; BadRequest for an observer."""
         session = self.of(peer, now)
-        if session.role != "worker":
+        if not session.is_worker:
             raise BadRequest("observers may only look: say hello as a worker")
         return session
 
     def other(self, peer: Peer, name: str) -> Session | None:
-        """The session that speaks from `peer` under another name, if any."""
+        """Return the session that `peer` has under another name, if any."""
         session = self._by_peer.get(peer)
         return session if session is not None and session.name != name else None
 
     def name_at(self, peer: Peer) -> str | None:
-        """The name of whoever speaks from `peer`, None without a session."""
+        """Return the name of the session of `peer`, None without one."""
         session = self._by_peer.get(peer)
         return None if session is None else session.name
 
     def close(self, session: Session, *, replaced: bool = False) -> None:
-        """End a session. Its incarnation does not come back: what it had belongs to others now."""
+        """End a session. Its incarnation cannot come back: its leases go to others."""
         self._ended[session.name, session.incarnation] = replaced
         while len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
@@ -140,30 +192,26 @@ class Sessions:
         if self._by_peer.get(session.peer) is session:
             del self._by_peer[session.peer]
 
-    def is_open(self, session: Session, peer: Peer) -> bool:
-        """Whether a session still stands and still speaks from `peer`."""
-        return self.by_name.get(session.name) is session and session.peer == peer
-
     @property
     def workers(self) -> list[Session]:
         """The sessions that train."""
-        return [session for session in self.by_name.values() if session.role == "worker"]
+        return [session for session in self.by_name.values() if session.is_worker]
 
     def watch(self, now: float, lease_s: float) -> tuple[list[Session], list[Session]]:
-        """Sessions that have become late since the last look, and those whose lease is over.
+        """Return sessions that have become late since the last call, and those whose lease has run out.
 
-        The time of a stall, in which this server did not look, is nobody's silence.
+        The time of a stall, in which the server did not call this, does not count as silence.
         """
         stall = now - self._watched if self._watched is not None else 0.0
         self._watched = now
         if stall > STALL_S:
             for session in self.by_name.values():
-                session.seen = min(session.seen + stall, now)
+                session.excuse(stall, now)
         lost = [session for session in self.by_name.values() if now - session.seen > lease_s]
         quiet = (s for s in self.by_name.values() if now - s.seen > lease_s * LATE_FRACTION and s.state != "late")
         late = [session for session in quiet if session not in lost]
         for session in late:
-            session.state = "late"
+            session.mark_late()
         return late, lost
 
     def _require_alive(self, hello: Hello) -> None:
@@ -172,10 +220,3 @@ class Sessions:
             raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
         if replaced is not None:
             raise UnknownSession(f"the session of {hello.name!r} is over: begin a new one")
-
-
-def is_new(what: str, sequence: int, last: int) -> bool:
-    """Whether a numbered push or report is the next one, not a repeat; OutOfOrder when one between is missing."""
-    if sequence > last + 1:
-        raise OutOfOrder(f"{what} {sequence} came before {what} {last + 1}")
-    return sequence > last

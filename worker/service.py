@@ -1,4 +1,4 @@
-"""One worker from start to end: map the dataset, compile, say hello, train, say goodbye."""
+"""Run one worker from start to end: map the dataset, compile, join the servers, train, leave."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from glovewire.common import log
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import (
     DeadlineExceeded,
     GlovewireError,
@@ -22,11 +23,11 @@ from glovewire.common.errors import (
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import keep_buffers, settle
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 from .config import WorkerConfig
 from .kernels import objectives
@@ -36,51 +37,51 @@ from .stores.server_store import ServerStore
 from .training.block_trainer import train
 
 LOOPBACK = "127.0.0.1"
+INTERRUPTED = RunEnd(Ending.INTERRUPTED)
 
 logger = logging.getLogger(__name__)
 
-INTERRUPTED = Interrupted.code
-
 
 def work(config: WorkerConfig) -> dict[str, Any]:
-    """Train with the servers of `config` until they say that it is over; returns facts for `--json`."""
-    keep_buffers()
-    mine = None if config.keys is None else keys.of_client(config.keys)
+    """Train with the servers of `config` until they end the run; return facts for `--json`."""
+    keep_freed_memory()
+    mine = None if config.keys is None else keys.load_client_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = Dataset.open(config.dataset, verify=config.verify)
             objectives.warm()
-            settle()
+            freeze_loaded_objects()
     except Interrupted:
-        return {"worker": config.full_name, "reason": INTERRUPTED, "bytes_sent": 0}
-    sent, reason, afresh = 0, "", False
+        return {"worker": config.full_name, **INTERRUPTED.as_fields(), "bytes_sent": 0}
+    sent, rejoined = 0, False
+    end: RunEnd | None = None
     with _metrics(config) as metrics:
-        while not reason:
-            with Conversation(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
+        while end is None:
+            with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
                 _stop_on_signals(client)
                 client.on_sent = metrics.sent
                 try:
-                    reason = _join(client, dataset, Latency.parse(config.latency))
+                    end = _join(client, dataset, Latency.parse(config.latency))
                 except RunOver as error:
-                    reason = error.reason
+                    end = error.end
                 except Interrupted:
-                    reason = INTERRUPTED
-                except (LeaseLost, UnknownSession) as error:  # we were away for too long: others have our blocks
-                    logger.warning(log.line("afresh", why=error))
-                    afresh = True
+                    end = INTERRUPTED
+                except (LeaseLost, UnknownSession) as error:  # silent for too long: our blocks went to other workers
+                    logger.warning(log.line("rejoins", why=error))
+                    rejoined = True
                 except DeadlineExceeded as error:
-                    if not afresh:
+                    if not rejoined:
                         raise
                     silence = f"the run has not answered for {config.timeout_s:.0f} s"
                     raise DeadlineExceeded(f"{silence}, it may have ended while we were away: {error}") from error
                 sent += client.bytes_sent
-    logger.info(log.line("left", reason=reason, bytes_sent=sent))
-    return {"worker": config.full_name, "reason": reason, "bytes_sent": sent}
+    logger.info(log.line("left", **end.as_fields(), bytes_sent=sent))
+    return {"worker": config.full_name, **end.as_fields(), "bytes_sent": sent}
 
 
 @contextlib.contextmanager
 def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
-    """What counts this worker's requests, served where `--prometheus` says."""
+    """Yield what counts this worker's requests, served over HTTP where `--prometheus` asks for it."""
     metrics = WorkerMetrics(config.full_name)
     if config.prometheus is None:
         yield metrics
@@ -92,32 +93,32 @@ def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
         yield metrics
 
 
-def _join(client: Conversation, dataset: Dataset, latency: Latency) -> str:
-    """Say hello, train, say goodbye; returns why training ended."""
+def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> RunEnd:
+    """Join the servers and train; return why training ended."""
     try:
         welcome = client.connect()
         options = TrainingOptions.from_message(welcome.options)
-    except (UsageError, Interrupted):
-        _part(client)
+    except (UsageError, Interrupted) as error:
+        _leave_early(client, error)
         raise
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
     delays = latency.draws(options.seed, welcome.rank)
     store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
     try:
         return train(store, dataset, options, welcome.rank, welcome.steps)
-    except Interrupted:
-        _part(client)
+    except Interrupted as error:
+        _leave_early(client, error)
         raise
 
 
-def _part(client: Conversation) -> None:
-    """Leave before the end, so that nobody waits for us; whatever the servers say to that, we are gone."""
+def _leave_early(client: RequestClient, error: GlovewireError) -> None:
+    """Leave before the end of the run, so that no server waits for us; errors of the servers do not matter any more."""
     client.failed = None
     with contextlib.suppress(GlovewireError):
-        client.part("left")
+        client.part(INTERRUPTED if isinstance(error, Interrupted) else RunEnd(Ending.LEFT))
 
 
-def _stop_on_signals(client: Conversation) -> None:
+def _stop_on_signals(client: RequestClient) -> None:
     """Let the first SIGTERM or SIGINT end the next wait for a server, so that no message is cut; a second one kills."""
 
     def stop(number: int, _: FrameType | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ..errors import UsageError, require
-from ..protocol.messages import Scalar
+from ..protocol.schema import Scalar
 
 # ---- Ways to train that carry a number, written as one word: `sync`, `ssp:3`, `hyperbolic:4`. Pure, no I/O.
 

@@ -1,4 +1,4 @@
-"""The samples of the stream: what a server publishes for whoever watches. Shapes only, as common.protocol.messages."""
+"""Define the samples that a server publishes on its stream, and their lines in `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class WorkerSample(Message):
 class ServerSample(Message):
     """One shard's counters since its start, and what it is.
 
-    `port` is that of its requests on the same machine, 0 where it has none. `staleness` maps bins (`0`, `1`, `2-3`)
-    to pushes, `hottest` rows (`17`, `0-4095`) to pushes. `checkpoint_s` is what the last checkpoint took, -1 for none.
+    `waiting` counts requests that wait. `port` is that of the requests on the same machine, 0 without TCP. `staleness`
+    maps bins (`0`, `1`, `2-3`) to pushes, `hot_rows` rows (`17`, `0-4095`) to pushes. `checkpoint_s` is how long the
+    last checkpoint took, -1 for none.
     """
 
     topic: ClassVar[str] = "server"
@@ -65,7 +66,7 @@ class ServerSample(Message):
     pushes: int
     repeated: int
     refused: int
-    parked: int
+    waiting: int
     bytes_in: int
     bytes_out: int
     undelivered: int
@@ -74,7 +75,7 @@ class ServerSample(Message):
     checkpoint_s: float
     port: int
     staleness: dict[str, Scalar]
-    hottest: dict[str, Scalar]
+    hot_rows: dict[str, Scalar]
 
 
 @message
@@ -90,7 +91,7 @@ class QualitySample(Message):
 
 @message
 class Event(Message):
-    """Something happened: `joined`, `late`, `left`, `lost`, `epoch`, `checkpoint`, `finished`, `failed`."""
+    """An event: `joined`, `late`, `left`, `lost`, `epoch`, `checkpoint`, `begun`, `finished` or `failed`."""
 
     topic: ClassVar[str] = "event"
     t: float
@@ -99,16 +100,18 @@ class Event(Message):
     text: str
 
 
-# ---- One line of `metrics.jsonl`: what a loss sample leaves on disk for plots and replays.
+STREAM: tuple[type[Message], ...] = (LossSample, WorkerSample, ServerSample, QualitySample, Event)
+TOPICS: tuple[str, ...] = tuple(kind.topic for kind in STREAM)
 
-FIELDS = (
+LINE_FIELDS = (
     "t", "entries", "loss", "epoch", "worker", "bias_only_loss", "norm", "entries_per_second", "mean_loss",
     "mean_bias_only_loss",
 )  # fmt: skip
+"""What `metrics.jsonl` keeps of a loss sample, for plots and replays."""
 
 
 def as_line(sample: LossSample | QualitySample) -> str:
-    """The sample as a JSON object and a newline; a score is marked by its topic."""
+    """Return the sample as a line of `metrics.jsonl`: a JSON object and a newline; a score names its topic."""
     if isinstance(sample, QualitySample):
         return json.dumps({"topic": sample.topic, **dataclasses.asdict(sample)}) + "\n"
-    return json.dumps({name: getattr(sample, name) for name in FIELDS}) + "\n"
+    return json.dumps({name: getattr(sample, name) for name in LINE_FIELDS}) + "\n"

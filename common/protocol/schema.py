@@ -1,4 +1,8 @@
-"""What messages are made of: the base class, the field types, and arrays that declare their dtype and rank."""
+"""Derive from each message class what its fields and arrays must be, and check what has arrived against it.
+
+Messages are dataclasses of integers, floats, texts, booleans, flat maps of those, and arrays with a declared dtype and
+rank. The order of frames is `wire`'s.
+"""
 
 from __future__ import annotations
 
@@ -15,73 +19,66 @@ from ..errors import NotFinite, ProtocolError
 
 PROTOCOL_VERSION = 8
 MAGIC = b"GLWR"
-NO_VERSION = -1
-"""In Pull: answer at once, whatever the version of the rows."""
-WORKERS_PER_GENERATION = 1 << 20
-"""Numbers of workers in one life of a run: whoever has a number of the life before is nobody of this one."""
 
 MAX_NAME = 64
 NAME_RULE = f"a worker's name must be 1 to {MAX_NAME} printable characters"
+MAX_TEXT = 1024
+MAX_DIMENSION = 64 << 20
+MAX_INT = (1 << 63) - 1
 
 Scalar = int | float | str | bool
-
-
 Kind = TypeVar("Kind")
 
 
 def is_name(text: str) -> bool:
-    """Whether a worker may be called so: NAME_RULE."""
+    """Return whether a worker may have this name: NAME_RULE."""
     return 0 < len(text) <= MAX_NAME and text.isprintable()
+
+
+# ---- declaring messages
 
 
 @dataclass_transform(frozen_default=True)
 def message(kind: type[Kind]) -> type[Kind]:
-    """A dataclass that nobody changes: the type checker sees to it.
+    """Make a message class a dataclass that only the type checker keeps from being changed.
 
-    One that is frozen takes four times as long to make, and making messages is a good part of what a server does.
+    A frozen dataclass takes four times as long to construct, and servers construct many.
     """
     return dataclass(unsafe_hash=True)(kind)
 
 
 @message
 class Message:
-    """Base of everything that crosses the wire."""
+    """Base of everything that crosses the wire; `topic` is that of a stream sample, "" for requests and replies."""
 
     topic: ClassVar[str] = ""
 
 
 def array(*dtypes: str, rank: int, optional: bool = False) -> Any:
-    """A dataclass field that travels as one raw frame: its allowed little-endian dtypes and its rank."""
+    """Declare a dataclass field that travels as a raw frame: its little-endian dtypes and rank; optional ones are None.
+
+    Use it as a default value, as `dataclasses.field`.
+    """
     metadata = {"dtypes": tuple(np.dtype(d) for d in dtypes), "rank": rank, "optional": optional}
-    if optional:
-        return field(default=None, metadata=metadata)
-    return field(metadata=metadata)
+    return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
 
 
 def arrays_of(kind: type[Message]) -> tuple[dataclasses.Field[Any], ...]:
-    """The array fields of a message, in the order of their frames: optional ones first.
+    """Return the array fields of a message in the order of their frames: optional ones first.
 
-    What a message always has are its values, the bulk of it. libzmq sends and reads what is small in one go with the
-    beginning of the next big frame, but needs another one for what is small and comes after it.
+    The mandatory array holds the bulk. libzmq sends and reads small frames together with the beginning of the next big
+    one, and would need another system call for small frames after it.
     """
     arrays = (f for f in dataclasses.fields(kind) if f.metadata)
     return tuple(sorted(arrays, key=lambda f: not f.metadata["optional"]))
 
 
-# ---- What each kind of message is made of, worked out once, and the checks of what has arrived as its fields and
-# arrays.
-#
-# Knows nothing of sockets, nor of the order of frames: that is `wire`.
-#
-
-MAX_DIMENSION = 64 << 20
-MAX_TEXT = 1024
-MAX_INT = (1 << 63) - 1
+# ---- schemas
 
 
 @dataclass(frozen=True)
-class ArraySpec:
-    """What an array field declares; `dtypes` by the text that crosses the wire, and the other way round `texts`."""
+class ArraySchema:
+    """What an array field declares; `dtypes` maps the text on the wire to the dtype, `texts` back."""
 
     name: str
     rank: int
@@ -91,40 +88,40 @@ class ArraySpec:
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a kind of message is made of: its arrays in the order of their frames, a check for each other field.
+class MessageSchema:
+    """What a message class is made of: arrays in the order of their frames, and a check for each plain field.
 
-    Most are integers: these are the fields that are `whole`, which are looked at without a call, and the `others`.
+    Most plain fields are integers; `integers` are checked without a call, `others` by their functions.
     """
 
     kind: str
-    arrays: tuple[ArraySpec, ...]
+    arrays: tuple[ArraySchema, ...]
     names: frozenset[str]
-    whole: tuple[str, ...]
+    integers: tuple[str, ...]
     others: tuple[tuple[str, Callable[[str, Any], Any]], ...]
 
 
-_forms: dict[type[Message], Form] = {}
+_schemas: dict[type[Message], MessageSchema] = {}
 
 
-def form_of(kind: type[Message]) -> Form:
-    """The form of `kind`, worked out once."""
-    if (form := _forms.get(kind)) is None:
-        form = _forms[kind] = _worked_out(kind)
-    return form
+def schema_of(kind: type[Message]) -> MessageSchema:
+    """Return the schema of a message class, derived once."""
+    if (schema := _schemas.get(kind)) is None:
+        schema = _schemas[kind] = _derive(kind)
+    return schema
 
 
-def _worked_out(kind: type[Message]) -> Form:
+def _derive(kind: type[Message]) -> MessageSchema:
     by_type: dict[Any, Callable[[str, Any], Any]] = {
         int: _as_int,
         float: _as_float,
         str: _as_text,
         bool: _as_bool,
-        dict[str, Scalar]: _as_options,
+        dict[str, Scalar]: _as_map,
     }
     hints = get_type_hints(kind)
     arrays = tuple(
-        ArraySpec(
+        ArraySchema(
             spec.name,
             spec.metadata["rank"],
             spec.metadata["optional"],
@@ -135,20 +132,23 @@ def _worked_out(kind: type[Message]) -> Form:
     )
     names = {spec.name for spec in arrays}
     checks = {f.name: by_type[hints[f.name]] for f in dataclasses.fields(kind) if f.name not in names}
-    whole = tuple(name for name, check in checks.items() if check is _as_int)
+    integers = tuple(name for name, check in checks.items() if check is _as_int)
     others = tuple((name, check) for name, check in checks.items() if check is not _as_int)
-    return Form(kind.__name__, arrays, frozenset(checks), whole, others)
+    return MessageSchema(kind.__name__, arrays, frozenset(checks), integers, others)
 
 
-def check_fields(form: Form, fields: dict[str, Any]) -> None:
-    """Raise unless these are the fields of a message, arrays aside, and of its types; floats may come as integers."""
-    if fields.keys() != form.names:
-        wrong = sorted(map(str, fields.keys() ^ form.names))
-        raise ProtocolError(f"{form.kind} has missing or unknown fields: {', '.join(wrong)[:200]}")
-    for name in form.whole:
+# ---- checks
+
+
+def check_fields(schema: MessageSchema, fields: dict[str, Any]) -> None:
+    """Raise ProtocolError or NotFinite unless these are the plain fields of a message; make integers floats if due."""
+    if fields.keys() != schema.names:
+        wrong = sorted(map(str, fields.keys() ^ schema.names))
+        raise ProtocolError(f"{schema.kind} has missing or unknown fields: {', '.join(wrong)[:200]}")
+    for name in schema.integers:
         if type(value := fields[name]) is not int or value > MAX_INT:
             _as_int(name, value)
-    for name, check in form.others:
+    for name, check in schema.others:
         fields[name] = check(name, fields[name])
 
 
@@ -178,20 +178,22 @@ def _as_bool(name: str, value: Any) -> bool:
     return value
 
 
-def _as_options(name: str, value: Any) -> dict[str, Scalar]:
+_SCALARS: dict[type, Callable[[str, Any], Scalar]] = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_text}
+
+
+def _as_map(name: str, value: Any) -> dict[str, Scalar]:
     if type(value) is not dict:
         raise ProtocolError(f"field {name} must be a map")
-    checks: dict[type, Callable[[str, Any], Scalar]] = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_text}
-    options: dict[str, Scalar] = {}
+    found: dict[str, Scalar] = {}
     for key, item in value.items():
-        if type(key) is not str or type(item) not in checks:
+        if type(key) is not str or type(item) not in _SCALARS:
             raise ProtocolError(f"field {name} must map names to plain values")
-        options[key] = checks[type(item)](f"{name}.{key[:40]}", item)
-    return options
+        found[key] = _SCALARS[type(item)](f"{name}.{key[:40]}", item)
+    return found
 
 
-def array_of(spec: ArraySpec, described: Any, frame: bytes | memoryview) -> Array:
-    """The array that a header describes, as a view of its frame; ProtocolError unless it is what the field declares."""
+def array_of(spec: ArraySchema, described: Any, frame: bytes | memoryview) -> Array:
+    """Return the array that a header describes as a view of its frame; ProtocolError unless the field allows it."""
     good = isinstance(described, list) and len(described) == 2 and isinstance(described[1], list)
     if not good or len(described[1]) != spec.rank:
         raise ProtocolError(f"array {spec.name} must have rank {spec.rank}")
@@ -205,5 +207,5 @@ def array_of(spec: ArraySpec, described: Any, frame: bytes | memoryview) -> Arra
             raise ProtocolError(f"array {spec.name} has an impossible shape")
         size *= n
     if size != len(frame):
-        raise ProtocolError(f"array {spec.name} has {len(frame)} bytes, its shape needs another number")
+        raise ProtocolError(f"array {spec.name} has {len(frame)} bytes, but its shape needs {size}")
     return np.ndarray(shape, dtype, frame)

@@ -1,4 +1,4 @@
-"""Messages <-> frames, with every check that bytes from a stranger need. No sockets, no clock, no files.
+"""Encode messages as frames and decode frames with every check that untrusted bytes need. No I/O.
 
 A request or reply is `[magic + version, header, array, array, ...]`; the header is msgpack, at most 4 KiB:
 `[name, number, fields, [[dtype, shape] or nil, ...]]`. A sample of the stream is `[topic, magic + version, header]`
@@ -16,7 +16,7 @@ import numpy as np
 from ..array_types import Array
 from ..errors import LimitExceeded, ProtocolError, VersionMismatch
 from .messages import MESSAGES
-from .schema import MAGIC, PROTOCOL_VERSION, Form, Message, array_of, check_fields, form_of
+from .schema import MAGIC, PROTOCOL_VERSION, Message, MessageSchema, array_of, check_fields, schema_of
 
 MAX_HEADER_BYTES = 4096
 MAX_FRAMES = 8
@@ -28,7 +28,7 @@ Frame = bytes | memoryview
 
 
 class Numbered(NamedTuple):
-    """A message with the number that pairs a reply with its request, or counts samples on a stream."""
+    """A message and the number that pairs a reply with its request, or counts the samples of the stream `run`."""
 
     number: int
     message: Message
@@ -36,11 +36,11 @@ class Numbered(NamedTuple):
 
 
 def encode(number: int, message: Message) -> list[Frame]:
-    """Frames of a request or reply. Arrays are sent as they lie in memory: do not change them afterwards."""
+    """Return the frames of a request or reply. They are views of its arrays: do not change those afterwards."""
     fields = vars(message).copy()
     shapes: list[tuple[str, tuple[int, ...]] | None] = []
     frames: list[Frame] = [GREETING, b""]
-    for spec in form_of(type(message)).arrays:
+    for spec in schema_of(type(message)).arrays:
         value = fields.pop(spec.name)
         if value is None:
             shapes.append(None)
@@ -53,7 +53,7 @@ def encode(number: int, message: Message) -> list[Frame]:
 
 
 def decode(frames: Sequence[Frame]) -> Numbered:
-    """The message in `frames`; arrays are read-only views of the frames, and may be misaligned.
+    """Return the message in `frames`; its arrays are read-only views of the frames and may be misaligned.
 
     Raises ProtocolError, VersionMismatch, LimitExceeded or NotFinite; nothing else, whatever the bytes.
     """
@@ -63,20 +63,20 @@ def decode(frames: Sequence[Frame]) -> Numbered:
     kind = MESSAGES.get(name)
     if kind is None:
         raise ProtocolError(f"no message is called {name[:40]!r}")
-    form = form_of(kind)
-    check_fields(form, fields)
-    _add_arrays(form, shapes, frames, fields)
+    schema = schema_of(kind)
+    check_fields(schema, fields)
+    _add_arrays(schema, shapes, frames, fields)
     return Numbered(number, kind(**fields))
 
 
 def encode_sample(run: str, number: int, sample: Message) -> list[bytes]:
-    """Frames of one sample of the stream: its topic first, so that subscribers can filter."""
+    """Return the frames of a stream sample: its topic first, so that subscribers can filter."""
     header = _packed(sample, number, {"run": run, **vars(sample)}, [])
     return [sample.topic.encode(), GREETING, header]
 
 
 def decode_sample(frames: Sequence[Frame]) -> Numbered:
-    """A sample from the stream; raises ProtocolError as `decode` does."""
+    """Return a sample of the stream; raises as `decode` does."""
     if len(frames) != 3:
         raise ProtocolError(f"a sample has 3 frames, not {len(frames)}")
     _check_sizes(frames, header=2)
@@ -88,7 +88,7 @@ def decode_sample(frames: Sequence[Frame]) -> Numbered:
 
 
 def decode_header(header: Frame) -> Numbered:
-    """The sample whose header this is; raises ProtocolError as `decode` does."""
+    """Return the sample that has this header; raises as `decode` does."""
     name, number, fields, _ = _header(header)
     kind = MESSAGES.get(name)
     if kind is None or not kind.topic:
@@ -100,15 +100,15 @@ def decode_header(header: Frame) -> Numbered:
 
 
 def split_headers(joined: Frame) -> Iterator[bytes]:
-    """Headers that were put one after the other, each of at most 4 KiB; ProtocolError when they are something else."""
+    """Yield the headers of at most 4 KiB each that are joined in a frame; ProtocolError if it holds anything else."""
     data, start = bytes(joined), 0
     unpacker = msgpack.Unpacker(max_ext_len=0, strict_map_key=True, max_buffer_size=max(len(data), 1))
     unpacker.feed(data)
     while start < len(data):
         try:
             unpacker.skip()
-        except Exception as error:  # msgpack raises many kinds for hostile bytes; each means the same here
-            raise ProtocolError(f"these are no headers one after the other ({type(error).__name__})") from error
+        except Exception as error:  # msgpack raises many kinds for hostile bytes
+            raise ProtocolError(f"these are not headers one after the other ({type(error).__name__})") from error
         end = unpacker.tell()
         if end - start > MAX_HEADER_BYTES:
             raise LimitExceeded(f"header of {end - start} bytes, at most {MAX_HEADER_BYTES}")
@@ -117,13 +117,13 @@ def split_headers(joined: Frame) -> Iterator[bytes]:
 
 
 def message_of(kind: type[Message], fields: dict[str, Any]) -> Message:
-    """The message without arrays that has these fields, each checked; ProtocolError or NotFinite."""
-    check_fields(form_of(kind), fields)
+    """Return the message without arrays that has these fields, checked; ProtocolError or NotFinite."""
+    check_fields(schema_of(kind), fields)
     return kind(**fields)
 
 
 def bytes_of(frames: Sequence[Frame]) -> int:
-    """Bytes of payload in `frames`."""
+    """Return the bytes of payload in `frames`."""
     return sum(map(len, frames))
 
 
@@ -156,8 +156,8 @@ def _header(frame: Frame) -> tuple[str, int, dict[str, Any], list[Any]]:
     try:
         header = msgpack.unpackb(bytes(frame), strict_map_key=True, max_ext_len=0)
         name, number, fields, shapes = header
-    except Exception as error:  # msgpack raises many kinds for hostile bytes; each means the same here
-        raise ProtocolError(f"header is not msgpack of the right form ({type(error).__name__})") from error
+    except Exception as error:  # msgpack raises many kinds for hostile bytes
+        raise ProtocolError(f"header is not msgpack of the right shape ({type(error).__name__})") from error
     if not (isinstance(name, str) and isinstance(fields, dict) and isinstance(shapes, list)):
         raise ProtocolError("header has fields of the wrong types")
     if type(number) is not int or not 0 <= number < 1 << 63:
@@ -165,16 +165,16 @@ def _header(frame: Frame) -> tuple[str, int, dict[str, Any], list[Any]]:
     return name, number, fields, shapes
 
 
-def _add_arrays(form: Form, shapes: list[Any], frames: Sequence[Frame], fields: dict[str, Any]) -> None:
-    """Put the arrays of a message among its fields; they are in the frames behind the header."""
-    if len(shapes) != len(form.arrays) or len(frames) - 2 != len(shapes) - shapes.count(None):
-        raise ProtocolError(f"{form.kind} has the wrong number of arrays")
+def _add_arrays(schema: MessageSchema, shapes: list[Any], frames: Sequence[Frame], fields: dict[str, Any]) -> None:
+    """Add the arrays of a message, which are in the frames after the header, to its fields."""
+    if len(shapes) != len(schema.arrays) or len(frames) - 2 != len(shapes) - shapes.count(None):
+        raise ProtocolError(f"{schema.kind} has the wrong number of arrays")
     place = 2
-    for spec, shape in zip(form.arrays, shapes, strict=True):
+    for spec, shape in zip(schema.arrays, shapes, strict=True):
         if shape is not None:
             fields[spec.name] = array_of(spec, shape, frames[place])
             place += 1
         elif spec.optional:
             fields[spec.name] = None
         else:
-            raise ProtocolError(f"{form.kind} lacks the array {spec.name}")
+            raise ProtocolError(f"{schema.kind} lacks the array {spec.name}")

@@ -35,7 +35,7 @@ from .artifacts import (
 )
 
 KIND, TENSORS_KIND = "vectors", "tensors"
-SCHEMA = TENSORS_SCHEMA = 1
+SCHEMA = TENSORS_SCHEMA = 2
 VECTORS, VOCABULARY, COUNTS = "vectors.npy", "vocabulary.txt", "counts.npy"
 TENSORS = "tensors.npz"
 METRICS, PLOT, CONFIG, CHECKPOINTS = "metrics.jsonl", "loss.png", "config.toml", "checkpoints"

@@ -1,7 +1,7 @@
-"""`glovewire bench preprocess`: how fast text becomes a dataset, in which memory, and beside which peer.
+"""Measure preprocessing for `glovewire bench preprocess`: speed, memory, and Stanford's tools on the same text.
 
-Every measured program runs in a process of its own, on the same text, one after the other. A peer is a Stanford GloVe
-that the user has built; it is given text that is tokenised already, while ours begins with raw text.
+Every program runs in a process of its own, one after the other. The peer is a Stanford GloVe that the user has built;
+it gets text that is tokenised already, while Glovewire begins with raw text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import click
 from glovewire.common.cli.command import Command
 from glovewire.common.errors import CorpusError, ProcessDied
 
+from .measurements import surroundings
+
 if TYPE_CHECKING:
-    from glovewire.preprocess.corpus.readers import Batch
+    from glovewire.preprocess.corpus.readers import LineBatch
 
 _COMMAND = "from glovewire.preprocess.cli import preprocess; preprocess()"
 _PEER_STEPS = ("vocab_count", "cooccur", "shuffle")
@@ -52,31 +54,32 @@ def command(
     options = ["--vocab-size", str(vocab_size), "--window", str(window), "--memory", memory]
     options += [] if processes is None else ["--processes", str(processes)]
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
-        tools = None if peer is None else Peer(peer, corpus, Path(folder), vocab_size, window, memory)
-        result: dict[str, Any] = {"corpus": corpus.name, "bytes": corpus.stat().st_size, "runs": [], "peer": []}
-        result["tokeniser"] = tokeniser(corpus, sample)
+        tools = None if peer is None else StanfordTools(peer, corpus, Path(folder), vocab_size, window, memory)
+        result = surroundings(("glovewire", "numpy", "numba", "nltk"))
+        result |= {"corpus": corpus.name, "bytes": corpus.stat().st_size, "runs": [], "peer": []}
+        result["tokeniser"] = tokenizer_speeds(corpus, sample)
         for n in range(runs):
             result["runs"].append(_ours(corpus, Path(folder) / f"dataset{n}", options))
             if tools is not None:
                 result["peer"].append(tools.run())
-    result |= _ratios(result) | {"versions": _versions()}
+    result |= _ratios(result)
     click.echo(_table(result))
     return result
 
 
-def tokeniser(corpus: Path, lines: int) -> dict[str, float]:
-    """Tokens a second of one process: NLTK, ours with an empty memo, ours with a full one; and the ratios."""
+def tokenizer_speeds(corpus: Path, lines: int) -> dict[str, float]:
+    """Return tokens per second of one process: NLTK, ours with an empty memo and with a full one; and the ratios."""
     from glovewire.preprocess.tokens.encoder import Encoder
     from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
 
     nltk = NltkTokenizer()
-    nltk.load()
+    nltk.line("")
     texts = [
         batch.text[a:b] for batch in _batches(corpus, lines) for a, b in zip(batch.starts, batch.stops, strict=True)
     ]
     encoder = Encoder(nltk)
-    _encode(encoder, texts[:_SAMPLE_BATCH])  # compiled code is loaded
-    encoder.forget()
+    _encode(encoder, texts[:_SAMPLE_BATCH])  # loads the compiled code
+    encoder.clear()
     began = time.perf_counter()
     tokens = _encode(encoder, texts)
     cold = time.perf_counter() - began
@@ -92,8 +95,8 @@ def tokeniser(corpus: Path, lines: int) -> dict[str, float]:
     return speeds | {"cold_ratio": round(reference / cold, 2), "warm_ratio": round(reference / warm, 2)}
 
 
-class Peer:
-    """Stanford's three tools on the tokenised text."""
+class StanfordTools:
+    """Runs Stanford's three tools on the tokenised text."""
 
     def __init__(self, tools: Path, corpus: Path, folder: Path, vocab_size: int, window: int, memory: str) -> None:
         from glovewire.preprocess.config import parse_memory
@@ -116,7 +119,7 @@ class Peer:
             _write_tokens(corpus, out)
 
     def run(self) -> dict[str, float]:
-        """Seconds of each tool, and of all."""
+        """Run all tools; return the seconds of each and their total."""
         seconds = {}
         for name, arguments, source, target in self._steps:
             with source.open("rb") as stdin, target.open("wb") as stdout:
@@ -149,24 +152,24 @@ def _ratios(result: dict[str, Any]) -> dict[str, Any]:
     return {"best": ours, "peer_best": theirs, "ratio": round(ours / theirs, 3)}
 
 
-def _batches(corpus: Path, lines: int | None) -> Iterator[Batch]:
-    """The corpus, or its first lines, as text; CorpusError where it is none."""
-    from glovewire.preprocess.corpus.readers import batches, fault
-    from glovewire.preprocess.corpus.sources import Selection, find
+def _batches(corpus: Path, lines: int | None) -> Iterator[LineBatch]:
+    """Yield the corpus, or its first lines; CorpusError if it is not text."""
+    from glovewire.preprocess.corpus.readers import read_batches, text_error
+    from glovewire.preprocess.corpus.sources import Selection, find_corpus
 
-    for block in find((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).blocks():
-        for batch in batches(block, "text", _LONGEST_LINE):
+    for split in find_corpus((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).splits():
+        for batch in read_batches(split, "text", _LONGEST_LINE):
             try:
                 text = batch.text.decode()
             except UnicodeDecodeError as error:
-                raise fault(block, batch, str(error)) from error
+                raise text_error(split, batch, str(error)) from error
             if "\0" in text:
-                raise fault(block, batch, "a NUL byte")
+                raise text_error(split, batch, "a NUL byte")
             yield batch
 
 
 def _encode(encoder: Any, texts: list[bytes]) -> int:
-    """Tokenise all texts; how many tokens they have."""
+    """Tokenise all texts and return their number of tokens."""
     return sum(int((ids > 0).sum()) for ids in _streams(encoder, texts))
 
 
@@ -180,21 +183,13 @@ def _streams(encoder: Any, texts: list[bytes]) -> Iterator[Any]:
 
 
 def _write_tokens(corpus: Path, out: IO[bytes]) -> None:
-    """The corpus with its tokens set apart by blanks, a line a line: what Stanford's tools read."""
+    """Write the corpus with blanks between its tokens, line by line, as Stanford's tools read it."""
     from glovewire.preprocess.tokens.encoder import Encoder
     from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
 
     encoder = Encoder(NltkTokenizer())
     for batch in _batches(corpus, None):
-        out.write(encoder.spelt(encoder.encode(batch.text, batch.starts, batch.stops, 0)))
-
-
-def _versions() -> dict[str, str]:
-    import platform
-    from importlib.metadata import version
-
-    packages = ("glovewire", "numpy", "numba", "nltk")
-    return {name: version(name) for name in packages} | {"python": platform.python_version()}
+        out.write(encoder.decode(encoder.encode(batch.text, batch.starts, batch.stops, 0)))
 
 
 def _table(result: dict[str, Any]) -> str:
@@ -205,8 +200,8 @@ def _table(result: dict[str, Any]) -> str:
         f"tokeniser: {tokens['cold_tokens_per_second']:,} tokens/s cold, {tokens['warm_tokens_per_second']:,} warm:"
         f" {tokens['cold_ratio']} and {tokens['warm_ratio']} times NLTK",
         f"preprocess: {best['total']:.2f} s for {best['tokens']:,} tokens ({phases});"
-        f" at most {best['peak_memory_bytes'] / (1 << 20):,.0f} MiB",
+        f" peak memory {best['peak_memory_bytes'] / (1 << 20):,.0f} MiB",
     ]
     if "ratio" in result:
-        lines.append(f"peer: {result['peer_best']:.2f} s on tokenised text; ours takes {result['ratio']} of it")
+        lines.append(f"peer: {result['peer_best']:.2f} s on tokenised text; Glovewire takes {result['ratio']} of that")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from glovewire.common.errors import UsageError
 
 if TYPE_CHECKING:
     from glovewire.common.protocol.messages import Message
-    from glovewire.common.transport.client import Conversation
+    from glovewire.common.transport.client import RequestClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 AGAIN_MS = 200
@@ -55,13 +55,14 @@ def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[s
 @addressed()
 def finish(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
     """End training cleanly and keep the vectors. Give the address of every shard."""
+    from glovewire.common.endings import Ending
     from glovewire.common.protocol.messages import Finish, Finishing
 
     told = []
     with _client(servers, keys) as client:
         _all_shards(client, servers, timeout)
         for shard, address in enumerate(servers):
-            reply = client.ask(shard, Finish("asked"), timeout)
+            reply = client.ask(shard, Finish(Ending.ASKED), timeout)
             workers = reply.workers if isinstance(reply, Finishing) else 0
             told.append({"address": address, "workers": workers})
             click.echo(f"{address} is finishing; workers that were training: {workers}")
@@ -82,14 +83,14 @@ def checkpoint(servers: tuple[str, ...], timeout: float, keys: Path | None) -> d
     return {"checkpoints": names}
 
 
-def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[str]:
+def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[str]:
     """Labels of the checkpoint on each shard; a cut that training has overtaken meanwhile is moved further ahead.
 
     Where there are no rounds, it has a number that all shards are told, the same when some could not take it at once.
     """
     from glovewire.common.errors import DeadlineExceeded, NotReady
     from glovewire.common.protocol.messages import Checkpoint, Checkpointed
-    from glovewire.common.transport.client import raised
+    from glovewire.common.transport.client import check_reply
 
     deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
     refused: NotReady | None = None
@@ -101,7 +102,7 @@ def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list
             client.send(shard, cut, replies.append)
         try:
             _await(client, replies, len(servers), deadline, timeout)
-            return [reply.name for reply in map(raised, replies) if isinstance(reply, Checkpointed)]
+            return [reply.name for reply in map(check_reply, replies) if isinstance(reply, Checkpointed)]
         except DeadlineExceeded as late:
             raise refused or late from None
         except NotReady as error:
@@ -113,7 +114,7 @@ def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list
             ahead *= 2
 
 
-def _await(client: Conversation, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
+def _await(client: RequestClient, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
     from glovewire.common.errors import DeadlineExceeded
 
     while len(replies) < count:
@@ -122,7 +123,7 @@ def _await(client: Conversation, replies: list[Message], count: int, deadline: f
             raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: does anybody train?")
 
 
-def _all_shards(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
+def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
     """What every shard says of itself; UsageError unless these are all the shards of one training, in any order."""
     found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
     shards = found[0]["shards"]
@@ -132,14 +133,14 @@ def _all_shards(client: Conversation, servers: tuple[str, ...], timeout: float) 
     return found
 
 
-def _client(servers: tuple[str, ...], keys: Path | None) -> Conversation:
-    from glovewire.common.transport.client import Conversation
-    from glovewire.common.transport.curve_keys import of_client
+def _client(servers: tuple[str, ...], keys: Path | None) -> RequestClient:
+    from glovewire.common.transport.client import RequestClient
+    from glovewire.common.transport.curve_keys import load_client_keys
 
-    return Conversation(servers, "observer", keys=None if keys is None else of_client(keys))
+    return RequestClient(servers, "observer", keys=None if keys is None else load_client_keys(keys))
 
 
-def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, Any]:
+def _statistics(client: RequestClient, shard: int, timeout: float) -> dict[str, Any]:
     from glovewire.common.protocol.messages import GetStatus
 
     reply = client.ask(shard, GetStatus(), timeout)
@@ -156,7 +157,7 @@ def described(address: str, one: dict[str, Any]) -> list[str]:
         f"  rows      {one['rows'][0]} to {one['rows'][1]}",
         f"  pushes    {pushes['sent']} sent, {pushes['heard']} heard = {pushes['applied']} applied + "
         f"{pushes['repeated']} repeated + {pushes['refused']} refused",
-        f"  requests  {counters}; {one['parked']} waiting",
+        f"  requests  {counters}; {one['waiting']} waiting",
     ]
     if one["shard"] == 0:
         lines[1:1] = _progress(one)

@@ -22,7 +22,7 @@ def keys(folder: Path, names: tuple[str, ...], add: bool) -> dict[str, Any]:
     """
     from glovewire.common.transport import curve_keys as keys
 
-    files = keys.add(folder, names) if add else keys.make(folder, names)
+    files = keys.add_clients(folder, names) if add else keys.make_keys(folder, names)
     for path in files:
         click.echo(path)
     return {"folder": str(folder), "clients": list(names), "files": [str(path) for path in files]}

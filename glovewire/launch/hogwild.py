@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glovewire.common.array_types import Rows
+from glovewire.common.endings import Ending
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import flatten_spectrum
@@ -138,7 +139,7 @@ def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
     loss, floor, norm = losses.epoch_means(losses.last_epoch())
     seconds = losses.seconds()
     return {
-        "reason": "complete",
+        "ending": Ending.COMPLETE,
         "seconds": seconds,
         "entries": losses.entries,
         "entries_per_second": losses.entries / seconds if seconds else 0.0,

@@ -17,8 +17,8 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import NO_VERSION, Score
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
-from glovewire.common.transport.client import Conversation
-from glovewire.common.transport.curve_keys import of_client
+from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.curve_keys import load_client_keys
 from glovewire.worker.stores.server_store import ServerStore
 
 from ..vectors.evaluate import score
@@ -50,8 +50,8 @@ class Scorer:
         keys: Path | None = None,
     ) -> None:
         self._dataset, self._options, self._files = dataset, options, files
-        self._client = Conversation(
-            addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else of_client(keys)
+        self._client = RequestClient(
+            addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else load_client_keys(keys)
         )
         self._store: ServerStore | None = None
         self._epoch = 0

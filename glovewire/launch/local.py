@@ -96,8 +96,8 @@ def train(config: LocalConfig) -> dict[str, Any]:
 
         scores.check(config.watch)
     if config.keys is not None:
-        keys.of_server(config.keys)
-        keys.of_client(config.keys)
+        keys.load_server_keys(config.keys)
+        keys.load_client_keys(config.keys)
     with begun(config), errors_say_what_is_left(config.out):
         if config.store == "server":
             return _run(config)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Finish
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.transport.client import Conversation
-from glovewire.common.transport.curve_keys import ClientKeys, of_client
+from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.curve_keys import ClientKeys, load_client_keys
 
 from .local import training_arguments
 from .processes import READY_S, Child, Children
@@ -58,7 +59,7 @@ def serving(
     that is complete waits as long for those of them that have never come: they hear that there is nothing left to do.
     `checkpoint_every` counts updates. With a folder of `keys`, as made by `glovewire keys`, clients need theirs.
     """
-    known = None if keys is None else of_client(keys)
+    known = None if keys is None else load_client_keys(keys)
     folder = runs.prepare(Path(run))
     children = Children(folder / "logs")
     over = threading.Event()
@@ -97,12 +98,12 @@ def serving(
 def _finish(place: Serving, keys: ClientKeys | None) -> None:
     """End the run on the shards where nobody has."""
     with (
-        Conversation(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
+        RequestClient(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
         contextlib.suppress(DeadlineExceeded),
     ):
         for shard, server in enumerate(place.servers):
             if server.running:
-                client.ask(shard, Finish("complete"), FINISH_S)
+                client.ask(shard, Finish(Ending.COMPLETE), FINISH_S)
 
 
 def _watch_over(place: Serving, children: Children, over: threading.Event) -> None:

@@ -20,12 +20,13 @@ from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import GlovewireError, NotReady, ProcessDied, RunOver
 from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.tensor_layout import TABLE
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.signals import Signalled
-from glovewire.common.transport.client import Conversation, raised
+from glovewire.common.transport.client import RequestClient, check_reply
 from glovewire.worker.config import WorkerConfig
 from glovewire.worker.dense.client import Client
 from glovewire.worker.kernels import objectives
@@ -179,7 +180,7 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
             begun = fork.Process(target=_one, args=what, daemon=True)
             begun.start()
             workers.append(begun)
-        with Conversation([address], "watcher") as client:
+        with RequestClient([address], "watcher") as client:
             trace = _observe(workload, client, partial(_ask, client, server), options, conditions, go, workers)
         if trace.ended == DESERTED:
             raise ProcessDied(f"every worker ended before its first gradient: see {folder / 'logs'}")
@@ -219,7 +220,7 @@ def _one(
         workload.work(options, address, number, latency)
 
 
-def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
+def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
     """See Ask. Notices at once when the server has ended, instead of waiting for the client's deadline."""
     answer: list[m.Message] = []
     client.send(0, request, answer.append)
@@ -227,13 +228,13 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
         ended = not server.running
         client.poll(int(LOOK_EVERY_S * 1e3))
         if ended and not answer:
-            raise RunOver("the server has ended")
-    return raised(answer[0])
+            raise RunOver(text="the server has ended")
+    return check_reply(answer[0])
 
 
 def _observe(
     workload: Workload,
-    client: Conversation,
+    client: RequestClient,
     ask: Ask,
     options: TrainingOptions,
     conditions: Conditions,
@@ -265,12 +266,12 @@ def _observe(
             elif not (gradients or alive):
                 trace.ended = DESERTED
             if trace.ended != "complete":
-                ask(m.Finish("asked"))
+                ask(m.Finish(Ending.ASKED))
                 return trace
             client.poll(int(LOOK_EVERY_S * 1e3))
             time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
     except GlovewireError as error:
-        told = isinstance(error, RunOver) and error.reason.startswith("failed")
+        told = isinstance(error, RunOver) and error.ending is Ending.FAILED
         if told or (trace.loss and not trace.loss[-1] <= DIVERGED * trace.loss[0]):
             trace.ended = "diverged"
         return trace

@@ -17,7 +17,8 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints.cuts import Cuts
 from glovewire.server.consistency.interface import BEGINNING, OBSERVER, make_consistency
-from glovewire.server.core.pull_push import Exchange
+from glovewire.server.core.pull_push import PullPush
+from glovewire.server.core.waiting import WaitingRequests
 from glovewire.server.table import optimizers
 from glovewire.server.table.table import Table
 from glovewire.worker.simulated_latency import Latency
@@ -55,7 +56,7 @@ class _Simulation:
         self._table = Table("rows", 0, values, parameters, step, versions)
         self._mode = make_consistency(options, np.zeros(2, np.int64), BEGINNING, conditions.workers)
         cuts = Cuts(self._table, self._mode, options.epochs, 0, dict)
-        self._exchange = Exchange(self._table, self._mode, options, cuts, Counter())
+        self._pull_push = PullPush(self._table, self._mode, options, cuts, Counter(), WaitingRequests())
         self._total = problem.examples * options.epochs
         self._batches = [problem.batches(options, n) for n in range(conditions.workers)]
         self._delays = [self._law(n).draws(options.seed, n) for n in range(conditions.workers)]
@@ -68,14 +69,14 @@ class _Simulation:
         trace, last = Trace(), -(-self._total // self._options.batch_size)
         self._sample(trace, 0.0)
         for worker in range(self._scene.workers):
-            self._exchange.joined(worker)
+            self._pull_push.joined(worker)
         for worker in range(self._scene.workers):
             self._begin(worker, 0.0)
         every, t = max(last // SAMPLES, 1), 0.0
         while self._mode.gradients < last and trace.ended == "complete":
             arrival = heapq.heappop(self._in_flight)
             t = arrival.t
-            self._exchange.take(arrival.push, arrival.worker)
+            self._pull_push.apply(arrival.push, arrival.worker)
             self._begin(arrival.worker, t)
             self._retry_waiting(t)
             late = t >= trace.t[-1] + self._scene.seconds / SAMPLES
@@ -83,7 +84,7 @@ class _Simulation:
                 self._sample(trace, t)
         if trace.ended == "complete":
             self._sample(trace, t)
-        trace.staleness, trace.row_ages = self._exchange.staleness.as_fields(), self._exchange.ages.as_fields()
+        trace.staleness, trace.row_ages = self._pull_push.staleness.as_fields(), self._pull_push.ages.as_fields()
         return trace
 
     def _law(self, worker: int) -> Latency:
@@ -98,7 +99,7 @@ class _Simulation:
 
     def _pull(self, worker: int, batch: Any, t: float) -> None:
         """Answer a worker's pull and let it compute, or let the pull wait."""
-        rows = self._exchange.answer(m.Pull("rows", 0, 0, m.NO_VERSION, 0, batch.rows), worker)
+        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, 0, batch.rows), worker)
         if rows is None:
             self._waiting[worker] = batch
             return
@@ -115,7 +116,7 @@ class _Simulation:
 
     def _sample(self, trace: Trace, t: float) -> None:
         sample = self._problem.sample
-        rows = self._exchange.answer(m.Pull("rows", 0, 0, m.NO_VERSION, 0, sample.rows), OBSERVER)
+        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, 0, sample.rows), OBSERVER)
         assert rows is not None
         loss = self._problem.gradients(sample, rows.values, self._options)[1]
         trace.t.append(t)

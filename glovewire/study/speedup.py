@@ -24,7 +24,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.monitor.history.curve import Point, epoch_means
 from glovewire.monitor.history.records import read_metrics
 
-from ..bench.measured_run import Trial, carry_out
+from ..bench.measured_run import MeasuredRun, run_measured
 from ..bench.measurements import surroundings
 from ..launch.processes import Children
 from .speedup_plot import Curve, draw
@@ -68,7 +68,7 @@ class Variant:
     """One way to train; after `limit_s` seconds it is stopped."""
 
     title: str
-    trial: Trial
+    trial: MeasuredRun
     limit_s: float | None = None
 
 
@@ -81,7 +81,7 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
     try:
         for variant in variants(config):
             tell(f"training: {variant.title}")
-            outcome = carry_out(variant.trial, children, variant.trial.out.name, variant.limit_s)
+            outcome = run_measured(variant.trial, children, variant.trial.out.name, variant.limit_s)
             curve = _curve(variant, dataset.total_entries, outcome.facts)
             rows.append(_row(variant, curve, outcome.facts))
             curves.append(curve)
@@ -108,9 +108,9 @@ def variants(config: SpeedupConfig) -> list[Variant]:
     shared = {name: getattr(config.options, name) for name in ("x_max", "alpha")}  # the same loss for all
     baseline = dataclasses.replace(config.options, **{**seeds, **shared})
 
-    def trial(name: str, store: str, workers: int, options: TrainingOptions = config.options) -> Trial:
+    def trial(name: str, store: str, workers: int, options: TrainingOptions = config.options) -> MeasuredRun:
         servers = config.servers if store == "server" else 1
-        return Trial(config.dataset, config.out / name, options, store, workers, servers)
+        return MeasuredRun(config.dataset, config.out / name, options, store, workers, servers)
 
     found = [
         Variant(BASELINE, trial("baseline", "local", 1, baseline), config.seconds_limit),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.cli.command import read_toml
+from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage import run_folder as runs
@@ -106,7 +107,7 @@ def _run(path: Path, *, verify: bool) -> dict[str, Any]:
 
 def _state(path: Path, facts: Mapping[str, Any]) -> str:
     """Return how the run ended: finished, or stopped after how many of its epochs."""
-    if facts.get("reason", "complete") == "complete":
+    if facts.get("ending", Ending.COMPLETE) == Ending.COMPLETE:
         return "finished"
     try:
         tables = read_toml(path / runs.CONFIG).values()

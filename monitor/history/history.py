@@ -192,7 +192,7 @@ class RunHistory:
     @property
     def hot_rows(self) -> list[tuple[str, int]]:
         """The most-pushed rows, or ranges of rows, of all shards with their pushes; ties by row number."""
-        each = [item for shard in self.shards.values() for item in shard.sample.hottest.items()]
+        each = [item for shard in self.shards.values() for item in shard.sample.hot_rows.items()]
         found = [(sanitize(rows, 24), int(count)) for rows, count in each]
         return sorted(found, key=lambda item: (-item[1], natural_key(item[0])))[:MAX_HOT_ROWS]
 

@@ -174,7 +174,7 @@ def _shards(history: RunHistory, room: int) -> Table:
             formatting.amount(shard.pulls_per_second),
             formatting.amount(shard.pushes_per_second),
             f"{formatting.amount(shard.bytes_per_second, 'B')}/s",
-            str(shard.sample.parked),
+            str(shard.sample.waiting),
             str(shard.sample.refused),
         )
         for _, shard in sorted(history.shards.items())

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from glovewire.common.array_types import Rows
+from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, GlovewireError, LimitExceeded, ProtocolError
 from glovewire.common.model.neighbours import UnitVectors, unit_rows
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.run_folder import load_vectors
+from glovewire.common.transport.client import QueryClient, expect
 from glovewire.common.transport.curve_keys import ClientKeys
-
-from ..stream.query_client import Line, expect
 
 FRESH_S = 10.0
 ANSWER_S = 5.0
@@ -69,7 +69,7 @@ class ServerLookup:
     def __init__(self, requests: Callable[[], Sequence[str]], keys: ClientKeys | None = None) -> None:
         self._requests, self._keys = requests, keys
         self._name = f"monitor-{secrets.token_hex(4)}"
-        self._client: Line | None = None
+        self._client: QueryClient | None = None
         self._fetching: Requests | None = None
         self._words: list[str] = []
         self._run = ""
@@ -126,7 +126,7 @@ class ServerLookup:
     def _connect(self, address: str) -> None:
         if self._client is not None:
             self._client.close()
-        self._client = Line(address, self._keys)
+        self._client = QueryClient(address, self._keys)
 
     def _send(self, request: m.Message) -> None:
         assert self._client is not None
@@ -159,7 +159,7 @@ class ServerLookup:
                 vectors = np.empty((self._total, layout.dim), np.float32)
             yield from self._fetch_words(first, last)
             yield from self._fetch_rows(first, last, layout, vectors)
-            yield m.Leave("left")
+            yield m.Leave(Ending.LEFT)
         self.vectors, self.fetched_at = UnitVectors(self._words, vectors), now
 
     def _fetch_words(self, first: int, last: int) -> Requests:

@@ -125,7 +125,7 @@ def shards(history: RunHistory) -> str:
             _meter(shard.bytes_per_second, most_traffic, f"{formatting.amount(shard.bytes_per_second, 'B')}/s"),
             formatting.amount(shard.pulls_per_second),
             formatting.amount(shard.pushes_per_second),
-            str(shard.sample.parked),
+            str(shard.sample.waiting),
             f"{shard.sample.repeated:,}",
             f"{shard.sample.refused:,}",
             _checkpoints(shard.sample),

@@ -145,10 +145,11 @@ class Cuts:
         if isinstance(self._blocks, ExclusiveBlocks) and self._cuts:
             self._advance(self._blocks, [self._blocks.partition(push.first, push.last)])
 
-    def advance_floor(self, floor: int) -> None:
-        """Record that every block of the rounds before `floor` is in the table, all that is known without an order."""
-        if isinstance(self._blocks, AsynchronousBlocks) and self._blocks.advance_floor(min(floor, self._rounds)):
-            self._advance(self._blocks, range(len(self._blocks.rounds)))
+    def advance_low_water(self, low_water: int) -> None:
+        """Record that every block of the rounds before `low_water` is in the table: all that async blocks tell."""
+        blocks = self._blocks
+        if isinstance(blocks, AsynchronousBlocks) and blocks.advance_low_water(min(low_water, self._rounds)):
+            self._advance(blocks, range(len(blocks.rounds)))
 
     def updates_applied(self, updates: int) -> None:
         """Without rounds: cut the checkpoint that is due after this many updates (of minibatches, gradients), if any.

@@ -18,11 +18,12 @@ from typing import Any
 
 from glovewire.common import log
 from glovewire.common.cli.command import to_toml
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.storage import run_folder
 from glovewire.common.storage.artifacts import MANIFEST, output_errors, write_text_atomically
 
-from ..config import STOPPED, ServerConfig
+from ..config import ServerConfig
 from . import files
 from .cuts import SUMMARY, final_label
 
@@ -48,11 +49,15 @@ class Generation:
 
 @dataclass(frozen=True)
 class Mark:
-    """The last generation of a shard (-1: none), why it is ending it, and how it left it ("": it has not)."""
+    """The last generation of a shard (-1: none), the Ending that it announced, and the one with which it left.
+
+    An Ending is "" until there is one; `text` says more about it.
+    """
 
     generation: int = -1
     ending: str = ""
     left: str = ""
+    text: str = ""
 
 
 # ---- entering a generation
@@ -129,20 +134,20 @@ def require_current(config: ServerConfig, generation: Generation) -> None:
 # ---- leaving it
 
 
-def announce_ending(config: ServerConfig, generation: Generation, reason: str) -> None:
+def announce_ending(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
     """Tell the other shards, by this one's mark, that it is ending the run."""
-    _write_mark(config, Mark(generation.number, reason))
+    _write_mark(config, Mark(generation.number, end.ending, text=end.text))
 
 
-def announced_ending(config: ServerConfig, generation: Generation) -> str:
-    """Return why another shard is ending the run, "" while none is."""
-    marks = _other_marks(config).values()
-    return next((mark.ending for mark in marks if mark.generation == generation.number and mark.ending), "")
+def announced_ending(config: ServerConfig, generation: Generation) -> RunEnd | None:
+    """Return why another shard is ending the run, None while none is."""
+    marks = [mark for mark in _other_marks(config).values() if mark.generation == generation.number]
+    return next((RunEnd(Ending(mark.ending), mark.text) for mark in marks if mark.ending), None)
 
 
-def leave(config: ServerConfig, generation: Generation, reason: str) -> None:
+def leave(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
     """Record that this shard has left everything that the run needs of it."""
-    _write_mark(config, Mark(generation.number, reason, reason))
+    _write_mark(config, Mark(generation.number, end.ending, end.ending, end.text))
 
 
 def not_left(config: ServerConfig, generation: Generation) -> list[int]:
@@ -177,12 +182,12 @@ def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[st
         return None
     summary = facts.get(SUMMARY, {})
     same = (facts["options"], facts["dataset"]) == (config.options.as_message(), dataset)
-    return (generation, summary) if same and _ended_for_good(config, str(summary.get("reason", ""))) else None
+    return (generation, summary) if same and _ended_for_good(config, str(summary.get("ending", ""))) else None
 
 
-def _ended_for_good(config: ServerConfig, reason: str) -> bool:
-    """Return whether a generation that ended for this reason is the last; --resume continues a finished run, too."""
-    return reason == "complete" if config.resume else reason not in ("", STOPPED)
+def _ended_for_good(config: ServerConfig, ending: str) -> bool:
+    """Return whether a generation with this ending is the last; --resume continues a finished run, too."""
+    return ending == Ending.COMPLETE if config.resume else ending not in ("", Ending.STOPPED)
 
 
 # ---- files

@@ -96,8 +96,8 @@ class AsynchronousBlocks(Asynchronous):
         self.bounds = bounds
         self.rounds = np.full(len(bounds) - 1, start, np.int64)
 
-    def advance_floor(self, floor: int) -> bool:
-        """Record that every block of the rounds before `floor` is in the table; return whether that is news."""
-        advanced = floor > self.rounds[0]
-        self.rounds[:] = max(floor, self.rounds[0])
+    def advance_low_water(self, low_water: int) -> bool:
+        """Record that every block of the rounds before `low_water` is in the table; return whether that is news."""
+        advanced = low_water > self.rounds[0]
+        self.rounds[:] = max(low_water, self.rounds[0])
         return bool(advanced)

@@ -1,66 +1,60 @@
-"""The server's mind: a request in, replies and events out. No sockets, no clock, no files; `now` is an argument.
+"""Turn messages and time into effects: all decisions of one shard. No sockets, clock or files.
 
-Requests that cannot be answered yet are parked here and answered when something changed. The daemon carries out what
-the core decides and brings in what the world says.
+    core = Core(state)
+    effects = core.receive(peer, number, message, now)   # for every request
+    effects = core.tick(now, network)                    # every few milliseconds, until effects.finished
+
+The caller carries the effects out: it sends the replies, writes the snapshots and publishes the samples. It tells the
+core of checkpoints that were written (`checkpointed`) and of an end that comes from outside (`finish`). After the run,
+`final` and `summary` say what is left of it. Nothing else of a core is for callers.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from glovewire.common.errors import BadRequest, DatasetMismatch, GlovewireError, ProtocolError, RunOver
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.errors import BadRequest, DatasetMismatch, GlovewireError, ProtocolError, RunOver, parse_ending
 from glovewire.common.protocol import messages as m
 
-from ..checkpoints.cuts import LAST_CHECKPOINT, Cuts, Snapshot, final_label
-from ..config import Identity
-from ..consistency.interface import Consistency
-from ..leases.progress import Progress
-from ..sessions import Peer, Session, Sessions, is_new
-from ..table.table import Table
-from ..telemetry import status as answers
-from ..telemetry.publisher import News, Stream
-from ..telemetry.status import checkpoint_facts, worker_sample
-from .pull_push import Exchange
-from .push_counts import STRANGER, Tally
-from .tensors import Tensors
-from .waiting import MayWait, Outgoing, Parked, Parking, Replies
+from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, final_label
+from ..sessions import Peer, Session
+from ..telemetry import status
+from ..telemetry.publisher import Published
+from .push_counts import NO_SESSION
+from .state import NetworkCounts, ShardState
+from .waiting import Condition, MayWait, Outgoing, Replies, WaitingRequest
+
+DRAIN_S = 10.0
+"""How long a run that ends waits for workers to complete their rounds and leave."""
+DRAIN_AFTER_SIGNAL_S = 3.0
+ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
+
+
+class Effects(NamedTuple):
+    """What has to happen because of a message or the passing of time.
+
+    `ending` says why the run is ending, once it is; `finished` is the same once serving is over. While
+    `checkpoint_awaited`, a client waits for a checkpoint.
+    """
+
+    replies: list[Outgoing]
+    snapshots: list[Snapshot]
+    published: Sequence[Published]
+    ending: RunEnd | None
+    finished: RunEnd | None
+    checkpoint_awaited: bool
 
 
 class Core:
-    """Decides everything about one shard.
+    """Decides everything about one shard; see the module for its interface."""
 
-    `started` is the time from which the stream's `t` counts, in seconds; `words` are what the table's rows stand for.
-    """
-
-    def __init__(
-        self,
-        identity: Identity,
-        options: TrainingOptions,
-        table: Table,
-        consistency: Consistency,
-        progress: Progress,
-        started: float,
-        words: Sequence[str] = (),
-        tensors: Tensors | None = None,
-    ) -> None:
-        self.identity, self.options, self.table = identity, options, table
-        self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
-        self.sessions = Sessions(
-            identity.generation * m.WORKERS_PER_GENERATION, identity.awaited, identity.shard, identity.shards
-        )
-        self.news, self.tally = News(started, identity.shard), Tally()
-        self.stream = Stream(identity.run)
-        self.counters: Counter[str] = Counter()
-        self.ending: str | None = None
-        self.finishing: str | None = None
-        self.parking = Parking()
+    def __init__(self, state: ShardState) -> None:
+        self._state = state
         self._replies = Replies()
-        self._bytes_of_the_gone = 0
-        self.checkpoint_s = -1.0
-        self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, lambda: checkpoint_facts(self))
-        self.exchange = Exchange(table, consistency, options, self.cuts, self.counters, tensors)
+        self._ending_since: float | None = None
+        self._dismissed = False
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello,
             m.Lease: self._lease,
@@ -68,250 +62,374 @@ class Core:
             m.Push: self._push,
             m.Create: self._create,
             m.Report: self._report,
-            m.Heartbeat: self._beat,
-            m.Leave: self._bye,
+            m.Heartbeat: self._heartbeat,
+            m.Leave: self._leave,
             m.Finish: self._finish,
             m.Score: self._score,
-            m.GetStatus: self._asked,
-            m.GetHistory: self._asked,
-            m.GetWords: self._asked,
+            m.GetStatus: self._query,
+            m.GetHistory: self._query,
+            m.GetWords: self._query,
             m.Checkpoint: self._checkpoint,
         }
+        if state.progress.complete:  # it only has to be kept, also without any worker
+            self._close(RunEnd(Ending.COMPLETE))
 
-    # ---- what the daemon calls
+    # ---- interface
 
-    def handle(self, peer: Peer, number: int, message: m.Message, now: float) -> list[Outgoing]:
-        """Everything that has to be sent because `peer` sent `message`."""
+    def receive(self, peer: Peer, number: int, message: m.Message, now: float) -> Effects:
+        """Handle request `number` of `peer`."""
         handler = self._handlers.get(type(message))
         try:
             if handler is None:
                 raise ProtocolError(f"{type(message).__name__} is not a request")
             reply = handler(message, peer, number, now)
         except GlovewireError as error:
-            reply = self.refuse(error)
+            reply = self._refusal(error)
             if isinstance(message, m.Push):
-                self.tally.answered(self.sessions.name_at(peer) or STRANGER, reply)
+                self._state.push_counts.answered(self._state.sessions.name_at(peer) or NO_SESSION, reply)
         if reply is not None:
             self._replies.send(Outgoing(peer, number, reply))
-        self._unpark()
-        return self._replies.take()
+        self._answer_woken()
+        return self._effects()
 
-    def refuse(self, error: GlovewireError) -> m.Refused:
-        """The reply for a request that could not be carried out."""
-        self.counters["refused"] += 1
-        return m.Refused(error.code, str(error)[:500])
+    def reject(self, peer: Peer, error: GlovewireError) -> Effects:
+        """Refuse a message of `peer` that could not be decoded."""
+        self._replies.send(Outgoing(peer, 0, self._refusal(error)))
+        return self._effects()
 
-    def tick(self, now: float) -> list[Outgoing]:
-        """Time has passed: workers not heard for a while are late, those not heard for the lease time are lost."""
-        late, lost = self.sessions.watch(now, self.identity.lease_s)
+    def tick(self, now: float, network: NetworkCounts) -> Effects:
+        """Let time pass: find late and lost workers, end the run when its time has come, publish what is due.
+
+        `network` is what the caller has counted so far.
+        """
+        state = self._state
+        state.network = network
+        late, lost = state.sessions.watch(now, state.identity.lease_s)
         for session in late:
-            self.news.say_of_worker(now, "late", session.name, f"not heard for {now - session.seen:.1f} s")
+            state.publisher.worker_event(now, "late", session, f"not heard for {now - session.seen:.1f} s")
         for session in lost:
-            self._leave(session, now, "lost", f"not heard for {self.identity.lease_s:g} s")
-        if missing := self.exchange.begin_late(self.sessions.workers, now - self.identity.lease_s):
-            self.news.say(now, "begun", f"shard {self.identity.shard}", f"{missing} of the workers have not come")
-        if self.ending is not None and not self.sessions.workers:
-            self.finishing = self.finishing or self.ending
-        self._unpark()
-        self._replies.let_go()
-        return self._replies.take()
-
-    def samples(self, now: float) -> list[m.Message]:
-        """What is to be said on the stream: events at once, losses at most ten times a second."""
-        return [*self.news.take(), *self.progress.losses.samples(now, force=self.finishing is not None)]
+            self._end_session(session, now, "lost", f"not heard for {state.identity.lease_s:g} s")
+        if missing := state.pull_push.begin_late(state.sessions.workers, now - state.identity.lease_s):
+            text = f"{missing} of the workers have not come"
+            state.publisher.event(now, "begun", f"shard {state.identity.shard}", text)
+        finished = state.over if self._is_finished(now) else None
+        self._answer_woken()
+        self._replies.release()
+        if finished is not None:
+            self._dismiss(finished)
+        return self._effects(self._publish(now), finished)
 
     def checkpointed(
-        self, label: str, now: float, error: GlovewireError | None = None, seconds: float = 0.0
-    ) -> list[Outgoing]:
-        """A checkpoint is on disk, after `seconds`, or could not be written: tell those who asked, and the stream."""
-        reply = m.Checkpointed(label) if error is None else self.refuse(error)
-        for peer, number in self.cuts.mark_written(label, on_disk=error is None):
+        self,
+        label: str,
+        now: float,
+        error: GlovewireError | None = None,
+        seconds: float = 0.0,
+        removed: Sequence[str] = (),
+    ) -> Effects:
+        """Record that a checkpoint is on disk, after `seconds`, or could not be written, and which were `removed`."""
+        state = self._state
+        reply = m.Checkpointed(label) if error is None else self._refusal(error)
+        for peer, number in state.cuts.mark_written(label, on_disk=error is None):
             self._replies.send(Outgoing(peer, number, reply))
+        state.cuts.mark_removed(removed)
         if error is None:
-            self.counters["checkpoints"] += 1
-            self.checkpoint_s = seconds
-        self.news.say(now, "checkpoint", label, f"in {seconds:.2f} s" if error is None else f"not written: {error}")
-        return self._replies.take()
+            state.counters["checkpoints"] += 1
+            state.checkpoint_s = seconds
+        text = f"in {seconds:.2f} s" if error is None else f"not written: {error}"
+        state.publisher.event(now, "checkpoint", label, text)
+        return self._effects()
 
-    def finish(self, reason: str, *, at_once: bool = False) -> list[Outgoing]:
-        """End the run: no new work for anybody. Rows in exclusive order first come to one round, unless `at_once`."""
-        if at_once:
-            self.finishing = self.finishing or reason
-        else:
-            self._end(reason)
-        self._unpark()
-        return self._replies.take()
+    def finish(self, end: RunEnd) -> Effects:
+        """End the run. In exclusive order the rounds that have begun are completed first."""
+        self._end(end)
+        self._answer_woken()
+        return self._effects()
 
-    @property
-    def bytes_from_workers(self) -> int:
-        """What workers say they have sent, to all shards."""
-        return self._bytes_of_the_gone + sum(session.bytes_sent for session in self.sessions.workers)
+    def announce(self, now: float, kind: str, text: str) -> Effects:
+        """Publish how this shard ended, after everything that is queued."""
+        self._state.publisher.event(now, kind, f"shard {self._state.identity.shard}", text)
+        return self._effects(self._publish(now, everything=True))
 
-    def final(self) -> Snapshot:
-        """The last state, for the final checkpoint."""
-        return self.cuts.snapshot(final_label(self.identity.generation), self.table.join(), self.cuts.round)
+    def final(self) -> Snapshot | None:
+        """Return the last state, for the final checkpoint; None if tensors lack values, so that nothing can resume."""
+        state = self._state
+        if state.tensors is not None and not state.tensors.complete:
+            return None
+        return state.cuts.snapshot(final_label(state.identity.generation), state.table.join(), state.cuts.round)
 
-    # ---- one handler a request
+    def summary(self, end: RunEnd) -> dict[str, Any]:
+        """Return what training brought, for `--json` and the facts of the vectors."""
+        return status.summary(self._state, end)
+
+    def free_table(self) -> None:
+        """Release the memory of the rows, which are on disk."""
+        self._state.table.release()
+
+    # ---- sessions
 
     def _hello(self, hello: m.Hello, peer: Peer, _: int, now: float) -> m.Message:
-        self.sessions.note(hello)
-        if self.finishing is not None:
-            raise RunOver.because(self.finishing)
-        if hello.role == "worker" and hello.dataset != self.identity.dataset:
+        state, who = self._state, self._state.identity
+        state.sessions.note(hello)
+        self._require_open()
+        if hello.role == "worker" and hello.dataset != who.dataset:
             raise DatasetMismatch(
                 f"this worker's dataset ({hello.dataset[:12] or 'none'}) is not the server's "
-                f"({self.identity.dataset[:12]}): give both the same folder"
+                f"({who.dataset[:12]}): give both the same folder"
             )
-        if (other := self.sessions.other(peer, hello.name)) is not None:
-            self._leave(other, now, "left", f"is called {hello.name} now")
-        before = self.sessions.by_name.get(hello.name)
-        session, replaced = self.sessions.open(hello, peer, now)
+        if (other := state.sessions.other(peer, hello.name)) is not None:
+            self._end_session(other, now, "left", f"continues under the name {hello.name}")
+        before = state.sessions.by_name.get(hello.name)
+        session, replaced = state.sessions.open(hello, peer, now)
+        state.waiting.drop(session, kept=peer)
         if replaced is not None:
             self._release(replaced, now, "lost", "replaced by a new process of the same name")
-        if session.role == "worker" and session is not before:
-            self.exchange.joined(session.index)
-            self.news.say_of_worker(now, "joined", session.name, "")
-        who = self.identity
+        if session.is_worker and session is not before:
+            state.pull_push.joined(session.index)
+            state.publisher.worker_event(now, "joined", session, "")
         return m.Welcome(
-            who.run, who.shard, who.shards, session.index, session.pushed, who.lease_s, self.options.as_message(),
-            self.consistency.steps, self.exchange.credit.grant(session.index),
-        )  # fmt: skip
+            run=who.run,
+            shard=who.shard,
+            shards=who.shards,
+            worker=session.index,
+            options=state.options.as_message(),
+            steps=state.consistency.steps,
+            credit=state.pull_push.credit.grant(session.index),
+        )
+
+    def _heartbeat(self, _: m.Heartbeat, peer: Peer, __: int, now: float) -> m.Message:
+        self._state.sessions.of(peer, now)
+        return m.HeartbeatAck(self._state.over is not None)
+
+    def _leave(self, leave: m.Leave, peer: Peer, _: int, now: float) -> m.Message:
+        end = parse_ending(leave.ending, leave.text)
+        if self._state.sessions.name_at(peer) is not None:  # otherwise it has left already, and the answer was lost
+            self._end_session(self._state.sessions.of(peer, now), now, "left", str(end), leave.pushes)
+        return m.Left()
+
+    def _end_session(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
+        self._state.sessions.close(session)
+        self._release(session, now, kind, why, pushes)
+
+    def _release(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
+        """Give what a session held to others; `pushes` is how many it says it has sent."""
+        state = self._state
+        state.waiting.drop(session)
+        blocks = state.progress.release(session.name)
+        state.waiting.wake(Condition.LEASE)
+        if session.is_worker:
+            state.pull_push.left(session.index, lost=kind == "lost")
+            state.push_counts.left(session.name, pushes)
+            state.left_bytes_sent += session.bytes_sent
+            text = f"{why}; {len(blocks)} blocks go to others" if blocks else why
+            state.publisher.worker_event(now, kind, session, text)
+
+    def _dismiss(self, end: RunEnd) -> None:
+        """Tell the sessions that are still open, such as observers, because the server will soon be gone."""
+        if not self._dismissed:
+            self._dismissed = True
+            over = _as_refusal(RunOver(*end))
+            for session in self._state.sessions.by_name.values():
+                self._replies.send(Outgoing(session.peer, 0, over))
+
+    # ---- work
 
     def _lease(self, lease: m.Lease, peer: Peer, number: int, now: float) -> m.Message | None:
-        session = self.sessions.worker(peer, now)
+        session = self._state.sessions.worker(peer, now)
         if lease.ticket == session.ticket and session.grant is not None:
             return session.grant
         if lease.ticket <= session.ticket:
             raise BadRequest(f"ticket {lease.ticket} came after ticket {session.ticket}")
-        return self._answer_or_park(peer, number, session, lease)
+        return self._answer_or_wait(peer, number, session, lease)
 
     def _create(self, create: m.Create, peer: Peer, number: int, now: float) -> m.Message | None:
-        return self._answer_or_park(peer, number, self.sessions.of(peer, now), create)
+        return self._answer_or_wait(peer, number, self._state.sessions.of(peer, now), create)
 
     def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
-        session = self.sessions.of(peer, now)
-        self.exchange.check_pull(pull, session)
-        return self._answer_or_park(peer, number, session, pull)
+        session = self._state.sessions.of(peer, now)
+        self._state.pull_push.check_pull(pull, session)
+        return self._answer_or_wait(peer, number, session, pull)
 
     def _push(self, push: m.Push, peer: Peer, number: int, now: float) -> m.Message | None:
-        session = self.sessions.worker(peer, now)
+        state, pull_push = self._state, self._state.pull_push
+        session = state.sessions.worker(peer, now)
         pull = push.pull if push.then_pull else None
         if pull is not None:
-            self.exchange.check_pull(pull, session)
-            self.parking.require_room(session)
-        if is_new("push", push.sequence, session.pushed):
-            applied = self.exchange.take(push, session.index)
-            session.pushed, session.staleness = push.sequence, self.exchange.staleness.last
-            self._end_when_complete()
+            pull_push.check_pull(pull, session)
+            state.waiting.require_room(session)
+        if session.is_new_push(push.sequence):
+            applied = pull_push.apply(push, session.index)
+            session.push_taken(push.sequence, pull_push.staleness.last)
+            self._close_when_complete()
         else:
-            applied = self.exchange.again(push, session.index)
-        self.tally.answered(session.name, applied)
+            applied = pull_push.repeat(push, session.index)
+        state.push_counts.answered(session.name, applied)
         if pull is None:
             return applied
-        rows = None if applied.late or self.finishing is not None else self.exchange.answer(pull, session.index)
-        if rows is None:
-            self.parking.add(Parked(peer, number, session, pull))
-            if applied.late:  # no rows can say that
-                return applied
-            self._replies.hold(Outgoing(peer, number, applied))
-        return rows
+        later = applied.late or state.over is not None  # neither rows nor a refusal can say what became of the push
+        if not later and (rows := pull_push.read(pull, session.index)) is not None:
+            state.waiting.remove(peer, number)
+            return rows
+        self._wait(peer, number, session, pull, woken=later)
+        if applied.late:
+            return applied
+        self._replies.hold(Outgoing(peer, number, applied))
+        return None
 
     def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:
-        session = self.sessions.worker(peer, now)
-        if self.identity.shard:
+        state = self._state
+        session = state.sessions.worker(peer, now)
+        if state.identity.shard:
             raise BadRequest("only shard 0 counts reports")
-        if is_new("report", report.sequence, session.reported):
-            self.news.add(self.progress.count(session, report, now, now - self.news.started))
-            session.reported = report.sequence
-            self.exchange.reported(report.lease, self.progress.floor)
-            self._end_when_complete()
-        return m.Recorded(self.finishing is not None, self.progress.losses.epoch, self.progress.losses.entries)
+        if session.is_new_report(report.sequence):
+            state.publisher.add(state.progress.count(session, report, now, state.publisher.elapsed(now)))
+            session.report_counted(report)
+            state.pull_push.block_complete(report.lease, state.progress.floor)
+            state.waiting.wake(Condition.LEASE)
+            self._close_when_complete()
+        return self._recorded()
 
-    def _beat(self, _: m.Heartbeat, peer: Peer, __: int, now: float) -> m.Message:
-        self.sessions.of(peer, now)
-        return m.HeartbeatAck(self.finishing is not None)
+    def _score(self, score: m.Score, peer: Peer, _: int, now: float) -> m.Message:
+        state = self._state
+        state.sessions.of(peer, now)
+        t, entries = state.publisher.elapsed(now), state.progress.losses.entries
+        state.publisher.add([m.QualitySample(t, entries, score.test[:64], score.score)])
+        return self._recorded()
 
-    def _asked(self, question: m.Message, _: Peer, __: int, now: float) -> m.Message:
-        return answers.answer(self, question, now)
+    def _recorded(self) -> m.Recorded:
+        losses = self._state.progress.losses
+        return m.Recorded(self._state.over is not None, losses.epoch, losses.entries)
+
+    def _answer(self, session: Session, request: MayWait) -> m.Message | None:
+        """Return the reply to a request that may have to wait, None while it must."""
+        state = self._state
+        if isinstance(request, m.Lease):
+            if state.over is not None:
+                return m.Done(*state.over)
+            return state.progress.grant(session, request.ticket, state.ending or RunEnd(Ending.COMPLETE))
+        self._require_open()
+        if isinstance(request, m.Create):
+            return state.pull_push.create(request, session)
+        return state.pull_push.read(request, session.index)
+
+    def _answer_or_wait(self, peer: Peer, number: int, session: Session, request: MayWait) -> m.Message | None:
+        reply = self._answer(session, request)
+        if reply is None:
+            self._wait(peer, number, session, request)
+        else:  # a repeat of a request that waits must not be answered twice
+            self._state.waiting.remove(peer, number)
+        return reply
+
+    def _wait(self, peer: Peer, number: int, session: Session, request: MayWait, *, woken: bool = False) -> None:
+        if isinstance(request, m.Pull):
+            condition = self._state.pull_push.condition(request)
+        else:
+            condition = Condition.LEASE if isinstance(request, m.Lease) else Condition.VALUES
+        self._state.waiting.add(WaitingRequest(peer, number, session, request, condition), woken=woken)
+
+    def _answer_woken(self) -> None:
+        """Answer waiting requests whose condition has come true."""
+        waiting = self._state.waiting
+        for request, reply in waiting.retry(self._retry) if waiting.has_woken else ():
+            self._replies.send(Outgoing(request.peer, request.number, reply))
+
+    def _retry(self, request: WaitingRequest) -> m.Message | None:
+        try:
+            return self._answer(request.session, request.message)
+        except GlovewireError as error:
+            return self._refusal(error)
+
+    # ---- queries and commands
+
+    def _query(self, query: m.Message, _: Peer, __: int, now: float) -> m.Message:
+        return status.answer(self._state, query, now)
 
     def _checkpoint(self, request: m.Checkpoint, peer: Peer, number: int, _: float) -> m.Message | None:
-        if self.finishing is not None:
-            raise RunOver(LAST_CHECKPOINT)
-        label = self.cuts.request(request.round, peer, number)
+        if self._state.over is not None:
+            raise RunOver(self._state.over.ending, LAST_CHECKPOINT)
+        label = self._state.cuts.request(request.round, peer, number)
         return None if label is None else m.Checkpointed(label)
 
     def _finish(self, finish: m.Finish, _: Peer, __: int, ___: float) -> m.Message:
-        self._end(finish.reason[:200] or "asked")
-        return m.Finishing(len(self.sessions.workers))
+        end = parse_ending(finish.ending, finish.text)
+        if end.ending not in ENDS_A_RUN:
+            raise BadRequest(f"a run does not end as {end.ending!r}: give one of {', '.join(ENDS_A_RUN)}")
+        self._end(end)
+        return m.Finishing(len(self._state.sessions.workers))
 
-    def _score(self, score: m.Score, peer: Peer, _: int, now: float) -> m.Message:
-        self.sessions.of(peer, now)
-        losses = self.progress.losses
-        self.news.add([m.QualitySample(now - self.news.started, losses.entries, score.test[:64], score.score)])
-        return m.Recorded(self.finishing is not None, losses.epoch, losses.entries)
+    # ---- the end of the run
 
-    def _bye(self, bye: m.Leave, peer: Peer, _: int, now: float) -> m.Message:
-        if self.sessions.name_at(peer) is not None:  # otherwise it has left already, and the answer was lost
-            self._leave(self.sessions.of(peer, now), now, "left", bye.reason[:200], bye.pushes)
-        return m.Left()
-
-    def _end(self, reason: str) -> None:
-        """Begin to end: at once, or in exclusive order when workers have finished the rounds that were begun."""
-        if self.finishing is not None or self.ending is not None:
+    def _end(self, end: RunEnd) -> None:
+        """Begin to end: at once, or in exclusive order when workers have completed the rounds that have begun."""
+        state = self._state
+        if state.over is not None or state.ending is not None:
             return
-        self.ending = reason
-        self.progress.stop()
-        drained = self.progress.schedule is not None and self.progress.complete
-        if reason.startswith("failed") or not self.cuts.in_order or not self.sessions.workers or drained:
-            self.finishing = reason
+        state.ending = end
+        state.progress.stop()
+        state.waiting.wake(Condition.LEASE)
+        drained = state.progress.schedule is not None and state.progress.complete
+        if end.ending is Ending.FAILED or not state.cuts.in_order or not state.sessions.workers or drained:
+            self._close(end)
 
-    def _end_when_complete(self) -> None:
-        if self.identity.shard == 0 and self.progress.complete:
-            self.finishing = self.finishing or self.ending or "complete"
+    def _close(self, end: RunEnd) -> None:
+        """Give out no more work, and answer every request that waits."""
+        state = self._state
+        if state.over is None:
+            state.over = end
+            state.waiting.wake_all()
+            for peer, number in state.cuts.cancel_incomplete():
+                self._replies.send(Outgoing(peer, number, self._refusal(RunOver(end.ending, LAST_CHECKPOINT))))
 
-    def _answer(self, session: Session, asked: MayWait) -> m.Message | None:
-        """The reply to a request that may have to wait, None while it has to."""
-        if isinstance(asked, m.Lease):
-            if self.finishing is not None:
-                return m.Done(self.finishing)
-            return self.progress.grant(session, asked.ticket, self.ending or "complete")
-        if self.finishing is not None:
-            raise RunOver.because(self.finishing)
-        exchange = self.exchange
-        return exchange.create(asked, session) if isinstance(asked, m.Create) else exchange.answer(asked, session.index)
+    def _close_when_complete(self) -> None:
+        state = self._state
+        if state.identity.shard == 0 and state.progress.complete:
+            self._close(state.ending or RunEnd(Ending.COMPLETE))
 
-    def _answer_or_park(self, peer: Peer, number: int, session: Session, asked: MayWait) -> m.Message | None:
-        if (reply := self._answer(session, asked)) is None:
-            self.parking.add(Parked(peer, number, session, asked))
-        return reply
+    def _is_finished(self, now: float) -> bool:
+        """Return whether serving is over: no worker is left, or time is up; close a run that takes too long to end.
 
-    def _unpark(self) -> None:
-        """Answer what can be answered now: a push frees pulls, a report leases, the end of the run everything."""
-        if self.finishing is not None:
-            for peer, number in self.cuts.cancel_incomplete():
-                self._replies.send(Outgoing(peer, number, self.refuse(RunOver(LAST_CHECKPOINT))))
-        for parked, reply in self.parking.retry(self._retry) if self.parking else ():
-            if self.sessions.is_open(parked.session, parked.peer):
-                self._replies.send(Outgoing(parked.peer, parked.number, reply))
+        A complete run waits up to one lease for expected workers that have not come, to tell them that it is over.
+        """
+        state = self._state
+        end = state.ending or state.over
+        if end is None:
+            return False
+        if self._ending_since is None:
+            self._ending_since = now
+        waited_s = now - self._ending_since
+        late = waited_s > (DRAIN_AFTER_SIGNAL_S if end.ending is Ending.STOPPED else DRAIN_S)
+        if late or not state.sessions.workers:
+            self._close(end)
+        if state.over is None:
+            return False
+        if state.over.ending is Ending.COMPLETE and state.sessions.absent and waited_s < state.identity.lease_s:
+            return False
+        return late or not state.sessions.workers
 
-    def _retry(self, parked: Parked) -> m.Message | None:
-        is_open = self.sessions.is_open(parked.session, parked.peer)
-        try:  # nobody hears the farewell: the request goes with its session
-            return self._answer(parked.session, parked.message) if is_open else m.Left()
-        except GlovewireError as error:
-            return self.refuse(error)
+    def _require_open(self) -> None:
+        if self._state.over is not None:
+            raise RunOver(*self._state.over)
 
-    def _leave(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
-        self.sessions.close(session)
-        self._release(session, now, kind, why, pushes)
+    # ---- effects
 
-    def _release(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
-        blocks = self.progress.release(session.name)
-        if session.role == "worker":
-            self.exchange.left(session.index, lost=kind == "lost")
-            self.tally.left(session.name, pushes)
-            self._bytes_of_the_gone += session.bytes_sent
-            text = f"{why}; {len(blocks)} blocks go to others" if blocks else why
-            self.news.say_of_worker(now, kind, session.name, text)
-            if self.identity.shard == 0:
-                self.news.add([worker_sample(session, now - self.news.started, now, kind)])
+    def _refusal(self, error: GlovewireError) -> m.Refused:
+        self._state.counters["refused"] += 1
+        return _as_refusal(error)
+
+    def _publish(self, now: float, *, everything: bool = False) -> list[Published]:
+        state = self._state
+        state.publisher.add(state.progress.losses.samples(now, force=state.over is not None))
+        return state.publisher.due(
+            now, lambda: status.server_sample(state, now), state.sessions.workers, everything=everything
+        )
+
+    def _effects(self, published: Sequence[Published] = (), finished: RunEnd | None = None) -> Effects:
+        state = self._state
+        ending = state.ending or state.over
+        cuts = state.cuts
+        return Effects(self._replies.take(), cuts.take_ready(), published, ending, finished, cuts.requested)
+
+
+def _as_refusal(error: GlovewireError) -> m.Refused:
+    ending = error.ending if isinstance(error, RunOver) else ""
+    return m.Refused(error.code, str(error)[:500], ending)

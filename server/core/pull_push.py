@@ -1,6 +1,6 @@
-"""Rows out and changes in: what a pull is answered with, what becomes of a push. No sockets, no clock, no files.
+"""Carry out pulls and pushes: read rows for a pull, and decide what becomes of a push and apply it. No I/O.
 
-The core knows who asks and whether they may; here is what it does to the table, to versions and to what is kept.
+The core checks who may ask; this module does what the request means for the table, versions, undo log and checkpoints.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from glovewire.common.model.options import POLICIES, Mode, TrainingOptions
 from glovewire.common.protocol import messages as m
 
 from ..checkpoints.cuts import Cuts
+from ..consistency.blocks import ExclusiveBlocks
 from ..consistency.interface import Consistency
 from ..consistency.minibatch import Admission, PendingPush
 from ..consistency.staleness import StalenessHistogram, StalenessPolicy, combine
@@ -21,13 +22,15 @@ from ..sessions import Session
 from ..table.hot_rows import HotRows
 from ..table.table import Table
 from .tensors import Tensors
-from .undo_log import Before, Undo
+from .undo_log import BeforeImage, UndoLog
+from .waiting import Condition, WaitingRequests
 
 
-class Exchange:
-    """The traffic of one table; `counters` gets pulls and late; what was applied is watched.
+class PullPush:
+    """Pulls and pushes of one table; wakes requests in `waiting` that a change may allow.
 
-    Of `options` only those count that say what becomes of gradients.
+    Counts `pulls` and `late` gradients in `counters`, and measures staleness and hot rows of what is applied. Of
+    `options` only those that govern gradients matter.
     """
 
     def __init__(
@@ -37,14 +40,16 @@ class Exchange:
         options: TrainingOptions,
         cuts: Cuts,
         counters: Counter[str],
+        waiting: WaitingRequests,
         tensors: Tensors | None = None,
     ) -> None:
-        self._tensors = tensors
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
+        self._exclusive = consistency if isinstance(consistency, ExclusiveBlocks) else None
+        self._waiting, self._tensors = waiting, tensors
         self._policy = StalenessPolicy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
         self._mean = options.mean_gradient
-        self.undo, self.credit = Undo(), Credit()
-        self.staleness, self.heat = StalenessHistogram(), HotRows(table.first, table.shape[0])
+        self.undo_log, self.credit = UndoLog(), Credit()
+        self.staleness, self.hot_rows = StalenessHistogram(), HotRows(table.first, table.shape[0])
 
     @property
     def ages(self) -> StalenessHistogram:
@@ -52,62 +57,76 @@ class Exchange:
         return self._policy.ages
 
     def joined(self, worker: int) -> None:
-        """A worker takes part from now on."""
+        """Let a worker take part from now on."""
         self._consistency.joined(worker)
+        self._waiting.wake(Condition.ROWS)
 
     def left(self, worker: int, *, lost: bool) -> None:
-        """A worker is gone: others may have waited for nobody else."""
+        """Wait for a worker no longer, and apply what waited for it alone."""
         self._consistency.left(worker, lost=lost)
         self.credit.take_back(worker)
         if self._tensors is not None:
             self._tensors.left(worker)
+            self._waiting.wake(Condition.VALUES)
         self._policy.forget(worker, lost=lost)
-        self._carry_out()
+        self._apply_due()
+        self._waiting.wake(Condition.ROWS)
 
     def begin_late(self, workers: Sequence[Session], since: float) -> int:
-        """If the first of the workers came before `since`, begin without those still missing; how many they are."""
+        """If the first of the workers came before `since`, begin without the missing ones; return their number."""
         missing = self._consistency.missing
         if not missing or not workers or min(each.joined for each in workers) >= since:
             return 0
         self._consistency.begin()
-        self._carry_out()
+        self._apply_due()
+        self._waiting.wake(Condition.ROWS)
         return missing
 
     def create(self, create: m.Create, session: Session) -> m.Created | None:
-        """What to tell somebody who has a dense model, None while it has to wait."""
+        """Return the tensors of the server for a client of a dense model, None while it must wait."""
         if self._tensors is None:
             raise BadRequest("this server trains word vectors: start one with --objective tensors")
-        return self._tensors.join(session, create)
+        before = self._tensors.complete
+        created = self._tensors.join(session, create)
+        if self._tensors.complete and not before:
+            self._waiting.wake(Condition.VALUES)
+        return created
 
     def check_pull(self, pull: m.Pull, session: Session) -> None:
-        """Raise unless the rows are here; learn from a worker's which rounds are in every table whole."""
-        self._known(pull.table)
+        """Raise unless the rows are here; learn from a worker's pull which rounds are complete."""
+        self._require_table(pull.table)
         if self._tensors is not None:
             self._tensors.require_complete()
         self._table.check_pull(pull)
-        if session.role == "worker":
-            self.whole(pull.floor)
+        if session.is_worker:
+            self.rounds_complete(pull.low_water)
 
-    def reported(self, lease: int, floor: int) -> None:
-        """The block of a lease is in every table whole, and so are those of all rounds before `floor`."""
-        self.undo.reported(lease)
-        self.whole(floor)
+    def block_complete(self, lease: int, low_water: int) -> None:
+        """Record that the block of a lease is in every table, and every block of the rounds before `low_water`."""
+        self.undo_log.drop_lease(lease)
+        self.rounds_complete(low_water)
 
-    def whole(self, floor: int) -> None:
-        """Every block of the rounds before `floor` is in every table whole."""
-        self.undo.forget(floor)
-        self._cuts.advance_floor(floor)
+    def rounds_complete(self, low_water: int) -> None:
+        """Record that every block of the rounds before `low_water` is in every table."""
+        self.undo_log.drop_before(low_water)
+        self._cuts.advance_low_water(low_water)
 
-    def answer(self, pull: m.Pull, worker: int) -> m.Rows | None:
-        """The rows of a pull that `check_pull` has passed, None while it has to wait."""
+    def condition(self, pull: m.Pull) -> Condition | int:
+        """Return what a pull that `read` could not answer waits for."""
+        if self._exclusive is None or pull.version == m.NO_VERSION:
+            return Condition.ROWS
+        return self._exclusive.partition(pull.first, pull.last)
+
+    def read(self, pull: m.Pull, worker: int) -> m.Rows | None:
+        """Return the rows of a pull that `check_pull` has passed, None while it must wait."""
         if not self._consistency.may_pull(pull, worker):
             return None
         version = self._consistency.version(pull.first)
         if self._tensors is not None and version < pull.version:
             return None
         self._counters["pulls"] += 1
-        if self._cuts.in_order and pull.version not in (m.NO_VERSION, version):
-            return m.Rows(pull.version, self.undo.read(pull.first, pull.last, pull.version))
+        if self._exclusive is not None and pull.version not in (m.NO_VERSION, version):
+            return m.Rows(pull.version, self.undo_log.read(pull.first, pull.last, pull.version))
         values = self._table.read(pull)
         if (versions := self._table.versions_of(pull)) is None:
             return m.Rows(version, values)
@@ -115,16 +134,17 @@ class Exchange:
             self._policy.pulled(worker, self._table.local_rows(pull), version, values)
         return m.Rows(version, values, self._consistency.gradients, versions)
 
-    def take(self, push: m.Push, worker: int) -> m.Applied:
-        """Take a push that was never seen before, and carry out what is due; raises when it may not be taken."""
-        self._known(push.table)
-        self.whole(push.floor)
+    def apply(self, push: m.Push, worker: int) -> m.Applied:
+        """Take a push that is no repeat and apply all that is due now; raises when it may not be taken."""
+        self._require_table(push.table)
+        self.rounds_complete(push.low_water)
         if self._tensors is not None:
-            push = self._tensors.widened(push)
+            push = self._tensors.widen(push)
         self._table.check_push(push)
         if self._tensors is not None and not self._tensors.is_step(push):
             self._table.apply(push)
-            self._tensors.assigned(push)
+            if self._tensors.assigned(push):
+                self._waiting.wake(Condition.VALUES)
             return self._applied(push, worker)
         if push.operation == "gradient":
             self._policy.check(push, self._consistency.version(push.first))
@@ -132,50 +152,56 @@ class Exchange:
         if fate is Admission.NEW and push.operation == "gradient":
             self._policy.admitted(worker, push)
         self._counters["late"] += fate is Admission.LATE
-        self._carry_out()
+        self._apply_due()
         return self._applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
 
-    def again(self, push: m.Push, worker: int) -> m.Applied:
-        """The answer to a push that this session has made before."""
+    def repeat(self, push: m.Push, worker: int) -> m.Applied:
+        """Return the answer to a push that this session has made before."""
         return self._applied(push, worker, repeated=True)
 
     def _applied(self, push: m.Push, worker: int, *, repeated: bool = False, late: bool = False) -> m.Applied:
-        """The answer to a push. Where rows may be the only one that is sent, it promises nothing else than before."""
+        """Build the `Applied` reply. When `Rows` may be sent instead, repeat the last credit: it may never be seen."""
         credit = self.credit.of(worker) if push.then_pull else self.credit.grant(worker)
         return m.Applied(push.sequence, self._consistency.version(push.first), repeated, late, credit)
 
-    def _known(self, table: str) -> None:
-        if table != self._table.name:
-            raise BadRequest(f"no table is called {table[:40]!r}")
+    def _require_table(self, name: str) -> None:
+        if name != self._table.name:
+            raise BadRequest(f"no table is called {name[:40]!r}")
 
-    def _carry_out(self) -> None:
+    def _apply_due(self) -> None:
         while group := self._consistency.next_update():
             for arrived in group:
-                self._watch(arrived.push)
-            if group[0].push.operation == "gradient":
+                self._measure(arrived.push)
+            first = group[0].push
+            if first.operation == "gradient":
                 self._step(group)
             else:
-                self._change(group[0].push)
+                self._change(first)
             if self._tensors is not None:
                 self._cuts.updates_applied(self._consistency.version(0))
-            elif group[0].push.operation == "gradient":
+            elif first.operation == "gradient":
                 self._cuts.updates_applied(self._consistency.gradients)
+            if self._waiting:
+                exclusive = self._exclusive
+                self._waiting.wake(
+                    Condition.ROWS if exclusive is None else exclusive.partition(first.first, first.last)
+                )
 
     def _step(self, group: Sequence[PendingPush]) -> None:
-        """One step of the optimizer for all gradients of a group, at the rate of the newest."""
+        """Take one step of the optimizer for all gradients of a group, at the lowest of their rates."""
         version = self._consistency.version(0) - 1
         parts = [self._policy.weigh(arrived, version) for arrived in group]
         self._policy.step(combine(parts, mean=self._mean), min(arrived.push.rate for arrived in group))
 
     def _change(self, push: m.Push) -> None:
-        if self._cuts.in_order:
-            self.undo.keep(Before(push.lease, push.first, push.version, self._table.replace(push)))
+        if self._exclusive is not None:
+            self.undo_log.keep(BeforeImage(push.lease, push.first, push.version, self._table.replace(push)))
         else:
             self._table.apply(push)
         self._cuts.push_applied(push)
 
-    def _watch(self, push: m.Push) -> None:
-        """Count a push that is about to be applied; without a version nobody can tell how stale it is."""
+    def _measure(self, push: m.Push) -> None:
+        """Count a push that is about to be applied; without a version its staleness is unknown."""
         if push.version != m.NO_VERSION:
             self.staleness.count(self._consistency.version(push.first) - 1 - push.version)
-        self.heat.count(push)
+        self.hot_rows.count(push)

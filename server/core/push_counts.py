@@ -1,6 +1,6 @@
-"""What became of every push: heard = applied + repeated + refused, for each worker and in all. Bounded; no I/O.
+"""Count what became of every push, per worker and in all: heard = applied + repeated + refused. No I/O.
 
-A repeat was in the table before: a message that was sent twice, or a block that somebody else has trained meanwhile.
+A repeat was in the table before: a message that was sent twice, or a block that another worker has trained meanwhile.
 A gradient that came too late for its step is refused.
 """
 
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from glovewire.common.protocol.messages import Applied, Message
 
 MAX_NAMES = 1024
-STRANGER = ""
+NO_SESSION = ""
 OUTCOMES = ("applied", "repeated", "refused")
 
 
 @dataclass
-class Tally:
+class PushCounts:
     """Counts under `sent`, `heard` and the three outcomes; `of` keeps them by worker's name, sessions added up.
 
-    `sent` is what workers say in their goodbye, repeats included; who said none is taken to have sent what was heard.
+    `sent` is what workers say in their Leave, repeats included; without a Leave it is taken to be what was heard.
     """
 
     total: Counter[str] = field(default_factory=Counter)
@@ -28,7 +28,7 @@ class Tally:
     _open: dict[str, int] = field(default_factory=dict)
 
     def answered(self, name: str, reply: Message) -> None:
-        """A push of worker `name` (STRANGER without a session) was heard and got this reply."""
+        """Count a push of worker `name` (NO_SESSION without one) by its reply."""
         outcome = "refused"
         if isinstance(reply, Applied) and not reply.late:
             outcome = "repeated" if reply.repeated else "applied"
@@ -38,18 +38,20 @@ class Tally:
         self._open[name] = self._open.get(name, 0) + 1
 
     def left(self, name: str, sent: int | None = None) -> None:
-        """The session of worker `name` is over; `sent` is what it says that it has sent in it."""
+        """Close the session of worker `name`, which says that it has `sent` so many pushes in it."""
         heard = self._open.pop(name, 0)
         for counts in (self.total, self._counts(name)):
             counts["sent"] += heard if sent is None else sent
 
     def summary(self) -> dict[str, int]:
-        """All pushes; those of sessions that still stand count as sent when they were heard."""
-        return _facts(self.total, sum(self._open.values()))
+        """Return the counts of all pushes; of open sessions, those heard count as sent."""
+        return _summary(self.total, sum(self._open.values()))
 
-    def workers(self) -> dict[str, dict[str, int]]:
-        """The same for each worker by name."""
-        return {name: _facts(counts, self._open.get(name, 0)) for name, counts in self.of.items() if name != STRANGER}
+    def by_worker(self) -> dict[str, dict[str, int]]:
+        """Return the same for each worker by name."""
+        return {
+            name: _summary(counts, self._open.get(name, 0)) for name, counts in self.of.items() if name != NO_SESSION
+        }
 
     def _counts(self, name: str) -> Counter[str]:
         if (counts := self.of.get(name)) is None:
@@ -59,5 +61,5 @@ class Tally:
         return counts
 
 
-def _facts(counts: Counter[str], still_open: int) -> dict[str, int]:
+def _summary(counts: Counter[str], still_open: int) -> dict[str, int]:
     return {"sent": counts["sent"] + still_open, **{key: counts[key] for key in ("heard", *OUTCOMES)}}

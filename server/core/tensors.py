@@ -1,7 +1,7 @@
-"""Which tensors a shard serves, and who brings their first values. Decides only: no clock, no I/O.
+"""Decide which tensors a shard serves and which worker brings their first values. No I/O.
 
-Nothing is known at the start. The first worker that says what its model is like becomes the one that brings the values;
-the others wait, and when that worker is lost before all rows are here, the next of them takes its place.
+Nothing is known at the start. The first worker that declares its model must bring the values; the others wait, and if
+that worker is lost before all rows are here, the next one takes its place.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..sessions import Session
 from ..table import optimizers
 from ..table.table import Table
 
-UNKNOWN = "the tensors of this server have no values yet: say which they are"
+UNKNOWN = "the tensors of this server have no values yet: a worker must create them first"
 
 
 class TensorProgress(Progress):
-    """A training of `steps` updates (0: until somebody ends it), of which `updates()` are in; entries are examples.
+    """A training of `steps` updates (0: until a client ends it), of which `updates()` are in; entries are examples.
 
-    Its loss may be anything that falls, a log-likelihood too.
+    Its loss may be negative, as a log-likelihood.
     """
 
     min_loss = -LARGEST_FIGURE
@@ -53,7 +53,7 @@ class TensorProgress(Progress):
 
 
 class Tensors:
-    """The tensors of shard `shard` of `shards`; `table` is given its rows when they are known."""
+    """The tensors of shard `shard` of `shards`; `table` gets its rows when they are known."""
 
     def __init__(self, options: TrainingOptions, shard: int, shards: int) -> None:
         self.spec: ModelSpec | None = None
@@ -69,14 +69,14 @@ class Tensors:
         return self.spec is not None and not self._missing.any()
 
     def restore(self, spec: ModelSpec, rows: npt.NDArray[np.floating]) -> None:
-        """Take up a checkpoint: `rows` are those of this shard, optimizer state included."""
+        """Continue from a checkpoint: `rows` are those of this shard, optimizer state included."""
         self._take(spec, self._bounds(spec)[0], rows)
         self._missing[:] = False
 
     def join(self, session: Session, create: Create) -> Created | None:
-        """What to tell a session that has this model (or asks for it); None while it must wait.
+        """Return the answer to a session that declares this model (or asks for it); None while it must wait.
 
-        Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for one that cannot be.
+        Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for an impossible one.
         """
         spec = None if create.spec is None else ModelSpec.from_json(create.spec)
         if self.spec is not None and spec is not None and (self.complete or self._filler not in (None, session.index)):
@@ -92,14 +92,14 @@ class Tensors:
         return self.join(session, Create()) if self.complete else Created(True, spec.to_json())
 
     def left(self, worker: int) -> None:
-        """A worker is gone: whoever brings the first values in its place brings all of them."""
+        """Let another worker bring all first values if this one should have."""
         if self._filler == worker:
             self._filler = None
 
     def is_step(self, push: Push) -> bool:
-        """Whether a push that the table has checked is a gradient; else it sets values. Raises if it may do neither.
+        """Return whether a push that the table has checked is a gradient, else an assignment; raise if neither is due.
 
-        A gradient of no rows may be anywhere: it is a step at a shard that has no trained ones.
+        A gradient of no rows may be anywhere: it is a step of a shard that has no trained rows.
         """
         if self.spec is None:
             raise NotReady(UNKNOWN)
@@ -113,19 +113,20 @@ class Tensors:
             raise BadRequest("trained tensors change by gradients alone")
         return push.operation == "gradient"
 
-    def widened(self, push: Push) -> Push:
-        """The same push, a gradient that came as bfloat16 in the precision of the table."""
+    def widen(self, push: Push) -> Push:
+        """Return the push; a gradient that came as bfloat16 gets the precision of the table."""
         if push.operation != "gradient" or push.values.dtype != BFLOAT16:
             return push
         values = from_bfloat16(push.values).astype(self.table.values.dtype, copy=False)
         return dataclasses.replace(push, values=values)
 
-    def assigned(self, push: Push) -> None:
-        """The values of a range are in the table."""
+    def assigned(self, push: Push) -> bool:
+        """Record that the values of a range are in the table; return whether all are now."""
         self._missing[push.first - self.table.first : push.last - self.table.first] = False
+        return self.complete
 
     def require_complete(self) -> ModelSpec:
-        """Which tensors there are; NotReady while values are missing."""
+        """Return the declared tensors; NotReady while values are missing."""
         if self.spec is None or not self.complete:
             raise NotReady(UNKNOWN)
         return self.spec

@@ -1,7 +1,7 @@
-"""Rows as they were before the last rounds, while a block of those rounds may have to be trained again.
+"""Keep before-images of rows while a block of the last rounds may have to be trained again. No I/O.
 
-A block changes two partitions, on one shard or two. When its worker is lost in between, whoever trains it again needs
-both as they were. What is kept goes as soon as the block is known to be in the table whole. No I/O, no clock.
+A block changes two partitions, on one shard or two. When its worker is lost in between, the next one that trains it
+needs both as they were. A before-image is dropped as soon as its block is known to be in every table completely.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from glovewire.common.errors import NotReady
 
 
 @dataclass(frozen=True, eq=False)
-class Before:
-    """Rows from `first` on, as they were at the start of `round`."""
+class BeforeImage:
+    """Rows from `first` on as they were at the start of `round`, before the push under `lease`."""
 
     lease: int
     first: int
@@ -23,30 +23,30 @@ class Before:
 
 
 @dataclass
-class Undo:
-    """What is kept, newest last."""
+class UndoLog:
+    """The before-images that are kept, newest last."""
 
-    _kept: list[Before] = field(default_factory=list)
+    _kept: list[BeforeImage] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, before: Before) -> None:
+    def keep(self, image: BeforeImage) -> None:
         """Keep rows that a push is about to change."""
-        self._kept.append(before)
+        self._kept.append(image)
 
-    def reported(self, lease: int) -> None:
-        """The block of a lease is in the table whole."""
+    def drop_lease(self, lease: int) -> None:
+        """Drop the images of a block that is in the table completely."""
         self._kept = [kept for kept in self._kept if kept.lease != lease]
 
+    def drop_before(self, round: int) -> None:
+        """Drop the images of all rounds before `round`."""
+        if self._kept and any(kept.round < round for kept in self._kept):
+            self._kept = [kept for kept in self._kept if kept.round >= round]
+
     def read(self, first: int, last: int, round: int) -> Array:
-        """A copy of rows [first, last) as they were at the start of `round`; NotReady when they are not kept."""
+        """Return a copy of rows [first, last) as they were at the start of `round`; NotReady when they are not kept."""
         for kept in self._kept:
             if kept.round == round and kept.first <= first and last <= kept.first + len(kept.rows):
                 return kept.rows[first - kept.first : last - kept.first].copy()
         raise NotReady(f"rows {first}..{last} are past version {round}")
-
-    def forget(self, floor: int) -> None:
-        """Every block of the rounds before `floor` is in the table whole."""
-        if self._kept and any(kept.round < floor for kept in self._kept):
-            self._kept = [kept for kept in self._kept if kept.round >= floor]

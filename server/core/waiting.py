@@ -1,12 +1,14 @@
-"""Requests that wait for something to change: pulls for a version, leases for a block, creators for first values.
+"""Hold requests that wait for a condition, and replies until they are sent. Bounded; no I/O.
 
-Bounded; no clock, no I/O.
+A request waits for one condition: a pull for its partition to change, a lease for a block, a Create for first values.
+It is looked at again only when that condition was woken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from glovewire.common.errors import LimitExceeded
@@ -14,58 +16,98 @@ from glovewire.common.protocol.messages import Create, Lease, Message, Pull, Row
 
 from ..sessions import Peer, Session
 
-MAX_PARKED = 4096
-MAX_PARKED_PER_SESSION = 256
+MAX_WAITING = 4096
+MAX_WAITING_PER_SESSION = 256
 
 MayWait = Pull | Lease | Create
+Key = tuple[Peer, int]
+"""The peer and the number of a request."""
 
 
-class Parked(NamedTuple):
-    """A request that waits, and where its answer goes."""
+class Condition(Enum):
+    """What a request waits for; a pull in exclusive order waits for its partition, by number, instead of ROWS."""
+
+    ROWS = "a change of the table, or of the workers that take part"
+    LEASE = "a block to train"
+    VALUES = "first values of tensors"
+
+
+class WaitingRequest(NamedTuple):
+    """A request, where its answer goes, and the condition that may allow one."""
 
     peer: Peer
     number: int
     session: Session
     message: MayWait
+    condition: Condition | int
 
 
-@dataclass
-class Parking:
-    """Every request that waits, in the order of arrival."""
+class WaitingRequests:
+    """Requests that wait, in the order of arrival; `looks` counts how often one was looked at again."""
 
-    _waiting: list[Parked] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.looks = 0
+        self._waiting: dict[Key, WaitingRequest] = {}
+        self._woken: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, parked: Parked) -> None:
-        """Let a request wait, once however often it is asked; LimitExceeded when too many wait already."""
-        if self._waiting and any((other.peer, other.number) == (parked.peer, parked.number) for other in self._waiting):
-            return
-        self.require_room(parked.session)
-        self._waiting.append(parked)
+    def add(self, request: WaitingRequest, *, woken: bool = False) -> None:
+        """Let a request wait, once however often it is repeated; LimitExceeded when too many wait already."""
+        key = request.peer, request.number
+        if key not in self._waiting:
+            self.require_room(request.session)
+            self._waiting[key] = request
+        if woken:
+            self._woken.add(key)
 
     def require_room(self, session: Session) -> None:
-        """LimitExceeded unless one more request of a session may wait."""
-        if len(self._waiting) >= MAX_PARKED:
-            raise LimitExceeded(f"{MAX_PARKED} requests wait at this server already")
-        if len(self._waiting) >= MAX_PARKED_PER_SESSION and (
-            sum(other.session is session for other in self._waiting) >= MAX_PARKED_PER_SESSION
+        """Raise LimitExceeded unless one more request of a session may wait."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise LimitExceeded(f"{MAX_WAITING} requests wait at this server already")
+        if len(self._waiting) >= MAX_WAITING_PER_SESSION and (
+            sum(other.session is session for other in self._waiting.values()) >= MAX_WAITING_PER_SESSION
         ):
-            raise LimitExceeded(f"{MAX_PARKED_PER_SESSION} requests of yours wait already")
+            raise LimitExceeded(f"{MAX_WAITING_PER_SESSION} requests of yours wait already")
 
-    def retry(self, answer: Callable[[Parked], Message | None]) -> Iterator[tuple[Parked, Message]]:
-        """Ask `answer` about each; those that have one leave and are yielded with it."""
-        waiting, self._waiting = self._waiting, []
-        for parked in waiting:
-            reply = answer(parked)
-            if reply is None:
-                self._waiting.append(parked)
-            else:
-                yield parked, reply
+    def remove(self, peer: Peer, number: int) -> None:
+        """Forget a request that has been answered, if it waits."""
+        self._waiting.pop((peer, number), None)
+
+    def drop(self, session: Session, *, kept: Peer | None = None) -> None:
+        """Forget what a session that has ended waits for, or, with `kept`, what it asked from another connection."""
+        if self._waiting:
+            gone = [key for key, each in self._waiting.items() if each.session is session and each.peer != kept]
+            for key in gone:
+                del self._waiting[key]
+
+    @property
+    def has_woken(self) -> bool:
+        """Whether `retry` has a request to look at."""
+        return bool(self._woken)
+
+    def wake(self, condition: Condition | int) -> None:
+        """Mark the requests that wait for a condition now: it may have come true."""
+        if self._waiting:
+            self._woken.update(key for key, each in self._waiting.items() if each.condition == condition)
+
+    def wake_all(self) -> None:
+        """Mark every request."""
+        self._woken.update(self._waiting)
+
+    def retry(self, answer: Callable[[WaitingRequest], Message | None]) -> Iterator[tuple[WaitingRequest, Message]]:
+        """Ask `answer` about each marked request; yield those that have one with it, which then wait no longer."""
+        while self._woken:
+            woken, self._woken = self._woken, set()
+            for request in [each for key, each in self._waiting.items() if key in woken]:
+                self.looks += 1
+                if (reply := answer(request)) is not None:
+                    self.remove(request.peer, request.number)
+                    yield request, reply
 
 
-# ---- Replies on their way out, in their order; a word that rows will say as well waits for them a little while. Pure.
+# ---- replies
 
 
 class Outgoing(NamedTuple):
@@ -78,34 +120,33 @@ class Outgoing(NamedTuple):
 
 @dataclass
 class Replies:
-    """What goes out next, and what waits.
+    """Outgoing replies in order. An `Applied` is held back briefly when the `Rows` that follow imply it.
 
-    A push that asks for rows is answered by them: where workers go in step they come when the others have pushed,
-    mostly within a millisecond. To tell before that the push is in costs both ends as much again. Whoever would have to
-    wait longer is told by `let_go`.
+    In synchronous modes those rows mostly come within a millisecond, when the other workers have pushed, and a second
+    message would cost both ends as much again. `release` sends what has been held for longer.
     """
 
     _out: list[Outgoing] = field(default_factory=list)
-    _held: dict[tuple[Peer, int], Outgoing] = field(default_factory=dict)
+    _held: dict[Key, Outgoing] = field(default_factory=dict)
 
     def hold(self, applied: Outgoing) -> None:
-        """Keep the word that a push is in: the rows that it asks for may come soon, and say it as well."""
+        """Hold back an `Applied` whose rows may come soon."""
         self._held[applied.peer, applied.number] = applied
 
     def send(self, reply: Outgoing) -> None:
-        """Send a reply now: rows in place of the word that waits for them, anything else behind it."""
+        """Send a reply now: rows instead of the `Applied` held for them, anything else after it."""
         if self._held:
             held = self._held.pop((reply.peer, reply.number), None)
             if held is not None and not isinstance(reply.message, Rows):
                 self._out.append(held)
         self._out.append(reply)
 
-    def let_go(self) -> None:
-        """Some time has passed: what waits is sent without the rows."""
+    def release(self) -> None:
+        """Send what is held back without the rows."""
         self._out.extend(self._held.values())
         self._held.clear()
 
     def take(self) -> list[Outgoing]:
-        """What has to be sent now."""
+        """Return the replies to send now, and forget them."""
         out, self._out = self._out, []
         return out

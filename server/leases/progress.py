@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from glovewire.common.endings import RunEnd
 from glovewire.common.errors import BadRequest, LeaseLost
 from glovewire.common.protocol.messages import Done, Event, Granted, Message, Report
 
@@ -51,19 +52,19 @@ class Progress:
         if self.schedule is not None:
             self.schedule.stop()
 
-    def grant(self, session: Session, ticket: int, reason: str = "complete") -> Message | None:
-        """Return a block for this worker, Done if none is left, None while it must wait."""
+    def grant(self, session: Session, ticket: int, end: RunEnd) -> Message | None:
+        """A block for this worker, Done when there is none left, None while it must wait."""
         if self.schedule is None:
             raise BadRequest("only shard 0 leases blocks, and only in the block schedule")
         if self.schedule.complete:
-            return Done(reason)
+            return Done(*end)
         granted = self.schedule.grant(session.name)
         if granted is None:
             return None
         lease, block = granted
-        session.ticket = ticket
-        session.grant = Granted(lease, self.schedule.epoch_of(block), block.round, block.a, block.b, self.floor)
-        return session.grant
+        answer = Granted(lease, self.schedule.epoch_of(block), block.round, block.a, block.b, self.floor)
+        session.lease_granted(ticket, answer)
+        return answer
 
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
         """Count a report; return the events that follow, at `t` seconds. LeaseLost if another worker has the lease."""
@@ -74,8 +75,6 @@ class Progress:
                 raise LeaseLost(f"lease {report.lease} is not yours (any more)")
             block = self.schedule.finish(report.lease)
             epoch, part = self.schedule.epoch_of(block), (block.a, block.b)
-        session.entries += report.entries
-        session.bytes_sent = report.bytes_sent
         self.losses.add(session.name, epoch, report, now, part)
         if self.losses.epoch <= self._announced_epoch:
             return []

@@ -1,8 +1,9 @@
-"""Samples that the stream has sent, for those who come late. Pure; its size grows with the logarithm of their number.
+"""Keep a downsampled history of the stream for late subscribers, in memory logarithmic in its length. No I/O.
 
-Of each topic the newest 4,096 are kept as they were. Older ones are merged in pairs, each into the next one of its kind
-(of the same worker, of the same shard), those again in pairs when there are 4,096 of them, and so on: the further back,
-the coarser. A merged loss is the mean over the entries of both. Of events and scores the newest 4,096 are kept.
+Of each topic the newest 4,096 samples are kept as they were. Older ones are merged in pairs, each into the next one of
+its kind (of the same worker, of the same shard), those again in pairs when there are 4,096 of them, and so on: the
+older, the coarser. A merged loss is the mean over the entries of both. Events and scores are not merged: the newest
+4,096 of each are kept.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from glovewire.common.protocol import wire
 
 KEPT = 4096
 MAX_KINDS = 1024
+MAX_LEVELS = 32
+"""More are needed only when samples do not merge, as those of workers that come once each; then the oldest are lost."""
 PAGE_BYTES = 1 << 20
 NEVER_MERGED = ("event", "quality")
 
 
 @dataclass(slots=True)
 class Entry:
-    """A sample as it was on the stream; it `stands_for` so many samples, and is a mean over so many `entries`."""
+    """A sample's header as on the stream; it `stands_for` that many samples, and is a mean over `entries` entries."""
 
     number: int
     header: bytes
@@ -35,33 +38,30 @@ class Entry:
 
 @dataclass(slots=True)
 class Level:
-    """Entries of one coarseness, in the order of their numbers; those that wait for the next one of their kind."""
+    """Entries of one coarseness by number; `alone` holds, by kind, one that waits for the next one to merge with."""
 
     entries: deque[Entry] = field(default_factory=deque)
     alone: dict[str, Entry] = field(default_factory=dict)
 
 
-class Past:
-    """Remembers what was sent; `answer` is what a latecomer gets."""
+class SampleHistory:
+    """Keeps what was sent, the newest `kept` of each coarseness, and answers requests for it."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self._topics: dict[str, list[Level]] = {topic: [Level()] for topic in m.TOPICS}
-        self._done: dict[str, int] = {}
+        self._entries_so_far: dict[str, int] = {}
         self._newest = 0
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self._all())
-
     def keep(self, number: int, sample: m.Message, header: bytes) -> None:
-        """Remember a sample; numbers ascend."""
+        """Add a sample; numbers ascend."""
         kind = str(getattr(sample, "worker", ""))
         entries = self._entries(sample) if isinstance(sample, m.LossSample) else 0
         self._newest = number
         self._put(sample.topic, 0, Entry(number, header, kind, entries))
 
     def answer(self, run: str, after: int) -> m.History:
-        """Samples above number `after`, about a mebibyte of them."""
+        """Return the first samples above number `after`, about a mebibyte of them."""
         found = sorted((entry for entry in self._all() if entry.number > after), key=lambda entry: entry.number)
         size = 0
         for count, entry in enumerate(found):
@@ -81,15 +81,17 @@ class Past:
                 yield from level.entries
 
     def _entries(self, sample: m.LossSample) -> int:
-        """Entries since the sample before of the same worker."""
-        before = self._done.pop(sample.worker, 0)
-        self._done[sample.worker] = sample.entries
-        if len(self._done) > MAX_KINDS:
-            self._done.pop(next(iter(self._done)))
+        """Return the entries since the previous sample of the same worker."""
+        before = self._entries_so_far.pop(sample.worker, 0)
+        self._entries_so_far[sample.worker] = sample.entries
+        if len(self._entries_so_far) > MAX_KINDS:
+            self._entries_so_far.pop(next(iter(self._entries_so_far)))
         return max(sample.entries - before, 1)
 
     def _put(self, topic: str, depth: int, entry: Entry) -> None:
         levels = self._topics[topic]
+        if depth == MAX_LEVELS:
+            return
         if depth == len(levels):
             levels.append(Level())
         level = levels[depth]
@@ -104,12 +106,12 @@ class Past:
             self._put(topic, depth + 1, merged(before, old))
             return
         level.alone[old.kind] = old
-        if len(level.alone) > MAX_KINDS:  # workers that come and go under ever new names
+        if len(level.alone) > MAX_KINDS:  # many workers that come and go
             self._put(topic, depth + 1, level.alone.pop(next(iter(level.alone))))
 
 
 def merged(first: Entry, second: Entry) -> Entry:
-    """The later of two samples of one kind, standing for both; its losses are means over the entries of both."""
+    """Return the later of two samples of one kind, standing for both; its losses are means over the entries of both."""
     both = first.entries + second.entries
     header = _mean(first, second) if both else second.header
     return Entry(second.number, header, second.kind, both, first.stands_for + second.stands_for)

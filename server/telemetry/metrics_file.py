@@ -1,4 +1,4 @@
-"""The losses of a run on disk, `metrics.jsonl`: whole lines only, and never a reason for training to stop."""
+"""Append losses and scores to `metrics.jsonl`: whole lines only, and a full disk never stops training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from glovewire.common.protocol.samples import as_line
 logger = logging.getLogger(__name__)
 
 
-class Record:
-    """Appends samples to `path`, which is made with the first one. A disk that refuses loses samples, not training."""
+class MetricsFile:
+    """Appends samples to `path`, created with the first one; `lost` counts those that the disk refused."""
 
     def __init__(self, path: Path) -> None:
         self.lost = 0
@@ -23,7 +23,7 @@ class Record:
         self._bytes = 0
 
     def add(self, sample: LossSample | QualitySample) -> None:
-        """Append one line, or, when the disk refuses, nothing at all."""
+        """Append one line, or nothing when the disk refuses."""
         line = as_line(sample).encode()
         try:
             if self._file is None:

@@ -1,95 +1,139 @@
-"""What a shard says on its PUB socket: numbered, at most ten samples a second of each topic, and remembered. Pure.
+"""Decide what a shard publishes on its stream, and when. No I/O; `now` is an argument.
 
-Who has more to say waits for a turn (`room`); what happens all at once (fifty workers that join) goes out one after the
-other. It must never make training wait: what does not fit in the queue is dropped, the oldest first, and counted.
+At most ten samples a second of each topic leave a shard. Periodic samples are taken when there is room for them; events
+that come all at once (fifty workers that join) are queued and leave one after the other. Publishing never delays
+training: of what does not fit in the queue the oldest is dropped.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
-from glovewire.common.protocol.messages import Event, Message
 
-from .history import Past
+from ..sessions import Session
+from .history import SampleHistory
 
 PER_SECOND = 10
-MAX_WAITING = 1_000
+MAX_QUEUED = 1_000
+SERVER_EVERY_S = WORKER_EVERY_S = 0.5
+TURNS_EVERY_S = 0.1
+NEVER = -1e9
 
 
-class Stream:
-    """The samples of `run`, from what is to be said to what was sent."""
+class Published(NamedTuple):
+    """A sample of a run and the frames that go out for it."""
 
-    def __init__(self, run: str) -> None:
-        self.past = Past()
-        self.dropped = 0
-        self._run = run
+    run: str
+    sample: m.Message
+    frames: list[bytes]
+
+
+class Publisher:
+    """The stream of shard `shard` in `run`: a queue of samples, their numbers, and the history of those sent.
+
+    `started` is the time at which `t` is 0.
+    """
+
+    def __init__(self, run: str, shard: int, started: float) -> None:
+        self._run, self._shard, self._started = run, shard, started
+        self._history = SampleHistory()
         self._number = 0
-        self._waiting: deque[m.Message] = deque()
+        self._queue: deque[m.Message] = deque(maxlen=MAX_QUEUED)
         self._sent = {topic: deque[float](maxlen=PER_SECOND) for topic in m.TOPICS}
+        self._turns = WorkerTurns()
+        self._sampled = self._turned = NEVER
 
-    def say(self, sample: m.Message) -> None:
-        """Let a sample go out as soon as its topic has room."""
-        self._waiting.append(sample)
-        if len(self._waiting) > MAX_WAITING:
-            self._waiting.popleft()
-            self.dropped += 1
+    def elapsed(self, now: float) -> float:
+        """Return `t`, the seconds since the start."""
+        return now - self._started
 
-    def room(self, topic: str, now: float) -> int:
-        """How many samples of a topic could go out now, beside those that wait."""
-        waiting = sum(sample.topic == topic for sample in self._waiting)
-        return max(0, self._free(topic, now) - waiting)
+    def event(self, now: float, kind: str, subject: str, text: str) -> None:
+        """Queue an event."""
+        self.add([m.Event(self.elapsed(now), kind, subject, text[:500])])
 
-    def due(self, now: float, *, everything: bool = False) -> Iterator[list[bytes]]:
-        """Frames of what goes out now, as it was said; at the end `everything`, whatever the pace."""
-        waiting, self._waiting = self._waiting, deque()
-        for sample in waiting:
-            if everything or self._free(sample.topic, now):
-                yield self._send(sample, now)
+    def worker_event(self, now: float, kind: str, session: Session, text: str) -> None:
+        """Queue an event about a worker, and its last sample when it is gone; shard 0 does so for all shards."""
+        if self._shard == 0:
+            self.event(now, kind, session.name, text)
+            if kind in ("left", "lost"):
+                self.add([worker_sample(session, self.elapsed(now), now, kind)])
+
+    def add(self, samples: Iterable[m.Message]) -> None:
+        """Queue samples."""
+        self._queue.extend(samples)
+
+    def due(
+        self,
+        now: float,
+        sample_server: Callable[[], m.Message],
+        workers: Sequence[Session],
+        *,
+        everything: bool = False,
+    ) -> list[Published]:
+        """Return what goes out now, in the order of the queue; at the end `everything`, whatever the rate.
+
+        Takes the periodic samples of the server and of workers when their time has come.
+        """
+        if now - self._sampled >= SERVER_EVERY_S:
+            self._sampled = now
+            self.add([sample_server()])
+        if self._shard == 0 and now - self._turned >= TURNS_EVERY_S:
+            self._turned = now
+            room = self._room("worker", now) - sum(sample.topic == "worker" for sample in self._queue)
+            due = self._turns.take(workers, now, max(room, 0))
+            self.add([worker_sample(session, self.elapsed(now), now, session.state) for session in due])
+        queue, published = list(self._queue), []
+        self._queue.clear()
+        for sample in queue:
+            if everything or self._room(sample.topic, now):
+                published.append(self._publish(sample, now))
             else:
-                self._waiting.append(sample)
+                self._queue.append(sample)
+        return published
 
     def history(self, after: int) -> m.History:
-        """The answer to a request for the samples above number `after`."""
-        return self.past.answer(self._run, after)
+        """Return the answer to a request for the samples above number `after`."""
+        return self._history.answer(self._run, after)
 
-    def _free(self, topic: str, now: float) -> int:
+    def _room(self, topic: str, now: float) -> int:
         return PER_SECOND - sum(t > now - 1.0 for t in self._sent[topic])
 
-    def _send(self, sample: m.Message, now: float) -> list[bytes]:
+    def _publish(self, sample: m.Message, now: float) -> Published:
         self._number += 1
         self._sent[sample.topic].append(now)
         frames = wire.encode_sample(self._run, self._number, sample)
-        self.past.keep(self._number, sample, frames[-1])
-        return frames
+        self._history.keep(self._number, sample, frames[-1])
+        return Published(self._run, sample, frames)
 
 
-# ---- What is to be said on the stream: collected here, published by the daemon. No I/O; `now` is an argument.
+class WorkerTurns:
+    """Decides whose sample is next: every worker's twice a second if there is room, changed states before others."""
+
+    def __init__(self) -> None:
+        self._published: dict[str, tuple[str, float]] = {}
+
+    def take(self, workers: Sequence[Session], now: float, room: int) -> list[Session]:
+        """Return at most `room` sessions whose samples are due, those first that have waited longest."""
+        if not room:
+            return []
+        self._published = {s.name: self._published.get(s.name, ("", NEVER)) for s in workers}
+        waiting = sorted((self._last(session), session.index, session) for session in workers)
+        due = [session for last, _, session in waiting if last <= now - WORKER_EVERY_S][:room]
+        self._published |= {session.name: (session.state, now) for session in due}
+        return due
+
+    def _last(self, session: Session) -> float:
+        """Return when the present state of a session was published last."""
+        state, when = self._published[session.name]
+        return when if state == session.state else NEVER
 
 
-class News:
-    """Events and other samples of one shard that wait to be published; `started` is the time at which `t` is 0."""
-
-    def __init__(self, started: float, shard: int) -> None:
-        self.started, self._shard = started, shard
-        self._waiting: list[Message] = []
-
-    def say(self, now: float, kind: str, subject: str, text: str) -> None:
-        """Something happened."""
-        self._waiting.append(Event(now - self.started, kind, subject, text[:500]))
-
-    def say_of_worker(self, now: float, kind: str, name: str, text: str) -> None:
-        """Workers come and go at every shard; one of them tells."""
-        if self._shard == 0:
-            self.say(now, kind, name, text)
-
-    def add(self, samples: Iterable[Message]) -> None:
-        """Say these, too."""
-        self._waiting.extend(samples)
-
-    def take(self) -> list[Message]:
-        """All that waits, which then waits no more."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
+def worker_sample(session: Session, t: float, now: float, state: str) -> m.WorkerSample:
+    """Return the sample of one worker; `state` is its own, or `lost` or `left`."""
+    rate = session.entries / max(now - session.joined, 1e-9)
+    age_s = now - session.seen
+    return m.WorkerSample(t, session.name, state, session.entries, rate, session.bytes_sent, age_s, session.staleness)

@@ -1,155 +1,128 @@
-"""What a shard tells of itself: the answer to `stats` and its samples on the stream. Changes nothing."""
+"""Describe one shard: the answers to queries, its stream samples, the summary of its run. Changes nothing."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from glovewire.common.endings import RunEnd
+from glovewire.common.errors import BadRequest, LimitExceeded, ProtocolError
 from glovewire.common.protocol import messages as m
 
-from ..sessions import Session
-
 if TYPE_CHECKING:
-    from ..core.core import Core
-import json
-from typing import TYPE_CHECKING
+    from ..core.state import ShardState
 
-import numpy as np
-import numpy.typing as npt
-
-from glovewire.common.errors import BadRequest, LimitExceeded, ProtocolError
-
-if TYPE_CHECKING:
-    from ..core.core import Core
+MAX_WORDS = 1 << 16
 
 
-WORKER_EVERY_S = 0.5
-NEVER = ("", -1e9)
+def answer(state: ShardState, query: m.Message, now: float) -> m.Message:
+    """Return the reply to a query."""
+    match query:
+        case m.GetStatus():
+            return m.Status(np.frombuffer(json.dumps(statistics(state, now)).encode(), np.uint8))
+        case m.GetHistory():
+            return state.publisher.history(query.after)
+        case m.GetWords():
+            return _words(state, query.first, query.last)
+    raise ProtocolError(f"{type(query).__name__} is not a query")
 
 
-def statistics(core: Core, now: float) -> dict[str, Any]:
-    """Counters and states as plain JSON values."""
-    losses, schedule, table = core.progress.losses, core.progress.schedule, core.table
-    loss, floor, norm = losses.epoch_means(losses.last_epoch())
+def statistics(state: ShardState, now: float) -> dict[str, Any]:
+    """Return counters and states as plain JSON values."""
+    losses, schedule, table = state.progress.losses, state.progress.schedule, state.table
     return {
-        "run": core.identity.run,
-        "shard": core.identity.shard,
-        "shards": core.identity.shards,
-        "state": "serving" if core.finishing is None else f"finishing ({core.finishing})",
+        "run": state.identity.run,
+        "shard": state.identity.shard,
+        "shards": state.identity.shards,
+        "state": "serving" if state.over is None else f"finishing ({state.over})",
         "rows": [table.first, table.last],
         "epoch": losses.epoch,
-        "epochs": core.options.epochs,
+        "epochs": state.options.epochs,
         "round": schedule.round if schedule else -1,
         "blocks_done": schedule.completed if schedule else -1,
         "entries": losses.entries,
         "total": losses.total,
         "seconds": losses.seconds(),
-        "loss": loss,
-        "bias_only_loss": floor,
-        "norm": norm,
-        "parked": len(core.parking),
-        "counters": dict(core.counters),
-        "staleness": core.exchange.staleness.as_fields(),
-        "row_ages": core.exchange.ages.as_fields(),
-        "missing": core.consistency.missing,
-        "hottest": core.exchange.heat.hottest(),
-        "pushes": core.tally.summary(),
-        "pushes_of": core.tally.workers(),
+        **_means(state, "norm"),
+        "waiting": len(state.waiting),
+        "missing": state.consistency.missing,
+        "hot_rows": state.pull_push.hot_rows.hottest(),
+        **_counts(state),
+        "pushes_of": state.push_counts.by_worker(),
         "workers": [
             {"name": s.name, "state": s.state, "entries": s.entries, "pushed": s.pushed, "age_s": now - s.seen}
-            for s in core.sessions.workers
+            for s in state.sessions.workers
         ],
     }
 
 
-def checkpoint_facts(core: Core) -> dict[str, Any]:
-    """What a checkpoint says of this shard, beside its rows; NotReady while its tensors lack values."""
+def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
+    """Return what training brought as plain JSON values: the facts of the vectors and of `--json`."""
+    losses = state.progress.losses
     return {
-        "entries": core.progress.losses.entries,
-        "updates": core.consistency.version(core.table.first) if core.table.versions is not None else 0,
-        **_tensor_facts(core),
-        "gradients": core.consistency.gradients,
-        "generation": core.identity.generation,
-        "dataset": core.identity.dataset,
-        "options": core.options.as_message(),
-        "rows": [core.table.first, core.table.last],
-        "shard": core.identity.shard,
-        "shards": core.identity.shards,
+        **end.as_fields(),
+        "seconds": losses.seconds(),
+        "entries": losses.entries,
+        "entries_per_second": losses.entries_per_second(),
+        **_means(state, "mean_vector_norm"),
+        "epochs": losses.epoch,
+        "servers": state.identity.shards,
+        "bytes_sent": state.bytes_from_workers,
+        "bytes_received": state.network.bytes_out,
+        **_counts(state),
     }
 
 
-def _tensor_facts(core: Core) -> dict[str, Any]:
-    """Of a dense model: which tensors."""
-    return {} if core.tensors is None else {"tensors": core.tensors.require_complete().text}
+def _means(state: ShardState, norm: str) -> dict[str, float]:
+    losses = state.progress.losses
+    return dict(zip(("loss", "bias_only_loss", norm), losses.epoch_means(losses.last_epoch()), strict=True))
 
 
-def shard_sample(core: Core, now: float, port: int, bytes_in: int, bytes_out: int) -> m.ServerSample:
-    """What this shard is and has counted."""
-    who, count, pushes, table = core.identity, core.counters, core.tally.total, core.table
+def _counts(state: ShardState) -> dict[str, Any]:
+    network = {name: getattr(state.network, name) for name in ("undelivered", "ignored", "cut_off", "turned_away")}
+    return {
+        "counters": {**state.counters, **{name: count for name, count in network.items() if count}},
+        "pushes": state.push_counts.summary(),
+        "staleness": state.pull_push.staleness.as_fields(),
+        "row_ages": state.pull_push.ages.as_fields(),
+    }
+
+
+def server_sample(state: ShardState, now: float) -> m.ServerSample:
+    """Return what this shard is and has counted."""
+    who, count, pushes, table, network = (
+        state.identity, state.counters, state.push_counts.total, state.table, state.network,
+    )  # fmt: skip
     return m.ServerSample(
-        now - core.news.started, who.shard, who.shards, table.rows, len(core.sessions.workers), count["pulls"],
-        pushes["applied"], pushes["repeated"], count["refused"], len(core.parking), bytes_in, bytes_out,
-        count["undelivered"], table.nbytes, count["checkpoints"], core.checkpoint_s, port,
-        {**core.exchange.staleness.as_fields()}, {**core.exchange.heat.hottest()},
-    )  # fmt: skip
+        t=state.publisher.elapsed(now),
+        shard=who.shard,
+        shards=who.shards,
+        rows=table.rows,
+        workers=len(state.sessions.workers),
+        pulls=count["pulls"],
+        pushes=pushes["applied"],
+        repeated=pushes["repeated"],
+        refused=count["refused"],
+        waiting=len(state.waiting),
+        bytes_in=network.bytes_in,
+        bytes_out=network.bytes_out,
+        undelivered=network.undelivered,
+        table_bytes=table.nbytes,
+        checkpoints=count["checkpoints"],
+        checkpoint_s=state.checkpoint_s,
+        port=network.port,
+        staleness={**state.pull_push.staleness.as_fields()},
+        hot_rows={**state.pull_push.hot_rows.hottest()},
+    )
 
 
-def worker_sample(session: Session, t: float, now: float, state: str) -> m.WorkerSample:
-    """What one worker is doing, or how it went: `lost` or `left`."""
-    rate = session.entries / max(now - session.joined, 1e-9)
-    age_s = now - session.seen
-    return m.WorkerSample(
-        t, session.name, state, session.entries, rate, session.bytes_sent, age_s, session.staleness
-    )  # fmt: skip
-
-
-class Roll:
-    """Whose sample goes out next: every worker twice a second while there is room, news of its state before others."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, tuple[str, float]] = {}
-
-    def call(self, core: Core, now: float, room: int) -> list[m.WorkerSample]:
-        """Samples of at most `room` workers, those first that have waited longest; shard 0 alone has any."""
-        if core.identity.shard or not room:
-            return []
-        workers = core.sessions.workers
-        self._told = {s.name: self._told.get(s.name, NEVER) for s in workers}
-        waiting = sorted((self._said(session), session.index, session) for session in workers)
-        due = [session for said, _, session in waiting if said <= now - WORKER_EVERY_S][:room]
-        self._told |= {session.name: (session.state, now) for session in due}
-        return [worker_sample(session, now - core.news.started, now, session.state) for session in due]
-
-    def _said(self, session: Session) -> float:
-        """When its state was said; never, if it was another one."""
-        state, when = self._told[session.name]
-        return when if state == session.state else NEVER[1]
-
-
-# ---- Answers to whoever asks, without a session: what the server does and has said, and what its rows mean.
-#
-# Looks at the core and changes nothing.
-#
-
-MAX_WORDS = 1 << 16
-
-
-def answer(core: Core, question: m.Message, now: float) -> m.Message:
-    """The reply to a question."""
-    match question:
-        case m.GetStatus():
-            return m.Status(np.frombuffer(json.dumps(statistics(core, now)).encode(), np.uint8))
-        case m.GetHistory():
-            return core.stream.history(question.after)
-        case m.GetWords():
-            return m.Words(_words(core, question.first, question.last))
-    raise ProtocolError(f"{type(question).__name__} is not a question")
-
-
-def _words(core: Core, first: int, last: int) -> npt.NDArray[np.uint8]:
-    table = core.table
+def _words(state: ShardState, first: int, last: int) -> m.Words:
+    table = state.table
     if not table.first <= first <= last <= table.last:
         raise BadRequest(f"rows {first}..{last} are not on this shard, which has {table.first}..{table.last}")
     if last - first > MAX_WORDS:
         raise LimitExceeded(f"ask for at most {MAX_WORDS} words at a time")
-    words = core.words[first - table.first : last - table.first]
-    return np.frombuffer("".join(f"{word}\n" for word in words).encode(), np.uint8)
+    words = state.words[first - table.first : last - table.first]
+    return m.Words(np.frombuffer("".join(f"{word}\n" for word in words).encode(), np.uint8))

@@ -7,7 +7,8 @@ import inspect
 import pytest
 
 from glovewire.common import errors
-from glovewire.common.errors import GlovewireError, ProtocolError, from_wire, leaves
+from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.errors import BadRequest, GlovewireError, ProtocolError, RunOver, from_wire, leaves, parse_ending
 
 OURS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, GlovewireError)]
 
@@ -24,6 +25,28 @@ def test_an_error_comes_back_from_the_wire_as_itself(kind: type[GlovewireError])
     assert str(error) == "what happened"
     assert error.exit_status in (1, 2)
     assert leaves()[kind.code] is kind
+
+
+def test_why_a_run_is_over_crosses_the_wire_with_it() -> None:
+    for ending in Ending:
+        error = from_wire(RunOver.code, "the loss became nan", ending.value)
+        assert isinstance(error, RunOver)
+        assert error.ending is ending
+        assert error.end == (ending, "the loss became nan" if ending is Ending.FAILED else "")
+    assert str(RunOver(Ending.ASKED)) == "the run is over (asked)"
+    for unknown in ("", "gone"):
+        assert getattr(from_wire(RunOver.code, "x", unknown), "ending", None) is Ending.OVER
+
+
+def test_an_ending_is_parsed_or_refused() -> None:
+    end = parse_ending("failed", "x" * 300)
+    assert end == RunEnd(Ending.FAILED, "x" * 200)
+    assert (str(RunEnd(Ending.ASKED)), str(RunEnd(Ending.FAILED, "nan"))) == ("asked", "failed: nan")
+    assert RunEnd(Ending.ASKED).as_fields() == {"ending": "asked"}
+    assert RunEnd(Ending.FAILED, "nan").as_fields() == {"ending": "failed", "ending_text": "nan"}
+    for wrong in ("", "Failed", "failed: the loss became nan"):
+        with pytest.raises(BadRequest, match="an ending is one of complete, asked"):
+            parse_ending(wrong, "")
 
 
 def test_a_code_that_nobody_knows_is_still_an_error() -> None:

@@ -52,7 +52,7 @@ def test_the_walk_of_the_readme_works_as_pasted(flow: Flow) -> None:
     assert re.search(r"checkpoint round-\d+ is written", walk.out)
     out = re.search(r"--out (\S+)", commands)
     assert out is not None
-    assert json.loads(flow.path(out[1], "manifest.json").read_text())["facts"]["reason"] == "asked"
+    assert json.loads(flow.path(out[1], "manifest.json").read_text())["facts"]["ending"] == "asked"
     assert flow.run("neighbours", out[1], "w01").out
 
 
@@ -86,7 +86,7 @@ def test_a_worker_that_leaves_early_gives_its_blocks_to_the_others(
     anna, bert = (flow.worker(address, name=name, how=LASTING) for name in ("anna", "bert"))
     until(lambda: "subject=anna" in server.err and "subject=bert" in server.err, "both have joined")
     anna.signal(number)
-    assert "reason=interrupted" in anna.ends(0).err
+    assert "ending=interrupted" in anna.ends(0).err
     bert.ends(0)
     server.ends(0)
     assert "event=left subject=anna" in server.err

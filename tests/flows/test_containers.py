@@ -83,5 +83,5 @@ def test_killed_and_cut_off_containers_cost_nothing_but_time(
         assert composed.containers()["server-0-1"]["State"]["Running"], "it was over too soon to show anything"
         codes = composed.ends()
         assert set(codes.values()) == {0}, composed.story()
-        assert "event=overtaken" in composed.compose("logs", "server-0")
+        assert "event=superseded" in composed.compose("logs", "server-0")
     assert (tmp_path / "vectors.npy").read_bytes() == (undisturbed / "vectors.npy").read_bytes()

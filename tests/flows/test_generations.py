@@ -41,16 +41,16 @@ def test_the_others_go_back_with_a_shard_that_is_started_again(flow: Flow, victi
     servers[victim] = restartable(flow, out, victim, addresses[victim])
     for process in (*servers, *workers):
         process.ends()
-    assert "event=overtaken" in servers[1 - victim].err
-    assert servers[0].json["reason"] == "complete"
+    assert "event=superseded" in servers[1 - victim].err
+    assert servers[0].json["ending"] == "complete"
     assert flow.vectors(out) == flow.vectors("undisturbed")
-    assert restartable(flow, out, victim, addresses[victim]).ends().json["reason"] == "nothing left to do"
+    assert restartable(flow, out, victim, addresses[victim]).ends().json["ending"] == "over"
 
 
 KILLED = """
 import os, signal
-from glovewire.server.checkpoints import files
-files.assemble = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from glovewire.server.checkpoints import files as checkpoint
+checkpoint.assemble = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 from glovewire.cli.main import main
 main()
 """
@@ -68,8 +68,8 @@ def test_what_a_shard_was_killed_before_it_does_when_it_is_started_again(flow: F
     assert not flow.path("killed", "vectors.npy").exists()
     again = restartable(flow, "killed", 0, addresses[0]).ends()
     assert flow.vectors("killed") == flow.vectors("undisturbed")
-    assert again.json["reason"] == "complete"
+    assert again.json["ending"] == "complete"
     assert again.json["loss"] > 0
     assert json.loads(flow.path("killed", "manifest.json").read_text())["facts"]["loss"] == again.json["loss"]
-    assert restartable(flow, "killed", 1, addresses[1]).ends().json["reason"] == "nothing left to do"
-    assert restartable(flow, "killed", 0, addresses[0]).ends().json["reason"] == "nothing left to do"
+    assert restartable(flow, "killed", 1, addresses[1]).ends().json["ending"] == "over"
+    assert restartable(flow, "killed", 0, addresses[0]).ends().json["ending"] == "over"

@@ -59,4 +59,4 @@ def test_a_server_that_is_open_to_all_says_so_once(flow: Flow) -> None:
     for one in (address, other.replace("0.0.0.0", "127.0.0.1")):
         flow.run("finish", one)
     assert "insecure" not in server.ends(0).err
-    assert everywhere.ends(0).err.count("event=insecure open_to_everybody=tcp://0.0.0.0:0") == 1
+    assert everywhere.ends(0).err.count("event=insecure open_to_all=tcp://0.0.0.0:0") == 1

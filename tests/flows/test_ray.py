@@ -43,8 +43,8 @@ def test_a_shard_and_a_worker_are_killed_and_the_bytes_stay_the_same(flow: Flow)
     os.kill(shard.pid, signal.SIGKILL)
     os.kill(worker.pid, signal.SIGKILL)
     facts = train.ends(0, START_S).json
-    assert (facts["reason"], facts["workers"], facts["servers"]) == ("complete", 2, 2)
-    assert "event=overtaken" in flow.path("run", "logs", "server-0.log").read_text()
+    assert (facts["ending"], facts["workers"], facts["servers"]) == ("complete", 2, 2)
+    assert "event=superseded" in flow.path("run", "logs", "server-0.log").read_text()
     flow.train("calm", "--workers", 1, "--epochs", EPOCHS).ends(0, START_S)
     assert flow.vectors("run") == flow.vectors("calm")
 

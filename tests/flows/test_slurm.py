@@ -47,7 +47,7 @@ def test_a_job_trains_on_all_its_tasks_though_one_is_killed_and_leaves_vectors(t
             SLURM_NTASKS="4", PORT=str(free_port()), PATH=f"{programs}:{os.environ['PATH']}",
         )  # fmt: skip
         job.ends(0)
-        reason = "event=left reason=complete"
-        assert job.err.count(reason) == 2, job.story  # workers; the others are shards
+        left = "event=left ending=complete"
+        assert job.err.count(left) == 2, job.story  # workers; the others are shards
         flow.train("calm", "--workers", 1, "--epochs", 3).ends(0)
         assert flow.vectors("run") == flow.vectors("calm")

@@ -46,7 +46,7 @@ def test_a_run_is_complete_and_told_as_json(flow: Flow) -> None:
     assert facts["entries_per_second"] == pytest.approx(facts["entries"] / facts["seconds"])
     assert 0 < facts["loss"] < facts["bias_only_loss"]
     assert facts["bytes_sent"] > 0
-    assert json.loads(flow.path("one", "manifest.json").read_text())["facts"]["reason"] == "complete"
+    assert json.loads(flow.path("one", "manifest.json").read_text())["facts"]["ending"] == "complete"
 
 
 @pytest.mark.parametrize(

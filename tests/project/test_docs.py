@@ -5,6 +5,7 @@ The rules are functions of a page's text, so that each is also shown a page that
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import shlex
@@ -177,6 +178,71 @@ def test_the_pages_that_people_look_for_are_there(name: str) -> None:
 def test_every_command_is_named_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if not _has_word(_code(text), name)] == []
+
+
+# ---- paths and steps of the architecture page
+
+OUR_PATH = re.compile(
+    r"`((?:server|worker|common|preprocess|monitor|glovewire|tests|benchmarks|examples|docs)/[\w/.*-]*)`"
+)
+STEP = re.compile(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`", re.MULTILINE)
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+WALKS = ("One pull", "One push", "One lease")
+
+
+def dead_paths(page: str) -> list[str]:
+    """Files and folders of ours that a page names and that do not exist; `*` stands for any name."""
+    return [path for path in OUR_PATH.findall(FENCE.sub("", page)) if not any(ROOT.glob(path.rstrip("/")))]
+
+
+def steps(page: str, heading: str) -> list[tuple[str, str]]:
+    """The steps of one walk through the code: module and function of each numbered line below a heading."""
+    _, found, rest = page.partition(f"## {heading}\n")
+    return STEP.findall(re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]) if found else []
+
+
+def missing_functions(walk: list[tuple[str, str]]) -> list[str]:
+    """Steps whose module does not define their function or method."""
+    return [f"{path}: {name}" for path, name in walk if not ((ROOT / path).exists() and name in _defined(ROOT / path))]
+
+
+@cache
+def _defined(path: Path) -> set[str]:
+    """Functions, classes and methods (`Class.method`) at the top of a module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    names = {node.name for node in tree.body if isinstance(node, kinds)}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return names | {f"{each.name}.{node.name}" for each in classes for node in each.body if isinstance(node, kinds)}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_paths_exist(path: Path) -> None:
+    assert dead_paths(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_the_steps_of_the_architecture_page_name_functions_that_exist(walk: str) -> None:
+    found = steps(ARCHITECTURE.read_text(encoding="utf-8"), walk)
+    assert len(found) >= 8
+    assert missing_functions(found) == []
+
+
+def test_a_path_that_does_not_exist_is_found() -> None:
+    assert dead_paths("`server/nowhere.py`, `common/`, `docs/decisions/*.md` and `elsewhere/x.py`") == [
+        "server/nowhere.py"
+    ]
+
+
+def test_a_step_that_does_not_exist_is_found() -> None:
+    pull = "1. `common/protocol/wire.py` `encode`: x\n2. `common/protocol/wire.py` `nothing`"
+    page = f"## One pull\n\n{pull}\n## One push\n3. `x.py` `y`"
+    walk = steps(page, "One pull")
+    assert walk == [("common/protocol/wire.py", "encode"), ("common/protocol/wire.py", "nothing")]
+    assert missing_functions([*walk, ("common/nowhere.py", "f")]) == [
+        "common/protocol/wire.py: nothing",
+        "common/nowhere.py: f",
+    ]
 
 
 # ---- every rule can fail

@@ -18,10 +18,11 @@ from processes import until
 from shards import ASYNC, Shard, add, applied, in_memory, pull, served, shard
 from strangers import GREETING, READY, STRANGERS, frame, port_of
 
+from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server.daemon import Daemon
 from glovewire.server.limits import MAX_ERRORS
 
@@ -38,14 +39,14 @@ def one(tmp_path: Path) -> Shard:
 def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
     """A daemon whose service is checked before and after, to the last counter."""
     daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL)
-    with served(daemon), Conversation([daemon.address], "w0", one.dataset.checksum) as client:
+    with served(daemon), RequestClient([daemon.address], "w0", one.dataset.checksum) as client:
         client.connect()
         assert client.ask(0, add(one, 1)) == applied(1, 1)
         yield daemon
         assert client.ask(0, add(one, 2), timeout_s=20) == applied(2, 2)
         assert isinstance(client.ask(0, pull(0, 2)), m.Rows)
-        assert one.core.tally.total["applied"] == 2
-        client.ask(0, m.Leave(""))
+        assert one.state.push_counts.total["applied"] == 2
+        client.ask(0, m.Leave(Ending.LEFT))
 
 
 def connect(daemon: Daemon) -> socket.socket:
@@ -136,7 +137,7 @@ def dealer(daemon: Daemon) -> Iterator[zmq.Socket[bytes]]:
 def refused(dealer: zmq.Socket[bytes], frames: list[bytes]) -> str:
     """The code of the refusal that answers these frames."""
     dealer.send_multipart(frames)
-    sockets.wait_readable(dealer, time.monotonic() + 10, "the daemon")
+    assert dealer.poll(10_000)
     empty, *reply = sockets.receive(dealer)
     assert bytes(empty) == b""
     answer = wire.decode(reply)
@@ -168,22 +169,22 @@ def test_who_sends_too_much_nonsense_loses_its_connection(daemon: Daemon, one: S
         shake_hands(stranger)
         shake_hands(bystander)
         junk(stranger, MAX_ERRORS)
-        until(lambda: one.core.counters["refused"] == MAX_ERRORS, "every one is answered")
-        assert one.core.counters["cut_off"] == 0
+        until(lambda: one.state.counters["refused"] == MAX_ERRORS, "every one is answered")
+        assert one.state.network.cut_off == 0
         junk(stranger, 500)
         assert drained(stranger)
         with connect(daemon) as again:  # it may come back, and begins anew
             shake_hands(again)
         junk(bystander, 1)
         assert b"protocol" in bystander.recv(65536)
-    assert one.core.counters["cut_off"] == 1
-    assert one.core.counters["refused"] == MAX_ERRORS + 1
+    assert one.state.network.cut_off == 1
+    assert one.state.counters["refused"] == MAX_ERRORS + 1
 
 
 def test_an_endless_row_of_frames_is_refused(dealer: zmq.Socket[bytes]) -> None:
     good = [bytes(frame) for frame in wire.encode(1, m.Heartbeat())]
     dealer.send_multipart([b"", *good, *[b"x"] * 20_000])
-    sockets.wait_readable(dealer, time.monotonic() + 20, "the daemon")
+    assert dealer.poll(20_000)
     answer = wire.decode(sockets.receive(dealer)[1:]).message
     assert isinstance(answer, m.Refused)
     assert (answer.code, answer.text) == ("limit", "too many frames: a message has 2 to 8")
@@ -192,6 +193,6 @@ def test_an_endless_row_of_frames_is_refused(dealer: zmq.Socket[bytes]) -> None:
 def test_ten_thousand_bad_messages_of_every_kind_apply_nothing(daemon: Daemon, one: Shard) -> None:
     before = resident_bytes()
     assert strangers.refused(daemon.address, add(one, 2), 10_000, random.Random(3)) == 10_000
-    assert one.core.counters["refused"] == 10_000
-    assert one.core.counters["cut_off"] == 0
+    assert one.state.counters["refused"] == 10_000
+    assert one.state.network.cut_off == 0
     assert resident_bytes() - before < 50 << 20

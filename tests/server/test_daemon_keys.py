@@ -1,6 +1,6 @@
 """Who gets in when a server has keys, and what the others are told; every wait is far shorter than its deadline.
 
-Seen to fail: without `socket.set(zmq.CURVE_SERVER, 1)` strangers get in; without `door.answer()` nobody does; without
+Seen to fail: without `socket.set(zmq.CURVE_SERVER, 1)` strangers get in; without `zap.answer()` nobody does; without
 `attempts.check()` a client that is turned away waits for its whole deadline.
 """
 
@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import until
-from shards import ASYNC, Shard, add, applied, in_memory, served, shard
+from shards import ASYNC, Shard, add, applied, in_memory, served, shard, statistics
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded, NotAdmitted
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.transport import curve_keys as keys
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.monitor.stream.feed import Feed
 from glovewire.server.daemon import Daemon
 
@@ -40,19 +41,19 @@ def one(tmp_path: Path) -> Shard:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    keys.make(tmp_path / "keys")
+    keys.make_keys(tmp_path / "keys")
     return tmp_path / "keys"
 
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    keys.make(tmp_path / "others")
+    keys.make_keys(tmp_path / "others")
     return tmp_path / "others"
 
 
 @pytest.fixture
 def daemon(one: Shard, ours: Path, tmp_path: Path) -> Iterator[Daemon]:
-    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.of_server(ours))
+    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.load_server_keys(ours))
     with served(daemon):
         yield daemon
 
@@ -64,9 +65,9 @@ def open_daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-def client(daemon: Daemon, one: Shard, path: Path | None, silence_s: float = 100.0) -> Conversation:
-    mine = None if path is None else keys.of_client(path)
-    return Conversation([daemon.address], "w0", one.dataset.checksum, silence_s, mine)
+def client(daemon: Daemon, one: Shard, path: Path | None, silence_s: float = 100.0) -> RequestClient:
+    mine = None if path is None else keys.load_client_keys(path)
+    return RequestClient([daemon.address], "w0", one.dataset.checksum, silence_s, mine)
 
 
 def turned_away(daemon: Daemon, one: Shard, path: Path | None, words: str) -> None:
@@ -83,23 +84,23 @@ def test_who_has_a_key_works_as_ever(daemon: Daemon, one: Shard, ours: Path) -> 
         worker.connect()
         assert worker.ask(0, add(one, 1)) == applied(1, 1)
         assert next(iter(feed)).run == "run"
-        worker.ask(0, m.Leave(""))
+        worker.ask(0, m.Leave(Ending.LEFT))
 
 
 def test_a_key_that_is_not_on_the_list(daemon: Daemon, one: Shard, ours: Path, theirs: Path) -> None:
     (theirs / "server.pub").write_bytes((ours / "server.pub").read_bytes())
     turned_away(daemon, one, theirs, r"does not know the key in .*others/worker\.key: .* allowed\.toml")
-    assert one.core.counters["turned_away"] == 2
+    assert statistics(one)["counters"]["turned_away"] == 2
     allowed = (ours / "allowed.toml").read_text() + (theirs / "allowed.toml").read_text().replace("worker", "guest")
     (ours / "allowed.toml").write_text(allowed)
     with client(daemon, one, theirs) as guest:  # no restart
         guest.connect()
-        guest.ask(0, m.Leave(""))
+        guest.ask(0, m.Leave(Ending.LEFT))
 
 
 def test_no_key(daemon: Daemon, one: Shard) -> None:
     turned_away(daemon, one, None, "asks for keys: say --keys")
-    assert not one.core.sessions.by_name
+    assert not one.state.sessions.by_name
 
 
 def test_a_server_without_keys(open_daemon: Daemon, one: Shard, ours: Path) -> None:
@@ -116,21 +117,21 @@ def test_another_server_than_one_knows(daemon: Daemon, one: Shard, ours: Path, t
         Feed(daemon.stream_address, timeout_s=3, keys=theirs) as feed,
     ):
         next(iter(feed))
-    assert not one.core.sessions.by_name
+    assert not one.state.sessions.by_name
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64)], ids=["hangs up", "http"])
 def test_something_else_that_listens(words: bytes) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
-        Conversation([f"tcp://127.0.0.1:{other.getsockname()[1]}"], "w0", silence_s=100) as lost,
+        RequestClient([f"tcp://127.0.0.1:{other.getsockname()[1]}"], "w0", silence_s=100) as lost,
     ):
         lost.send(0, m.GetStatus(), lambda _: None)
         stranger, _ = other.accept()
         stranger.sendall(words)
         if not words:
             stranger.close()
-        until(lambda: (lost.poll(10), lost.links[0].where)[1].endswith("or not yet)"), "the client has its doubts")
+        until(lambda: (lost.poll(10), lost.channels[0].where)[1].endswith("or not yet)"), "the client has its doubts")
         stranger.close()
 
 
@@ -162,13 +163,13 @@ def listening_in(address: str) -> Iterator[tuple[str, bytearray]]:
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_a_listener_in_the_middle_reads_nothing(one: Shard, ours: Path, tmp_path: Path, protected: bool) -> None:
-    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.of_server(ours) if protected else None)
+    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.load_server_keys(ours) if protected else None)
     with served(daemon), listening_in(daemon.address) as (address, seen):
-        mine = keys.of_client(ours) if protected else None
-        with Conversation([address], "w0", one.dataset.checksum, keys=mine) as worker:
+        mine = keys.load_client_keys(ours) if protected else None
+        with RequestClient([address], "w0", one.dataset.checksum, keys=mine) as worker:
             worker.connect()
             worker.ask(0, add(one, 1, 1.0))
-            worker.ask(0, m.Leave(""))
+            worker.ask(0, m.Leave(Ending.LEFT))
     row = np.ones(8, np.float32).tobytes()
     readable = [wire.MAGIC in seen, one.dataset.checksum.encode() in seen, row in seen]
     assert readable == [not protected] * 3

@@ -1,23 +1,25 @@
-"""Who may get more rows now: nobody to whom too much is on its way; who never reads does not hold up others."""
+"""A pull is deferred while too much is on its way to its peer; a peer that never reads does not hold up others."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from processes import until
 from shards import ASYNC, in_memory, pull, served, shard
 
+from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as outbox
 from glovewire.server.daemon import Daemon
-from glovewire.server.limits import Outbox
+from glovewire.server.limits import Outbox, Tracker
 
-BIG = outbox.PER_PEER_BYTES
+BIG = outbox.PEER_BYTES
 
 
 class Frame:
@@ -39,18 +41,18 @@ def test_who_has_much_on_its_way_waits_until_it_has_left() -> None:
     assert not box.has_room(b"a", 0.0)
     assert box.has_room(b"b", 0.0)
     for number in (1, 2, 1):
-        box.put_off(b"a", number, pull())
-    assert box.waits
+        box.defer(b"a", number, pull())
+    assert box.has_deferred
     assert box.ready(0.0) == []
     frame.done = True
     assert [number for _, number, _ in box.ready(0.0)] == [1]
     assert [number for _, number, _ in box.ready(0.0)] == [2]
-    assert not box.waits
+    assert not box.has_deferred
 
 
 def test_all_together_are_bounded_but_those_who_never_read_do_not_count() -> None:
     box = Outbox()
-    for n in range(outbox.IN_ALL_BYTES // BIG):
+    for n in range(outbox.TOTAL_BYTES // BIG):
         sent(box, b"%d" % n, BIG)
     assert not box.has_room(b"new", 0.5)
     assert box.has_room(b"new", 0.5 + outbox.STUCK_S)
@@ -62,31 +64,51 @@ def test_all_together_are_bounded_but_those_who_never_read_do_not_count() -> Non
 
 def test_pulls_that_are_put_off_are_bounded() -> None:
     box = Outbox()
-    sent(box, b"a", BIG)
-    for number in range(10 * outbox.MOST_PUT_OFF):
-        box.put_off(b"a", number, pull())
-    assert len(box._ways[b"a"].put_off) == outbox.MOST_PUT_OFF
+    frame = sent(box, b"a", BIG)
+    for number in range(10 * outbox.MAX_DEFERRED):
+        box.defer(b"a", number, pull())
+    frame.done = True
+    ready = 0
+    while box.ready(0.0):
+        ready += 1
+    assert ready == outbox.MAX_DEFERRED
+
+
+class WatchedOutbox(Outbox):
+    """Remembers the most bytes that were ever on their way to one peer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self.frames: dict[bytes, list[tuple[Tracker, int]]] = {}
+
+    def sent(self, peer: bytes, frames: Sequence[tuple[Tracker, int]], now: float) -> None:
+        super().sent(peer, frames, now)
+        queued = self.frames.setdefault(peer, [])
+        queued.extend(frames)
+        self.most = max(self.most, sum(nbytes for tracker, nbytes in queued if not tracker.done))
 
 
 def test_a_worker_that_never_reads_gets_no_more_and_harms_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks for a hundred times as much as may be on its way to it; another worker is served as ever."""
-    monkeypatch.setattr(outbox, "PER_PEER_BYTES", 1 << 20)
+    monkeypatch.setattr(outbox, "PEER_BYTES", 1 << 20)
     dataset = in_memory(tmp_path / "d", size=400)
     (tmp_path / "run").mkdir()
     one = shard(dataset, out=tmp_path / "run", now=time.monotonic(), dim=496, **ASYNC)
+    box = WatchedOutbox()
+    monkeypatch.setattr("glovewire.server.daemon.Outbox", lambda: box)
     daemon = Daemon(one.core, tmp_path / "run", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
     everything = pull(0, 400)
-    with served(daemon), sockets.Context() as context, Conversation([daemon.address], "w", dataset.checksum) as client:
+    with served(daemon), sockets.Context() as context, RequestClient([daemon.address], "w", dataset.checksum) as client:
         deaf = context.dealer(daemon.address)
         for number, message in enumerate([m.Hello("worker", "deaf", 1, dataset.checksum), *[everything] * 200], 1):
             sockets.send(deaf, [b"", *wire.encode(number, message)])
         client.connect()
-        until(lambda: daemon._outbox.waits, "somebody is waited for")
+        until(lambda: box.has_deferred, "somebody is waited for")
         for _ in range(20):
             assert isinstance(client.ask(0, everything), m.Rows)
-        way = max(daemon._outbox._ways.values(), key=lambda way: way.nbytes)
-        assert way.nbytes < 4 << 20
-        assert one.core.counters["pulls"] < 120
-        client.ask(0, m.Leave(""))
+        assert box.most < 4 << 20
+        assert one.state.counters["pulls"] < 120
+        client.ask(0, m.Leave(Ending.LEFT))

@@ -1,8 +1,6 @@
-"""Who may speak: sessions by name and peer, resumed, replaced, forgotten; what waits, and how much may."""
+"""Sessions by name and peer: resumed, replaced, late, lost and forgotten."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
@@ -10,9 +8,7 @@ from glovewire.common.errors import BadRequest, LimitExceeded, UnknownSession, U
 from glovewire.common.protocol import messages as m
 from glovewire.server import sessions
 from glovewire.server.config import Identity
-from glovewire.server.core import waiting as parking
-from glovewire.server.core.waiting import Parked, Parking
-from glovewire.server.sessions import Session, Sessions
+from glovewire.server.sessions import Sessions
 
 
 def hello(name: str = "w0", incarnation: int = 1, role: str = "worker", worker: int = -1) -> m.Hello:
@@ -186,34 +182,7 @@ def test_ended_sessions_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) 
     all_ = Sessions()
     for n in range(50):
         all_.close(all_.open(hello("w0", incarnation=n), b"0", 0.0)[0])
-    assert len(all_._ended) == 5
-
-
-def parked(number: int = 1, session: Any = None, peer: bytes = b"p") -> Parked:
-    return Parked(peer, number, session or Session("w", 1, "worker", 0, peer, 0.0, 0.0), m.Lease(number))
-
-
-def test_a_repeat_waits_once_and_answers_come_in_the_order_of_arrival() -> None:
-    lot, session = Parking(), Session("w", 1, "worker", 0, b"p", 0.0, 0.0)
-    for number in (3, 1, 3, 2, 1):
-        lot.add(parked(number, session))
-    assert len(lot) == 3
-    answered = [one.number for one, _ in lot.retry(lambda one: m.Done("") if one.number != 1 else None)]
-    assert answered == [3, 2]
-    assert len(lot) == 1
-    assert list(lot.retry(lambda _: None)) == []
-    assert len(lot) == 1
-
-
-def test_nobody_fills_the_parking_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "MAX_PARKED", 10)
-    monkeypatch.setattr(parking, "MAX_PARKED_PER_SESSION", 4)
-    lot, greedy = Parking(), Session("greedy", 1, "worker", 0, b"g", 0.0, 0.0)
-    for number in range(4):
-        lot.add(parked(number, greedy, b"g"))
-    with pytest.raises(LimitExceeded, match="of yours"):
-        lot.add(parked(4, greedy, b"g"))
-    for number in range(6):
-        lot.add(parked(number))
-    with pytest.raises(LimitExceeded, match="at this server"):
-        lot.add(parked(6))
+    for n in range(45, 50):
+        with pytest.raises(UnknownSession):
+            all_.open(hello("w0", incarnation=n), b"0", 0.0)
+    all_.open(hello("w0", incarnation=44), b"0", 0.0)  # forgotten

@@ -12,10 +12,25 @@ from processes import FREE
 from shards import served
 
 from glovewire.common.model.options import TrainingOptions
-from glovewire.server import dense
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
+from glovewire.server.core.core import Core
+from glovewire.server.core.state import ShardState
 from glovewire.server.daemon import Daemon
+from glovewire.server.service import prepare
+
+
+class DenseShard(Daemon):
+    """A daemon whose core and state tests may look at."""
+
+    def __init__(self, state: ShardState, run: Path) -> None:
+        self.core, self.state = Core(state), state
+        super().__init__(self.core, run, FREE, FREE)
+
+    def begin_again(self, state: ShardState) -> None:
+        self.core, self.state = Core(state), state
+        self.replace_core(self.core)
+
 
 SHAPES = {"w": (40, 30), "b": (30,), "scale": ()}
 
@@ -28,7 +43,7 @@ def values(seed: int, dtype: str = "<f4") -> dict[str, np.ndarray]:
 @contextlib.contextmanager
 def shards_of(
     run: Path, count: int = 1, workers: int = 1, checkpoint_every: int = 0, **options: Any
-) -> Iterator[list[Daemon]]:
+) -> Iterator[list[DenseShard]]:
     """So many shards in threads of this process."""
     run.mkdir()
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 0.5, **options})
@@ -38,17 +53,17 @@ def shards_of(
             config = ServerConfig(
                 None, run, training, shard=number, shards=count, workers=workers, checkpoint_every=checkpoint_every
             )
-            daemons.append(Daemon(dense.build(config, Generation(0, "run", count), 0.0), run, FREE, FREE))
+            daemons.append(DenseShard(prepare(config, None, Generation(0, "run", count), 0.0), run))
             stack.enter_context(served(daemons[-1]))
         yield daemons
 
 
-def addresses(daemons: list[Daemon]) -> list[str]:
+def addresses(daemons: list[DenseShard]) -> list[str]:
     return [daemon.address for daemon in daemons]
 
 
-def begin_again(daemons: list[Daemon], run: Path) -> None:
+def begin_again(daemons: list[DenseShard], run: Path) -> None:
     """A new life of the run without a checkpoint, as after a kill before the first one."""
     for number, daemon in enumerate(daemons):
-        config = ServerConfig(None, run, daemon._core.options, shard=number, shards=len(daemons))
-        daemon.renew(dense.build(config, Generation(1, "again", len(daemons)), 0.0))
+        config = ServerConfig(None, run, daemon.state.options, shard=number, shards=len(daemons))
+        daemon.begin_again(prepare(config, None, Generation(1, "again", len(daemons)), 0.0))

@@ -44,7 +44,7 @@ class FakeServer:
 def welcome(shard: int = 0, shards: int = 1, **options: object) -> m.Welcome:
     """A welcome with default options, or with others."""
     found = {**TrainingOptions(dim=4).as_message(), **options}
-    return m.Welcome("run", shard, shards, 0, 0, 30.0, found)  # type: ignore[arg-type]
+    return m.Welcome("run", shard, shards, 0, found)  # type: ignore[arg-type]
 
 
 def polite(heard: Heard) -> m.Message | None:

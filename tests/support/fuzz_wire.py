@@ -172,11 +172,11 @@ def main() -> None:
                 one.send(inventor.peer(), found.message, found.number)
                 one.tick(0.01)
         if one is not None:
-            assert np.isfinite(one.core.table.values).all()
+            assert np.isfinite(one.state.table.values).all()
             for replies in one.inbox.values():
                 for reply in replies:
                     wire.encode(0, reply)
-            for sample in one.core.samples(one.now):
+            for sample in one.samples:
                 wire.decode_sample(wire.encode_sample("run", 1, sample))
 
     atheris.Setup(sys.argv, once)

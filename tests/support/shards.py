@@ -18,15 +18,18 @@ from typing import Any, TypeVar
 import numpy as np
 from handmade import random_dataset
 
+from glovewire.common.endings import RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
+from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
-from glovewire.server.core.core import Core
+from glovewire.server.core.core import Core, Effects
+from glovewire.server.core.state import NetworkCounts, ShardState
 from glovewire.server.daemon import Daemon
-from glovewire.server.limits import EACH_BYTES
-from glovewire.server.service import build
+from glovewire.server.limits import WORKER_CREDIT_BYTES
+from glovewire.server.service import prepare
 from glovewire.server.sessions import STALL_S
 
 T = TypeVar("T")
@@ -36,23 +39,28 @@ ASYNC: dict[str, Any] = {"consistency": "async"}
 
 @dataclass
 class Shard:
-    """One core; `now` is its clock, `inbox` what it has sent: (peer, number) -> replies."""
+    """A core and its state; `now` is its clock, `inbox` what it has sent: (peer, number) -> replies."""
 
-    core: Core
+    state: ShardState
     dataset: Dataset
     now: float = 0.0
     inbox: dict[tuple[bytes, int], list[m.Message]] = field(default_factory=dict)
+    samples: list[m.Message] = field(default_factory=list)
+    _snapshots: list[Snapshot] = field(default_factory=list)
     _number: int = 0
+
+    def __post_init__(self) -> None:
+        self.core = Core(self.state)
 
     def send(self, peer: bytes, message: m.Message, number: int | None = None) -> int:
         """Hand a message over; its number."""
         self._number += 1
         number = self._number if number is None else number
-        self._sort(self.core.handle(peer, number, message, self.now))
+        self.carry_out(self.core.receive(peer, number, message, self.now))
         return number
 
     def ask(self, peer: bytes, message: m.Message, number: int | None = None) -> m.Message | None:
-        """The reply to a message, None while it is parked."""
+        """The reply to a message, None while it waits."""
         return self.reply(peer, self.send(peer, message, number))
 
     def reply(self, peer: bytes, number: int) -> m.Message | None:
@@ -64,7 +72,7 @@ class Shard:
         end = self.now + seconds
         while self.now < end:
             self.now = min(self.now + STALL_S / 2, end)
-            self._sort(self.core.tick(self.now))
+            self.carry_out(self.core.tick(self.now, NetworkCounts()))
 
     def hello(
         self,
@@ -78,16 +86,26 @@ class Shard:
         """Open a session; the peer is the name unless given, `worker` the number from shard 0, by default the next."""
         checksum = self.dataset.checksum if role == "worker" else ""
         if worker is None:
-            worker = len(self.core.sessions.workers) if self.core.identity.shard and role == "worker" else -1
+            worker = len(self.state.sessions.workers) if self.state.identity.shard and role == "worker" else -1
         return self.ask(peer or name.encode(), m.Hello(role, name, incarnation, checksum, worker))
 
     def events(self, kind: str) -> list[str]:
-        """Subjects of the events of a kind that are due now."""
-        return [s.subject for s in self.core.samples(self.now) if isinstance(s, m.Event) and s.kind == kind]
+        """Subjects of the events of a kind that were published, also those that are due now."""
+        self.carry_out(self.core.tick(self.now, NetworkCounts()))
+        return [s.subject for s in self.samples if isinstance(s, m.Event) and s.kind == kind]
 
-    def _sort(self, outgoing: list[Any]) -> None:
-        for reply in outgoing:
+    def take_snapshots(self) -> list[Snapshot]:
+        """Checkpoints that are to be written, each once."""
+        taken, self._snapshots = self._snapshots, []
+        return taken
+
+    def carry_out(self, effects: Effects) -> Effects:
+        """Sort replies, samples and snapshots."""
+        for reply in effects.replies:
             self.inbox.setdefault((reply.peer, reply.number), []).append(reply.message)
+        self.samples += [published.sample for published in effects.published]
+        self._snapshots += effects.snapshots
+        return effects
 
 
 def shard(
@@ -98,7 +116,7 @@ def shard(
     own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every", "workers") if key in options}
     training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
     config = ServerConfig(dataset.path, out, training, shard=number, shards=shards, **own)
-    return Shard(build(config, dataset, generation, now), dataset, now)
+    return Shard(prepare(config, dataset, generation, now), dataset, now)
 
 
 def in_memory(path: Path, **options: Any) -> Dataset:
@@ -108,7 +126,7 @@ def in_memory(path: Path, **options: Any) -> Dataset:
 
 
 USUAL: dict[str, Any] = {
-    "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "floor": 0, "rate": 0.0,
+    "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "low_water": 0, "rate": 0.0,
     "rows": None, "then_pull": False,
 }  # fmt: skip
 """What a request says when a test does not care."""
@@ -133,19 +151,19 @@ def _request(kind: type[T], **fields: Any) -> T:
 
 
 def add(of: Shard, sequence: int, amount: float = 1.0, first: int = 0, last: int = 2) -> m.Push:
-    values = np.full((last - first, of.core.table.values.shape[1]), amount, np.float32)
+    values = np.full((last - first, of.state.table.values.shape[1]), amount, np.float32)
     return push("add", values, first, last, sequence=sequence)
 
 
 def assign(of: Shard, sequence: int, partition: int, version: int, amount: float) -> m.Push:
     first, last = of.dataset.layout.bounds[partition : partition + 2].tolist()
-    values = np.full((last - first, of.core.table.values.shape[1]), amount, np.float32)
+    values = np.full((last - first, of.state.table.values.shape[1]), amount, np.float32)
     return push("assign", values, first, last, sequence=sequence, version=version)
 
 
 def applied(sequence: int, version: int, repeated: bool = False, late: bool = False) -> m.Applied:
     """The answer to a push, with the credit of a worker among few."""
-    return m.Applied(sequence, version, repeated, late, EACH_BYTES)
+    return m.Applied(sequence, version, repeated, late, WORKER_CREDIT_BYTES)
 
 
 def report(sequence: int, lease: int = -1, entries: int = 10) -> m.Report:
@@ -165,16 +183,16 @@ def code(reply: m.Message | None) -> str:
 
 
 @contextmanager
-def served(daemon: Daemon) -> Iterator[list[str]]:
+def served(daemon: Daemon) -> Iterator[list[RunEnd]]:
     """Serve in a thread; the list gets why it ended. The run is finished and the daemon closed on the way out."""
-    ended: list[str] = []
+    ended: list[RunEnd] = []
     thread = threading.Thread(target=lambda: ended.append(daemon.serve()), name="daemon")
     thread.start()
     try:
         yield ended
     finally:
         if thread.is_alive():
-            daemon._on_signal(15, None)
+            daemon.stop()
         thread.join(30)
         daemon.close()
         assert not thread.is_alive()

@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from glovewire.common.endings import Ending
 from glovewire.common.protocol.messages import MESSAGES, STREAM
 from glovewire.common.protocol.schema import Message, Scalar, arrays_of
 
@@ -25,6 +26,9 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     dict[str, Scalar]: st.dictionaries(TEXT, st.one_of(INTEGERS, FLOATS, TEXT, st.booleans()), max_size=6),
 }
+
+NAMED = {"ending": st.sampled_from([ending.value for ending in Ending]) | TEXT}
+"""Fields of which some values alone mean anything."""
 
 
 def quick(examples: int = 60) -> settings:
@@ -55,8 +59,9 @@ def messages(kind: type[Message]) -> st.SearchStrategy[Message]:
     """Any valid message of a kind."""
     hints = get_type_hints(kind)
     specs = {spec.name: spec.metadata for spec in arrays_of(kind)}
+    scalars = {name: NAMED.get(name, SCALARS[hint]) for name, hint in hints.items() if hint in SCALARS}
     fields = {
-        field.name: arrays(specs[field.name]) if field.name in specs else SCALARS[hints[field.name]]
+        field.name: arrays(specs[field.name]) if field.name in specs else scalars[field.name]
         for field in dataclasses.fields(kind)
     }
     return st.builds(kind, **fields)

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse
 from handmade import full_matrix, random_dataset, write_dataset
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
@@ -45,7 +46,7 @@ def trained(dataset: Dataset, **options: object) -> tuple[np.ndarray, list[m.Rep
 
     partitions, nothing = dataset.layout.partitions, no_minibatch
     store = MemoryStore(rows, partitions, training, positions.__next__, nothing, nothing, tell)
-    assert train(store, dataset, training, 0) == "complete"
+    assert train(store, dataset, training, 0) == RunEnd(Ending.COMPLETE)
     return rows, reports
 
 
@@ -54,7 +55,7 @@ def trained(dataset: Dataset, **options: object) -> tuple[np.ndarray, list[m.Rep
     [
         pytest.param(1, [(0, 0)], 1, id="one word that met itself"),
         pytest.param(2, [(0, 1)], 1, id="one pair"),
-        pytest.param(9, [(0, 1), (0, 8)], 3, id="words that met nobody"),
+        pytest.param(9, [(0, 1), (0, 8)], 3, id="words that met no other"),
         pytest.param(3, [(0, 1), (1, 2)], 8, id="partitions without words"),
         pytest.param(4, [], 2, id="no entry at all"),
     ],

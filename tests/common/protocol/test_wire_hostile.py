@@ -25,7 +25,7 @@ PUSH: dict[str, Any] = {
     for field in dataclasses.fields(m.Push)
     if not field.metadata
 }
-WELCOME = {**dict.fromkeys(("shard", "shards", "worker", "sequence", "steps", "credit"), 0), "run": "", "lease_s": 1.0}
+WELCOME = {**dict.fromkeys(("shard", "shards", "worker", "steps", "credit"), 0), "run": ""}
 VALUES = np.zeros((2, 3), "<f4")
 ARRAYS = (VALUES.tobytes(),)
 
@@ -137,8 +137,7 @@ def test_a_number_that_is_none_is_refused_wherever_it_stands(value: float) -> No
 
 @pytest.mark.parametrize("options", [[], {"a": [1]}, {"a": {"b": 1}}, {"a": None}, {b"a": 1}, {"a": 1 << 63}])
 def test_options_are_flat(options: Any) -> None:
-    numbers = dict.fromkeys(("shard", "shards", "worker", "sequence", "steps", "credit"), 0)
-    fields = {**numbers, "run": "", "lease_s": 1.0, "options": options}
+    fields = {**WELCOME, "options": options}
     with pytest.raises(ProtocolError, match="options"):
         wire.decode([wire.GREETING, msgpack.packb(["Welcome", 1, fields, []])])
 

@@ -11,7 +11,7 @@ from shards import MINIBATCH, in_memory, report, served, shard, statistics
 from glovewire.cli.admin import _cut, described
 from glovewire.common.errors import NotReady
 from glovewire.common.storage.dataset import Dataset
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server.daemon import Daemon
 
 WHERE = "tcp://127.0.0.1:5555"
@@ -36,7 +36,7 @@ def test_all_shards_call_a_checkpoint_of_minibatches_the_same_also_when_one_refu
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = [shard(dataset, number=k, shards=2, out=tmp_path, now=time.monotonic(), **MINIBATCH) for k in range(2)]
-    cuts = both[1].core.cuts
+    cuts = both[1].state.cuts
     take, refusals = cuts.request, [NotReady("four are on their way")]
 
     def request(round: int, peer: bytes, number: int) -> str | None:
@@ -47,7 +47,7 @@ def test_all_shards_call_a_checkpoint_of_minibatches_the_same_also_when_one_refu
     monkeypatch.setattr(cuts, "request", request)
     first, second = (Daemon(one.core, tmp_path, FREE, FREE) for one in both)
     addresses = (first.address, second.address)
-    with served(first), served(second), Conversation(addresses, "observer") as client:
+    with served(first), served(second), RequestClient(addresses, "observer") as client:
         names = [_cut(client, addresses, 60.0) for _ in range(2)]
     assert not refusals
     labels = {name for name, _ in names}

@@ -9,7 +9,7 @@ import pytest
 from handmade import HARD_TO_DRAW, random_dataset
 from processes import Flow
 
-from glovewire.bench.measured_run import Trial, carry_out
+from glovewire.bench.measured_run import MeasuredRun, run_measured
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
 from glovewire.launch.processes import Children
@@ -59,8 +59,8 @@ def test_a_trial_is_stopped_at_its_limit_and_keeps_its_losses(tmp_path: Path) ->
     options = TrainingOptions(dim=8, epochs=1_000_000, schedule="minibatch", consistency="async")
     children = Children(tmp_path / "logs")
     try:
-        trial = Trial(tmp_path / "data", tmp_path / "run", options, "local", 1)
-        outcome = carry_out(trial, children, "endless", seconds_limit=0.3)
+        trial = MeasuredRun(tmp_path / "data", tmp_path / "run", options, "local", 1)
+        outcome = run_measured(trial, children, "endless", seconds_limit=0.3)
     finally:
         children.end()
     assert outcome.facts is None
@@ -72,7 +72,7 @@ def test_a_trial_that_fails_says_why(tmp_path: Path) -> None:
     children = Children(tmp_path / "logs")
     try:
         with pytest.raises(ProcessDied, match="does not exist"):
-            carry_out(Trial(tmp_path / "nowhere", tmp_path / "run", TrainingOptions()), children, "no data")
+            run_measured(MeasuredRun(tmp_path / "nowhere", tmp_path / "run", TrainingOptions()), children, "no data")
     finally:
         children.end()
 

@@ -66,7 +66,7 @@ def test_run_in_training_and_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "reason", "state"),
+    ("config", "ending", "state"),
     [
         ("[train]\nepochs = 3000\n", "stopped", "stopped after 70 of 3000 epochs"),
         ("[train]\nepochs = 3000\n", "complete", "finished"),
@@ -74,10 +74,10 @@ def test_run_in_training_and_finished(tmp_path: Path) -> None:
         ("no toml", "stopped", "stopped before the end"),
     ],
 )
-def test_a_run_that_was_cut_short_says_so(tmp_path: Path, config: str, reason: str, state: str) -> None:
+def test_a_run_that_was_cut_short_says_so(tmp_path: Path, config: str, ending: str, state: str) -> None:
     run = runs.prepare(tmp_path / "run")
     (run / runs.CONFIG).write_text(config)
-    runs.write_vectors(run, ["a", "b"], np.eye(2), {"epochs": 70, "reason": reason})
+    runs.write_vectors(run, ["a", "b"], np.eye(2), {"epochs": 70, "ending": ending})
     text, found = ask(run)
     assert found["state"] == state
     assert state in text

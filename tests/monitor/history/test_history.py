@@ -63,7 +63,7 @@ def test_staleness_and_hot_rows_are_those_of_all_shards() -> None:
     for number in (0, 1):
         told = {
             "staleness": {"0": 5, "1": 1, "2-3": 2, "16-31": 1},
-            "hottest": {"7": 10 + number, "1200-1299": 3, "200-299": 3},
+            "hot_rows": {"7": 10 + number, "1200-1299": 3, "200-299": 3},
         }
         history.add(server_sample(1.0, number, 2, 100, 5, 0, **told), 0.0)
     assert list(history.staleness.items()) == [("0", 10), ("1", 2), ("2-3", 4), ("16-31", 2)]

@@ -10,7 +10,8 @@ import pytest
 from monitor_fakes import Publisher, loss, until, worker
 
 from glovewire.common.errors import DeadlineExceeded, UsageError, VersionMismatch
-from glovewire.common.protocol.messages import MAGIC, Event, LossSample
+from glovewire.common.protocol.messages import Event, LossSample
+from glovewire.common.protocol.schema import MAGIC
 from glovewire.common.protocol.wire import encode_sample
 from glovewire.common.transport import sockets
 from glovewire.monitor.stream import feed as feeds

@@ -57,18 +57,18 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
     first = servers[0][0]
     dataset = first.dataset
     assert vectors.words == [dataset.words[word] for word in dataset.permutation]
-    rows = np.concatenate([one.core.table.values for one, _ in servers])
-    np.testing.assert_allclose(vectors.rows, unit_rows(rows[:, : first.core.options.dim]), rtol=1e-6)
+    rows = np.concatenate([one.state.table.values for one, _ in servers])
+    np.testing.assert_allclose(vectors.rows, unit_rows(rows[:, : first.state.options.dim]), rtol=1e-6)
     near = vectors.nearest(3, 2)
     assert near[0][1] == pytest.approx(max(np.delete(vectors.rows @ vectors.rows[3], 3)))
     assert vectors.find("nobody says this") is None
 
-    pulls = first.core.counters["pulls"]
+    pulls = first.state.counters["pulls"]
     lookup.refresh(5.0 + FRESH_S - 0.1)
     assert lookup.progress is None, "what is fresh is not asked for again"
     lookup.refresh(5.0 + FRESH_S)
     until(lambda: lookup.progress is None, "every row again", again)
-    assert first.core.counters["pulls"] > pulls
+    assert first.state.counters["pulls"] > pulls
     lookup.close()
     lookup.close()
 

@@ -90,7 +90,7 @@ def test_lost_workers_stand_first_and_many_are_cut() -> None:
 def test_staleness_and_hot_rows_are_shown_with_their_words() -> None:
     history = RunHistory()
     assert "no shard" in panels.staleness(history)
-    fields = {"staleness": {"0": 3, "1": 1}, "hottest": {"1": 9, "0": 2, "40-79": 1, "99": 1}}
+    fields = {"staleness": {"0": 3, "1": 1}, "hot_rows": {"1": 9, "0": 2, "40-79": 1, "99": 1}}
     history.add(server_sample(1.0, 0, 1, 100, 5, 0, **fields), 0.0)
     assert "75.0%" in panels.staleness(history)
     assert "row 1" in panels.hot_rows(history, None)

@@ -1,4 +1,4 @@
-"""Counts made by Stanford's GloVe become the same dataset that the text itself gives; what is damaged is refused."""
+"""Counts made by Stanford's GloVe give the same dataset as the text itself; damaged files are refused."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def from_text(tmp_path: Path, symmetric: bool) -> Dataset:
 
 
 def as_stanford(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
-    """The dataset as `cooccurrence.shuf.bin` and `vocab.txt`: words from the most frequent down, from 1."""
+    """Write the dataset as Stanford's files, with words numbered from 1 from the most frequent down."""
     order = np.argsort(-dataset.counts, kind="stable")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(1, len(order) + 1)
@@ -52,7 +52,7 @@ def test_the_same_counts_give_the_same_entries(
     tmp_path: Path, symmetric: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = from_text(tmp_path, symmetric)
-    monkeypatch.setattr("glovewire.preprocess.counts.stanford._MOST_RECORDS", at_once)
+    monkeypatch.setattr("glovewire.preprocess.counts.stanford.MAX_RECORDS", at_once)
     other = imported(tmp_path, as_stanford(own, tmp_path), symmetric=symmetric)
     for name in (VOCABULARY, ENTRIES, TILES, PERMUTATION):
         assert file_sha256(own.path / name) == file_sha256(other.path / name), name

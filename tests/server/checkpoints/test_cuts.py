@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +12,14 @@ from hypothesis import strategies as st
 from shards import ASYNC, MINIBATCH, Shard, code, in_memory, pull, push, report, shard
 from strategies import quick
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import OutputError
 from glovewire.common.model.rounds import epoch_rounds
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import cuts
 from glovewire.server.checkpoints.writer import CheckpointWriter
-from glovewire.server.daemon import Daemon
-from glovewire.worker.training.prefetch import TASKS
+from glovewire.worker.training.prefetch import MIN_TASKS
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +42,12 @@ class Rounds:
 
     def push(self, partition: int) -> None:
         """The next round of a partition: its rows become a number that names partition and round."""
-        first = max(int(self.layout.bounds[partition]), self.shard.core.table.first)
-        last = min(int(self.layout.bounds[partition + 1]), self.shard.core.table.last)
+        first = max(int(self.layout.bounds[partition]), self.shard.state.table.first)
+        last = min(int(self.layout.bounds[partition + 1]), self.shard.state.table.last)
         version = self.version[partition]
         if first < last:
             self.sequence += 1
-            width = self.shard.core.table.values.shape[1]
+            width = self.shard.state.table.values.shape[1]
             values = np.full((last - first, width), value(partition, version + 1), np.float32)
             reply = self.shard.ask(b"w0", push("assign", values, first, last, sequence=self.sequence, version=version))
             assert isinstance(reply, m.Applied)
@@ -61,7 +60,7 @@ def value(partition: int, round: int) -> float:
 
 def expected(of: Shard, round: int) -> np.ndarray:
     bounds = of.dataset.layout.bounds
-    rows = np.arange(of.core.table.first, of.core.table.last)
+    rows = np.arange(of.state.table.first, of.state.table.last)
     return np.array([value(int(np.searchsorted(bounds, row, "right")) - 1, round) for row in rows], np.float32)
 
 
@@ -79,14 +78,14 @@ def test_a_cut_is_the_table_after_exactly_so_many_rounds(
             asked = one.send(b"eye", m.Checkpoint(round))
         if rounds.open():
             rounds.push(rounds.open()[choice % len(rounds.open())])
-        snapshots += one.core.cuts.take_ready()
+        snapshots += one.take_snapshots()
     assert asked is not None
     if code(one.reply(b"eye", asked)) == "not-ready":
         assert snapshots == []
         return
     assert [snapshot.label for snapshot in snapshots] == [f"round-{round:08d}"]
     assert snapshots[0].facts["round"] == round
-    assert snapshots[0].first == one.core.table.first
+    assert snapshots[0].first == one.state.table.first
     np.testing.assert_array_equal(snapshots[0].rows[:, 0], expected(one, round))
 
 
@@ -107,9 +106,9 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
     one.send(b"eye", m.Checkpoint(1), numbers[0])  # the client repeats what is not answered
     for partition in range(3):
         rounds.push(partition)
-    (snapshot,) = one.core.cuts.take_ready()
+    (snapshot,) = one.take_snapshots()
     assert all(one.reply(b"eye", number) is None for number in numbers)
-    one._sort(one.core.checkpointed(snapshot.label, 1.0))
+    one.carry_out(one.core.checkpointed(snapshot.label, 1.0))
     assert one.events("checkpoint") == [snapshot.label]
     for number in numbers:
         assert one.inbox[b"eye", number] == [m.Checkpointed("round-00000001")]
@@ -119,12 +118,12 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
 def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp_path: Path) -> None:
     one = shard(dataset, checkpoint_every=1, epochs=4)
     rounds, writer = Rounds(one, 4), CheckpointWriter(tmp_path, 1, lambda: None)
-    daemon = SimpleNamespace(_core=one.core, _send=one._sort)
     while rounds.open():
         rounds.push(min(rounds.open(), key=lambda partition: rounds.version[partition]))
-        for snapshot in one.core.cuts.take_ready():
+        for snapshot in one.take_snapshots():
             writer.begin(snapshot)
-            Daemon._tell(cast(Daemon, daemon), writer.finish(), 1.0)
+            for written in writer.finish():
+                one.core.checkpointed(written.label, 1.0, removed=written.removed)
     writer.close()
     assert [path.name for path in (tmp_path / "checkpoints").glob("[!.]*")] == ["round-00000009.shard-0-of-1"]
     assert one.ask(b"eye", m.Checkpoint(9)) == m.Checkpointed("round-00000009")
@@ -134,11 +133,11 @@ def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp
 def test_a_disk_that_refuses_is_told_to_those_who_asked_and_the_run_goes_on(dataset: Dataset) -> None:
     one = shard(dataset, **MINIBATCH)
     number = one.send(b"eye", m.Checkpoint(1))
-    (snapshot,) = one.core.cuts.take_ready()
-    one._sort(one.core.checkpointed(snapshot.label, 1.0, OutputError("no space left")))
+    (snapshot,) = one.take_snapshots()
+    one.carry_out(one.core.checkpointed(snapshot.label, 1.0, OutputError("no space left")))
     assert code(one.reply(b"eye", number)) == "output"
     assert one.events("failed") == []
-    assert one.core.finishing is None
+    assert one.state.over is None
 
 
 @pytest.mark.parametrize("options", [MINIBATCH, ASYNC, {}])
@@ -147,7 +146,7 @@ def test_requests_for_checkpoints_do_not_fill_the_memory(dataset: Dataset, optio
     replies = [one.ask(b"eye", m.Checkpoint(round)) for round in range(10, 60)]
     assert replies[: cuts.MAX_UNWRITTEN] == [None] * cuts.MAX_UNWRITTEN
     assert {code(reply) for reply in replies[cuts.MAX_UNWRITTEN :]} == {"not-ready"}
-    for snapshot in one.core.cuts.take_ready():
+    for snapshot in one.take_snapshots():
         one.core.checkpointed(snapshot.label, 1.0)
         assert one.ask(b"eye", m.Checkpoint(70)) is None
 
@@ -161,7 +160,7 @@ def test_those_who_ask_for_the_same_cut_are_many_but_not_endless(dataset: Datase
 def test_nobody_waits_for_a_cut_that_will_not_come(dataset: Dataset) -> None:
     one = shard(dataset)
     number = one.send(b"eye", m.Checkpoint(3))
-    one.ask(b"eye", m.Finish("asked"))
+    one.ask(b"eye", m.Finish(Ending.ASKED))
     assert code(one.reply(b"eye", number)) == "finishing"
     assert code(one.ask(b"eye", m.Checkpoint(3))) == "finishing"
 
@@ -178,7 +177,7 @@ def test_automatic_cuts_are_the_same_on_every_shard(dataset: Dataset, order: lis
         for choice in [*order[number * 7 :], *range(200)]:
             if rounds.open():
                 rounds.push(rounds.open()[choice % len(rounds.open())])
-            for snapshot in one.core.cuts.take_ready():
+            for snapshot in one.take_snapshots():
                 snapshots.append(snapshot.label)
                 np.testing.assert_array_equal(snapshot.rows[:, 0], expected(one, snapshot.facts["round"]))
         found.append(sorted(snapshots))
@@ -195,10 +194,10 @@ def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_s
             one.hello(f"w{worker}", worker=worker)
         for step in range(3 * every):
             worker, sequence = (step + number) % 2, step // 2 + 1
-            none = np.zeros((0, one.core.table.parameters))
+            none = np.zeros((0, one.state.table.parameters))
             reply = one.ask(f"w{worker}".encode(), push("gradient", none, rows=[], sequence=sequence, rate=0.1))
             assert isinstance(reply, m.Applied)
-            for snapshot in one.core.cuts.take_ready():
+            for snapshot in one.take_snapshots():
                 labels.append((snapshot.label, snapshot.facts["gradients"]))
                 one.core.checkpointed(snapshot.label, 1.0)
         assert labels == [(f"update-{count:08d}", count) for count in (every, 2 * every, 3 * every)]
@@ -212,19 +211,19 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
     """Shard 0 knows it from the reports, the other one from the next pull; two workers, blocks done in any order."""
     options = {"epochs": 4, "checkpoint_every": 1, **ASYNC}
     both = [shard(dataset, number=number, shards=2, **options) for number in range(2)]
-    tables = [one.core.table.values for one in both]
+    tables = [one.state.table.values for one in both]
     for table in tables:
         table[:] = 0
     for one in both:
         one.hello("w0", worker=0)
     tickets, held, pushed, found = 0, [], 0, [[], []]
     for choice in [*order, *range(400)]:
-        hungry = not held or (choice % 2 and len(held) < TASKS)
+        hungry = not held or (choice % 2 and len(held) < MIN_TASKS)
         asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if hungry else None
         if isinstance(asked, m.Granted):
             tickets += 1
             held.append(asked)
-            both[1].ask(b"w0", pull(both[1].core.table.first, both[1].core.table.last, floor=asked.floor))
+            both[1].ask(b"w0", pull(both[1].state.table.first, both[1].state.table.last, low_water=asked.low_water))
         elif held:
             done = held.pop(choice % len(held))
             pushed += 1
@@ -232,7 +231,7 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
                 add_rounds(one, done, pushed)
             both[0].ask(b"w0", report(pushed, done.lease))
         for one, mine in zip(both, found, strict=True):
-            for snapshot in one.core.cuts.take_ready():
+            for snapshot in one.take_snapshots():
                 mine.append(snapshot.label)
                 assert snapshot.rows.min() >= snapshot.facts["round"]
                 one.core.checkpointed(snapshot.label, 1.0)
@@ -243,7 +242,7 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
 
 def add_rounds(of: Shard, done: m.Granted, sequence: int) -> None:
     """One to every row of a block that this shard has."""
-    bounds, table = of.dataset.layout.bounds, of.core.table
+    bounds, table = of.dataset.layout.bounds, of.state.table
     rows = [row for p in sorted({done.a, done.b}) for row in range(bounds[p], bounds[p + 1])]
     mine = [row for row in rows if table.first <= row < table.last]
     values = np.ones((len(mine), table.values.shape[1]), np.float32)
@@ -255,9 +254,9 @@ def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_
     both = [shard(dataset, number=number, shards=2, **MINIBATCH) for number in range(2)]
 
     def taken(one: Shard) -> list[str]:
-        labels = [snapshot.label for snapshot in one.core.cuts.take_ready()]
+        labels = [snapshot.label for snapshot in one.take_snapshots()]
         for label in labels:
-            one._sort(one.core.checkpointed(label, 1.0))
+            one.carry_out(one.core.checkpointed(label, 1.0))
         return labels
 
     for round in (70, 70, 5):
@@ -278,9 +277,9 @@ def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_
 def test_of_minibatches_a_checkpoint_is_the_rows_as_they_are(dataset: Dataset) -> None:
     one = shard(dataset, **MINIBATCH)
     one.send(b"eye", m.Checkpoint(1))
-    (snapshot,) = one.core.cuts.take_ready()
-    before = one.core.table.values.copy()
-    one.core.table.values[:] = 0
+    (snapshot,) = one.take_snapshots()
+    before = one.state.table.values.copy()
+    one.state.table.values[:] = 0
     np.testing.assert_array_equal(snapshot.rows, before)
     assert snapshot.facts["round"] == -1
     assert snapshot.facts["rows"] == [0, 25]

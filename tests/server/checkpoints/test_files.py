@@ -32,9 +32,9 @@ def write(dataset: Dataset, run: Path, shards: int, **options: Any) -> np.ndarra
     """The final checkpoint of a training that has not begun; its rows."""
     parts = []
     for number in range(shards):
-        core = shard(dataset, number=number, shards=shards, **options).core
-        parts.append(core.table.values)
-        folder = checkpoint.write(run, core.final())
+        one = shard(dataset, number=number, shards=shards, **options)
+        parts.append(one.state.table.values)
+        folder = checkpoint.write(run, one.core.final())
         assert folder == checkpoint.part_folder(run, "final", number, shards)
     return np.concatenate(parts)
 
@@ -173,8 +173,8 @@ def test_parts_without_the_tensors_of_one_model_are_passed_over(
 def cut(dataset: Dataset, run: Path, round: int, *, only: int | None = None, asked: bool = False) -> None:
     """A checkpoint of `round` from both shards, or only from one."""
     for number in range(2) if only is None else [only]:
-        core = shard(dataset, number=number, shards=2).core
-        snapshot = core.cuts.snapshot(f"round-{round:08d}", core.table.values, round)
+        state = shard(dataset, number=number, shards=2).state
+        snapshot = state.cuts.snapshot(f"round-{round:08d}", state.table.values, round)
         checkpoint.write(run, dataclasses.replace(snapshot, facts={**snapshot.facts, "asked": asked}))
 
 
@@ -252,10 +252,10 @@ def test_blocks_in_any_order_go_on_after_the_rounds_that_shard_0_knows_to_be_who
     dataset: Dataset, tmp_path: Path
 ) -> None:
     """The other shards hear of it later, and what is in the rows of later rounds does not count."""
-    for number, floor in enumerate((2, 1)):
-        core = shard(dataset, number=number, shards=2, consistency="async").core
-        core.exchange.whole(floor)
-        checkpoint.write(tmp_path, core.final())
+    for number, low_water in enumerate((2, 1)):
+        one = shard(dataset, number=number, shards=2, consistency="async")
+        one.state.pull_push.rounds_complete(low_water)
+        checkpoint.write(tmp_path, one.core.final())
     options = TrainingOptions(dim=4, epochs=2, tied=True, consistency="async")
     assert checkpoint.newest(tmp_path) == ("final", 2)
     begin = initial_state.restore_state(tmp_path, "final", 2, options, dataset, 0, dataset.layout.rows)

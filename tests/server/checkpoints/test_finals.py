@@ -31,15 +31,15 @@ def end(
     *,
     only: int | None = None,
     apart: bool = False,
-    reason: str = "complete",
+    ending: str = "complete",
 ) -> str:
     """The final checkpoint of a generation, of both shards or only of one, with rows cut apart if so; its label."""
     for number in range(2) if only is None else [only]:
-        core = shard(dataset, number=number, shards=2, generation=generation).core
-        core.consistency.rounds[:] = round
-        core.consistency.rounds[-1] += apart
-        last = core.final()
-        folder = checkpoint.write(run, dataclasses.replace(last, facts={**last.facts, "summary": {"reason": reason}}))
+        one = shard(dataset, number=number, shards=2, generation=generation)
+        one.state.consistency.rounds[:] = round
+        one.state.consistency.rounds[-1] += apart
+        last = one.core.final()
+        folder = checkpoint.write(run, dataclasses.replace(last, facts={**last.facts, "summary": {"ending": ending}}))
     return folder.name.partition(".")[0]
 
 
@@ -84,8 +84,8 @@ def test_parts_of_different_generations_are_a_checkpoint_only_where_every_genera
     dataset: Dataset, tmp_path: Path, options: dict[str, Any], fit: bool
 ) -> None:
     def save(label: str, number: int, generation: int) -> None:
-        core = shard(dataset, number=number, shards=2, generation=generation, **options).core
-        checkpoint.write(tmp_path, core.cuts.snapshot(label, core.table.values, core.cuts.round))
+        state = shard(dataset, number=number, shards=2, generation=generation, **options).state
+        checkpoint.write(tmp_path, state.cuts.snapshot(label, state.table.values, state.cuts.round))
 
     for label, generation in (("round-1", 0), ("round-2", 1)):
         save(label, 0, 0)
@@ -113,20 +113,20 @@ def begin_generation(dataset: Dataset, run: Path, number: int = 0) -> None:
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(
-    ("reason", "how", "over"),
+    ("ending", "how", "over"),
     [("complete", "recover", True), ("complete", "resume", True), ("asked", "recover", True),
      ("asked", "resume", False), ("stopped", "recover", False)],
 )  # fmt: skip
-def test_a_generation_lacks_nothing_but_the_vectors_when_it_ended_for_good_and_every_part_is_there(
-    dataset: Dataset, tmp_path: Path, apart: bool, reason: str, how: str, over: bool
+def test_a_life_lacks_nothing_but_the_vectors_when_it_ended_for_good_and_every_part_is_there(
+    dataset: Dataset, tmp_path: Path, apart: bool, ending: str, how: str, over: bool
 ) -> None:
     for number in range(2):
         begin_generation(dataset, tmp_path, number)
     of = [config(dataset, tmp_path, number, **{how: True}) for number in range(2)]
-    end(dataset, tmp_path, 0, 4, only=0, reason=reason, apart=apart)
+    end(dataset, tmp_path, 0, 4, only=0, ending=ending, apart=apart)
     assert [generations.unassembled(each, dataset.checksum) for each in of] == [None, None]
-    end(dataset, tmp_path, 0, 4, only=1, reason=reason, apart=apart)
-    expected = (generations.newest(tmp_path), {"reason": reason}) if over else None
+    end(dataset, tmp_path, 0, 4, only=1, ending=ending, apart=apart)
+    expected = (generations.newest(tmp_path), {"ending": ending}) if over else None
     assert [generations.unassembled(each, dataset.checksum) for each in of] == [expected, expected]
     begin_generation(dataset, tmp_path)  # the shard goes on all the same
     assert generations.unassembled(of[0], dataset.checksum) is None

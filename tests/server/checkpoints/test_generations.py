@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from shards import in_memory, push, shard
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, OutputError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Applied, Welcome
@@ -21,7 +22,9 @@ from glovewire.server.checkpoints.generations import Generation, Superseded
 from glovewire.server.checkpoints.initial_state import saved_options
 from glovewire.server.checkpoints.writer import CheckpointWriter
 from glovewire.server.config import ServerConfig
-from glovewire.server.service import build
+from glovewire.server.core.core import Core
+from glovewire.server.core.state import NetworkCounts
+from glovewire.server.service import prepare
 
 
 @pytest.fixture
@@ -79,23 +82,23 @@ def test_shards_that_all_died_begin_one_generation(tmp_path: Path) -> None:
 def test_a_generation_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset) -> None:
     of = config(tmp_path, 1, recover=True)
     started(of)
-    cores = [shard(dataset, number=number, shards=2).core for number in range(2)]
-    for core in cores:
-        checkpoint.write(of.out, dataclasses.replace(core.final(), label="round-00000000"))
-    checkpoint.write(of.out, dataclasses.replace(cores[1].cuts.snapshot("later", cores[1].table.values, 3)))
+    both = [shard(dataset, number=number, shards=2) for number in range(2)]
+    for one in both:
+        checkpoint.write(of.out, dataclasses.replace(one.core.final(), label="round-00000000"))
+    checkpoint.write(of.out, both[1].state.cuts.snapshot("later", both[1].state.table.values, 3))
     generation = started(of)
     assert (generation.label, generation.parts) == ("round-00000000", 2)
     options = dataclasses.replace(of, options=saved_options(of.out))
-    assert build(options, dataset, generation, 0.0).identity.run == generation.run
+    assert prepare(options, dataset, generation, 0.0).identity.run == generation.run
     with pytest.raises(ArtifactError, match="other options"):
-        build(of, dataset, generation, 0.0)
+        prepare(of, dataset, generation, 0.0)
 
 
 def kept(dataset: Dataset, run: Path, number: int, round: int) -> None:
     """One shard's writer comes to the end of a checkpoint, and keeps that one alone."""
-    core = shard(dataset, number=number, shards=2).core
+    state = shard(dataset, number=number, shards=2).state
     writer = CheckpointWriter(run, 1, lambda: None)
-    writer.begin(core.cuts.snapshot(f"round-{round:08d}", core.table.values, round))
+    writer.begin(state.cuts.snapshot(f"round-{round:08d}", state.table.values, round))
     assert [each.error for each in writer.finish()] == [None]
     writer.close()
 
@@ -112,7 +115,7 @@ def test_what_a_generation_begins_from_stays_until_all_shards_have_begun_it(tmp_
     options = saved_options(first.out)
     generation = started(second)
     assert (generation.number, generation.label) == (1, "round-00000001")
-    assert build(dataclasses.replace(second, options=options), dataset, generation, 0.0).consistency.rounds[0] == 1
+    assert prepare(dataclasses.replace(second, options=options), dataset, generation, 0.0).consistency.rounds[0] == 1
     kept(dataset, first.out, 1, 3)
     kept(dataset, first.out, 0, 3)
     assert started(first).label == "round-00000003"
@@ -130,8 +133,8 @@ def test_a_generation_whose_beginning_is_gone_is_followed_by_another(tmp_path: P
     shutil.rmtree(checkpoint.part_folder(first.out, "round-00000001", 1, 2))
     assert generations.next_generation(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
     for number in range(2):
-        core = shard(dataset, number=number, shards=2).core
-        checkpoint.write(first.out, core.cuts.snapshot("round-00000002", core.table.values, 2))
+        state = shard(dataset, number=number, shards=2).state
+        checkpoint.write(first.out, state.cuts.snapshot("round-00000002", state.table.values, 2))
     generation = started(second)
     assert (generation.number, generation.label) == (2, "round-00000002")
     assert started(first) == generation
@@ -140,10 +143,11 @@ def test_a_generation_whose_beginning_is_gone_is_followed_by_another(tmp_path: P
 def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset: Dataset) -> None:
     of, done = config(tmp_path, 1, 2), dataset.layout.partitions * 2
     for number in range(2):
-        core = shard(dataset, number=number, shards=2).core
-        checkpoint.write(of.out, core.cuts.snapshot("final", core.table.values, done))
+        state = shard(dataset, number=number, shards=2).state
+        checkpoint.write(of.out, state.cuts.snapshot("final", state.table.values, done))
     of = dataclasses.replace(of, options=saved_options(of.out), recover=True)
-    assert build(of, dataset, generations.next_generation(of), 0.0).finishing == "complete"
+    core = Core(prepare(of, dataset, generations.next_generation(of), 0.0))
+    assert core.tick(0.0, NetworkCounts()).finished == RunEnd(Ending.COMPLETE)
 
 
 def test_a_worker_numbered_in_the_generation_before_is_nobody_of_this_one(dataset: Dataset) -> None:
@@ -160,9 +164,9 @@ def test_a_worker_numbered_in_the_generation_before_is_nobody_of_this_one(datase
     second.hello("w1", worker=numbers["w1"])
     second.hello("w0", worker=before.worker, incarnation=7)
     second.hello("w0", worker=numbers["w0"], incarnation=8)
-    gradient = push("gradient", np.zeros((0, second.core.table.parameters)), rows=[], version=0, rate=0.1)
+    gradient = push("gradient", np.zeros((0, second.state.table.parameters)), rows=[], version=0, rate=0.1)
     assert isinstance(second.ask(b"w0", gradient), Applied)
-    assert second.core.consistency.gradients == 0  # it waits for that of w1
+    assert second.state.consistency.gradients == 0  # it waits for that of w1
 
 
 def test_the_record_of_a_run_that_begins_anew_does_too(tmp_path: Path) -> None:
@@ -179,12 +183,12 @@ def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
     assert generations.not_left(first, generation) == [1]
     started(second)
     assert generations.not_left(first, generation) == [1]
-    generations.leave(second, generation, "complete")
+    generations.leave(second, generation, RunEnd(Ending.COMPLETE))
     assert generations.not_left(first, generation) == []
     assert not generations.is_over(second)  # no vectors yet: it may be needed
     (tmp_path / "run" / "manifest.json").write_text("{}")
     assert generations.is_over(second)
-    generations.leave(second, generation, generations.STOPPED)
+    generations.leave(second, generation, RunEnd(Ending.STOPPED))
     assert not generations.is_over(second)
 
 
@@ -222,10 +226,10 @@ def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     generation = started(first)
     started(second)
-    assert generations.announced_ending(first, generation) == ""
-    generations.announce_ending(second, generation, "stopped")
-    assert generations.announced_ending(first, generation) == "stopped"
-    assert generations.announced_ending(second, generation) == ""
+    assert generations.announced_ending(first, generation) is None
+    generations.announce_ending(second, generation, RunEnd(Ending.FAILED, "the loss became nan"))
+    assert generations.announced_ending(first, generation) == RunEnd(Ending.FAILED, "the loss became nan")
+    assert generations.announced_ending(second, generation) is None
     assert generations.not_left(first, generation) == [1]  # it has only begun to leave
     again = started(first)
-    assert generations.announced_ending(first, again) == ""  # that was in another generation
+    assert generations.announced_ending(first, again) is None  # that was in another generation

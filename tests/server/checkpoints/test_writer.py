@@ -13,9 +13,10 @@ import pytest
 from processes import until
 from shards import ASYNC, MINIBATCH, Shard, in_memory, served, shard
 
+from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import Conversation
-from glovewire.server.checkpoints import writer
+from glovewire.common.transport.client import RequestClient
+from glovewire.server.checkpoints import writer as writer
 from glovewire.server.checkpoints.writer import Throttle
 from glovewire.server.daemon import Daemon
 
@@ -73,10 +74,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shard
 
 
 @contextmanager
-def looked_at(one: Shard, run: Path) -> Iterator[Conversation]:
-    """A client of the shard."""
+def looked_at(one: Shard, run: Path) -> Iterator[RequestClient]:
+    """Somebody who looks at the shard."""
     daemon = Daemon(one.core, run, LOCAL, LOCAL)
-    with served(daemon), Conversation([daemon.address], "eye") as client:
+    with served(daemon), RequestClient([daemon.address], "eye") as client:
         yield client
 
 
@@ -90,19 +91,19 @@ def written(run: Path) -> int:
 
 def test_a_server_that_ends_waits_for_no_pause(make: Callable[..., Shard], tmp_path: Path) -> None:
     one = make(checkpoint_every=1, **MINIBATCH)
-    one.core.cuts.updates_applied(one.core.identity.checkpoint_rounds)
+    one.state.cuts.updates_applied(one.state.identity.checkpoint_rounds)
     with looked_at(one, tmp_path) as client:
         await_writing(tmp_path)
         assert isinstance(client.ask(0, m.GetStatus()), m.Status)
         assert written(tmp_path) == 0
-        client.ask(0, m.Finish("asked"))
+        client.ask(0, m.Finish(Ending.ASKED))
     assert written(tmp_path) == 1
 
 
 def test_a_checkpoint_that_waits_for_another_ends_the_pauses(make: Callable[..., Shard], tmp_path: Path) -> None:
     one = make(checkpoint_every=1, **MINIBATCH)
     for number in (1, 2):
-        one.core.cuts.updates_applied(number * one.core.identity.checkpoint_rounds)
+        one.state.cuts.updates_applied(number * one.state.identity.checkpoint_rounds)
     with looked_at(one, tmp_path):
         until(lambda: written(tmp_path) == 2, "both are written")
 
@@ -116,7 +117,7 @@ def test_who_asks_for_what_is_being_written_already_waits_for_short_pauses_only(
     make: Callable[..., Shard], tmp_path: Path
 ) -> None:
     one = make(checkpoint_every=1, **ASYNC)
-    one.core.cuts.advance_floor(3)
+    one.state.cuts.advance_low_water(3)
     with looked_at(one, tmp_path) as client:
         await_writing(tmp_path)
         assert client.ask(0, m.Checkpoint(3)) == m.Checkpointed("round-00000003")

@@ -172,12 +172,12 @@ def test_a_push_is_as_stale_as_its_rows_have_grown_since(tmp_path: Path) -> None
     one = shard(in_memory(tmp_path / "d"), **ASYNC)
     for name in ("w0", "w1"):
         one.hello(name)
-    one.ask(b"w0", push("add", np.ones((2, one.core.table.values.shape[1])), 0, 2, version=0))
-    one.ask(b"w1", push("add", np.ones((2, one.core.table.values.shape[1])), 0, 2, version=0))
+    one.ask(b"w0", push("add", np.ones((2, one.state.table.values.shape[1])), 0, 2, version=0))
+    one.ask(b"w1", push("add", np.ones((2, one.state.table.values.shape[1])), 0, 2, version=0))
     one.ask(b"w0", add(one, 2))  # without a version nobody can tell
-    assert one.core.exchange.staleness.as_fields() == {"0": 1, "1": 1}
+    assert one.state.pull_push.staleness.as_fields() == {"0": 1, "1": 1}
     assert statistics(one)["staleness"] == {"0": 1, "1": 1}
-    assert statistics(one)["hottest"] == {"0-1": 3}
+    assert statistics(one)["hot_rows"] == {"0-1": 3}
 
 
 # ---- several gradients in one update
@@ -258,7 +258,7 @@ class Worker:
 
 
 def parameters(cluster: list[Shard]) -> np.ndarray:
-    return np.concatenate([one.core.table.values[:, : one.core.table.parameters] for one in cluster])
+    return np.concatenate([one.state.table.values[:, : one.state.table.parameters] for one in cluster])
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -268,7 +268,7 @@ def test_repeated_rows_across_shards_step_as_written_out(dataset: Dataset, polic
     shards_ = cluster(dataset, count, 2, staleness=policy)
     start = parameters(shards_)
     slow, fast = Worker(0, shards_), Worker(1, shards_)
-    width = shards_[0].core.table.parameters
+    width = shards_[0].state.table.parameters
     one = np.ones((1, width), np.float32)
     slow.pull([3, 9, 20])
     for rows in ([9], [9, 20]):
@@ -303,7 +303,7 @@ def test_sync_with_three_workers_is_one_worker_with_batches_three_times_as_large
         workers, alone = [Worker(n, shards_) for n in range(3)], Worker(0, single)
         values = np.random.default_rng(6)
         for step in batches:
-            gradients = [values.normal(size=(6, single[0].core.table.parameters)).astype(np.float32) for _ in step]
+            gradients = [values.normal(size=(6, single[0].state.table.parameters)).astype(np.float32) for _ in step]
             for n in order:
                 workers[n].pull(step[n].tolist())
             for n in order:
@@ -327,12 +327,12 @@ def test_a_worker_that_is_lost_frees_those_that_waited_for_it(dataset: Dataset) 
         worker.pull([1, 2])
     one.tick(6.0)
     for worker in (first, second):
-        worker.push(np.ones((2, one.core.table.parameters), np.float32))
+        worker.push(np.ones((2, one.state.table.parameters), np.float32))
     waits = one.send(b"w0", pull(rows=[1]))
     assert one.reply(b"w0", waits) is None
     one.tick(6.0)
     assert isinstance(one.reply(b"w0", waits), m.Rows)
-    assert one.core.consistency.version(0) == 1
+    assert one.state.consistency.version(0) == 1
     assert code(one.ask(b"w2", m.Heartbeat())) == "unknown-session"
 
 

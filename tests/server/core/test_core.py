@@ -18,12 +18,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def test_a_hello_is_answered_with_all_that_a_worker_needs(dataset: Dataset) -> None:
-    one = shard(dataset, number=1, shards=3, lease_s=7.0)
+    one = shard(dataset, number=1, shards=3)
     welcome = one.hello()
     assert isinstance(welcome, m.Welcome)
     assert (welcome.run, welcome.shard, welcome.shards, welcome.worker) == ("run", 1, 3, 0)
-    assert (welcome.sequence, welcome.lease_s) == (0, 7.0)
-    assert welcome.options == one.core.options.as_message()
+    assert welcome.options == one.state.options.as_message()
 
 
 def test_another_dataset_is_refused_in_words(dataset: Dataset) -> None:
@@ -49,17 +48,17 @@ def test_strangers_are_told_to_say_hello(dataset: Dataset, message: Message) -> 
     one = shard(dataset, **MINIBATCH)
     assert code(one.ask(b"stranger", message)) == "unknown-session"
     assert code(one.ask(b"stranger", add(one, 1))) == "unknown-session"
-    assert not np.array_equal(one.core.table.values, 0)
+    assert not np.array_equal(one.state.table.values, 0)
 
 
 def test_observers_change_nothing(dataset: Dataset) -> None:
     one = shard(dataset, **MINIBATCH)
     one.hello("eye", role="observer")
-    before = one.core.table.values.copy()
+    before = one.state.table.values.copy()
     for message in (m.Lease(1), add(one, 1), report(1)):
         assert code(one.ask(b"eye", message)) == "bad-request"
     assert isinstance(one.ask(b"eye", pull(0, 2)), m.Rows)
-    np.testing.assert_array_equal(one.core.table.values, before)
+    np.testing.assert_array_equal(one.state.table.values, before)
     assert statistics(one)["entries"] == 0
 
 
@@ -68,7 +67,7 @@ def test_one_connection_is_one_worker(dataset: Dataset) -> None:
     one = shard(dataset)
     for n in range(20):
         one.hello(f"w{n}", peer=b"p")
-    assert [session.name for session in one.core.sessions.workers] == ["w19"]
+    assert [session.name for session in one.state.sessions.workers] == ["w19"]
 
 
 # ---- pushes and pulls
@@ -77,23 +76,23 @@ def test_one_connection_is_one_worker(dataset: Dataset) -> None:
 def test_a_push_counts_once_however_often_it_comes(dataset: Dataset) -> None:
     one = shard(dataset, **ASYNC)
     one.hello()
-    before = one.core.table.values[:2].copy()
+    before = one.state.table.values[:2].copy()
     assert one.ask(b"w0", add(one, 1)) == applied(1, 1, False)
     for _ in range(3):
         assert one.ask(b"w0", add(one, 1)) == applied(1, 1, True)
     one.hello(peer=b"after a cut connection")
     assert one.ask(b"after a cut connection", add(one, 1)) == applied(1, 1, True)
-    np.testing.assert_array_equal(one.core.table.values[:2], before + 1)
-    assert one.core.tally.total["applied"] == 1
-    assert one.core.tally.total["repeated"] == 4
+    np.testing.assert_array_equal(one.state.table.values[:2], before + 1)
+    assert one.state.push_counts.total["applied"] == 1
+    assert one.state.push_counts.total["repeated"] == 4
 
 
 def test_a_push_out_of_order_is_refused_and_changes_nothing(dataset: Dataset) -> None:
     one = shard(dataset, **ASYNC)
     one.hello()
-    before = one.core.table.values.copy()
+    before = one.state.table.values.copy()
     assert code(one.ask(b"w0", add(one, 2))) == "out-of-order"
-    np.testing.assert_array_equal(one.core.table.values, before)
+    np.testing.assert_array_equal(one.state.table.values, before)
     assert one.ask(b"w0", add(one, 1)) == applied(1, 1, False)
 
 
@@ -120,7 +119,7 @@ def test_a_pull_for_a_later_round_is_answered_after_the_push(dataset: Dataset) -
     waits = one.send(b"b", pull(first, last, 1))
     one.send(b"b", pull(first, last, 1), waits)
     assert one.reply(b"b", waits) is None
-    assert len(one.core.parking) == 1
+    assert len(one.state.waiting) == 1
     assert one.ask(b"a", assign(one, 1, 1, 0, 5.0)) == applied(1, 1, False)
     assert one.reply(b"b", waits) is None
     one.ask(b"a", assign(one, 2, 0, 0, 7.0))
@@ -128,7 +127,7 @@ def test_a_pull_for_a_later_round_is_answered_after_the_push(dataset: Dataset) -
     assert isinstance(rows, m.Rows)
     assert rows.version == 1
     assert (rows.values == 7.0).all()
-    assert len(one.core.parking) == 0
+    assert len(one.state.waiting) == 0
 
 
 def test_a_late_push_of_a_round_that_is_over_changes_nothing(dataset: Dataset) -> None:
@@ -137,7 +136,7 @@ def test_a_late_push_of_a_round_that_is_over_changes_nothing(dataset: Dataset) -
     one.hello("b")
     one.ask(b"a", assign(one, 1, 0, 0, 7.0))
     assert one.ask(b"b", assign(one, 1, 0, 0, 8.0)) == applied(1, 1, True)
-    assert (one.core.table.values[: dataset.layout.bounds[1]] == 7.0).all()
+    assert (one.state.table.values[: dataset.layout.bounds[1]] == 7.0).all()
     assert code(one.ask(b"b", assign(one, 2, 0, 5, 8.0))) == "lease-lost"
 
 
@@ -151,7 +150,7 @@ def test_rows_that_are_not_here_are_never_parked(dataset: Dataset, first: int, l
     one.hello()
     reply = one.ask(b"w0", pull(first, last, version))
     assert code(reply) == "bad-request" or (isinstance(reply, m.Rows) and len(reply.values) == 0)
-    assert len(one.core.parking) == 0
+    assert len(one.state.waiting) == 0
 
 
 @pytest.mark.parametrize("rows", [None, [0] * 9])
@@ -160,7 +159,7 @@ def test_more_rows_than_fit_in_a_message_are_refused(
 ) -> None:
     one = shard(dataset, **ASYNC)
     one.hello()
-    monkeypatch.setattr(table, "MAX_FRAME_BYTES", 8 * one.core.table.values.shape[1] * 4)
+    monkeypatch.setattr(table, "MAX_FRAME_BYTES", 8 * one.state.table.values.shape[1] * 4)
     assert isinstance(one.ask(b"w0", pull(0, 8)), m.Rows)
     assert code(one.ask(b"w0", pull(0, 9, rows=rows))) == "limit"
 

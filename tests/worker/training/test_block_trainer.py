@@ -16,6 +16,7 @@ import scipy.sparse
 from handmade import write_dataset
 
 from glovewire.common.array_types import Rows
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
@@ -24,9 +25,9 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, Schedule
 from glovewire.worker.stores.interface import Reply
 from glovewire.worker.training import block_trainer as trainer
-from glovewire.worker.training import prefetch as ahead
+from glovewire.worker.training import prefetch
 from glovewire.worker.training.block_trainer import STUCK_S, BlockTrainer
-from glovewire.worker.training.prefetch import TASKS, TASKS_OF_MANY_BYTES
+from glovewire.worker.training.prefetch import MIN_TASKS, MIN_TASKS_OF_BIG_ROWS
 
 TICK_S = 0.3
 PATIENCE_S = 2 * STUCK_S
@@ -67,7 +68,7 @@ class Far:
     def wait(self) -> None:
         self.now += TICK_S
         if self.now > self._until_s:
-            raise RunOver("seen enough")
+            raise RunOver(Ending.ASKED)
 
 
 class Slow(Far):
@@ -102,7 +103,7 @@ class Slow(Far):
     def _pass(self, seconds: float) -> None:
         self.now += seconds
         if self.now > self._until_s:
-            raise RunOver("seen enough")
+            raise RunOver(Ending.ASKED)
         for due, reply in self._answers:
             reply.missing = int(due > self.now)
 
@@ -125,7 +126,9 @@ class Returned:
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         self._granted += 1
-        return Reply(self.blocks[self._granted - 1] if self._granted <= len(self.blocks) else m.Done("complete"), 0)
+        return Reply(
+            self.blocks[self._granted - 1] if self._granted <= len(self.blocks) else m.Done(Ending.COMPLETE), 0
+        )
 
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
         self.pulled.append((first, version))
@@ -152,14 +155,14 @@ class Returned:
     def wait(self) -> None:
         self.waited += 1
         if self.waited > 100:
-            raise RunOver("it waits for ever")
+            raise RunOver(text="it waits for ever")
 
 
 def test_blocks_that_come_back_are_trained_beside_later_rounds_of_their_partition(tmp_path: Path) -> None:
     """The second one needs what the first one makes of partition 0, of which a later round is here by then."""
     store = Returned(WIDTH)
     stored: Any = store
-    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS, 0, 0).run() == "complete"
+    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS).run() == RunEnd(Ending.COMPLETE)
     assert store.pushed == [2, 0, 1]
     assert (0, 1) not in store.pulled  # (first row, version): partition 0 at round 1 is what the worker made of it
 
@@ -179,7 +182,7 @@ def play_with(far: Far, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train through a store, by its clock, until it has seen enough."""
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
     store: Any = far
-    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS, 0, 0).run() == "seen enough"
+    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS).run() == RunEnd(Ending.ASKED)
 
 
 def diagonal_dataset(folder: Path) -> Dataset:
@@ -189,29 +192,29 @@ def diagonal_dataset(folder: Path) -> Dataset:
     return write_dataset(folder / "data", diagonal, np.ones(2 * PARTITIONS), words, partitions=PARTITIONS)
 
 
-def test_blocks_on_their_way_back_keep_nobody_from_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_does_not_wait_for_pushes_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = play(tmp_path, monkeypatch, rows_come=True)
-    assert len(far.pushed) == LEASES_PER_WORKER > TASKS
+    assert len(far.pushed) == LEASES_PER_WORKER > MIN_TASKS
     assert len({*far.pushed}) == 1  # nothing was waited for until the server had no more to give
 
 
 def test_a_worker_has_few_blocks_to_train_and_asks_on_only_when_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blocks that it waits for may have come back from a lost worker, and everybody has enough of others."""
+    """The blocks that it waits for may have come back from a lost worker, and every worker has enough of others."""
     far = play(tmp_path, monkeypatch, rows_come=False)
-    assert sum(asked <= STUCK_S for asked in far.asked) == TASKS
-    assert len(far.asked) > TASKS
+    assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS
+    assert len(far.asked) > MIN_TASKS
     assert not far.pushed
 
 
 def test_fewer_blocks_where_their_rows_are_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(prefetch, "BIG_ROWS_BYTES", 1)
     far = play(tmp_path, monkeypatch, rows_come=False)
-    assert sum(asked <= STUCK_S for asked in far.asked) == TASKS_OF_MANY_BYTES < TASKS
+    assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS_OF_BIG_ROWS < MIN_TASKS
 
 
-@pytest.mark.parametrize(("blocks", "expected"), [(0.5, TASKS), (2.5, 5)])
+@pytest.mark.parametrize(("blocks", "expected"), [(0.5, MIN_TASKS), (2.5, 5)])
 def test_a_worker_has_more_blocks_ahead_where_its_pushes_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: float, expected: int
 ) -> None:

@@ -1,0 +1,92 @@
+"""Hold everything that one shard knows. The core alone changes it; telemetry reads it. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glovewire.common.endings import RunEnd
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol.messages import WORKERS_PER_GENERATION
+
+from ..checkpoints.cuts import Cuts
+from ..config import Identity
+from ..consistency.interface import Consistency
+from ..leases.progress import Progress
+from ..sessions import Sessions
+from ..table.table import Table
+from ..telemetry.publisher import Publisher
+from .pull_push import PullPush
+from .push_counts import PushCounts
+from .tensors import Tensors
+from .waiting import WaitingRequests
+
+
+@dataclass
+class NetworkCounts:
+    """What the daemon counts of its sockets; `port` is that of the requests, 0 without TCP."""
+
+    port: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    undelivered: int = 0
+    ignored: int = 0
+    cut_off: int = 0
+    turned_away: int = 0
+
+
+class ShardState:
+    """The parts of one shard: what it was built from, and what the core makes of it.
+
+    `started` is the time at which the stream's `t` is 0, in seconds; `words` are what the table's rows stand for.
+    `ending` is set once the run begins to end, `over` once no request gets any more work.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        options: TrainingOptions,
+        table: Table,
+        consistency: Consistency,
+        progress: Progress,
+        started: float,
+        words: Sequence[str] = (),
+        tensors: Tensors | None = None,
+    ) -> None:
+        self.identity, self.options, self.table = identity, options, table
+        self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
+        first_worker = identity.generation * WORKERS_PER_GENERATION
+        self.sessions = Sessions(first_worker, identity.awaited, identity.shard, identity.shards)
+        self.waiting, self.push_counts = WaitingRequests(), PushCounts()
+        self.counters: Counter[str] = Counter()
+        self.network = NetworkCounts()
+        self.publisher = Publisher(identity.run, identity.shard, started)
+        self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, self.checkpoint_facts)
+        self.pull_push = PullPush(table, consistency, options, self.cuts, self.counters, self.waiting, tensors)
+        self.checkpoint_s = -1.0
+        self.left_bytes_sent = 0
+        self.ending: RunEnd | None = None
+        self.over: RunEnd | None = None
+
+    @property
+    def bytes_from_workers(self) -> int:
+        """What workers say they have sent, to all shards."""
+        return self.left_bytes_sent + sum(session.bytes_sent for session in self.sessions.workers)
+
+    def checkpoint_facts(self) -> dict[str, Any]:
+        """Return what a checkpoint says of this shard beside its rows; NotReady while its tensors lack values."""
+        table = self.table
+        return {
+            "entries": self.progress.losses.entries,
+            "updates": self.consistency.version(table.first) if table.versions is not None else 0,
+            **({} if self.tensors is None else {"tensors": self.tensors.require_complete().text}),
+            "gradients": self.consistency.gradients,
+            "generation": self.identity.generation,
+            "dataset": self.identity.dataset,
+            "options": self.options.as_message(),
+            "rows": [table.first, table.last],
+            "shard": self.identity.shard,
+            "shards": self.identity.shards,
+        }
