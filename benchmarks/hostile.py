@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import strangers
 
+from glovewire.bench.config import ROW, WireConfig
 from glovewire.bench.measurements import surroundings
-from glovewire.bench.wire import ROW, WireConfig
 from glovewire.bench.wire_driver import Case, WireDriver
 from glovewire.bench.wire_server import wire_server
 from glovewire.common.model.options import TrainingOptions

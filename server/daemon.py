@@ -7,11 +7,9 @@ writes checkpoints from copies (`Writer`).
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType
 
 import zmq
 
@@ -21,6 +19,7 @@ from glovewire.common.errors import GlovewireError, ProtocolError
 from glovewire.common.prometheus import Exposition, RunMetrics
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
+from glovewire.common.runtime.signals import stop_on_signals
 from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import sockets
 from glovewire.common.transport.curve_keys import ServerKeys
@@ -63,7 +62,8 @@ class Daemon:
         self._exposition: Exposition | None = None
         self._outbox, self._errors = Outbox(), ErrorBudget()
         self._counts = NetworkCounts()
-        self._signals = 0
+        self.signalled = False
+        """Whether a signal has asked the server to stop."""
         self._ending: RunEnd | None = None
         try:
             self._router, self.address = self._context.router(bind)
@@ -80,15 +80,11 @@ class Daemon:
 
     def install_signals(self) -> None:
         """Let SIGTERM and SIGINT end the run in order; a second one ends the process at once."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.stop)
+        stop_on_signals(self.stop)
 
-    def stop(self, number: int = signal.SIGTERM, _: FrameType | None = None) -> None:
+    def stop(self) -> None:
         """End the run as a signal does; safe in a signal handler and from another thread."""
-        self._signals += 1
-        if self._signals > 1:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+        self.signalled = True
         self._wakeup.set()
 
     def finish_writing(self) -> None:
@@ -128,7 +124,7 @@ class Daemon:
                 continue
             ticked = now
             self._wakeup.clear()
-            if self._signals:
+            if self.signalled:
                 self._carry_out(self._core.finish(RunEnd(Ending.STOPPED)))
             if now - checked >= CHECK_EVERY_S or known != self._ending:
                 checked, known = now, self._ending
@@ -144,11 +140,6 @@ class Daemon:
         """Write a checkpoint in this thread, after those that the other thread is writing."""
         self._report_written(self._writer.finish(), time.monotonic())
         checkpoint.write(self._run, snapshot)
-
-    @property
-    def signalled(self) -> bool:
-        """Whether a signal has come."""
-        return self._signals > 0
 
     def announce(self, kind: str, text: str = "") -> None:
         """Publish how this shard ended, after everything that is queued."""

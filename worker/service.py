@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 from collections.abc import Iterator
-from types import FrameType
+from functools import partial
 from typing import Any
 
 from glovewire.common import log
@@ -24,7 +23,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
-from glovewire.common.runtime.signals import signals_raise
+from glovewire.common.runtime.signals import signals_raise, stop_on_signals
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import RequestClient
@@ -58,7 +57,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     with _metrics(config) as metrics:
         while end is None:
             with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
-                _stop_on_signals(client)
+                stop_on_signals(partial(_stop, client))
                 client.on_sent = metrics.sent
                 try:
                     end = _join(client, dataset, Latency.parse(config.latency))
@@ -118,12 +117,6 @@ def _leave_early(client: RequestClient, error: GlovewireError) -> None:
         client.part(INTERRUPTED if isinstance(error, Interrupted) else RunEnd(Ending.LEFT))
 
 
-def _stop_on_signals(client: RequestClient) -> None:
-    """Let the first SIGTERM or SIGINT end the next wait for a server, so that no message is cut; a second one kills."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        client.failed = Interrupted("told to stop")
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+def _stop(client: RequestClient) -> None:
+    """End the next wait for a server, so that no message is cut."""
+    client.failed = Interrupted("told to stop")

@@ -20,6 +20,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from glovewire.bench.config import DenseBenchConfig
 from glovewire.bench.convnet import (
     DEVIATION,
     MEAN,
@@ -36,7 +37,6 @@ from glovewire.bench.convnet import (
 from glovewire.bench.dense import (
     MODES,
     WARM_UP_UPDATES,
-    DenseBenchConfig,
     gradients_per_update,
     summary,
     table,

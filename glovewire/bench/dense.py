@@ -10,35 +10,19 @@ import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import MissingExtra, require
+from glovewire.common.errors import MissingExtra
 
 from ..exits import signals_end_all
+from .config import DenseBenchConfig
 from .convnet import Stopwatch, Throughput, gradient_ms, loss_of, make_network, random_batches
 from .measurements import spread, surroundings
 
 MODES = ("sync", "async")
 WARM_UP_UPDATES = 20
-
-
-@dataclass(frozen=True)
-class DenseBenchConfig:
-    """Options of `glovewire bench dense`; a figure is taken over `seconds`."""
-
-    workers: int = 2
-    batch: int = 128
-    seconds: float = 5.0
-    repeats: int = 3
-    shards: int = 1
-
-    def __post_init__(self) -> None:
-        """Raise one UsageError with all problems."""
-        least = {"workers": 1, "batch": 1, "repeats": 1, "shards": 1, "seconds": 0.1}
-        require([f"{name} must be at least {low}" for name, low in least.items() if not getattr(self, name) >= low])
 
 
 def bench(config: DenseBenchConfig, report: Callable[[str], None]) -> dict[str, Any]:

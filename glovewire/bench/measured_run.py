@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.cli.config_file import configured
 from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.runtime.procfs import command_line, cpu_seconds, descendants
 from glovewire.common.storage import run_folder
 
-from ..launch.local import training_arguments
+from ..launch.config import LocalConfig
 from ..launch.processes import Child, Children
 
 CPU_SAMPLE_S = 0.02
 MEMORY_SAMPLE_S = 0.25
-
-
-@dataclass(frozen=True)
-class MeasuredRun:
-    """A training to be measured: dataset, output, options, store and numbers of processes."""
-
-    dataset: Path
-    out: Path
-    options: TrainingOptions
-    store: str = "server"
-    workers: int = 1
-    servers: int = 1
-
-    def arguments(self) -> list[str]:
-        """Return the arguments of `glovewire`; `servers` matter only for the store that has servers."""
-        servers = ["--servers", str(self.servers)] if self.store == "server" else []
-        return [
-            "train", str(self.dataset), "--out", str(self.out), "--store", self.store, "--workers", str(self.workers),
-            *servers, "--quiet", "--json", *training_arguments(self.options),
-        ]  # fmt: skip
 
 
 @dataclass
@@ -84,9 +62,9 @@ class RunOutcome:
         return max((pss for pss, _ in held), default=0), max((private for _, private in held), default=0)
 
 
-def run_measured(run: MeasuredRun, children: Children, name: str, seconds_limit: float | None = None) -> RunOutcome:
+def run_measured(run: LocalConfig, children: Children, name: str, seconds_limit: float | None = None) -> RunOutcome:
     """Train to the end, or until `seconds_limit` after the first loss; ProcessDied with the run's own error."""
-    child = children.start(name, run.arguments())
+    child = children.start(name, [*configured("train", run, children.logs / f"{name}.toml"), "--json"])
     metrics, usages = run.out / run_folder.METRICS, dict[int, ProcessUsage]()
     began: float | None = None
     measured = 0.0
@@ -103,8 +81,7 @@ def run_measured(run: MeasuredRun, children: Children, name: str, seconds_limit:
         time.sleep(CPU_SAMPLE_S)
     if child.failed:
         raise child.died()
-    facts = json.loads(child.printed().splitlines()[-1])
-    return RunOutcome(facts, list(usages.values()), metrics.stat().st_mtime)
+    return RunOutcome(child.facts(), list(usages.values()), metrics.stat().st_mtime)
 
 
 def _sample(child: Child, usages: dict[int, ProcessUsage], now: float, *, memory: bool) -> None:

@@ -6,9 +6,7 @@ it gets text that is tokenised already, while Glovewire begins with raw text.
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,48 +16,35 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from glovewire.common.cli.command import Command
+from glovewire.common.cli.config_file import configured
+from glovewire.common.cli.options import Given, takes
 from glovewire.common.errors import CorpusError, ProcessDied
 
+from ..launch.processes import Children
+from .config import PreprocessBenchConfig
 from .measurements import surroundings
 
 if TYPE_CHECKING:
+    from glovewire.preprocess.config import PreprocessConfig
     from glovewire.preprocess.corpus.readers import LineBatch
 
-_COMMAND = "from glovewire.preprocess.cli import preprocess; preprocess()"
 _PEER_STEPS = ("vocab_count", "cooccur", "shuffle")
 _SAMPLE_BATCH = 512
 _LONGEST_LINE = 1 << 28
 
 
 @click.command("bench-preprocess", cls=Command)
-@click.argument("corpus", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--vocab-size", default=32_000, help="Words of the vocabulary.")
-@click.option("--window", default=5, help="Longest distance of a pair.")
-@click.option("--processes", type=int, show_default="cores", help="Worker processes.")
-@click.option("--memory", default="4GB", help="For all processes together; the peer gets as much.")
-@click.option("--runs", type=click.IntRange(min=1), default=1, help="Runs of each; the fastest counts.")
-@click.option("--sample", type=click.IntRange(min=1), default=20_000, help="Lines for the comparison of tokenisers.")
-@click.option("--peer", type=click.Path(path_type=Path, exists=True, file_okay=False), help="A built Stanford GloVe.")
-def command(
-    corpus: Path,
-    vocab_size: int,
-    window: int,
-    processes: int | None,
-    memory: str,
-    runs: int,
-    sample: int,
-    peer: Path | None,
-) -> dict[str, Any]:
+@takes(PreprocessBenchConfig)
+def command(given: Given[PreprocessBenchConfig]) -> dict[str, Any]:
     """Measure preprocessing of CORPUS, a file of texts as `glovewire preprocess` takes it."""
-    options = ["--vocab-size", str(vocab_size), "--window", str(window), "--memory", memory]
-    options += [] if processes is None else ["--processes", str(processes)]
+    config = given.config()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
-        tools = None if peer is None else StanfordTools(peer, corpus, Path(folder), vocab_size, window, memory)
+        tools = None if config.peer is None else StanfordTools(config.peer, config, Path(folder))
         result = surroundings(("glovewire", "numpy", "numba", "nltk"))
-        result |= {"corpus": corpus.name, "bytes": corpus.stat().st_size, "runs": [], "peer": []}
-        result["tokeniser"] = tokenizer_speeds(corpus, sample)
-        for n in range(runs):
-            result["runs"].append(_ours(corpus, Path(folder) / f"dataset{n}", options))
+        result |= {"corpus": config.corpus.name, "bytes": config.corpus.stat().st_size, "runs": [], "peer": []}
+        result["tokeniser"] = tokenizer_speeds(config.corpus, config.sample)
+        for n in range(config.runs):
+            result["runs"].append(_ours(config.of_run(Path(folder) / f"dataset{n}"), Path(folder) / "logs"))
             if tools is not None:
                 result["peer"].append(tools.run())
     result |= _ratios(result)
@@ -98,17 +83,15 @@ def tokenizer_speeds(corpus: Path, lines: int) -> dict[str, float]:
 class StanfordTools:
     """Runs Stanford's three tools on the tokenised text."""
 
-    def __init__(self, tools: Path, corpus: Path, folder: Path, vocab_size: int, window: int, memory: str) -> None:
-        from glovewire.preprocess.config import parse_memory
-
+    def __init__(self, tools: Path, config: PreprocessBenchConfig, folder: Path) -> None:
         self._folder = folder
         self._text = folder / "tokenised.txt"
         found = [next((p for p in (tools / "build" / name, tools / name) if p.is_file()), None) for name in _PEER_STEPS]
         if None in found:
             raise CorpusError(f"--peer {tools} has no {', '.join(_PEER_STEPS)}: build Stanford's GloVe there")
-        gigabytes = ["-memory", str(parse_memory(memory) / (1 << 30)), "-verbose", "0"]
-        count = ["-min-count", "1", "-max-vocab", str(vocab_size), "-verbose", "0"]
-        near = ["-vocab-file", str(folder / "vocab"), "-window-size", str(window), "-symmetric", "1"]
+        gigabytes = ["-memory", str(config.memory / (1 << 30)), "-verbose", "0"]
+        count = ["-min-count", "1", "-max-vocab", str(config.vocab_size), "-verbose", "0"]
+        near = ["-vocab-file", str(folder / "vocab"), "-window-size", str(config.window), "-symmetric", "1"]
         near += ["-overflow-file", str(folder / "overflow")]
         self._steps = [
             ("vocab_count", [str(found[0]), *count], self._text, folder / "vocab"),
@@ -116,7 +99,7 @@ class StanfordTools:
             ("shuffle", [str(found[2]), *gigabytes, "-temp-file", str(folder / "temp")], folder / "cooc", folder / "s"),
         ]
         with self._text.open("wb") as out:
-            _write_tokens(corpus, out)
+            _write_tokens(config.corpus, out)
 
     def run(self) -> dict[str, float]:
         """Run all tools; return the seconds of each and their total."""
@@ -131,14 +114,16 @@ class StanfordTools:
         return seconds | {"total": round(sum(seconds.values()), 3)}
 
 
-def _ours(corpus: Path, out: Path, options: list[str]) -> dict[str, Any]:
+def _ours(config: PreprocessConfig, logs: Path) -> dict[str, Any]:
+    words = configured("preprocess", config, logs / "preprocess.toml")
     began = time.perf_counter()
-    command_line = [sys.executable, "-c", _COMMAND, str(corpus), "--out", str(out), "--json", *options]
-    done = subprocess.run(command_line, capture_output=True, text=True, check=False)
+    with Children(logs) as children:
+        child = children.start("glovewire preprocess", [*words, "--json"])
+        child.process.wait()
     total = time.perf_counter() - began
-    if done.returncode:
-        raise ProcessDied(f"glovewire preprocess ended with status {done.returncode}: {done.stderr[-300:].strip()}")
-    facts = json.loads(done.stdout.splitlines()[-1])
+    if child.failed:
+        raise child.died()
+    facts = child.facts()
     kept = ("tokens", "entries", "seconds", "peak_memory_bytes")
     speeds = {name: round(facts["tokens"] / took) for name, took in facts["seconds"].items() if took}
     return {name: facts[name] for name in kept} | {"total": round(total, 3), "tokens_per_second": speeds}

@@ -12,16 +12,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import ProcessDied, UsageError, require
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.errors import ProcessDied, UsageError
 from glovewire.common.storage.dataset import Dataset
 
+from ..launch.config import LocalConfig
 from ..launch.processes import Children
-from .measured_run import MeasuredRun, RunOutcome, run_measured
+from .config import TrainBenchConfig
+from .measured_run import RunOutcome, run_measured
 from .measurements import spread, surroundings
 
 ROLES = ("server", "worker")
@@ -29,33 +29,6 @@ PEER, RATE = "peer", "entries_per_second"
 PEER_EXIT_S = 3600.0
 
 Figures = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TrainBenchConfig:
-    """Options of `glovewire bench train`; `beside` are other stores, `peer` is the folder of a built Stanford GloVe."""
-
-    dataset: Path
-    options: TrainingOptions
-    store: str = "server"
-    beside: tuple[str, ...] = ()
-    workers: int = 2
-    servers: int = 1
-    repeats: int = 5
-    peer: Path | None = None
-    peer_epochs: int = 1
-
-    def __post_init__(self) -> None:
-        """Raise one UsageError with all problems."""
-        problems = []
-        for name in ("workers", "servers", "repeats", "peer_epochs"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
-        if self.store in self.beside:
-            problems.append(f"store {self.store} cannot be compared with itself (--beside)")
-        if self.store == "local" and self.workers > 1 and not self.beside and self.peer is None:
-            problems.append(f"--store local is one process, so --workers {self.workers} needs --beside or --peer")
-        require(problems)
 
 
 def bench(config: TrainBenchConfig, report: Callable[[str], None]) -> dict[str, Any]:
@@ -88,15 +61,21 @@ def bench(config: TrainBenchConfig, report: Callable[[str], None]) -> dict[str, 
 
 def _training(config: TrainBenchConfig, store: str, folder: Path) -> Callable[[], Figures]:
     """Return a function that trains once on a store; the local store is always a single process."""
-    workers = 1 if store == "local" else config.workers
+    how = LocalConfig(
+        dataset=config.dataset,
+        out=folder / store,
+        store=store,
+        workers=1 if store == "local" else config.workers,
+        servers=config.servers if store == "server" else 1,
+        progress=False,
+        options=config.options,
+    )
 
     def train() -> Figures:
-        children = Children(folder / "logs")
         try:
-            run = MeasuredRun(config.dataset, folder / store, config.options, store, workers, config.servers)
-            return _figures(run_measured(run, children, store))
+            with Children(folder / "logs") as children:
+                return _figures(run_measured(how, children, store))
         finally:
-            children.end()
             shutil.rmtree(folder / store, ignore_errors=True)
 
     return train

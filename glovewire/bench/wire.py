@@ -8,66 +8,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import require
-from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 
+from .config import NULL_ROWS, WireConfig
 from .measurements import CaseStatistics, surroundings
-from .wire_driver import NULL_ROWS, NULL_STEPS, Case, WireDriver
+from .wire_driver import NULL_STEPS, Case, WireDriver
 from .wire_server import wire_server
 
-ROW: dict[str, Any] = {
-    "schedule": "minibatch", "consistency": "async", "tied": True, "optimizer": "adagrad-row", "batch_size": 1,
-    "epochs": 1_000_000,
-}  # fmt: skip
-"""Fixed options, so that rows of different versions are comparable; the epochs keep the run from completing."""
 WARM_UP_S = 0.3
-MAX_ROWS, MAX_BYTES = 4_000_000, 8 << 30
-"""Limits of a table; there are two tables, one of them behind an encrypted connection."""
-
-
-@dataclass(frozen=True)
-class WireConfig:
-    """Options of `glovewire bench wire`; `seconds` is for one figure of one repeat."""
-
-    rows: int = 32_768
-    dim: int = 256
-    sizes: tuple[int, ...] = (1, 32, 256, 1024, 4096)
-    windows: tuple[int, ...] = (1, 8)
-    repeats: int = 5
-    seconds: float = 0.15
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Raise one UsageError with all problems."""
-        problems = []
-        if self.repeats < 1:
-            problems.append(f"repeats must be at least 1, not {self.repeats}")
-        if not 0 < self.seconds <= 60:
-            problems.append(f"seconds must be between 0 and 60, not {self.seconds}")
-        if not self.sizes or not all(1 <= size <= self.rows for size in self.sizes):
-            problems.append(f"rows in a message must be between 1 and the table's {self.rows}")
-        if self.rows < NULL_ROWS:
-            problems.append(f"rows must be at least {NULL_ROWS}, not {self.rows}")
-        if not 0 <= self.seed < 1 << 64:
-            problems.append(f"seed must be between 0 and 2^64 - 1, not {self.seed}")
-        if not 1 <= self.dim <= 4096:
-            problems.append(f"dim must be between 1 and 4096, not {self.dim}")
-        elif self.rows > (most := min(MAX_ROWS, MAX_BYTES // (4 * RowLayout.of(self.options).width))):
-            problems.append(f"rows must be at most {most:,} of {self.dim} numbers, not {self.rows:,}")
-        if not all(1 <= window <= 64 for window in self.windows):
-            problems.append("windows must be between 1 and 64 messages")
-        require(problems)
-
-    @property
-    def options(self) -> TrainingOptions:
-        """The training options of server and worker."""
-        return TrainingOptions(**ROW, dim=self.dim)
 
 
 def bench(config: WireConfig, report: Callable[[str], None]) -> dict[str, Any]:

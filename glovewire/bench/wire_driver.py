@@ -17,11 +17,11 @@ from glovewire.common.runtime.procfs import cpu_seconds
 from glovewire.worker.stores.interface import Reply
 from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
 
+from .config import NULL_ROWS
 from .measurements import Repeat
 
 PLACES = 16
 """Sets of rows per message size, drawn once and used in turns."""
-NULL_ROWS = 32
 NULL_STEPS = {
     "null_step": "both awaited",
     "null_step_push_not_awaited": "push not awaited",

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from glovewire.common.cli.config_file import configured
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage.artifacts import writing_artifact
 from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import RequestClient
+from glovewire.server.config import ServerConfig
 from glovewire.worker.stores.server_store import ServerStore
 
-from ..launch.local import training_arguments
-from ..launch.processes import READY_S, Children
+from ..launch.config import ANY_PORT
+from ..launch.processes import Children
 
 
 @contextmanager
@@ -33,15 +34,17 @@ def wire_server(
     dataset = _minimal_dataset(folder, rows)
     children = Children(folder / "logs")
     try:
-        server = children.start(
-            "server 0",
-            [
-                "server", str(dataset.path), "--out", str(folder / "run"), "--bind", "tcp://127.0.0.1:0", "--publish",
-                "tcp://127.0.0.1:0", "--no-verify", *(["--keys", str(folder / "keys")] if encrypted else []),
-                *training_arguments(options),
-            ],
-        )  # fmt: skip
-        address = server.ready_line(time.monotonic() + READY_S).split()[1]
+        how = ServerConfig(
+            dataset=dataset.path,
+            out=folder / "run",
+            bind=ANY_PORT,
+            publish=ANY_PORT,
+            keys=folder / "keys" if encrypted else None,
+            verify=False,
+            options=options,
+        )
+        server = children.start("server 0", configured("server", how, children.logs / "server.toml"))
+        address = server.ready().address
         with RequestClient([address], "bench", dataset.checksum, keys=client_keys) as client:
             client.connect()
             yield ServerStore(client, options, rows, RowLayout.of(options).width), server.process.pid

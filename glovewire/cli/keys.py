@@ -1,4 +1,4 @@
-"""`glovewire keys`: make what a server and its clients need to know each other."""
+"""`glovewire keys`: makes the keys with which a server and its clients know each other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Similarity scores while training goes on: pulls the vectors as an observer, scores them, tells the stream.
+"""Scores the vectors of a running training: pulls them as an observer and publishes similarity scores on the stream.
 
-Costs a pull of every row and a correlation for each epoch; nothing when there is nothing to watch.
+Costs a pull of every row and a correlation for each epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check(files: Sequence[Path]) -> None:
 
 
 def of_run(run: Path, files: Sequence[Path]) -> dict[str, float]:
-    """Scores of the finished vectors in `run`, in percent, by the test sets' names."""
+    """Return the scores of the finished vectors in `run`, in percent, by the names of the test sets."""
     trained = load_vectors(run, verify=False)
     found = score(trained.words, trained.vectors, files)["similarity"]
     return {Path(name).stem: one["spearman"] for name, one in found.items()}
@@ -57,7 +57,7 @@ class Scorer:
         self._epoch = 0
 
     def at(self, epoch: int) -> None:
-        """`epoch` epochs are done: score them if that is news."""
+        """Score the vectors once `epoch` epochs are done, unless they were."""
         if not self._epoch < epoch < self._options.epochs:
             return
         self._epoch = epoch

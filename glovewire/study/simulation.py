@@ -23,7 +23,8 @@ from glovewire.server.table import optimizers
 from glovewire.server.table.table import Table
 from glovewire.worker.simulated_latency import Latency
 
-from .emulation import DIVERGED, Conditions, Trace
+from .emulation import DIVERGED, Trace
+from .trainings import Conditions
 from .workloads import HasRows, Problem
 
 COMPUTE_S = 0.005

@@ -21,9 +21,9 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.storage.artifacts import write_text_atomically
 
 from ..bench.measurements import surroundings
-from .emulation import Conditions, Trace
+from .emulation import Trace
 from .report import report
-from .trainings import Method, StalenessConfig, Training, folder
+from .trainings import Conditions, Method, StalenessConfig, Training, folder
 
 TRACE, FACTS, REPORT = "trace.json", "report.json", "REPORT.md"
 GOAL_AT = 2 / 3

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common.cli.command import read_toml
+from glovewire.common.cli.config_file import read_toml
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets

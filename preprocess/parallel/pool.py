@@ -8,11 +8,9 @@ results travel over private pipes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +21,10 @@ from typing import Any, Protocol
 
 from glovewire.common.errors import CorpusError, GlovewireError, OutputError, ProcessDied, from_wire
 from glovewire.common.runtime.memory import keep_freed_memory
+from glovewire.common.runtime.signals import serve_parent
 
 _TICK_S = 0.2
 _JOIN_S = 5.0
-_PR_SET_PDEATHSIG = 1
 NO_TASK = object()
 """What an exhausted iterator of tasks yields."""
 
@@ -138,9 +136,7 @@ class Pool:
 
 def _serve(connection: Connection, inherited: list[Connection], make_job: Callable[[], Job], parent: int) -> None:
     """Run tasks until the parent closes the pipe or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _die_with(parent)
+    serve_parent(parent)
     keep_freed_memory(64 << 20)
     for other in inherited:
         other.close()
@@ -149,15 +145,6 @@ def _serve(connection: Connection, inherited: list[Connection], make_job: Callab
         while True:
             kind, task = connection.recv()
             connection.send(run_task(job.finish if kind == "finish" else partial(job.do, task)))
-
-
-def _die_with(parent: int) -> None:
-    """Have Linux kill this process when its parent dies; elsewhere the closed pipe ends it after the current task."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the call
-        os._exit(1)
 
 
 def run_task(work: Callable[[], Any]) -> tuple[str, Any]:

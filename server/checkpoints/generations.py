@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common import log
-from glovewire.common.cli.command import to_toml
+from glovewire.common.cli.config_file import to_toml
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
+from glovewire.common.option import entries
 from glovewire.common.storage import run_folder
 from glovewire.common.storage.artifacts import MANIFEST, output_errors, write_text_atomically
 
@@ -99,7 +100,7 @@ def claim(config: ServerConfig) -> None:
             raise OutputError(f"run {config.out} has a shard {config.shard}/{config.shards} already") from error
     files.remove_leftovers(config.out, config.shard, config.shards)
     if config.shard == 0 and not (config.out / run_folder.CONFIG).exists():
-        write_text_atomically(config.out / run_folder.CONFIG, to_toml("server", config.options))
+        write_text_atomically(config.out / run_folder.CONFIG, to_toml("server", entries(config.options)))
 
 
 def enter(config: ServerConfig, generation: Generation) -> bool:

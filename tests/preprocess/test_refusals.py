@@ -68,16 +68,19 @@ def test_too_small_a_disk_is_refused_before_work(tmp_path: Path, corpus: Path, m
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 16, "vocab_size": 0}, "--vocab-size must be from 1 to 4000000; --window must be from 1 to 15"),
+        (
+            {"window": 16, "vocab_size": 0},
+            "vocab-size must be between 1 and 4,000,000, not 0; window must be between 1 and 15, not 16",
+        ),
         ({"memory": 1 << 20}, "--memory must be at least"),
-        ({"partitions": 0}, "--partitions must be"),
+        ({"partitions": 0}, "partitions must be at least 1"),
         ({"corpus": ()}, "name a CORPUS"),
         ({"corpus": ("-",), "resume": True}, "--resume cannot read standard input again"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        PreprocessConfig(**{"corpus": ("pydoc",), "out": Path("out"), **options}).check()
+        PreprocessConfig(**{"corpus": ("pydoc",), "out": Path("out"), **options})
 
 
 def test_amounts_of_memory() -> None:

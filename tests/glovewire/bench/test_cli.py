@@ -13,9 +13,9 @@ from handmade import random_dataset
 
 from glovewire.bench import train as bench_train
 from glovewire.bench.cli import bench
+from glovewire.bench.config import TrainBenchConfig
 from glovewire.bench.measured_run import ProcessUsage, RunOutcome
 from glovewire.bench.measurements import CaseStatistics, Repeat, percentile, spread, surroundings
-from glovewire.bench.train import TrainBenchConfig
 from glovewire.bench.wire_driver import NULL_STEPS
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
@@ -103,7 +103,7 @@ def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
         (("wire", "--size", 99, "--rows", 64), "between 1 and the table's 64"),
         (("wire", "--seconds", 0), "seconds must be between"),
         (("wire", "--seed", -1), "seed must be between 0 and"),
-        (("wire", "--dim", 0), "dim must be between 1 and 4096"),
+        (("wire", "--dim", 0), "dim must be between 1 and 4,096"),
         (("wire", "--dim", 1, "--rows", 4_000_001), "rows must be at most 4,000,000 of 1 numbers, not 4,000,001"),
         (("wire", "--dim", 4096, "--rows", 99_999_999_999), "of 4096 numbers, not 99,999,999,999"),
         (("train", "DATA", "--repeats", 0), "repeats must be at least 1"),
@@ -144,7 +144,9 @@ def test_trainings_that_fail_count_against_success_and_leave_out_their_repeat(
 
     monkeypatch.setattr(bench_train, "run_measured", run_measured)
     options, heard = TrainingOptions(dim=8), list[str]()
-    config = TrainBenchConfig(tmp_path / "data", options, "local", ("shared",), workers=1, repeats=2)
+    config = TrainBenchConfig(
+        dataset=tmp_path / "data", options=options, store="local", beside=("shared",), workers=1, repeats=2
+    )
     good = [first for first in (1, 3) if not {first, first + 1} & set(failing)]
     if good:
         result = bench_train.bench(config, heard.append)

@@ -7,13 +7,14 @@ import sys
 
 import pytest
 
+from glovewire.bench.config import DenseBenchConfig
 from glovewire.bench.convnet import Stopwatch, Throughput
-from glovewire.bench.dense import MODES, DenseBenchConfig, summary, table
+from glovewire.bench.dense import MODES, summary, table
 from glovewire.common.errors import UsageError
 
 
 def test_all_problems_are_named_at_once() -> None:
-    with pytest.raises(UsageError, match=r"workers must be at least 1; .*seconds must be at least 0\.1"):
+    with pytest.raises(UsageError, match=r"workers must be at least 1, not 0; .*seconds must be at least 0\.1"):
         DenseBenchConfig(workers=0, seconds=0.0)
 
 

@@ -21,7 +21,7 @@ def from_text(tmp_path: Path, symmetric: bool) -> Dataset:
     rng = np.random.default_rng(3)
     words = [f"w{n}" for n in range(40)]
     corpus.write_text("\n".join(" ".join(rng.choice(words, 15)) for _ in range(80)), encoding="utf-8")
-    run(PreprocessConfig((str(corpus),), tmp_path / "own", processes=1, memory=MEMORY, symmetric=symmetric))
+    run(PreprocessConfig(corpus=(str(corpus),), out=tmp_path / "own", processes=1, memory=MEMORY, symmetric=symmetric))
     return Dataset.open(tmp_path / "own")
 
 
@@ -42,7 +42,7 @@ def as_stanford(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
 
 def imported(tmp_path: Path, files: tuple[Path, Path], *, symmetric: bool = True) -> Dataset:
     out = tmp_path / "imported"
-    run(PreprocessConfig((), out, processes=2, memory=MEMORY, from_stanford=files, symmetric=symmetric))
+    run(PreprocessConfig(out=out, processes=2, memory=MEMORY, from_stanford=files, symmetric=symmetric))
     return Dataset.open(out)
 
 

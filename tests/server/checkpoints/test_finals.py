@@ -102,7 +102,9 @@ OPTIONS = TrainingOptions(dim=4, epochs=2, tied=True)
 
 
 def config(dataset: Dataset, run: Path, number: int = 0, **how: Any) -> ServerConfig:
-    return ServerConfig(dataset.path, run, OPTIONS, shard=number, shards=2, **(how or {"recover": True}))
+    return ServerConfig(
+        dataset=dataset.path, out=run, options=OPTIONS, shard=number, shards=2, **(how or {"recover": True})
+    )
 
 
 def begin_generation(dataset: Dataset, run: Path, number: int = 0) -> None:

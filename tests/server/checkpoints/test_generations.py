@@ -34,7 +34,12 @@ def dataset(tmp_path: Path) -> Dataset:
 
 def config(tmp_path: Path, number: int = 0, shards: int = 2, **options: Any) -> ServerConfig:
     return ServerConfig(
-        tmp_path / "d", tmp_path / "run", TrainingOptions(dim=4), shard=number, shards=shards, **options
+        dataset=tmp_path / "d",
+        out=tmp_path / "run",
+        options=TrainingOptions(dim=4),
+        shard=number,
+        shards=shards,
+        **options,
     )
 
 

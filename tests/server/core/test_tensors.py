@@ -26,7 +26,7 @@ OTHER = ModelSpec.of({"w": np.zeros(5, np.float32)})
 
 def tensor_shard(number: int = 0, shards: int = 1, **options: Any) -> Shard:
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 1.0, **options})
-    config = ServerConfig(None, Path("run"), training, shard=number, shards=shards, checkpoint_every=2)
+    config = ServerConfig(out=Path("run"), options=training, shard=number, shards=shards, checkpoint_every=2)
     return Shard(prepare(config, None, Generation(0, "run", shards), 0.0), NOBODY)
 
 
