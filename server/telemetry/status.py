@@ -92,9 +92,8 @@ def _counts(state: ShardState) -> dict[str, Any]:
 
 def server_sample(state: ShardState, now: float) -> m.ServerSample:
     """Return what this shard is and has counted."""
-    who, count, pushes, table, network = (
-        state.identity, state.counters, state.push_counts.total, state.table, state.network,
-    )  # fmt: skip
+    who, table, network = state.identity, state.table, state.network
+    count, pushes = state.counters, state.push_counts.total
     return m.ServerSample(
         t=state.publisher.elapsed(now),
         shard=who.shard,
