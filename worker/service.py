@@ -46,7 +46,8 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     with _metrics(config) as metrics:
         while end is None:
             with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
-                stop_on_signals(partial(_stop, client))
+                stopped = errors.Interrupted("told to stop")  # ends the next wait: no message is cut
+                stop_on_signals(partial(setattr, client, "failed", stopped))
                 client.on_sent = metrics.sent
                 try:
                     end = _join(client, dataset, Latency.parse(config.latency))
@@ -104,8 +105,3 @@ def _leave_early(client: RequestClient, error: errors.GlovewireError) -> None:
     client.failed = None
     with contextlib.suppress(errors.GlovewireError):
         client.part(INTERRUPTED if isinstance(error, errors.Interrupted) else RunEnd(Ending.LEFT))
-
-
-def _stop(client: RequestClient) -> None:
-    """End the next wait for a server, so that no message is cut."""
-    client.failed = errors.Interrupted("told to stop")

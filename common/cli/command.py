@@ -166,9 +166,7 @@ def _file_value(where: str, option: click.Option, value: Any) -> Any:
     given = [value] if several and isinstance(value, PLAIN) else value
     kinds, wanted = _expected(option, several)
     values = given if several else [given]
-    if not isinstance(values, list) or not all(type(each) in kinds for each in values):
-        raise UsageError(f"{where} must be {wanted}, not {value!r}")
-    if isinstance(option.type, click.Path) and any("\0" in each for each in values):
+    if not isinstance(values, list) or not all(type(each) in kinds and "\0" not in str(each) for each in values):
         raise UsageError(f"{where} must be {wanted}, not {value!r}")
     return given
 

@@ -117,7 +117,7 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     """
     if run.is_dir() and not (run / artifacts.MANIFEST).exists() and is_run(run):
         raise ArtifactError(f"training has not finished: {run} has no vectors yet")
-    if (kind := artifacts.peek_kind(run)) != KIND:
+    if (kind := artifacts.Manifest.read(run).kind) != KIND:
         raise ArtifactError(f"{run} holds {kind}, and a run with vectors is needed here")
     manifest = artifacts.Manifest.load(run, KIND, SCHEMA, verify=verify)
     try:

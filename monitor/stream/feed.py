@@ -17,6 +17,7 @@ from typing import Self
 
 import zmq
 
+from glovewire.common.addresses import check_address, with_port
 from glovewire.common.errors import (
     DeadlineExceeded,
     GlovewireError,
@@ -30,7 +31,7 @@ from glovewire.common.protocol.messages import TOPICS, GetHistory, History
 from glovewire.common.protocol.wire import decode_sample
 from glovewire.common.transport.client import QueryClient, expect
 from glovewire.common.transport.curve_keys import load_client_keys
-from glovewire.common.transport.sockets import Context, check_address, receive, with_port
+from glovewire.common.transport.sockets import Context, receive
 from glovewire.common.transport.zap import HandshakeMonitor
 
 from .reassembly import Reassembly, ReceivedSample

@@ -62,10 +62,7 @@ def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = artifacts.n
 
 
 def newest(run: Path) -> tuple[str, int]:
-    """Return label and shards of the checkpoint to resume from: the furthest of which every part is here and intact.
-
-    Raises ArtifactError if there is none.
-    """
+    """Return label and shards of the furthest checkpoint whose parts are all intact; ArtifactError if there is none."""
     require_readable_version(run)
     for _, _, label, shards in sorted(_complete(run), reverse=True):
         try:
@@ -267,7 +264,10 @@ def read_versions(run: Path, label: str, shards: int) -> Indices | None:
     files = [part_folder(run, label, shard, shards) / VERSIONS for shard in range(shards)]
     if not all(file.exists() for file in files):
         return None
-    return np.concatenate([_load(file) for file in files]).astype(np.int64, copy=False)
+    try:
+        return np.concatenate([_load(file) for file in files]).astype(np.int64, copy=False)
+    except ValueError as error:
+        raise ArtifactError(f"{files[0]} does not fit the other parts ({error})") from error
 
 
 def _load(path: Path) -> Array:

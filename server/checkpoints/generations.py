@@ -128,7 +128,7 @@ def require_current(config: ServerConfig, generation: Generation) -> None:
         )
 
 
-# ---- leaving it
+# ---- leaving a generation
 
 
 def announce_ending(config: ServerConfig, generation: Generation, end: RunEnd) -> None:

@@ -260,7 +260,7 @@ class Core:
             session.pushed, session.staleness = push.sequence, pull_push.staleness.last
             self._close_when_complete()
         else:
-            applied = pull_push.repeat(push, session.index)
+            applied = pull_push.applied(push, session.index, repeated=True)
         state.push_counts.answered(session.name, applied)
         if pull is None:
             return applied
@@ -356,7 +356,7 @@ class Core:
         self._end(end)
         return m.Finishing(len(self._state.sessions.workers))
 
-    # ---- the end of the run
+    # ---- ending the run
 
     def _end(self, end: RunEnd) -> None:
         """Begin to end: at once, or in exclusive order when workers have completed the rounds that have begun."""

@@ -143,7 +143,7 @@ class PullPush:
             self._table.apply(push)
             if self._tensors.assigned(push):
                 self._waiting.wake(Condition.VALUES)
-            return self._applied(push, worker)
+            return self.applied(push, worker)
         if push.operation == "gradient":
             self._policy.check(push, self._consistency.version(push.first))
         fate = self._consistency.admit(push, worker)
@@ -151,13 +151,9 @@ class PullPush:
             self._policy.admitted(worker, push)
         self._counters["late"] += fate is Admission.LATE
         self._apply_due()
-        return self._applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
+        return self.applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
 
-    def repeat(self, push: m.Push, worker: int) -> m.Applied:
-        """Return the answer to a push that this session has made before."""
-        return self._applied(push, worker, repeated=True)
-
-    def _applied(self, push: m.Push, worker: int, *, repeated: bool = False, late: bool = False) -> m.Applied:
+    def applied(self, push: m.Push, worker: int, *, repeated: bool = False, late: bool = False) -> m.Applied:
         """Build the `Applied` reply. When `Rows` may be sent instead, repeat the last credit: it may never be seen."""
         credit = self.credit.of(worker) if push.then_pull else self.credit.grant(worker)
         return m.Applied(push.sequence, self._consistency.version(push.first), repeated, late, credit)

@@ -69,7 +69,7 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
         **_means(state, "mean_vector_norm"),
         "epochs": losses.epoch,
         "servers": state.identity.shards,
-        "bytes_sent": state.bytes_from_workers,
+        "bytes_sent": state.left_bytes_sent + sum(session.bytes_sent for session in state.sessions.workers),
         "bytes_received": state.network.bytes_out,
         **_counts(state),
     }

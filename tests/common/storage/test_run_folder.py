@@ -10,7 +10,7 @@ import pytest
 
 from glovewire.common.errors import ArtifactError, NotFinite, OutputError
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import MANIFEST, peek_kind, seal, writing_artifact
+from glovewire.common.storage.artifacts import MANIFEST, Manifest, seal, writing_artifact
 
 WORDS = ["café", "river", "the"]
 COUNTS = np.array([2, 2, 9])
@@ -43,7 +43,7 @@ def test_vectors_come_back_as_they_were_written(run: Path) -> None:
     assert loaded.facts == {"loss": 0.25, "words": 3, "dim": 4}
     assert loaded.vectors.dtype == np.float32
     np.testing.assert_array_equal(loaded.vectors, table())
-    assert peek_kind(run) == runs.KIND
+    assert Manifest.read(run).kind == runs.KIND
     assert not loaded.vectors.flags.writeable
     assert loaded.counts is None
 

@@ -42,7 +42,7 @@ def test_pages_hold_what_one_array_would(
         np.testing.assert_array_equal(pages.replace(first, rows), model[first:last])
         model[first:last] = rows
     low, high = sorted((low, high))
-    np.testing.assert_array_equal(pages.whole(), model)
+    np.testing.assert_array_equal(pages.as_array(), model)
     np.testing.assert_array_equal(pages.between(low, high), model[low:high])
     np.testing.assert_array_equal(pages.gather(np.array(some, np.int64)), model[some])
     assert pages.shape == model.shape
@@ -63,7 +63,7 @@ def test_the_array_that_is_divided_is_used_up_if_it_can_be(rows: np.ndarray) -> 
     left = ROWS if rows.base is not None else 0
     pages = Pages(rows, BOUNDS)
     assert len(rows) == left
-    np.testing.assert_array_equal(pages.whole(), counted())
+    np.testing.assert_array_equal(pages.as_array(), counted())
 
 
 def test_rows_that_were_pulled_stay_as_they_were(tmp_path_factory: pytest.TempPathFactory) -> None:
