@@ -92,7 +92,11 @@ class Sessions:
             raise BadRequest(NAME_RULE)
         if hello.name == ALL:
             raise BadRequest(f"a worker cannot have the name {ALL!r}: the stream uses it for the sum of all workers")
-        self._require_alive(hello)
+        replaced = self._ended.get((hello.name, hello.incarnation))
+        if replaced:
+            raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
+        if replaced is not None:
+            raise UnknownSession(f"the session of {hello.name!r} is over: begin a new one")
         known = self.by_name.get(hello.name)
         if known is not None and (known.incarnation, known.role) == (hello.incarnation, hello.role):
             self._by_peer.pop(known.peer, None)
@@ -189,10 +193,3 @@ class Sessions:
         for session in late:
             session.state = "late"
         return late, lost
-
-    def _require_alive(self, hello: Hello) -> None:
-        replaced = self._ended.get((hello.name, hello.incarnation))
-        if replaced:
-            raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
-        if replaced is not None:
-            raise UnknownSession(f"the session of {hello.name!r} is over: begin a new one")

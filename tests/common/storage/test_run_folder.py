@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, NotFinite, OutputError
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, Manifest, seal, writing_artifact
@@ -154,7 +155,7 @@ def reseal(run: Path) -> None:
     seal(run, runs.KIND, runs.SCHEMA, {}, only=(runs.VECTORS, runs.VOCABULARY, runs.COUNTS))
 
 
-def test_vectors_sealed_by_somebody_else_are_still_checked(run: Path) -> None:
+def test_vectors_sealed_by_another_program_are_still_checked(run: Path) -> None:
     runs.write_vectors(run, WORDS, table(), counts=COUNTS)
     np.save(run / runs.COUNTS, COUNTS[:2])
     reseal(run)
@@ -188,3 +189,13 @@ def test_prepare_takes_an_empty_folder_and_refuses_any_other(tmp_path: Path) -> 
         runs.prepare(empty / "x")
     with pytest.raises(OutputError, match="not a folder"):
         runs.prepare(empty / "x" / "run")
+
+
+def test_the_facts_of_a_complete_run_are_found_again(run: Path) -> None:
+    words, vectors = ["a", "b"], np.zeros((2, 3), np.float32)
+    for ending in Ending:
+        runs.write_vectors(run, words, vectors, RunEnd(ending).as_fields())
+        found = runs.completed_facts(run)
+        assert (found is not None) == (ending is Ending.COMPLETE)
+    (run / MANIFEST).unlink()
+    assert runs.completed_facts(run) is None

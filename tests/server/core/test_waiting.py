@@ -97,7 +97,7 @@ def test_requests_go_with_their_session_or_connection() -> None:
     requests.drop(one, kept=b"again")
     assert len(requests) == 2
     requests.drop(one)
-    requests.remove(b"nobody", 7)
+    requests.remove(b"absent", 7)
     requests.wake_all()
     assert looked_at(requests) == [2]
 

@@ -1,4 +1,4 @@
-"""Rows in pages: what comes out is what one array would hold, and nobody who was given a page sees it change."""
+"""Rows in pages: what comes out is what one array would hold, and no reader of a page sees it change."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_page_takes_what_comes_as_it_is_and_leaves_what_was_given_away_alone()
     np.testing.assert_array_equal(given_away, counted()[5:8])
 
 
-@pytest.mark.parametrize("rows", [counted(), counted()[:, :]], ids=["its own", "somebody else's"])
+@pytest.mark.parametrize("rows", [counted(), counted()[:, :]], ids=["its own", "a view"])
 def test_the_array_that_is_divided_is_used_up_if_it_can_be(rows: np.ndarray) -> None:
     left = ROWS if rows.base is not None else 0
     pages = Pages(rows, BOUNDS)
