@@ -27,7 +27,7 @@ from glovewire.common.transport.wakeup import Wakeup
 
 from .checkpoints import files as checkpoint
 from .checkpoints.cuts import Snapshot
-from .checkpoints.writer import Writer, Written
+from .checkpoints.writer import CheckpointWriter, WriteResult
 from .core.core import Core, Effects
 from .core.state import NetworkCounts
 from .limits import ErrorBudget, Outbox
@@ -56,7 +56,7 @@ class Daemon:
         self._core, self._run = core, run
         self._wakeup = Wakeup()
         self._context = sockets.Context(keys)
-        self._writer = Writer(run, keep, self._wakeup.set)
+        self._writer = CheckpointWriter(run, keep, self._wakeup.set)
         self._metrics_file = MetricsFile(run / METRICS)
         self._metrics = RunMetrics()
         self._exposition: Exposition | None = None
@@ -130,7 +130,7 @@ class Daemon:
                 checked, known = now, self._ending
                 if (end := check_shards(known)) is not None and known is None:
                     self._carry_out(self._core.finish(end))
-            self._report_written(self._writer.written(), now)
+            self._report_written(self._writer.results(), now)
             effects = self._core.tick(now, self._counts)
             self._carry_out(effects)
             if effects.finished is not None:
@@ -199,7 +199,7 @@ class Daemon:
         for snapshot in effects.snapshots:
             self._writer.begin(snapshot)
         if effects.checkpoint_awaited:
-            self._writer.step_out()
+            self._writer.speed_up()
         for published in effects.published:
             self._publish(published)
         self._ending = effects.ending
@@ -217,10 +217,10 @@ class Daemon:
             self._counts.undelivered += 1
             logger.debug(log.line("undelivered", why=error))
 
-    def _report_written(self, written: Iterable[Written], now: float) -> None:
+    def _report_written(self, written: Iterable[WriteResult], now: float) -> None:
         """Tell the core what became of checkpoints."""
         for each in written:
-            self._carry_out(self._core.checkpointed(each.label, now, each.error, each.seconds, each.gone))
+            self._carry_out(self._core.checkpointed(each.label, now, each.error, each.seconds, each.removed))
 
     def _publish(self, published: Published) -> None:
         """Send a sample and keep it where it belongs: losses and scores in the file, events in the log."""

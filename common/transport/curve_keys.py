@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import stat
 import struct
 import tomllib
@@ -27,10 +26,9 @@ import zmq
 from zmq.utils import z85
 
 from ..errors import GlovewireError, KeyFileError, OutputError, UsageError
-from ..storage.artifacts import require_free
+from ..storage.artifacts import atomic, output_errors, require_free
 
 SERVER, PUBLIC, ALLOWED = "server.key", "server.pub", "allowed.toml"
-_SCRATCH = ".allowed.partial"
 DEFAULT_NAME = "worker"
 MAX_FILE_BYTES = 1 << 20
 _SECRET_MODE, _PUBLIC_MODE = 0o600, 0o644
@@ -98,16 +96,13 @@ def make_keys(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path
     if (folder / SERVER).exists():
         raise OutputError(f"{folder} has keys already: name another folder, or say --add to add clients")
     require_free(folder, what="keys")
-    scratch = folder.parent / f".{folder.name}.{os.getpid()}.partial"
-    try:
-        scratch.mkdir(parents=True, mode=0o700)
-        _write(scratch / PUBLIC, f'public = "{_write_pair(scratch / SERVER)}"\n', _PUBLIC_MODE)
-        _write(scratch / ALLOWED, _ALLOWED_HEAD + "".join(_write_client(scratch, name) for name in names), _PUBLIC_MODE)
-        scratch.rename(folder)
-    except OSError as error:
-        raise OutputError(f"keys {folder} cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with output_errors(folder, "keys"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(folder) as scratch:
+            scratch.mkdir(mode=0o700)
+            _write(scratch / PUBLIC, f'public = "{_write_pair(scratch / SERVER)}"\n', _PUBLIC_MODE)
+            clients = "".join(_write_client(scratch, name) for name in names)
+            _write(scratch / ALLOWED, _ALLOWED_HEAD + clients, _PUBLIC_MODE)
     return [folder / name for name in (SERVER, PUBLIC, *(f"{name}.key" for name in names), ALLOWED)]
 
 
@@ -119,17 +114,16 @@ def add_clients(folder: Path, names: Sequence[str]) -> list[Path]:
         raise OutputError(f"{folder} has a client {taken[0]!r} already: name another one")
     written: list[Path] = []
     try:
-        (folder / _SCRATCH).unlink(missing_ok=True)  # of a process that was killed
-        allowed = _read(folder / ALLOWED)[0].rstrip("\n") + "\n"
-        for name in names:
-            allowed += _write_client(folder, name)
-            written.append(folder / f"{name}.key")
-        _write(folder / _SCRATCH, allowed, _PUBLIC_MODE)
-        (folder / _SCRATCH).replace(folder / ALLOWED)
-    except OSError as error:
+        with output_errors(folder, "keys"), atomic(folder / ALLOWED) as scratch:
+            allowed = _read(folder / ALLOWED)[0].rstrip("\n") + "\n"
+            for name in names:
+                allowed += _write_client(folder, name)
+                written.append(folder / f"{name}.key")
+            _write(scratch, allowed, _PUBLIC_MODE)
+    except OutputError:
         for path in written:
             path.unlink()
-        raise OutputError(f"keys {folder} cannot be written: {error.strerror}") from error
+        raise
     return written
 
 

@@ -12,7 +12,7 @@ from glovewire.common.cli.config_file import configured
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage import dataset as datasets
-from glovewire.common.storage.artifacts import writing
+from glovewire.common.storage.artifacts import writing_artifact
 from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import RequestClient
 from glovewire.server.config import ServerConfig
@@ -57,7 +57,7 @@ def _minimal_dataset(folder: Path, rows: int) -> datasets.Dataset:
     """Write a dataset of `rows` words and one entry, which is what a server needs to hold a table of that size."""
     layout = datasets.Layout(rows, -(-rows // 4096), 256, symmetric=True)
     facts = {"vocabulary": rows, "partitions": layout.partitions, "tile": layout.tile, "symmetric": True, "entries": 1}
-    with writing(folder / "data", datasets.KIND, datasets.SCHEMA, facts) as scratch:
+    with writing_artifact(folder / "data", datasets.KIND, datasets.SCHEMA, facts) as scratch:
         (scratch / datasets.VOCABULARY).write_text("".join(f"w{n:07}\n" for n in range(rows)), encoding="utf-8")
         np.save(scratch / datasets.COUNTS, np.ones(rows, np.int64))
         np.save(scratch / datasets.PERMUTATION, np.arange(rows, dtype=np.int32))

@@ -35,7 +35,7 @@ def train(given: Given[LocalConfig]) -> dict[str, Any]:
         given.training()  # refuses flags that are wrong, though the run keeps its own options
         config = given.config(workers=workers, init=None, options=saved_options(given["out"], given["objective"]))
         note_ignored(config.options)
-        if (done := run_folder.complete(config.out)) is not None:
+        if (done := run_folder.completed_facts(config.out)) is not None:
             click.echo(f"{config.out} is complete: nothing is left to train")
             return {**done, "workers": 0, "run": str(config.out)}
     if config.launcher == "ray":

@@ -21,7 +21,7 @@ from glovewire.common.array_types import Rows
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import evened
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import Report
 from glovewire.common.protocol.samples import as_line
@@ -31,7 +31,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.sinks.plot import plot
 from glovewire.monitor.terminal.view import open_view
-from glovewire.server.checkpoints.initial_state import fresh
+from glovewire.server.checkpoints.initial_state import draw_state
 from glovewire.server.leases.losses import Losses
 
 if TYPE_CHECKING:
@@ -48,12 +48,14 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
     memory = SharedMemory(create=True, size=dataset.layout.rows * layout.width * 4)
     try:
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=memory.buf)
-        rows[:] = fresh(options, dataset, 0, len(rows), config.init).rows
+        rows[:] = draw_state(options, dataset, 0, len(rows), config.init).rows
         facts = _run(config, dataset, memory.name)
         vectors = np.empty((len(rows), options.dim), np.float32)
         vectors[dataset.permutation] = layout.vectors(rows)
         del rows
-        runs.write_vectors(config.out, dataset.words, evened(vectors, options.spectrum), facts, dataset.counts)
+        runs.write_vectors(
+            config.out, dataset.words, flatten_spectrum(vectors, options.spectrum), facts, dataset.counts
+        )
         return facts
     finally:
         memory.close()

@@ -12,7 +12,7 @@ import numpy as np
 
 from glovewire.common.errors import DeadlineExceeded, RunOver, UnknownSession
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import evened
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import NO_VERSION, Score
 from glovewire.common.storage.dataset import Dataset
@@ -82,7 +82,7 @@ class Scorer:
         assert rows is not None
         vectors = np.empty((len(rows), self._options.dim), np.float32)
         vectors[self._dataset.permutation] = layout.vectors(rows)
-        evened(vectors, self._options.spectrum)
+        flatten_spectrum(vectors, self._options.spectrum)
         for name, found in score(self._dataset.words, vectors, self._files)["similarity"].items():
             if found["spearman"] is not None:
                 self._client.ask(0, Score(Path(name).stem[:64], float(found["spearman"])))

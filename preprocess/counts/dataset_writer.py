@@ -41,7 +41,7 @@ def write_dataset(
 ) -> Iterator[int]:
     """Write the dataset `out` from the parts in `scratch`; yield the bytes of entries written for each."""
     parts = [name for name, _ in scratch.committed(PART)]
-    with artifacts.writing(out, dataset.KIND, dataset.SCHEMA, facts) as folder:
+    with artifacts.writing_artifact(out, dataset.KIND, dataset.SCHEMA, facts) as folder:
         words = "".join(f"{word}\n" for word in vocabulary.words)
         (folder / dataset.VOCABULARY).write_text(words, encoding="utf-8", newline="\n")
         save(folder / dataset.COUNTS, vocabulary.counts)

@@ -9,29 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Array, Indices
+from glovewire.common.storage.artifacts import atomic, save_array
 
 from .cell_keys import Keys
 from .cooccurrence import Buckets
 
 Records = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
-Sums = npt.NDArray[Any]
+Sums = Array
 """uint64 units, or float64 from counts made elsewhere."""
 
 
 def save(path: Path, array: Array) -> None:
-    """Write an array under a scratch name beside `path`, then rename it."""
-    scratch = path.with_name(path.name + ".partial")
-    form = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
-    with scratch.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, form)
-        write_raw(stream, array)
-    scratch.rename(path)
+    """Write an array to `path`, whole or not at all."""
+    with atomic(path, flush=False) as scratch:
+        save_array(scratch, array)
 
 
 def write_raw(stream: IO[bytes], array: Array) -> None:

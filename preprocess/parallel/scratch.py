@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common.errors import OutputError
+from glovewire.common.storage.artifacts import atomic
 
 SEGMENT, COUNTED, PART = "segment", "counted", "part"
 """Kinds of pieces: segments of the word stream, counted pairs, parts of the matrix."""
@@ -36,15 +37,14 @@ class ScratchFolder:
 
     def commit(self, name: str, facts: dict[str, Any]) -> None:
         """Commit a piece with its facts."""
-        partial = self.folder / f"{name}.json.partial"
-        partial.write_text(json.dumps(facts), encoding="utf-8")
-        partial.rename(self.folder / f"{name}.json")
+        with atomic(self.folder / f"{name}.json", flush=False) as scratch:
+            scratch.write_text(json.dumps(facts), encoding="utf-8")
 
     def sweep(self, kind: str) -> None:
         """Remove the files of pieces of a kind that were not committed."""
         names = {name for name, _ in self.committed(kind)}
-        for path in self.folder.glob(f"{kind}-*"):
-            if path.name.split(".")[0] not in names or path.name.endswith(".partial"):
+        for path in (*self.folder.glob(f"{kind}-*"), *self.folder.glob(f".{kind}-*")):
+            if path.name.split(".")[0] not in names:  # "" for `.NAME.PID.partial`
                 path.unlink()
 
     def drop(self, kind: str) -> None:

@@ -13,7 +13,7 @@ from glovewire.common.protocol.messages import WORKERS_PER_GENERATION
 
 from ..checkpoints.cuts import Cuts
 from ..config import Identity
-from ..consistency.blocks import Consistency
+from ..consistency.interface import Consistency
 from ..leases.progress import Progress
 from ..sessions import Sessions
 from ..table.table import Table

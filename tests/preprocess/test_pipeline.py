@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from handmade import full_matrix
 
 from glovewire.common.storage.artifacts import file_sha256
 from glovewire.common.storage.dataset import Dataset
@@ -52,7 +53,7 @@ def assert_is(dataset: Dataset, reference: tuple[list[str], list[int], dict[tupl
     words, counts, matrix = reference
     assert list(dataset.words) == words
     assert dataset.counts.tolist() == counts
-    found = dataset.matrix()
+    found = full_matrix(dataset)
     cells = dict(zip(zip(found.row.tolist(), found.col.tolist(), strict=True), found.data.tolist(), strict=True))
     assert cells.keys() == matrix.keys()
     assert len(cells) == dataset.total_entries == len(found.data)

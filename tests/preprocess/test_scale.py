@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade import full_matrix
 from processes import Flow
 
 from glovewire.common.storage.dataset import Dataset
@@ -38,7 +39,7 @@ def test_the_matrix_of_a_corpus(tmp_path: Path, shared_data: Path, corpus: str) 
     assert facts["vocabulary"] == size
     assert density[0] <= facts["density"] <= density[1]
     assert total[0] <= facts["sum"] <= total[1]
-    matrix = Dataset.open(tmp_path / "data").matrix().tocsr()
+    matrix = full_matrix(Dataset.open(tmp_path / "data")).tocsr()
     assert matrix.nnz == facts["entries"]
     assert np.count_nonzero(matrix.diagonal()) > size / 50
     assert (matrix != matrix.T).nnz == 0

@@ -29,7 +29,7 @@ from glovewire.common import errors, log
 from glovewire.common.array_types import Array
 from glovewire.common.endings import Ending
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.tensor_layout import MOST_EXAMPLES, Spec, narrowed
+from glovewire.common.model.tensor_layout import MAX_EXAMPLES, ModelSpec, to_bfloat16
 from glovewire.common.protocol.messages import NO_VERSION, Finish, Score
 from glovewire.common.runtime.memory import keep_freed_memory
 from glovewire.common.transport.curve_keys import load_client_keys
@@ -76,7 +76,7 @@ class Client:
         self._over, self._wait_s = False, WAIT_S
         self._session: TensorSession | None = None
         self._pulled_in: TensorSession | None = None
-        self._spec: Spec | None = None
+        self._spec: ModelSpec | None = None
         self._trained: Array | None = None  # as pulled last: a shard that was restarted without values gets these
         self._fixed: Array | None = None
 
@@ -86,7 +86,7 @@ class Client:
         Tensors in `fixed`, and all that are not floats, are stored but not trained. Waits while another worker brings
         the values. When the run is over already, `over` is True and the first `pull` raises RunOver.
         """
-        spec = Spec.of(tensors, fixed)
+        spec = ModelSpec.of(tensors, fixed)
         self._spec, self._trained, self._fixed = spec, *spec.pack_all(tensors)
         self._until_joined()
 
@@ -134,7 +134,7 @@ class Client:
         if 0 < self.options.clip_norm < norm:
             rows *= rows.dtype.type(self.options.clip_norm / norm)
         rate = self.options.rate_of_step(max(self.updates, 0))
-        sent = narrowed(rows) if self._half else rows
+        sent = to_bfloat16(rows) if self._half else rows
         self._unless_over(lambda session: session.push(sent, rate) if self._is_of(session) else None)
         if self._is_of(self._session):
             self._unless_over(lambda session: session.count(examples, loss, norm))
@@ -197,7 +197,7 @@ class Client:
         return self._over or (self._session is not None and self._session.over)
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> ModelSpec:
         """The tensors of the model."""
         if self._spec is None:
             raise errors.UsageError(NOT_JOINED)
@@ -286,6 +286,6 @@ def _to_count(value: Any) -> int:
     """Convert a number of examples of any library; BadRequest if it is not a whole number in range."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         count = int(value)
-        if count == value and 0 <= count <= MOST_EXAMPLES:
+        if count == value and 0 <= count <= MAX_EXAMPLES:
             return count
-    raise errors.BadRequest(f"examples must be a whole number from 0 to {MOST_EXAMPLES}, not {value!r:.80}")
+    raise errors.BadRequest(f"examples must be a whole number from 0 to {MAX_EXAMPLES}, not {value!r:.80}")

@@ -16,8 +16,8 @@ from glovewire.common import errors
 from glovewire.common.array_types import Array
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.sharding import Part, Sharding
-from glovewire.common.model.tensor_layout import ROW, TABLE, Spec
+from glovewire.common.model.sharding import Sharding, ShardRange
+from glovewire.common.model.tensor_layout import ROW, TABLE, ModelSpec
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import POLL_MS, RequestClient, check_reply
 from glovewire.common.transport.curve_keys import ClientKeys
@@ -75,7 +75,7 @@ class TensorSession:
             self._client.close()
             raise
 
-    def join(self, spec: Spec | None, trained: Array | None, fixed: Array | None, wait_s: float) -> Spec:
+    def join(self, spec: ModelSpec | None, trained: Array | None, fixed: Array | None, wait_s: float) -> ModelSpec:
         """Agree on the tensors (None: on those of the server), bring the values that are missing, and return the spec.
 
         Shard 0 is asked first and filled last: one worker brings all values, the others wait, at most `wait_s`.
@@ -83,7 +83,7 @@ class TensorSession:
         empty = []
         for shard in range(len(self._addresses)):
             created = self._create(shard, m.Create(None if spec is None else spec.to_json()), wait_s)
-            spec = Spec.from_json(created.spec)
+            spec = ModelSpec.from_json(created.spec)
             empty += [shard] if created.fill else []
         assert spec is not None
         self._spec, self._sharding = spec, Sharding(spec.rows, len(self._addresses))
@@ -182,7 +182,7 @@ class TensorSession:
         self.flush()
 
     def _push(
-        self, operation: str, part: Part, values: Array, rate: float = 0.0, pulled: _PendingRows | None = None
+        self, operation: str, part: ShardRange, values: Array, rate: float = 0.0, pulled: _PendingRows | None = None
     ) -> None:
         """Push a part; `pulled` gets the rows that the same message pulls."""
         self._sequences[part.shard] += 1
@@ -208,18 +208,18 @@ class TensorSession:
             pulled.missing += 1
         self._send(part.shard, push, arrived, failed)
 
-    def _trained_parts(self) -> Iterator[Part]:
+    def _trained_parts(self) -> Iterator[ShardRange]:
         """Yield the trained rows of every shard, perhaps none, in one part each, which fits in a message."""
         for shard in range(len(self._addresses)):
             first, last = self._sharding.bound(shard), self._sharding.bound(shard + 1)
-            yield Part(shard, first, max(first, min(last, self._spec.trained_rows)))
+            yield ShardRange(shard, first, max(first, min(last, self._spec.trained_rows)))
 
-    def _pieces(self, first: int, last: int) -> Iterator[Part]:
+    def _pieces(self, first: int, last: int) -> Iterator[ShardRange]:
         """Yield rows [first, last) of the table in parts that fit in a message."""
         most = max(PIECE_BYTES // (ROW * self._spec.dtype.itemsize), 1)
         for part in self._sharding.split(first, last):
             for low in range(part.first, part.last, most):
-                yield Part(part.shard, low, min(low + most, part.last))
+                yield ShardRange(part.shard, low, min(low + most, part.last))
 
     def _empty_rows(self, *, trained: bool) -> _PendingRows:
         first, last = self._spec.part(trained)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade import full_matrix
 
 from glovewire.common.errors import CorpusError
 from glovewire.common.storage.artifacts import file_sha256
@@ -29,7 +30,7 @@ def as_stanford(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     order = np.argsort(-dataset.counts, kind="stable")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(1, len(order) + 1)
-    matrix = dataset.matrix()
+    matrix = full_matrix(dataset)
     records = np.empty(matrix.nnz, RECORD)
     records["i"], records["j"], records["x"] = rank[matrix.row], rank[matrix.col], matrix.data
     np.random.default_rng(0).shuffle(records)

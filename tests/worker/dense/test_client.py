@@ -14,8 +14,8 @@ from processes import until
 
 from glovewire.common import errors
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.model.tensor_layout import ROW, narrowed, widened
-from glovewire.common.storage.run_folder import read
+from glovewire.common.model.tensor_layout import ROW, from_bfloat16, to_bfloat16
+from glovewire.common.storage.run_folder import load_tensors
 from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
 from glovewire.server.checkpoints.generations import Generation
@@ -119,7 +119,7 @@ def test_a_gradient_travels_in_half_the_bytes(tmp_path: Path, dtype: str) -> Non
         ps.create(began)
         ps.push(gradient)
         for name, value in ps.pull().items():
-            arrived = widened(narrowed(gradient[name])).astype(dtype)
+            arrived = from_bfloat16(to_bfloat16(gradient[name])).astype(dtype)
             np.testing.assert_allclose(value, began[name] - arrived.dtype.type(0.5) * arrived, rtol=1e-6)
 
 
@@ -243,7 +243,7 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
     rows = one.state.table.values.copy()  # `leave` gives the table's memory back
     config = ServerConfig(out=run, options=one.state.options)
     leave(config, None, one.core, one, Generation(0, "run", 1), end, one.core.summary(end))
-    kept, manifest = read(run)
+    kept, manifest = load_tensors(run)
     assert kept["n"] == 3
     for name, value in last.items():
         assert kept[name].tobytes() == value.tobytes()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade import full_matrix
 from shards import in_memory
 
 from glovewire.common.storage.dataset import Dataset
@@ -20,7 +21,7 @@ def rows_of(batch: Minibatch) -> list[tuple[int, int, float]]:
 
 def by_row(dataset: Dataset) -> dict[tuple[int, int], float]:
     """The full matrix in row numbers."""
-    matrix, row_of = dataset.matrix(), np.argsort(dataset.permutation)
+    matrix, row_of = full_matrix(dataset), np.argsort(dataset.permutation)
     places = zip(row_of[matrix.row].tolist(), row_of[matrix.col].tolist(), strict=True)
     return dict(zip(places, matrix.data.tolist(), strict=True))
 
