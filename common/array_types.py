@@ -1,7 +1,5 @@
 """Name the array types that several packages pass around; shapes are in the docstrings of what takes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

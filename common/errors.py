@@ -4,8 +4,6 @@
 that says what is wrong and, if there is one, names the remedy.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

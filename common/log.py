@@ -1,7 +1,5 @@
 """Log one line of `key=value` per event on stderr, for people and machines; nothing per training step at info."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

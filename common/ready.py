@@ -1,7 +1,5 @@
 """Defines the line that a server prints once it is bound, which programs that start one wait for."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Self

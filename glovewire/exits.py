@@ -1,7 +1,5 @@
 """Turns Ctrl-C and faults of files into one line, and has a training end all of its processes first."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Defines the options of `glovewire monitor`. No I/O."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`glovewire preprocess`: makes a dataset on disk and prints a short summary. Imports nothing heavy until it runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """Defines the options of `glovewire preprocess`, and how a run divides its memory. No I/O."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

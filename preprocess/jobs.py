@@ -4,8 +4,6 @@ Each job writes its results to the scratch folder in committed pieces, at its en
 that a run can be resumed.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ This module has the order of the phases and what passes between them. The bytes 
 on what is counted, never on the number of processes, the memory or the size of a batch.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Run preprocessing so that faults and interruptions leave no partial output."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from glovewire.common.errors import GlovewireError, Interrupted, OutputError, ProcessDied

@@ -1,7 +1,5 @@
 """`glovewire server`: reads its options, starts one shard, prints one line when it is ready."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """Defines the options of `glovewire server` and the identity of a shard. No I/O."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

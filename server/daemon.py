@@ -4,8 +4,6 @@ start -> serve -> stop -> close. The constructor binds and nothing else. One thr
 writes checkpoints from copies (`Writer`).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable

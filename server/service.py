@@ -1,7 +1,5 @@
 """Run one server shard from start to end: open the dataset, claim the run folder, serve, leave the results behind."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

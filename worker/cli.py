@@ -1,7 +1,5 @@
 """`glovewire worker`: reads its options and trains as one worker."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """Defines the options of `glovewire worker`. No I/O."""
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import dataclass

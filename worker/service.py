@@ -1,7 +1,5 @@
 """Run one worker from start to end: map the dataset, compile, join the servers, train, leave."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator

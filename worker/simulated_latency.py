@@ -4,8 +4,6 @@
 that, three times as much in the mean, at most a hundred times as much.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

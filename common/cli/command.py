@@ -4,8 +4,6 @@ Every command of the program is a `Command`: its help shows defaults and environ
 `--json`, it refuses unknown options and keys, and it turns a GlovewireError into one line on stderr and exit 1 or 2.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterator, Mapping

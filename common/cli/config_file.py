@@ -1,7 +1,5 @@
 """Reads and writes the TOML files that `--config` takes: one table a command, its keys the long options."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping

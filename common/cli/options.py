@@ -1,7 +1,5 @@
 """Derives the click options of a command from its config class, and builds the config from what was given."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import MISSING, Field

@@ -1,7 +1,5 @@
 """Defines the options of a training: a frozen record that the server decides and sends to every worker."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

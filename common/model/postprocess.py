@@ -5,8 +5,6 @@ Goldberg and Dagan (2015) found the same of singular value decompositions of suc
 singular values to a power below 1 helps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..array_types import Rows

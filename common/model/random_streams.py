@@ -3,8 +3,6 @@
 Philox is counter-based, so any process can draw any stream without drawing those before it.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

@@ -6,8 +6,6 @@ rounds it has been through. Pairs come from the circle method for round-robin to
 partner is paired with itself.
 """
 
-from __future__ import annotations
-
 from .random_streams import Purpose, stream
 
 Pair = tuple[int, int]

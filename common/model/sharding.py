@@ -1,7 +1,5 @@
 """Divide the rows of a table among shards: contiguous ranges whose sizes differ by at most one row. No I/O."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ import no kernel module. Numba caches beside the module or, where that cannot be
 NUMBA_CACHE_DIR overrides both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar, cast

@@ -1,7 +1,5 @@
 """Report how much memory processes take (Linux), and decide how this process keeps or returns what it frees (glibc)."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read processor time, descendants and command lines of processes from /proc. Linux only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -4,8 +4,6 @@ Ray is an extra, imported only here and inside its own processes. It places and 
 through it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

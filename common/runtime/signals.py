@@ -4,8 +4,6 @@ A command's handlers are one of three kinds. `signals_raise`: an exception, for 
 out. `stop_on_signals`: a call, for a loop that ends by itself. `signals_exit`: the end at once, for imports.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -6,8 +6,6 @@ covers the final files alone and is written last: a run whose training has not f
 without Glovewire. Nothing here touches the other files or loads a pickle.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Requests keep their order, also when they are sent again. What they mean matters only for pushes, which are counted.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

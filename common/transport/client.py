@@ -4,8 +4,6 @@
 it is answered; the server recognises repeats, so nothing is applied twice. One thread, no locks.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 import time

@@ -4,8 +4,6 @@ A socket never leaves the thread that made it. Every queue has a bound, and sock
 owner allows time for what is queued.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import ipaddress

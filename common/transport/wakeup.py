@@ -1,7 +1,5 @@
 """Wake a poller from a signal handler or from another thread. No ZeroMQ."""
 
-from __future__ import annotations
-
 import contextlib
 import socket as plain
 

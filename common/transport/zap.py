@@ -4,8 +4,6 @@ libzmq asks the server's `ZapHandler` about each client whose key is proven (htt
 client is not told, and libzmq may never try again; its `HandshakeMonitor` finds the reason.
 """
 
-from __future__ import annotations
-
 import ctypes
 import secrets
 

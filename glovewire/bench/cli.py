@@ -1,7 +1,5 @@
 """Define `glovewire bench`, which imports what it measures only when it runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """Define the options of `glovewire bench`. No I/O."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Define the ConvNet of `glovewire bench dense`, its batches, and the counting of updates."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Each worker computes gradients of batches drawn from memory, in one thread on a 
 one gradient is measured as well: it is the lower bound of an update.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import tempfile
 import time

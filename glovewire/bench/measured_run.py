@@ -1,7 +1,5 @@
 """Run a training as a process of its own, and measure processor time and memory of each role from outside."""
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Summarise measurements: medians with ranges, percentiles, and the machine and versions that they were taken on."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 import os

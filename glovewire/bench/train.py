@@ -4,8 +4,6 @@ All stores and the peer train in turns on the same matrix, with the same dimensi
 valid even if the machine's speed changes.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

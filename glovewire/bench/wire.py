@@ -4,8 +4,6 @@ A server process on loopback TCP holds a table; this process is its only worker 
 training does. Every pushed row is counted, and the table is compared with the counts at the end.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Drive a store as a worker does, for `glovewire bench wire`, and check that every pushed row arrived."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

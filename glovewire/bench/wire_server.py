@@ -1,7 +1,5 @@
 """Start a server process with a table of any size, and connect a worker's store to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

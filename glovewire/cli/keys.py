@@ -1,7 +1,5 @@
 """`glovewire keys`: makes the keys with which a server and its clients know each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

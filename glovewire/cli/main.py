@@ -1,7 +1,5 @@
 """The `glovewire` program: a group of commands, each imported when it is used."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

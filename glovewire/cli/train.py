@@ -1,7 +1,5 @@
 """`glovewire train`: a whole training on this machine in one command."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Defines the options of `glovewire train`, and the options of the processes that it starts. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

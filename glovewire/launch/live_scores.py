@@ -3,8 +3,6 @@
 Costs a pull of every row and a correlation for each epoch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Every process is a child that ends with this one. A fault in any of them becomes one error here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Starts, watches and ends glovewire processes, none of which outlives this one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ actor or its machine is lost, Ray starts the actor anew, perhaps elsewhere: a sh
 this process tells the workers. Shards go on from the newest checkpoint, as they do everywhere.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -4,8 +4,6 @@ A shard that is killed is started again at its address; all shards then go on fr
 what the workers have. Workers are the caller's: any processes that know the addresses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

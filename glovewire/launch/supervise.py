@@ -3,8 +3,6 @@
 A killed worker is replaced at once; a killed server is an error, at which the caller starts over from a checkpoint.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Define the options of `glovewire plan`. No I/O."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

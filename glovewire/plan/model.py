@@ -5,8 +5,6 @@ its cache, computes one block at a time and pushes; a pull waits for its partiti
 queues with a service rate; connections share links.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from bisect import bisect_left

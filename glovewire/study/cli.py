@@ -1,7 +1,5 @@
 """`glovewire study`: experiments that compare ways to train, each one command that leaves a table and plots."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ Server and workers are real and talk over TCP; only the latency is simulated, so
 to save their start-up time, so no socket of this process may be open at that moment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

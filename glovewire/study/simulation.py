@@ -4,8 +4,6 @@ An event queue replaces the network: a gradient arrives once its computation and
 not depend on how busy the machine is.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Every variant is a separate `glovewire train`, one after the other, with the sam
 comparable. The figures come from the run folders' metrics and can be checked afterwards.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

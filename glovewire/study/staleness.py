@@ -4,8 +4,6 @@ Every method trains once at each of a few learning rates; the best rate at which
 seeds, so that no method is judged at a rate that does not suit it. Trainings already on disk are not repeated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

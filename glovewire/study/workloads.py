@@ -3,8 +3,6 @@
 Independent of how it is trained: `emulation` uses processes, `simulation` virtual time.
 """
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The formats themselves are in `formats` (vectors) and `matrix` (datasets).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

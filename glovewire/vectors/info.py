@@ -3,8 +3,6 @@
 An artifact of another kind is described by its facts and files.
 """
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ validates everything that it receives. It has no threads and belongs to the thre
 down: it subscribes, and requests only what is missing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

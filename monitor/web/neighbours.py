@@ -5,8 +5,6 @@ work; it never waits. Vectors are fetched on demand, when those at hand are olde
 change, once. A table of more than MAX_BYTES is refused. The search itself is in `common.model.neighbours`.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable, Generator, Sequence

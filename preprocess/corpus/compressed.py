@@ -4,8 +4,6 @@ Python's own readers treat anything that does not begin like a stream as the end
 damaged one; here it is an error, as it is for `bzip2 -t` and `xz -t`.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -4,8 +4,6 @@ It consists of the help topics of `pydoc_data` and the docstrings of the standar
 that Glovewire depends on, as distinct paragraphs. Source files are parsed, never imported or run.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sysconfig

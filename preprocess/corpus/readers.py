@@ -4,8 +4,6 @@ A batch is UTF-8 text with its ASCII letters lower-cased (the encoder lower-case
 lines. Faults in the text are found here or by the encoder, and named with file and line.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

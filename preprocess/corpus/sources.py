@@ -4,8 +4,6 @@ Besides `nltk_tokens`, this is the only module that may import `datasets`, and i
 Hugging Face hub; without a network the error is one clear line.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -4,8 +4,6 @@ A plain file is divided at fixed offsets, and the process that tokenises a split
 are read here, in order, and their text travels inside the split. Lines are found and counted here, never tokenised.
 """
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import zlib

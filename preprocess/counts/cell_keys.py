@@ -4,8 +4,6 @@ A key holds, from its highest bits: partition of the row, partition of the colum
 in the tile, column in the tile. Each half depends on one word only, so a key is one OR of two table look-ups. No I/O.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -3,8 +3,6 @@
 Parts are consecutive ranges of buckets, so their entries are only concatenated; nothing is counted or sorted here.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

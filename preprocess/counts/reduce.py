@@ -5,8 +5,6 @@ sorted. Either way a bucket is finished in memory that depends on the range or o
 corpus.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ A run is one file of records and one of bucket bounds; a list of cells is one fi
 plain .npy files, read in slices, one file open at a time, and complete once they have their final name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A record of the matrix is two 32-bit word numbers, from 1 in the order of the vo
 stay 64-bit floats and are rounded to float32 at the very end, so a weight outside the range of float32 is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

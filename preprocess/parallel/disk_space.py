@@ -1,7 +1,5 @@
 """Estimate what a run will write, and check before each large phase that it fits on the disk."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The folder is locked while a run is alive, records which job it belongs to, and 
 its `.json` file exists; files of pieces that were never committed are removed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -5,8 +5,6 @@ module: other scripts, quotation marks, runs of marks, contractions. `nltk_token
 two.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from glovewire.common.array_types import Bytes, Indices

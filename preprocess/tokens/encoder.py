@@ -5,8 +5,6 @@ one by one, and the rest of the line, from k on, as one string. Lines to which t
 other white space before k) go to the tokeniser whole. Each distinct piece is tokenised once. No I/O.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

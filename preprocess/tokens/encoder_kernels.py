@@ -1,7 +1,5 @@
 """Compiled loops of `encoder`: split lines at blanks, decide how a line ends, write the stream of words."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ A table holds every distinct string once, end to end in one array of bytes, and 
 appearance. A slot holds a string's first eight bytes beside its number, so that most look-ups touch one cache line.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

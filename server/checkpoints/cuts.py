@@ -5,8 +5,6 @@ blocks are cut when every block of the rounds before is known to be in the table
 too. No I/O, no clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A checkpoint has one part per shard, the artifact `RUN/checkpoints/LABEL.shard-K
 minibatch training, `versions.npy`. What to save and when is decided in `cuts`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

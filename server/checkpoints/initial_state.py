@@ -1,7 +1,5 @@
 """Make the rows that a shard starts with: drawn from the seed, taken from other vectors, or from a checkpoint."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

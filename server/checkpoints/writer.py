@@ -1,7 +1,5 @@
 """Write checkpoints in a thread of their own, one after the other, throttled so that training hardly notices."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Order the pulls and pushes of block training: exclusively by rounds, or not at all. No I/O, no clock."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from glovewire.common.array_types import Indices

@@ -1,7 +1,5 @@
 """Say what a consistency mode promises the core, and make the mode that the options ask for. No I/O, no clock."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

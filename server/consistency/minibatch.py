@@ -5,8 +5,6 @@ and all come to the same result. A worker that has left or is lost is not waited
 gradients by the mode, in bytes by MAX_WAITING_BYTES.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ The staleness, or age, of a push is the number of changes to its rows since they
 as its best estimate for the current rows. Memory is bounded.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ core of checkpoints that were written (`checkpointed`) and of an end that comes 
 `final` and `summary` say what is left of it. Nothing else of a core is for callers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

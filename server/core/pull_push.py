@@ -3,8 +3,6 @@
 The core checks who may ask; this module does what the request means for the table, versions, undo log and checkpoints.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Hold everything that one shard knows. The core alone changes it; telemetry reads it. No I/O."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Nothing is known at the start. The first worker that declares its model must bri
 that worker is lost before all rows are here, the next one takes its place.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ are ten samples a second, whatever the number of workers: three of four are of a
 the worker that has waited longest and covers all it did since its last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Keep the progress of the whole run, on shard 0: blocks leased and trained, entries and losses. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from glovewire.common.endings import RunEnd

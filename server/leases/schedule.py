@@ -5,8 +5,6 @@ themselves wait for the rows. So leases never form a cycle, whichever workers ho
 goes back to the front, before anything that depends on it.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Blocks push whole partitions, so their counts are by range; minibatches push rows by number.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

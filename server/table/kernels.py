@@ -5,8 +5,6 @@ optimizer's state follows the parameters in each row, in their order. `scales` m
 the preconditioner, so that accumulators see the unscaled gradient.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

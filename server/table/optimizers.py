@@ -3,8 +3,6 @@
 Accumulators may start at zero: `kernels.TINY` keeps a zero gradient on a zero accumulator from becoming NaN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ small gradient takes. With as many single-threaded synchronous workers as cores 
 (`glovewire bench dense`); with fewer or more of them it makes no difference.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -10,8 +10,6 @@ The optimizer, its learning rates and the order of updates are the server's (`gl
 One thread, no locks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

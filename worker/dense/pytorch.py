@@ -9,8 +9,6 @@
 The server steps; the module needs no optimizer. Needs the extra `torch`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

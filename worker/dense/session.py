@@ -3,8 +3,6 @@
 `worker.dense.client` names the tensors, and makes another session when a server was restarted.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

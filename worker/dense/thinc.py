@@ -9,8 +9,6 @@
 The server steps; Thinc's optimizer is not needed. Needs the extra `thinc`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

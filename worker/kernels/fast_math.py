@@ -1,7 +1,5 @@
 """Compute logarithm, exponential and GloVe weight of a float32, and the order in which the groups of a tile come."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

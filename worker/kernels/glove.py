@@ -5,8 +5,6 @@ All in float32, sums of losses in float64. The factor 2 of the squared loss is p
 Stanford's GloVe.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compute one step of GloVe on a row against a few others, inlined into the loops of `worker.kernels.glove`."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

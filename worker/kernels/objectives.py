@@ -1,7 +1,5 @@
 """List the training objectives. A new objective is a new `Objective` with its compiled loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

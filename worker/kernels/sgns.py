@@ -11,8 +11,6 @@ accumulator a row and role. Arrays must be checked by the caller; nothing alloca
 losses in float64.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

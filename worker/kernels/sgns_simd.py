@@ -4,8 +4,6 @@ Arrays are contiguous and flat; `places` holds where the other vectors begin. `n
 multiple of 16. Nothing is checked.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from llvmlite import ir

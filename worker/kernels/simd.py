@@ -4,8 +4,6 @@ Numba has no such type, and LLVM does not vectorise by itself where rows might o
 register; + - * work between vectors of one length and with single numbers. Nothing is checked.
 """
 
-from __future__ import annotations
-
 import operator
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ LLVM does not vectorise loops over rows that might overlap. Offsets are in float
 array; `n` floats are processed, a multiple of 16. Nothing is checked.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from llvmlite import ir

@@ -4,8 +4,6 @@ A store hands out blocks and rows, and takes changes. `server_store` is that on 
 `memory_store` that in this machine's memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar

@@ -3,8 +3,6 @@
 Blocks are trained in place, without copies; processes that change the same row may lose an update, as Hogwild accepts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

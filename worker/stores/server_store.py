@@ -1,7 +1,5 @@
 """Keep parameters on the shards of a parameter server: turn a trainer's calls into messages, within the credit."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -4,8 +4,6 @@ The rows of the next blocks are prefetched while one is trained. In exclusive or
 pushed, but not pulled again. No sockets.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sum up losses between two reports, and stop a training whose loss is not finite."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

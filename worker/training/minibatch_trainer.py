@@ -3,8 +3,6 @@
 The same loop for every store; the optimizer is the store's. No sockets.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 In exclusive order a partition is the same after a round wherever it is: what was trained here need not be pulled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Set
 from typing import Generic, TypeVar
