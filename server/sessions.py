@@ -134,8 +134,8 @@ class Sessions:
 
     @property
     def absent(self) -> int:
-        """Return how many of the `expected` workers have never come; 0 before the first: a run may begin complete."""
-        return self.expected - len(self._came) if self._came else 0
+        """Return how many `expected` workers never came: on shard 0, which the others follow, from the first on."""
+        return self.expected - len(self._came) if self._came and self.shard == 0 else 0
 
     def of(self, peer: Peer, now: float) -> Session:
         """Return the session of `peer`, marked as heard; UnknownSession if there is none."""

@@ -261,7 +261,7 @@ class QueryClient:
 
     def __init__(self, address: str, keys: ClientKeys | None = None) -> None:
         self.address = address
-        self.asked: float | None = None
+        self.sent_at: float | None = None
         self._context = sockets.Context(keys)
         try:
             self._channel = Channel(self._context, address)
@@ -273,7 +273,7 @@ class QueryClient:
         """Send a query; the reply to an earlier one is dropped."""
         self._channel.pending.clear()
         self._channel.send(query, lambda _: None)
-        self.asked = time.monotonic()
+        self.sent_at = time.monotonic()
 
     def answer(self) -> m.Message | None:
         """Return the reply, which may be a refusal, once it is here; ProtocolError or NotFinite if it is malformed."""
@@ -288,14 +288,14 @@ class QueryClient:
                 if isinstance(reply, m.Rows):
                     channel.note_duplicate(number)
                 continue
-            self.asked = None
+            self.sent_at = None
             return reply
         channel.resend(time.monotonic())
         return None
 
     def waits_s(self) -> float:
         """Return how many seconds the query has been open, 0 when none is."""
-        return 0.0 if self.asked is None else time.monotonic() - self.asked
+        return 0.0 if self.sent_at is None else time.monotonic() - self.sent_at
 
     def close(self) -> None:
         """Close the connection; twice is fine."""

@@ -207,7 +207,7 @@ class Feed:
             return
         if each.client is None:
             each.client = QueryClient(with_port(stream.address, stream.port), self.keys)
-        if each.client.asked is None:
+        if each.client.sent_at is None:
             each.client.ask(GetHistory(after))
 
     def _check_silence(self) -> None:

@@ -56,8 +56,7 @@ class ShardState:
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
         first_worker = identity.generation * WORKERS_PER_GENERATION
-        expected = 0 if identity.shard else identity.workers  # other shards follow shard 0, which waits for workers
-        self.sessions = Sessions(first_worker, expected, identity.shard, identity.shards)
+        self.sessions = Sessions(first_worker, identity.workers, identity.shard, identity.shards)
         self.waiting, self.push_counts = WaitingRequests(), PushCounts()
         self.counters: Counter[str] = Counter()
         self.network = NetworkCounts()

@@ -7,7 +7,6 @@ import pytest
 from glovewire.common.errors import BadRequest, LimitExceeded, UnknownSession, UsageError
 from glovewire.common.protocol import messages as m
 from glovewire.server import sessions
-from glovewire.server.config import Identity
 from glovewire.server.sessions import Sessions
 
 
@@ -38,8 +37,10 @@ def test_who_never_came_is_missed_once_a_worker_has_come() -> None:
 
 
 def test_only_shard_0_waits_for_workers_that_have_not_come() -> None:
-    for shard, awaited in ((0, 4), (1, 0)):
-        assert Identity("run", shard, 2, "", 30.0, workers=4).awaited == awaited
+    for shard, absent in ((0, 3), (1, 0)):
+        all_ = Sessions(expected=4, shard=shard, shards=2)
+        all_.note(hello("w0"))
+        assert all_.absent == absent
 
 
 def test_the_same_incarnation_resumes_from_another_address() -> None:

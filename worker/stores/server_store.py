@@ -105,10 +105,10 @@ class ServerStore:
     ) -> tuple[Reply[bool], Reply[Pulled]]:
         """See Store. One message a shard; whether a gradient counts is shard 0's answer. None are `wanted` if None."""
         reply: Reply[bool] = Reply(True, 0)
-        known, asked = pulled or Pulled(values), rows[:0] if wanted is None else wanted
-        next_rows, rows_reply = self._expect_rows(len(asked))
+        known, requested = pulled or Pulled(values), rows[:0] if wanted is None else wanted
+        next_rows, rows_reply = self._expect_rows(len(requested))
         self._pause()
-        parts = zip(self._sharding.split_rows(rows), self._sharding.split_rows(asked), strict=True)
+        parts = zip(self._sharding.split_rows(rows), self._sharding.split_rows(requested), strict=True)
         for (shard, span), (_, next_span) in parts:
             push = m.Push(
                 TABLE, self._next(shard), operation, 0, 0, known.clocks.get(shard, m.NO_VERSION), -1, rate,

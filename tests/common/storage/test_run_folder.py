@@ -10,6 +10,7 @@ import pytest
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, NotFinite, OutputError
+from glovewire.common.storage import artifacts
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, Manifest, seal, writing_artifact
 
@@ -115,7 +116,7 @@ def test_a_run_that_was_interrupted_while_writing_says_so(run: Path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OutputError("no space left on the disk")
 
-    monkeypatch.setattr(runs, "write_text_atomically", full)
+    monkeypatch.setattr(artifacts, "write_text_atomically", full)
     with pytest.raises(OutputError):
         runs.write_vectors(run, ["x", "y", "z"], table() + 1)
     with pytest.raises(ArtifactError, match="training has not finished"):

@@ -325,7 +325,7 @@ def test_a_query_is_sent_again_until_it_is_answered() -> None:
         client.ask(m.Heartbeat())
         assert client.waits_s() > 0.0
         assert answer(client) == m.HeartbeatAck(False)
-        assert client.asked is None
+        assert client.sent_at is None
         assert client.answer() is None
         assert [one.before for one in server.heard] == [0, 1, 2]
 
