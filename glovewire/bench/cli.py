@@ -43,7 +43,7 @@ def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
 
     workers = given["workers"]
     if workers is None:
-        workers = 1 if given["store"] == "local" and not given["beside"] and given["peer"] is None else 2
+        workers = 1 if given["store"] == "local" and not given["beside"] else 2
     result = bench(given.config(workers=workers), _report)
     click.echo(table(result))
     return result
