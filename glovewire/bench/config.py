@@ -109,11 +109,5 @@ class PreprocessBenchConfig(Config):
 
     def of_run(self, out: Path) -> PreprocessConfig:
         """Return the options of one run."""
-        return PreprocessConfig(
-            corpus=(str(self.corpus),),
-            out=out,
-            vocab_size=self.vocab_size,
-            window=self.window,
-            processes=self.processes,
-            memory=self.memory,
-        )
+        shared = {name: getattr(self, name) for name in ("vocab_size", "window", "processes", "memory")}
+        return PreprocessConfig(corpus=(str(self.corpus),), out=out, **shared)

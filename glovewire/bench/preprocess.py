@@ -1,41 +1,31 @@
 """Measure preprocessing for `glovewire bench preprocess`: speed and memory, each run in processes of its own."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-from glovewire.common.cli.command import Command
 from glovewire.common.cli.config_file import configured
-from glovewire.common.cli.options import Given, takes
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.corpus.readers import LineBatch, read_batches, text_error
+from glovewire.preprocess.corpus.sources import Selection, find_corpus
+from glovewire.preprocess.tokens.encoder import Encoder
+from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
 
 from ..launch.processes import Children
 from .config import PreprocessBenchConfig
 from .measurements import surroundings
 
-if TYPE_CHECKING:
-    from glovewire.preprocess.config import PreprocessConfig
-    from glovewire.preprocess.corpus.readers import LineBatch
-
 _LONGEST_LINE = 1 << 28
 
 
-@click.command("bench-preprocess", cls=Command)
-@takes(PreprocessBenchConfig)
-def command(given: Given[PreprocessBenchConfig]) -> dict[str, Any]:
-    """Measure preprocessing of CORPUS, a file of texts as `glovewire preprocess` takes it."""
-    config = given.config()
+def bench(config: PreprocessBenchConfig) -> dict[str, Any]:
+    """Measure the tokeniser alone, and every run."""
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
         result = facts(config)
-        result["runs"] = [preprocess(config.of_run(Path(folder, f"dataset{n}"))) for n in range(config.runs)]
-    result["best"] = min(run["total"] for run in result["runs"])
-    click.echo(table(result))
-    return result
+        runs = [preprocess(config.of_run(Path(folder, f"dataset{n}"))) for n in range(config.runs)]
+    return {**result, "runs": runs, "best": min(run["total"] for run in runs)}
 
 
 def facts(config: PreprocessBenchConfig) -> dict[str, Any]:
@@ -47,9 +37,6 @@ def facts(config: PreprocessBenchConfig) -> dict[str, Any]:
 
 def tokenizer_speeds(corpus: Path, lines: int) -> dict[str, float]:
     """Return tokens per second of one process: NLTK, ours with an empty memo and with a full one; and the ratios."""
-    from glovewire.preprocess.tokens.encoder import Encoder
-    from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
-
     nltk, batches = NltkTokenizer(), list(text_batches(corpus, lines))
     nltk.line("")
     encoder = Encoder(nltk)
@@ -94,9 +81,6 @@ def preprocess(config: PreprocessConfig) -> dict[str, Any]:
 
 def text_batches(corpus: Path, lines: int | None = None) -> Iterator[LineBatch]:
     """Yield the corpus, or its first lines; CorpusError if it is not text."""
-    from glovewire.preprocess.corpus.readers import read_batches, text_error
-    from glovewire.preprocess.corpus.sources import Selection, find_corpus
-
     for split in find_corpus((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).splits():
         for batch in read_batches(split, "text", _LONGEST_LINE):
             try:
