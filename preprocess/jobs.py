@@ -1,4 +1,4 @@
-"""Define what worker processes do: tokenise splits, count pairs in streams, add up buckets.
+"""Define the jobs of worker processes: tokenise splits, count pairs in streams, add up buckets.
 
 Each job writes its results to the scratch folder in committed pieces, at its end and from time to time before it, so
 that a run can be resumed.
@@ -20,6 +20,7 @@ from .counts.cell_keys import CellKeys
 from .counts.cooccurrence import PairCounter
 from .counts.reduce import Reducer
 from .counts.spill import Spill, load, save, write_raw
+from .parallel.pool import Job
 from .parallel.scratch import COUNTED, PART, SEGMENT, ScratchFolder
 from .tokens.encoder import Encoder, NulByte, WordCounts
 
@@ -39,7 +40,7 @@ class StreamSlice(NamedTuple):
 
 
 class _PieceClock:
-    """Names pieces, and says when the current one is due to be committed."""
+    """Names pieces and tells when to commit the current one."""
 
     def __init__(self, kind: str) -> None:
         self._kind, self._number = kind, 0
@@ -51,7 +52,7 @@ class _PieceClock:
         self._since = time.monotonic()
 
     @property
-    def is_due(self) -> bool:
+    def expired(self) -> bool:
         return time.monotonic() - self._since > COMMIT_EVERY_S
 
 
@@ -80,7 +81,7 @@ class EncodeJob:
         self._written += index
         self._slices.append((split.ordinal, start, self._written))
         is_full = self._encoder.nbytes > self._memo_bytes
-        if is_full or self._piece.is_due:
+        if is_full or self._piece.expired:
             self._commit()
         if is_full:
             self._encoder.clear()
@@ -154,7 +155,7 @@ class CountJob:
             if len(stream):
                 self._write_run()
         self._slices.append(piece)
-        if self._piece.is_due:
+        if self._piece.expired:
             self._commit()
         return piece.stop - piece.start
 
@@ -181,7 +182,7 @@ class CountJob:
         self._slices, self._runs = [], 0
 
 
-class ReduceJob:
+class ReduceJob(Job):
     """Turns ranges of buckets into entries: `NAME.entries` (dtype ENTRY) and `NAME.tiles.npy`, int64 (tiles, 2).
 
     `corpus` is its name in messages.
@@ -215,10 +216,6 @@ class ReduceJob:
         }
         self._scratch.commit(name, facts)
         return last - first
-
-    def finish(self) -> int:
-        """Do nothing."""
-        return 0
 
 
 def _total(sums: Array) -> int | float:

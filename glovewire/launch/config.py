@@ -1,4 +1,4 @@
-"""Defines the options of `glovewire train`, and the options of the processes that it starts. No I/O."""
+"""Define the options of `glovewire train`, and the options of the processes that it starts. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class LocalConfig(Config):
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return a message for each combination of options that cannot work."""
         problems = self.options.conflicts_with_dataset()
         if self.launcher == "local" and self.address:
             problems.append("--address is for --launcher ray")
@@ -66,7 +66,7 @@ class LocalConfig(Config):
         return problems
 
     def _needs_server(self) -> dict[str, bool]:
-        """Return what the other stores cannot do, and whether it is wanted."""
+        """Return a message for each feature that needs a server, and whether the feature is used."""
         in_step = self.options.schedule == "minibatch" and self.options.consistency != "async"
         store = f"--store {self.store}"
         return {
@@ -80,7 +80,7 @@ class LocalConfig(Config):
         }
 
     def of_servers(self, **others: Any) -> ServerConfig:
-        """Return the options of every server of this run; `others` are those that this config does not tell."""
+        """Return the options of every server of this run; `others` are options of `ServerConfig` to add."""
         return ServerConfig(
             dataset=self.dataset.resolve(),
             out=self.out.resolve(),
@@ -95,10 +95,10 @@ class LocalConfig(Config):
         )
 
     def of_workers(self) -> WorkerConfig:
-        """Return the options that every worker of this run has."""
+        """Return the options that all workers of this run share."""
         return WorkerConfig(dataset=self.dataset.resolve(), keys=self.keys and self.keys.resolve(), verify=False)
 
     def of_worker(self, rank: int, addresses: Sequence[str]) -> list[str]:
-        """Return the arguments that one worker has beside them."""
+        """Return the further arguments of one worker."""
         latency = ["--latency", self.latency[min(rank, len(self.latency) - 1)]] if self.latency else []
         return ["--name", f"w{rank}", *(word for address in addresses for word in ("--server", address)), *latency]

@@ -1,4 +1,4 @@
-"""Scores the vectors of a running training: pulls them as an observer and publishes similarity scores on the stream.
+"""Score the vectors of a running training: pull them as an observer and publish similarity scores on the stream.
 
 Costs a pull of every row and a correlation for each epoch.
 """

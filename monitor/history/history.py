@@ -33,7 +33,7 @@ _URGENCY = {"lost": 0, "late": 1, "left": 3}
 
 
 class RunStatus(NamedTuple):
-    """What a run is doing, in words; `level` is `good`, `warn`, `bad` or `calm`."""
+    """What a run is doing; `level` is `good`, `warn`, `bad` or `calm`."""
 
     level: str
     text: str
@@ -47,7 +47,7 @@ class WorkerState:
         self.curve = LossCurve(WORKER_POINTS)
         self.trained = 0
         self.sample: WorkerSample | None = None
-        self.heard_at: float | None = None
+        self.heard_at = 0.0
         self.bytes_per_second = 0.0
 
     @property
@@ -62,7 +62,7 @@ class WorkerState:
 
     @property
     def entries_per_second(self) -> float:
-        """Its rate; 0 once it is lost or has left."""
+        """Rate of training; 0 once the worker is lost or has left."""
         if self.state in _DEPARTED:
             return 0.0
         if self.sample:
@@ -71,9 +71,7 @@ class WorkerState:
 
     def age_s(self, now: float) -> float | None:
         """Return the seconds since the server last heard from it; None before its first sample."""
-        if self.sample is None or self.heard_at is None:
-            return None
-        return self.sample.age_s + max(0.0, now - self.heard_at)
+        return self.sample.age_s + max(0.0, now - self.heard_at) if self.sample else None
 
 
 @dataclass
@@ -88,7 +86,7 @@ class ShardRates:
 
     @property
     def bytes_per_second(self) -> float:
-        """Both ways."""
+        """Bytes received and sent per second."""
         return self.received_per_second + self.sent_per_second
 
 
@@ -142,11 +140,9 @@ class RunHistory:
         """Add an event that the monitor itself has observed, at the time of the last sample."""
         self._keep(Event(self.t, kind, subject, text))
 
-    # ---- for views
-
     @property
     def title(self) -> str:
-        """Its name, or else the id of the run."""
+        """The name of the run, or else its id."""
         return self.name or self.run
 
     def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
@@ -196,13 +192,13 @@ class RunHistory:
 
     @property
     def bytes_per_second(self) -> tuple[float, float]:
-        """What all servers together receive and send."""
+        """Bytes that all servers together receive and send per second."""
         shards = self.shards.values()
         return sum(shard.received_per_second for shard in shards), sum(shard.sent_per_second for shard in shards)
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
-        """What all servers together have received and sent since their start."""
+        """Bytes that all servers together have received and sent since their start."""
         shards = self.shards.values()
         return sum(shard.sample.bytes_in for shard in shards), sum(shard.sample.bytes_out for shard in shards)
 
@@ -217,7 +213,7 @@ class RunHistory:
 
     @property
     def entries_per_second(self) -> float:
-        """The rate of all workers together over the last seconds; of a finished run, its mean."""
+        """The rate of all workers together over the last RATE_S; of a finished run, its mean."""
         points = self.overall.all_points()
         if self.finished and len(points) > 1 and points[-1].t > points[0].t:
             return (points[-1].position - points[0].position) / (points[-1].t - points[0].t)
@@ -245,15 +241,11 @@ class RunHistory:
 
     def workers_by_urgency(self) -> list[WorkerState]:
         """Return the workers for a table: lost ones first, then late ones, those that have left last."""
-        return sorted(
-            self.workers.values(), key=lambda worker: (_URGENCY.get(worker.state, 2), natural_key(worker.name))
-        )
+        return sorted(self.workers.values(), key=lambda each: (_URGENCY.get(each.state, 2), natural_key(each.name)))
 
     def silence_s(self, now: float) -> float | None:
         """Return the seconds since the last sample of any kind; None before the first."""
         return None if self.heard_at is None else max(0.0, now - self.heard_at)
-
-    # ---- samples
 
     def _add_loss(self, sample: LossSample) -> None:
         if sample.t + self._shift < self.t - JITTER_S:  # a restarted server counts from 0: append to the curve
@@ -294,10 +286,9 @@ class RunHistory:
         shard = ShardRates(sample)
         if before is not None:
             old = before.sample
-            shard.received_per_second = _rate(old.t, old.bytes_in, sample.t, sample.bytes_in)
-            shard.sent_per_second = _rate(old.t, old.bytes_out, sample.t, sample.bytes_out)
-            shard.pulls_per_second = _rate(old.t, old.pulls, sample.t, sample.pulls)
-            shard.pushes_per_second = _rate(old.t, old.pushes, sample.t, sample.pushes)
+            counters = ("bytes_in", "bytes_out", "pulls", "pushes")
+            rates = [_rate(old.t, getattr(old, name), sample.t, getattr(sample, name)) for name in counters]
+            shard = ShardRates(sample, *rates)
         self.shards[sample.shard] = shard
 
     def _add_quality(self, sample: QualitySample) -> None:
@@ -313,8 +304,7 @@ class RunHistory:
             self.failed = sanitize(event.text, 200)
 
     def _keep(self, event: Event) -> None:
-        shown = Event(event.t, sanitize(event.kind, 24), sanitize(event.subject), sanitize(event.text, 200))
-        self.events.append(shown)
+        self.events.append(Event(event.t, sanitize(event.kind, 24), sanitize(event.subject), sanitize(event.text, 200)))
         self.event_count += 1
 
     def _worker(self, name: str) -> WorkerState | None:
@@ -330,11 +320,8 @@ class RunHistory:
 
 
 def _point(sample: LossSample, when: float, position: int, entries: int) -> Point:
-    losses = {name: getattr(sample, name) for name in ("loss", "bias_only_loss", "mean_loss", "mean_bias_only_loss")}
-    rate = sample.entries_per_second
-    return Point(
-        when, position, sample.epoch, norm=sample.norm, entries_per_second=rate, entries=max(1, entries), **losses
-    )
+    same = ("epoch", "loss", "bias_only_loss", "norm", "entries_per_second", "mean_loss", "mean_bias_only_loss")
+    return Point(when, position, entries=max(1, entries), **{name: getattr(sample, name) for name in same})
 
 
 def _rate(t0: float, count0: int, t1: float, count1: int) -> float:

@@ -116,33 +116,23 @@ def shards(history: RunHistory) -> str:
     most_rows = max((shard.sample.rows for shard in order), default=0) if len(order) > 1 else 0
     most_traffic = max((shard.bytes_per_second for shard in order), default=0.0) if len(order) > 1 else 0.0
     rows = [
-        (
-            str(shard.sample.shard),
-            _meter(shard.sample.rows, most_rows, f"{shard.sample.rows:,}"),
-            formatting.amount(shard.sample.table_bytes, "B"),
-            _meter(shard.bytes_per_second, most_traffic, f"{formatting.amount(shard.bytes_per_second, 'B')}/s"),
-            formatting.amount(shard.pulls_per_second),
-            formatting.amount(shard.pushes_per_second),
-            str(shard.sample.waiting),
-            f"{shard.sample.repeated:,}",
-            f"{shard.sample.refused:,}",
-            _checkpoints(shard.sample),
-        )
+        {
+            "shard": str(shard.sample.shard),
+            "rows": _meter(shard.sample.rows, most_rows, f"{shard.sample.rows:,}"),
+            "memory": formatting.amount(shard.sample.table_bytes, "B"),
+            "traffic": _meter(
+                shard.bytes_per_second, most_traffic, f"{formatting.amount(shard.bytes_per_second, 'B')}/s"
+            ),
+            "pulls/s": formatting.amount(shard.pulls_per_second),
+            "pushes/s": formatting.amount(shard.pushes_per_second),
+            "waiting": str(shard.sample.waiting),
+            "repeated": f"{shard.sample.repeated:,}",
+            "refused": f"{shard.sample.refused:,}",
+            "checkpoints": _checkpoints(shard.sample),
+        }
         for shard in order
     ]
-    headings = (
-        "shard",
-        "rows",
-        "memory",
-        "traffic",
-        "pulls/s",
-        "pushes/s",
-        "waiting",
-        "repeated",
-        "refused",
-        "checkpoints",
-    )
-    return table(headings, rows, "no shard has reported yet")
+    return table(list(rows[0]) if rows else (), [list(row.values()) for row in rows], "no shard has reported yet")
 
 
 def _meter(value: float, most: float, text: str) -> str:

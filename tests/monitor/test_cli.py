@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,7 @@ def test_what_cannot_be_written_is_told_before_waiting(tmp_path: Path) -> None:
 
 
 def test_a_replay_is_printed(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "metrics.jsonl") as recorder:
+    with closing(Recorder(tmp_path / "metrics.jsonl")) as recorder:
         for sample in run_of(seconds=10):
             recorder.add(sample)
     result = CliRunner().invoke(monitor, ["--replay", str(tmp_path)])
