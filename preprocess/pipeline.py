@@ -101,7 +101,7 @@ class Pipeline:
 
     def _from_text(self, scratch: ScratchFolder, corpus: Corpus) -> CountResult:
         config = self._config
-        disk_space.require(scratch.folder, disk_space.text_bytes(corpus.estimated_bytes, config.window, 4))
+        disk_space.require(scratch.folder, disk_space.text_bytes(corpus.estimated_bytes, config.window))
         tokens, lines = self._tokenise(scratch, corpus)
         vocabulary = self._choose(scratch)
         cell_keys = self._cell_keys(len(vocabulary.words))

@@ -1,4 +1,4 @@
-"""Subscribe to servers' PUB streams and yield their samples. The only module of the monitor that imports zmq.
+"""Subscribe to servers' PUB streams and yield their samples.
 
     with Feed("tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60) as feed:
         for received in feed:
@@ -89,7 +89,9 @@ class Feed:
         keys: Path | None = None,
     ) -> None:
         self.addresses = tuple(dict.fromkeys([addresses] if isinstance(addresses, str) else addresses))
-        require(_problems(self.addresses, topics))
+        problems = [] if self.addresses else ["give at least one publish address, such as tcp://127.0.0.1:5556"]
+        unknown = [topic for topic in topics if topic not in TOPICS]
+        require(problems + [f"there is no topic {topic!r}: use {', '.join(TOPICS)}" for topic in unknown])
         for address in self.addresses:
             check_address(address)
         self._topics = frozenset(topics)
@@ -191,25 +193,22 @@ class Feed:
     def _fill(self, each: _Subscription) -> list[ReceivedSample]:
         """Take the reply to a request for missing samples, give up on what is overdue, and request what is missing."""
         found: list[ReceivedSample] = []
+        stream = each.stream
         try:
             if each.client is not None and (answer := each.client.answer()) is not None:
-                found += each.stream.fill(expect(answer, History), self._now)
+                found += stream.fill(expect(answer, History), self._now)
         except (ProtocolError, LimitExceeded, NotFinite, VersionMismatch):
-            each.stream.refused += 1
-            found += each.stream.give_up(self._now, at_once=True)
-        found += each.stream.give_up(self._now)
-        self._request(each)
-        return found
-
-    def _request(self, each: _Subscription) -> None:
-        stream, after = each.stream, each.stream.missing_after
-        if after is None or stream.port is None:
+            stream.refused += 1
+            found += stream.give_up(self._now, at_once=True)
+        found += stream.give_up(self._now)
+        if stream.missing_after is None or stream.port is None:
             each.close_client()
-            return
+            return found
         if each.client is None:
             each.client = QueryClient(with_port(stream.address, stream.port), self.keys)
         if each.client.asked is None:
-            each.client.ask(GetHistory(after))
+            each.client.ask(GetHistory(stream.missing_after))
+        return found
 
     def _check_silence(self) -> None:
         silent = [each.stream.address + each.attempts.doubt for each in self._subscriptions if not each.stream.heard]
@@ -240,8 +239,3 @@ def _drain(socket: zmq.Socket[bytes], stream: Reassembly, now: float) -> Iterato
             stream.refused += 1
             continue
         yield from stream.receive(sample, now)
-
-
-def _problems(addresses: Sequence[str], topics: Sequence[str]) -> list[str]:
-    found = [] if addresses else ["give at least one publish address, such as tcp://127.0.0.1:5556"]
-    return found + [f"there is no topic {topic!r}: use {', '.join(TOPICS)}" for topic in topics if topic not in TOPICS]

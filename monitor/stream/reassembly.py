@@ -26,7 +26,7 @@ FORMER_RUNS_KEPT = 16
 class ReceivedSample:
     """A sample with its origin, the number of samples `lost` before it, and whether its publisher has `restarted`.
 
-    `past` when it was requested from the history; it then stands for `merged` samples, of which it is the last.
+    One that was requested from the history is `past`, and the last of `merged` samples that it stands for.
     """
 
     address: str

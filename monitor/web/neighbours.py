@@ -34,7 +34,7 @@ Requests = Generator[m.Message, m.Message, None]
 
 
 class RunLookup:
-    """The vectors of a finished run, with the attributes of ServerLookup."""
+    """Vectors of a finished run, with the attributes of ServerLookup."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -44,7 +44,7 @@ class RunLookup:
         self.error = ""
 
     def refresh(self, now: float) -> None:
-        """Read them, once."""
+        """Read the vectors, once."""
         if self.vectors is not None:
             return
         try:
@@ -140,10 +140,8 @@ class ServerLookup:
             shards.append((int(status["rows"][0]), int(status["rows"][1]), address, int(status["shards"])))
         shards.sort()
         self._total = shards[-1][1]
-        if len(shards) != shards[0][3]:
-            raise ProtocolError(
-                f"only {len(shards)} of {shards[0][3]} shards are watched: give the others' addresses too"
-            )
+        if len(shards) != (count := shards[0][3]):
+            raise ProtocolError(f"only {len(shards)} of {count} shards are watched: give the others' addresses too")
         if run != self._run:
             self._run, self._words = run, []
         vectors = np.empty((0, 0), np.float32)
