@@ -65,7 +65,7 @@ class Watcher:
 
     @property
     def over(self) -> bool:
-        """Whether the run has finished or failed."""
+        """Return whether the run has finished or failed."""
         return self.feed.over
 
     def step(self, wait_s: float = 0.0) -> None:

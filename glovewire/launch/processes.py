@@ -73,17 +73,17 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended."""
+        """Return whether the process has not ended."""
         return self.process.poll() is None
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended the process, such as the kernel's when memory ran out."""
+        """Return whether a signal ended the process, such as the kernel's when memory ran out."""
         return (self.process.poll() or 0) < 0
 
     @property
     def failed(self) -> bool:
-        """Whether the process has ended with anything but success."""
+        """Return whether the process has ended with anything but success."""
         return self.process.poll() not in (None, 0)
 
 

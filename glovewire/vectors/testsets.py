@@ -24,7 +24,7 @@ class Section:
 
     @property
     def kind(self) -> str:
-        """`syntactic` for grammar, which Google's set marks with `gram`; else `semantic`."""
+        """Return `syntactic` for grammar, which Google's set marks with `gram`; else `semantic`."""
         return SYNTACTIC if self.name.startswith("gram") else SEMANTIC
 
 

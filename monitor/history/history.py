@@ -1,4 +1,4 @@
-"""Keep what samples tell of a run, within fixed bounds: curves, worker and shard states, scores and events. No I/O.
+"""Keep the history of a run within fixed bounds: curves, worker and shard states, scores and events. No I/O.
 
 `RunHistory` is what every view reads: the terminal, the browser dashboard, the plot and the Prometheus sink. `now`
 (seconds of any steady clock) is an argument. Curves are downsampled, and names beyond a number of workers, shards or
@@ -52,17 +52,17 @@ class WorkerState:
 
     @property
     def state(self) -> str:
-        """`training`, `late`, `lost` or `left`, as the server last reported."""
+        """Return `training`, `late`, `lost` or `left`, as last reported by the server."""
         return sanitize(self.sample.state, 16) if self.sample else "training"
 
     @property
     def entries(self) -> int:
-        """Entries trained."""
+        """Return the number of entries trained."""
         return self.sample.entries if self.sample else self.trained
 
     @property
     def entries_per_second(self) -> float:
-        """Rate of training; 0 once the worker is lost or has left."""
+        """Return the rate of training; 0 once the worker is lost or has left."""
         if self.state in _DEPARTED:
             return 0.0
         if self.sample:
@@ -86,7 +86,7 @@ class ShardRates:
 
     @property
     def bytes_per_second(self) -> float:
-        """Bytes received and sent per second."""
+        """Return the bytes received and sent per second."""
         return self.received_per_second + self.sent_per_second
 
 
@@ -115,7 +115,7 @@ class RunHistory:
         self._shift = 0.0
 
     def begin(self, run: str, *, restarted: bool = False) -> None:
-        """Announce that the next sample is of `run`; another run of a server that was `restarted` clears everything."""
+        """Note that the next sample is of `run`; another run of a server that was `restarted` clears everything."""
         shown = sanitize(run)
         if restarted and self.run and shown != self.run:
             self._reset()
@@ -142,7 +142,7 @@ class RunHistory:
 
     @property
     def title(self) -> str:
-        """The name of the run, or else its id."""
+        """Return the name of the run, or else its id."""
         return self.name or self.run
 
     def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
@@ -162,14 +162,14 @@ class RunHistory:
 
     @property
     def progress(self) -> float | None:
-        """Share of the training that is done, 0 to 1; None when the server did not say how much there is."""
+        """Return the share of the training that is done, 0 to 1; None when the total is unknown."""
         if self.loss is None or self.loss.total <= 0:
             return None
         return min(1.0, self.loss.entries / self.loss.total)
 
     @property
     def epoch(self) -> str:
-        """The epoch that is being trained, as `3/10`, or without the total where that is unknown."""
+        """Return the current epoch as `3/10`, or `3` where the total is unknown."""
         if self.loss is None:
             return "–"
         epoch, epochs = self.loss.epoch, self.loss.epochs
@@ -177,7 +177,7 @@ class RunHistory:
 
     @property
     def staleness(self) -> dict[str, int]:
-        """Pushes by staleness over all shards, in the order of the bins."""
+        """Return the number of pushes by staleness over all shards, in the order of the bins."""
         found: Counter[str] = Counter()
         for shard in self.shards.values():
             found.update({sanitize(bin, 16): max(0, int(count)) for bin, count in shard.sample.staleness.items()})
@@ -185,26 +185,26 @@ class RunHistory:
 
     @property
     def hot_rows(self) -> list[tuple[str, int]]:
-        """The most-pushed rows, or ranges of rows, of all shards with their pushes; ties by row number."""
+        """Return the most-pushed rows, or ranges of rows, of all shards with their pushes; ties by row number."""
         each = [item for shard in self.shards.values() for item in shard.sample.hot_rows.items()]
         found = [(sanitize(rows, 24), int(count)) for rows, count in each]
         return sorted(found, key=lambda item: (-item[1], natural_key(item[0])))[:MAX_HOT_ROWS]
 
     @property
     def bytes_per_second(self) -> tuple[float, float]:
-        """Bytes that all servers together receive and send per second."""
+        """Return the bytes that all servers together receive and send per second."""
         shards = self.shards.values()
         return sum(shard.received_per_second for shard in shards), sum(shard.sent_per_second for shard in shards)
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
-        """Bytes that all servers together have received and sent since their start."""
+        """Return the bytes that all servers together have received and sent since their start."""
         shards = self.shards.values()
         return sum(shard.sample.bytes_in for shard in shards), sum(shard.sample.bytes_out for shard in shards)
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far."""
+        """Return the seconds of training so far."""
         return self.since_start(self.t)
 
     def since_start(self, t: float) -> float:
@@ -213,7 +213,7 @@ class RunHistory:
 
     @property
     def entries_per_second(self) -> float:
-        """The rate of all workers together over the last RATE_S; of a finished run, its mean."""
+        """Return the rate of all workers together over the last RATE_S; of a finished run, its mean."""
         points = self.overall.all_points()
         if self.finished and len(points) > 1 and points[-1].t > points[0].t:
             return (points[-1].position - points[0].position) / (points[-1].t - points[0].t)
@@ -222,7 +222,7 @@ class RunHistory:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the end at the present rate; None when unknown, 0 of a finished run."""
+        """Return the seconds until the end at the present rate; None when unknown, 0 of a finished run."""
         if self.finished:
             return 0.0
         rate = self.entries_per_second
@@ -232,7 +232,7 @@ class RunHistory:
 
     @property
     def active_workers(self) -> int:
-        """Workers that are neither lost nor have left."""
+        """Return the number of workers that are neither lost nor have left."""
         return sum(worker.state not in _DEPARTED for worker in self.workers.values())
 
     def worker_state(self, worker: WorkerState) -> str:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glovewire.common.cli.command import printable
 from glovewire.common.errors import OutputError, UsageError
@@ -109,7 +109,7 @@ def _mark_epochs(axes: Axes, points: Sequence[Point]) -> None:
     for end in ends:
         axes.axvline(end, color=FAINT, lw=0.7, ls=(0, (1, 3)), zorder=1)
     if ends:
-        style = {"ha": "right", "va": "top", "fontsize": 8, "color": FAINT, "backgroundcolor": "white"}
+        style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8, "color": FAINT, "backgroundcolor": "white"}
         axes.text(0.995, 0.985, "dotted: ends of epochs", transform=axes.transAxes, **style)
 
 
@@ -151,9 +151,8 @@ def _add_legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     order = sorted(unique, key=lambda label: label not in (OVERALL, BIAS_ONLY))
-    style = {"frameon": False, "fontsize": 9.5, "labelcolor": INK}
-    places = {"loc": "outside lower center", "ncols": min(len(order), 6)}
-    legend = figure.legend([unique[label] for label in order], order, **places, **style)
+    style: dict[str, Any] = {"ncols": min(len(order), 6), "frameon": False, "fontsize": 9.5, "labelcolor": INK}
+    legend = figure.legend([unique[label] for label in order], order, loc="outside lower center", **style)
     for text in legend.get_texts():
         text.set_parse_math(False)
 

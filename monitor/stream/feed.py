@@ -109,37 +109,37 @@ class Feed:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Addresses that have not sent anything yet."""
+        """Return the addresses that have not sent anything yet."""
         return tuple(stream.address for stream in self._streams if not stream.heard)
 
     @property
     def lost(self) -> int:
-        """Samples that are missing now, of all addresses; smaller again once a gap is filled."""
+        """Return the number of samples that are missing now, of all addresses; it falls when a gap is filled."""
         return sum(stream.lost for stream in self._streams)
 
     @property
     def filled(self) -> int:
-        """Samples that were missed and then found in the servers' history."""
+        """Return the number of samples that were missed and then found in the servers' history."""
         return sum(stream.filled for stream in self._streams)
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """The request addresses of the shards, as far as they are known."""
+        """Return the known request addresses of the shards."""
         return tuple(with_port(stream.address, stream.port) for stream in self._streams if stream.port)
 
     @property
     def refused(self) -> int:
-        """Messages that were not samples of this protocol."""
+        """Return the number of messages that were not samples of this protocol."""
         return sum(stream.refused for stream in self._streams)
 
     @property
     def failed(self) -> str | None:
-        """The reason of the run's failure, or None."""
+        """Return the reason for the run's failure, or None."""
         return next((stream.failed for stream in self._streams if stream.failed is not None), None)
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to come: every address has finished, or one has failed.
+        """Return whether the stream has ended: every address has finished, or one has failed.
 
         Shards end together: once one has finished, the others count as finished after LAST_WORD_S of silence.
         """

@@ -50,7 +50,7 @@ class ColumnUpdate:
 
 
 class CurveColumns:
-    """The overall curve of one RunHistory as columns for one reader, to whom no point is sent twice."""
+    """Overall curve of one RunHistory as columns for one reader; no point is sent twice."""
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
@@ -98,12 +98,12 @@ def worker_columns(history: RunHistory) -> Columns:
 
 
 def _six_digits(value: float) -> float:
-    """Round to what a screen can show, which takes fewer bytes."""
+    """Round to six digits, which is all that a screen can show, to save bytes."""
     return float(f"{value:.6g}")
 
 
 class RunSources:
-    """The Bokeh column sources of one RunHistory."""
+    """Bokeh column sources of one RunHistory."""
 
     def __init__(self, history: RunHistory, colour: str) -> None:
         from bokeh.models import ColumnDataSource
@@ -134,7 +134,7 @@ class RunSources:
 
 
 class Charts:
-    """All figures of one page, for one run or for several in comparison."""
+    """Figures of one page, for one run or for several in comparison."""
 
     def __init__(self, histories: list[RunHistory]) -> None:
         self._compare = len(histories) > 1
@@ -147,7 +147,7 @@ class Charts:
         self.rate = self._rate()
 
     def update(self, *, workers: bool) -> None:
-        """Bring every run up to date."""
+        """Update the columns of every run."""
         for run in self.runs:
             run.update(workers=workers)
 

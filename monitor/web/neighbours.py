@@ -59,7 +59,7 @@ class RunLookup:
 
 
 class ServerLookup:
-    """The rows of running servers; `requests` returns their request addresses, as far as they are known.
+    """Rows of running servers; `requests` returns their known request addresses.
 
     `vectors` were fetched at `fetched_at`; `error` says why there are none, or no new ones.
     """
@@ -78,11 +78,11 @@ class ServerLookup:
 
     @property
     def progress(self) -> float | None:
-        """The share of the rows that has arrived, 0 to 1; None while none are being fetched."""
+        """Return the share of the rows that has arrived, 0 to 1; None while none are being fetched."""
         return None if self._fetching is None else self._done / max(self._total, 1)
 
     def refresh(self, now: float) -> None:
-        """Begin to fetch the rows, unless that is under way or was done within FRESH_S."""
+        """Start to fetch the rows, unless that is under way or was done within FRESH_S."""
         if self._fetching is not None or (self.vectors is not None and now - self.fetched_at < FRESH_S):
             return
         addresses = tuple(self._requests())

@@ -23,7 +23,7 @@ _LOCK = "lock"
 
 @dataclass(frozen=True)
 class ScratchFolder:
-    """A run's scratch folder; pieces are named KIND-NAME."""
+    """Scratch folder of a run; pieces are named KIND-NAME."""
 
     folder: Path
 

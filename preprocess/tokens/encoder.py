@@ -101,7 +101,7 @@ class Encoder:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the memo and the counts, in bytes."""
+        """Return the memory of the memo and the counts, in bytes."""
         arrays = (self._flags, self._lists.bounds, self._lists.words)
         memos = (self._inside, *self._memos.values())
         return sum(array.nbytes for array in arrays) + sum(memo.nbytes for memo in memos)
