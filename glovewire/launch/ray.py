@@ -142,9 +142,9 @@ class _Driver:
         return facts_of(self._config, [json.loads(shard.last) for shard in shards])
 
     def _keep(self, roles: list[Any], arguments: list[list[str]]) -> list[State]:
-        asked = [role.keep.remote(words) for role, words in zip(roles, arguments, strict=True)]
+        pending = [role.keep.remote(words) for role, words in zip(roles, arguments, strict=True)]
         try:
-            states: list[State] = self._ray.get(asked, timeout=READY_S)
+            states: list[State] = self._ray.get(pending, timeout=READY_S)
         except self._ray.exceptions.GetTimeoutError as error:
             raise ProcessDied(f"Ray did not place every process within {READY_S:.0f} s: has it room?") from error
         for state in states:

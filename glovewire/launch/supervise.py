@@ -16,7 +16,7 @@ from .processes import Child, Children
 LAST_WORDS_S = 90.0
 GOODBYE_S = 3.0
 LAST_ROUNDS_S = 5.0
-"""Time for workers to complete their rounds; a server that is told to end waits for them a little less."""
+"""Time for workers to complete their rounds; a server that is terminated waits for them a little less."""
 Scored = Callable[[LossSample | None], None]
 
 

@@ -150,7 +150,7 @@ def _write_headings(figure: Figure, history: RunHistory, title: str) -> None:
 def _add_legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    order = sorted(unique, key=lambda label: label not in (OVERALL, BIAS_ONLY))
+    order = sorted(unique, key=lambda label: (label != OVERALL, label != BIAS_ONLY))
     style: dict[str, Any] = {"ncols": min(len(order), 6), "frameon": False, "fontsize": 9.5, "labelcolor": INK}
     legend = figure.legend([unique[label] for label in order], order, loc="outside lower center", **style)
     for text in legend.get_texts():

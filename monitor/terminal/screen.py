@@ -1,4 +1,4 @@
-"""Render one screen of the terminal view for rich, never higher or wider than asked. No I/O."""
+"""Render one screen of the terminal view for rich, never larger than the given size. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -236,7 +236,7 @@ def _flags(piece: str) -> int:
 
 
 def _extended(array: Array, length: int, fill: Any) -> Array:
-    """Return `array`, or one of at least `length` that begins with it and goes on with `fill`."""
+    """Return `array`, or one of at least `length` that begins with it and continues with `fill`."""
     if length <= len(array):
         return array
     out = np.empty((max(length, 2 * len(array), _MIN_CAPACITY), *array.shape[1:]), array.dtype)

@@ -1,4 +1,4 @@
-"""Compiled loops of `encoder`: split lines at blanks, decide how a line ends, write the stream of words."""
+"""Implement the compiled loops of `encoder`: split lines at blanks, decide how a line ends, write the stream of words."""
 
 from typing import Any, NamedTuple
 

@@ -162,7 +162,7 @@ class StringTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Return the memory held, in bytes."""
         return self._slots.nbytes + self._offsets.nbytes + self._arena.nbytes
 
     def intern(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
