@@ -137,7 +137,7 @@ def _count_pairs(
     state: Indices,
     symmetric: bool,
 ) -> int:
-    """Implement PairCounter.add; `state`: number of records, known words in this line, ring of the last words' ranks."""
+    """Implement PairCounter.add; `state`: number of records, known words in this line, ring of their last ranks."""
     side = len(square)
     ring = state[2:]
     count, kept = state[0], state[1]

@@ -1,4 +1,4 @@
-"""Implement the compiled loops of `encoder`: split lines at blanks, decide how a line ends, write the stream of words."""
+"""Split lines at blanks, decide how a line ends, write the stream of words: compiled loops of `encoder`."""
 
 from typing import Any, NamedTuple
 

@@ -72,6 +72,7 @@ def next_generation(config: ServerConfig) -> Generation:
         return current
     label, parts = "", 0
     if config.resume or config.recover:
+        files.require_readable_version(config.out)
         try:
             label, parts = files.newest(config.out)
         except ArtifactError:
@@ -156,6 +157,7 @@ def not_left(config: ServerConfig, generation: Generation) -> list[int]:
 
 def is_over(config: ServerConfig) -> bool:
     """Return whether a restarted shard has nothing left to do: the vectors are there, and no signal ended it."""
+    files.require_readable_version(config.out)
     mark = mark_of(config)
     return mark is not None and (config.out / MANIFEST).exists() and _ended_for_good(config, mark.left)
 
@@ -244,6 +246,5 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
     known = {field.name for kind in (Generation, Mark) for field in fields(kind)}
     if not isinstance(found, dict) or not found.keys() <= known:
-        files.require_readable_version(path.parent.parent)
         raise ArtifactError(f"{path} is not a file that a shard writes: remove it, or train in another folder")
     return found

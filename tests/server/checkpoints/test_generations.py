@@ -220,10 +220,11 @@ def test_a_shard_of_an_earlier_version_is_not_recovered(tmp_path: Path) -> None:
     checkpoints = tmp_path / "run" / "checkpoints"
     checkpoints.mkdir(parents=True)
     (checkpoints / ".life-000000").write_text('{"number": 0}')
+    with pytest.raises(ArtifactError, match="begun by an earlier version"):
+        generations.next_generation(of)
     (checkpoints / ".shard-0-of-2").write_text('{"life": 0, "ending": "", "left": ""}')
-    for look in (generations.is_over, generations.next_generation):
-        with pytest.raises(ArtifactError, match="begun by an earlier version"):
-            look(of)
+    with pytest.raises(ArtifactError, match="begun by an earlier version"):
+        generations.is_over(of)
 
 
 def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
