@@ -147,7 +147,9 @@ class CountJob:
 
     def do(self, piece: StreamSlice) -> int:
         """Count a slice and return the length of its stream."""
-        ranks = self._ranks_of(piece.segment)
+        if piece.segment not in self._ranks:
+            self._ranks = {piece.segment: load(ranks_path(self._scratch, piece.segment))}
+        ranks = self._ranks[piece.segment]
         path = self._scratch.folder / f"{piece.segment}.stream"
         stream = np.fromfile(path, np.int32, piece.stop - piece.start, offset=4 * piece.start)
         while len(stream):
@@ -164,11 +166,6 @@ class CountJob:
         if self._slices:
             self._commit()
         return 0
-
-    def _ranks_of(self, segment: str) -> Ids:
-        if segment not in self._ranks:
-            self._ranks = {segment: load(ranks_path(self._scratch, segment))}
-        return self._ranks[segment]
 
     def _write_run(self) -> None:
         self._spill.add_run(f"{self._piece.name}.{self._runs}", *self._counter.take_records())

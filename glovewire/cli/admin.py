@@ -108,7 +108,10 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
         for shard in range(len(servers)):
             client.send(shard, cut, replies.append)
         try:
-            _await(client, replies, len(servers), deadline, timeout)
+            while len(replies) < len(servers):
+                client.poll(100, silence=False)
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: is a worker training?")
             return [reply.name for reply in map(check_reply, replies) if isinstance(reply, Checkpointed)]
         except DeadlineExceeded as late:
             raise refused or late from None
@@ -119,15 +122,6 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
             if reached < 0:  # without rounds there is no later one to ask for
                 client.poll(AGAIN_MS)
             ahead *= 2
-
-
-def _await(client: RequestClient, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
-    from glovewire.common.errors import DeadlineExceeded
-
-    while len(replies) < count:
-        client.poll(100, silence=False)
-        if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: is a worker training?")
 
 
 def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:

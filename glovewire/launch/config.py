@@ -50,34 +50,26 @@ class LocalConfig(Config):
 
     def conflicts(self) -> list[str]:
         """Return a message for each combination of options that cannot work."""
-        problems = self.options.conflicts_with_dataset()
-        if self.launcher == "local" and self.address:
-            problems.append("--address is for --launcher ray")
-        if self.launcher == "ray" and self.store != "server":
-            problems.append(f"--launcher ray starts servers: it goes with --store server, not {self.store}")
-        if self.launcher == "ray" and self.watch:
-            problems.append("--watch needs --launcher local")
-        if self.store == "local" and self.workers != 1:
-            problems.append(
-                f"--store local is one process: use --workers 1 or --store shared, not {self.workers} workers"
-            )
-        if self.store != "server":
-            problems += [problem for problem, given in self._needs_server().items() if given]
-        return problems
-
-    def _needs_server(self) -> dict[str, bool]:
-        """Return a message for each feature that needs a server, and whether the feature is used."""
-        in_step = self.options.schedule == "minibatch" and self.options.consistency != "async"
-        store = f"--store {self.store}"
-        return {
-            f"--servers are shards of a server, and {store} has none": self.servers > 1,
-            f"{store} keeps no checkpoints to resume from": self.resume,
-            f"--latency is that of a network, and {store} has none": bool(self.latency),
-            f"--keys protects connections, and {store} has none": self.keys is not None,
-            f"{store} never waits: --consistency and --staleness need a server": in_step
-            or self.options.staleness != "none",
-            f"--watch scores what a server holds, not {store}": bool(self.watch),
+        options, store, on_ray = self.options, f"--store {self.store}", self.launcher == "ray"
+        other = self.store != "server"
+        in_step = options.schedule == "minibatch" and options.consistency != "async"
+        problems = {
+            "--address is for --launcher ray": self.address and not on_ray,
+            f"--launcher ray starts servers: it goes with --store server, not {self.store}": on_ray and other,
+            "--watch needs --launcher local": on_ray and self.watch,
+            f"--store local is one process: use --workers 1 or --store shared, not {self.workers} workers": (
+                self.store == "local" and self.workers != 1
+            ),
+            f"--servers are shards of a server, and {store} has none": other and self.servers > 1,
+            f"{store} keeps no checkpoints to resume from": other and self.resume,
+            f"--latency is that of a network, and {store} has none": other and self.latency,
+            f"--keys protects connections, and {store} has none": other and self.keys is not None,
+            f"{store} never waits: --consistency and --staleness need a server": (
+                other and (in_step or options.staleness != "none")
+            ),
+            f"--watch scores what a server holds, not {store}": other and self.watch,
         }
+        return options.conflicts_with_dataset() + [problem for problem, found in problems.items() if found]
 
     def of_servers(self, **others: Any) -> ServerConfig:
         """Return the options of every server of this run; `others` are options of `ServerConfig` to add."""

@@ -136,10 +136,6 @@ class Children:
         """Return whether a process of this role was started fewer than MAX_STARTS times."""
         return sum(child.role == role for child in self.all) < MAX_STARTS
 
-    def restart(self, child: Child) -> Child:
-        """Start a process that has ended once more."""
-        return self.start(child.role, child.arguments)
-
     def end(self) -> None:
         """Send SIGTERM to all, and SIGKILL to those still there after `patience_s`; return when all have ended."""
         for child in self.all:

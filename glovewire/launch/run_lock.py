@@ -1,7 +1,4 @@
-"""Make the run folder of a training, with its options in it, and lock it against other trainings.
-
-Servers started by hand make their folder themselves (`server.checkpoints.generations`).
-"""
+"""Make the run folder of a training, with its options in it, and lock it against other trainings."""
 
 from __future__ import annotations
 

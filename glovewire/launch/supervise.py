@@ -34,7 +34,7 @@ def until_over(watch: Watcher, servers: list[Child], workers: list[Child], child
         _raise_if_failed(servers, children)
         for rank, worker in enumerate(workers):
             if worker.killed and children.may_restart(worker.role):
-                workers[rank] = children.restart(worker)
+                workers[rank] = children.start(worker.role, worker.arguments)
             elif worker.failed:
                 raise worker.died()
         if not any(worker.running for worker in workers):

@@ -1,7 +1,4 @@
-"""Export a run or a dataset atomically to a file or folder that other programs read.
-
-The formats themselves are in `formats` (vectors) and `matrix` (datasets).
-"""
+"""Export a run or a dataset atomically to a file or folder in one of the formats of `formats` and `matrix`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,4 @@
-"""Describe a dataset, a run or a checkpoint as plain values, and compare its checksums.
-
-An artifact of another kind is described by its facts and files.
-"""
+"""Describe a dataset, a run or another artifact as plain values, and compare its checksums."""
 
 import json
 from collections import deque

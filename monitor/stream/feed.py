@@ -1,9 +1,5 @@
 """Subscribe to servers' PUB streams and yield their samples.
 
-    with Feed("tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60) as feed:
-        for received in feed:
-            print(received.message)
-
 A Feed begins with the run's history, requests what a slow or cut connection has missed, notices a restarted server, and
 validates everything that it receives. It has no threads and belongs to the thread that made it. It cannot slow a server
 down: it subscribes, and requests only what is missing.

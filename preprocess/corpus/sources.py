@@ -61,12 +61,9 @@ class Corpus:
         """Return the bytes of all splits if the corpus is plain text files that are read whole, else None."""
         if self.selection.lines is not None:
             return None
-        total = 0
-        for source in self.sources:
-            if not isinstance(source, SourceFile) or source.compression or source.format == "parquet":
-                return None
-            total += source.size
-        return total
+        files = [each for each in self.sources if isinstance(each, SourceFile)]
+        plain = [file.size for file in files if not file.compression and file.format != "parquet"]
+        return sum(plain) if len(plain) == len(self.sources) else None
 
     @property
     def estimated_bytes(self) -> int:
