@@ -31,7 +31,7 @@ _COUNT_FIELDS = ("numbers", "counts", "first", "data", "bounds")
 
 
 class StreamSlice(NamedTuple):
-    """The words [start, stop) of a segment's stream, which one split gave."""
+    """Words [start, stop) of a segment's stream, which come from one split."""
 
     segment: str
     split: int

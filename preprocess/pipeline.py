@@ -57,7 +57,7 @@ class CountResult:
 
 
 class Pipeline:
-    """One run of preprocessing."""
+    """Runs the phases of preprocessing, and measures their time and memory."""
 
     def __init__(self, config: PreprocessConfig) -> None:
         self._config = config

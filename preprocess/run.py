@@ -22,7 +22,7 @@ def run(config: PreprocessConfig) -> dict[str, Any]:
         with signals_raise():
             return Pipeline(config).run()
     except (Interrupted, ProcessDied) as error:
-        raise type(error)(f"{error}; nothing was written to {config.out}; --resume goes on from here") from error
+        raise type(error)(f"{error}; nothing was written to {config.out}; --resume continues from here") from error
     except (GlovewireError, OSError) as error:
         if not config.resume:
             discard_scratch(config.out)

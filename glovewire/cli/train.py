@@ -46,7 +46,7 @@ def train(given: Given[LocalConfig]) -> dict[str, Any]:
     if config.resume and not facts["seconds"]:  # all of it was in the checkpoint
         click.echo(f"nothing was left to train; vectors, metrics and loss.png of {epochs} are in {config.out}")
         return facts
-    trained = f"went on to the end of {epochs}" if config.resume else f"trained {epochs}"
+    trained = f"continued to the end of {epochs}" if config.resume else f"trained {epochs}"
     click.echo(
         f"{trained} in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
         f"entries/s\nloss {facts['loss']:.5f}; bias-only loss {facts['bias_only_loss']:.5f}; "

@@ -15,7 +15,7 @@ ANY_PORT = "tcp://127.0.0.1:0"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalConfig(Config):
-    """Options of `glovewire train`; worker n has the n-th `latency`, and any behind the last one has the last."""
+    """Options of `glovewire train`; worker n has the n-th `latency`, and further workers have the last one."""
 
     dataset: Path = option(argument=True)
     out: Path = option(help="Run folder; must not exist yet.")

@@ -2,7 +2,7 @@
 
 Each role is an actor that keeps one glovewire process. When a process is killed its actor starts it again; when an
 actor or its machine is lost, Ray starts the actor anew, perhaps elsewhere: a shard then has another address, which
-this process tells the workers. Shards go on from the newest checkpoint, as they do everywhere.
+this process tells the workers. Shards continue from the newest checkpoint.
 """
 
 import json

@@ -80,7 +80,7 @@ def errors_tell_what_is_left(run: Path) -> Iterator[None]:
         left = f"the vectors so far are in {run}" if (run / runs.VECTORS).exists() else "no vectors"
         with contextlib.suppress(ArtifactError):
             checkpoint.newest(run)
-            left += ", and --resume goes on from the newest checkpoint"
+            left += ", and --resume continues from the newest checkpoint"
         raise type(error)(f"{error}; {left}") from error
 
 

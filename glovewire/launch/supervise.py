@@ -21,7 +21,7 @@ Scored = Callable[[LossSample | None], None]
 
 
 class ServerLost(ProcessDied):
-    """A server was killed; the run can go on from what is on disk."""
+    """A server was killed; the run can continue from its newest checkpoint."""
 
     code = "server-lost"
 

@@ -33,14 +33,14 @@ _URGENCY = {"lost": 0, "late": 1, "left": 3}
 
 
 class RunStatus(NamedTuple):
-    """What a run is doing; `level` is `good`, `warn`, `bad` or `calm`."""
+    """Status of a run; `level` is `good`, `warn`, `bad` or `calm`."""
 
     level: str
     text: str
 
 
 class WorkerState:
-    """One worker: its losses, its last sample, and its send rate."""
+    """State of one worker: its losses, its last sample, and its send rate."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class WorkerState:
 
 @dataclass
 class ShardRates:
-    """One server shard: its last counters and its rates."""
+    """State of one server shard: its last counters and its rates."""
 
     sample: ServerSample
     received_per_second: float = 0.0
@@ -91,7 +91,7 @@ class ShardRates:
 
 
 class RunHistory:
-    """The state of one run; `add` takes samples in the order of their arrival, everything else reads."""
+    """State of one run; `add` takes samples in the order of their arrival, everything else reads."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -146,7 +146,7 @@ class RunHistory:
         return self.name or self.run
 
     def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
-        """Return what the run is doing; `silent` are addresses that have not been heard yet."""
+        """Return the status of the run; `silent` are addresses that have not been heard yet."""
         quiet = self.silence_s(now)
         if self.failed is not None:
             return RunStatus("bad", f"failed: {self.failed}")

@@ -48,7 +48,7 @@ class RunFailed(GlovewireError):
 
 @dataclass
 class _Subscription:
-    """One publish address: its socket, its samples, and the client for requests while one is open."""
+    """State of one publish address: its socket, its samples, and the client for requests while one is open."""
 
     socket: zmq.Socket[bytes]
     stream: Reassembly

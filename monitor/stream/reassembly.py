@@ -41,7 +41,7 @@ class ReceivedSample:
 
 @dataclass
 class Gap:
-    """`size` samples are missing since `since` before the first one that is held back; `found` have come by now.
+    """Gap of `size` samples before the first one that is held back, noticed at `since`; `found` have arrived by now.
 
     `late` when they were sent before this subscriber came: those do not count as missed.
     """

@@ -25,7 +25,7 @@ _NEWLINE = 10
 
 @dataclass(frozen=True)
 class LineBatch:
-    """The lines text[starts[n]:stops[n]]; `first_item` is the index of the first one in its split."""
+    """Lines text[starts[n]:stops[n]]; `first_item` is the index of the first one in its split."""
 
     text: bytes
     starts: Indices

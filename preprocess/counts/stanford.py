@@ -53,7 +53,7 @@ def manifest_facts(vocabulary: Vocabulary, matrix: Path) -> dict[str, Any]:
 
 
 class StanfordCounts:
-    """A file of records, read in parts that take `part_bytes` of memory."""
+    """File of records, read in parts that take `part_bytes` of memory."""
 
     def __init__(self, path: Path, cell_keys: CellKeys, vocabulary: Vocabulary, part_bytes: int) -> None:
         self._path, self._symmetric = path, cell_keys.layout.symmetric

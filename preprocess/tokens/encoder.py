@@ -25,7 +25,7 @@ _MIN_CAPACITY = 1 << 12
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Distinct words of a stream, with the number and the place of the first of their occurrences.
+    """Distinct words of a stream, with the count and the first place of their occurrences.
 
     `numbers`, `counts` and `first` (see Encoder.encode) are int64 (n,); `data` uint8 and `bounds` int64 (n + 1,) are
     the words in UTF-8, end to end.
@@ -39,7 +39,7 @@ class WordCounts:
 
 
 class _Memo:
-    """Strings and their tokens.
+    """Table of strings and their tokens.
 
     `rows` is int64 (strings, 3): the code, the count of the string as a word, and the place of its first occurrence. A
     code >= 0 is a single word, a code <= LIST the list of words LIST - code. All three share a cache line.

@@ -27,7 +27,7 @@ class Chunks(NamedTuple):
 
 
 class Endings(NamedTuple):
-    """Per line: code of its beginning, pieces that are looked up singly, code of its end; bounds of both texts."""
+    """Ends of lines: code of the beginning, pieces that are looked up singly, code of the end; bounds of both texts."""
 
     first: Ids
     first_start: Indices
