@@ -1,7 +1,7 @@
 """Start, supervise and end the server shards of a dense model, for a program of your own on this machine.
 
-A shard that is killed is started again at its address; all shards then continue from their last common checkpoint or from
-what the workers have. Workers are the caller's: any processes that know the addresses.
+A shard that is killed is started again at its address; all shards then continue from their last common checkpoint, or
+from the rows of the workers. Workers are the caller's: any processes that know the addresses.
 """
 
 import threading
