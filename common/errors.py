@@ -20,120 +20,86 @@ class GlovewireError(Exception):
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
 
+    def __init_subclass__(cls, *, code: str) -> None:
+        cls.code = code
 
-class UsageError(GlovewireError):
+
+class UsageError(GlovewireError, code="usage"):
     """An option has an invalid value."""
 
-    code = "usage"
     exit_status = 2
 
 
-class MissingExtra(GlovewireError):
+class MissingExtra(GlovewireError, code="missing-extra"):
     """A feature needs an optional dependency that is not installed."""
 
-    code = "missing-extra"
 
-
-class CorpusError(GlovewireError):
+class CorpusError(GlovewireError, code="corpus"):
     """The corpus is missing, empty, binary, not UTF-8, damaged or out of reach."""
 
-    code = "corpus"
 
-
-class OutputError(GlovewireError):
+class OutputError(GlovewireError, code="output"):
     """An output path exists already, cannot be written, or the disk is full."""
 
-    code = "output"
 
-
-class ArtifactError(GlovewireError):
+class ArtifactError(GlovewireError, code="artifact"):
     """A dataset, checkpoint or run on disk is missing, truncated, altered or of another version."""
 
-    code = "artifact"
 
-
-class UnknownWord(GlovewireError):
+class UnknownWord(GlovewireError, code="unknown-word"):
     """A word is not in the vocabulary of the vectors."""
 
-    code = "unknown-word"
 
-
-class MalformedFile(GlovewireError):
+class MalformedFile(GlovewireError, code="malformed-file"):
     """A file that the user named cannot be read or has the wrong format."""
 
-    code = "malformed-file"
 
-
-class DatasetMismatch(GlovewireError):
+class DatasetMismatch(GlovewireError, code="dataset-mismatch"):
     """A worker and its server have different datasets."""
 
-    code = "dataset-mismatch"
 
-
-class ModelMismatch(GlovewireError):
+class ModelMismatch(GlovewireError, code="model-mismatch"):
     """A worker and its server have different tensors."""
 
-    code = "model-mismatch"
 
-
-class ProtocolError(GlovewireError):
+class ProtocolError(GlovewireError, code="protocol"):
     """Received frames are not a message of this protocol and version."""
 
-    code = "protocol"
 
-
-class VersionMismatch(ProtocolError):
+class VersionMismatch(ProtocolError, code="version-mismatch"):
     """The peer speaks another version of the protocol."""
 
-    code = "version-mismatch"
 
-
-class LimitExceeded(ProtocolError):
+class LimitExceeded(ProtocolError, code="limit"):
     """A message is larger, deeper or longer than the protocol allows."""
 
-    code = "limit"
 
-
-class BadRequest(GlovewireError):
+class BadRequest(GlovewireError, code="bad-request"):
     """A well-formed message asks for something impossible: unknown table, row out of range, wrong shape."""
 
-    code = "bad-request"
 
-
-class NotFinite(GlovewireError):
+class NotFinite(GlovewireError, code="not-finite"):
     """A value is NaN or infinite."""
 
-    code = "not-finite"
 
-
-class UnknownSession(GlovewireError):
+class UnknownSession(GlovewireError, code="unknown-session"):
     """The server does not know this worker (any more): it must say hello again."""
 
-    code = "unknown-session"
 
-
-class OutOfOrder(GlovewireError):
+class OutOfOrder(GlovewireError, code="out-of-order"):
     """A push or report arrived before the one that must precede it, lost or late: both must be sent again."""
 
-    code = "out-of-order"
 
-
-class LeaseLost(GlovewireError):
+class LeaseLost(GlovewireError, code="lease-lost"):
     """The lease of a push has been granted to another worker."""
 
-    code = "lease-lost"
 
-
-class NotReady(GlovewireError):
+class NotReady(GlovewireError, code="not-ready"):
     """The request is valid but cannot be served now: ask again."""
 
-    code = "not-ready"
 
-
-class RunOver(GlovewireError):
+class RunOver(GlovewireError, code="finishing"):
     """The server is ending the run, for the reason `ending`, and takes no new work."""
-
-    code = "finishing"
 
     def __init__(self, ending: Ending = Ending.OVER, text: str = "") -> None:
         super().__init__(text or f"the run is over ({ending})")
@@ -141,50 +107,36 @@ class RunOver(GlovewireError):
 
     @property
     def end(self) -> RunEnd:
-        """How the run ended; the text of a failure names its cause."""
+        """Return how the run ended; the text of a failure names its cause."""
         return RunEnd(self.ending, str(self) if self.ending is Ending.FAILED else "")
 
 
-class DeadlineExceeded(GlovewireError):
+class DeadlineExceeded(GlovewireError, code="deadline"):
     """A peer did not answer in time; the message names it."""
 
-    code = "deadline"
 
-
-class BindError(GlovewireError):
+class BindError(GlovewireError, code="bind"):
     """An address cannot be bound: in use, not of this machine, or malformed."""
 
-    code = "bind"
 
-
-class KeyFileError(GlovewireError):
+class KeyFileError(GlovewireError, code="key-file"):
     """A key file is missing, damaged, or readable by others."""
 
-    code = "key-file"
 
-
-class NotAdmitted(GlovewireError):
+class NotAdmitted(GlovewireError, code="not-admitted"):
     """The ends of a connection disagree on keys: one has none, or another than the peer expects."""
 
-    code = "not-admitted"
 
-
-class TrainingDiverged(GlovewireError):
+class TrainingDiverged(GlovewireError, code="diverged"):
     """The loss or a row became NaN or infinite."""
 
-    code = "diverged"
 
-
-class Interrupted(GlovewireError):
+class Interrupted(GlovewireError, code="interrupted"):
     """SIGINT (Ctrl-C) or SIGTERM arrived."""
 
-    code = "interrupted"
 
-
-class ProcessDied(GlovewireError):
+class ProcessDied(GlovewireError, code="process-died"):
     """A process that a run needs ended unexpectedly."""
-
-    code = "process-died"
 
 
 def leaves(base: type[GlovewireError] = GlovewireError) -> dict[str, type[GlovewireError]]:

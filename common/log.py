@@ -3,13 +3,11 @@
 import logging
 import sys
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
 
 def configure(level: str, role: str) -> None:
     """Send the log of this process to stderr, with its `role` (server 0, worker w1, ...) in each line."""
     logging.basicConfig(
-        level=_LEVELS[level],
+        level=level.upper(),
         stream=sys.stderr,
         format=f"%(asctime)s %(levelname)s role={_show(role.replace(' ', '-')).replace('%', '%%')} %(message)s",
         datefmt="%H:%M:%S",

@@ -4,8 +4,6 @@ Click options, environment variables, TOML keys, validation, `config.toml` and t
 from the field: its name and type, its default, and the `Option` in its metadata.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -73,15 +71,6 @@ def option(default: Any = MISSING, *, default_factory: Any = MISSING, **about: A
     return field(default=default, metadata=metadata)
 
 
-def like(config: type[Config], name: str, **changes: Any) -> Any:
-    """Return a field like `name` of another config, but for `changes` (`default` among them)."""
-    known = next(known for known in dataclasses.fields(config) if known.name == name)
-    about = dataclasses.replace(known.metadata[_METADATA], **{k: v for k, v in changes.items() if k != "default"})
-    if known.default_factory is not MISSING:
-        return field(default_factory=known.default_factory, metadata={_METADATA: about})
-    return field(default=changes.get("default", known.default), metadata={_METADATA: about})
-
-
 @dataclass(frozen=True)
 class Config:
     """Base of the frozen, keyword-only dataclass that holds a command's options; building one checks all of them."""
@@ -101,6 +90,15 @@ class Config:
                 if each is not None:
                     yield from _refusals(key(known), about, each)
         yield from self.conflicts()
+
+
+def like(config: type[Config], name: str, **changes: Any) -> Any:
+    """Return a field like `name` of another config, but for `changes` (`default` among them)."""
+    known = next(known for known in dataclasses.fields(config) if known.name == name)
+    about = dataclasses.replace(known.metadata[_METADATA], **{k: v for k, v in changes.items() if k != "default"})
+    if known.default_factory is not MISSING:
+        return field(default_factory=known.default_factory, metadata={_METADATA: about})
+    return field(default=changes.get("default", known.default), metadata={_METADATA: about})
 
 
 def _refusals(name: str, about: Option, value: Any) -> Iterator[str]:

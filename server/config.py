@@ -3,15 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from glovewire.common.addresses import check_address, is_loopback
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.option import SECONDS, Config, SharedOptions, at_least, between, like, option
-
-
-def _check_address(address: str) -> None:
-    from glovewire.common.transport.sockets import check_address  # imports ZeroMQ, which --help does without
-
-    check_address(address)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +16,11 @@ class ServerConfig(Config):
     dataset: Path | None = option(None, argument=True)
     out: Path = option(help="Run folder: checkpoints, metrics and vectors.")
     bind: str = option(
-        "tcp://127.0.0.1:5555", check=_check_address, help="Where workers connect; port 0 takes a free one."
+        "tcp://127.0.0.1:5555", check=check_address, help="Where workers connect; port 0 takes a free one."
     )
     publish: str = option(
         "tcp://127.0.0.1:5556",
-        check=_check_address,
+        check=check_address,
         help="Where losses and events are published, for `glovewire monitor`.",
     )
     shard: int = 0
@@ -72,8 +67,6 @@ class ServerConfig(Config):
     @property
     def open_to_all(self) -> list[str]:
         """Return the addresses where any other machine may connect."""
-        from glovewire.common.transport.sockets import is_loopback
-
         return [] if self.keys else [address for address in (self.bind, self.publish) if not is_loopback(address)]
 
     def conflicts(self) -> list[str]:
@@ -112,11 +105,6 @@ class Identity:
     checkpoint_rounds: int = 0
     generation: int = 0
     workers: int = 1
-
-    @property
-    def awaited(self) -> int:
-        """Return how many workers a finished run waits for: shard 0 does, and the others follow it."""
-        return 0 if self.shard else self.workers
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import zmq
 
 from glovewire.common import log
+from glovewire.common.addresses import port_of
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import GlovewireError, ProtocolError
 from glovewire.common.prometheus import Exposition, RunMetrics
@@ -69,7 +70,7 @@ class Daemon:
         except GlovewireError:
             self.close()
             raise
-        self._counts.port = sockets.port(self.address)
+        self._counts.port = port_of(self.address)
 
     def expose(self, port: int) -> None:
         """Serve what is published as Prometheus metrics, on loopback; BindError when the port is taken."""

@@ -26,7 +26,7 @@ class Tracker(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it has been sent."""
+        """Return whether it has been sent."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Outbox:
 
     @property
     def has_deferred(self) -> bool:
-        """Whether any pull is deferred."""
+        """Return whether any pull is deferred."""
         return any(queue.deferred for queue in self._queues.values())
 
 

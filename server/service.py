@@ -8,17 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common import log
+from glovewire.common import errors, log
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import (
-    ArtifactError,
-    GlovewireError,
-    Interrupted,
-    NotReady,
-    OutputError,
-    TrainingDiverged,
-    UsageError,
-)
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.model.tensor_layout import ROW, ModelSpec
@@ -63,7 +54,7 @@ WORD_FACTS = ("epochs", "bias_only_loss")
 logger = logging.getLogger(__name__)
 
 
-# ---- the beginning
+# ---- initial state
 
 
 def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generation, now: float) -> ShardState:
@@ -73,13 +64,13 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     options, layout = config.options, dataset.layout
     rows = RowLayout.of(options)
     if config.shards > layout.rows:
-        raise UsageError(f"{layout.rows} rows cannot be spread over {config.shards} shards")
+        raise errors.UsageError(f"{layout.rows} rows cannot be spread over {config.shards} shards")
     if options.schedule == "blocks" and max(np.diff(layout.bounds)) * rows.width * 4 > MAX_FRAME_BYTES:
-        raise UsageError(
+        raise errors.UsageError(
             f"a partition of {max(np.diff(layout.bounds))} rows does not fit in one message of "
             f"{MAX_FRAME_BYTES >> 20} MiB: preprocess with more --partitions"
         )
-    first, last = _own_rows(config, layout.rows)
+    first, last = Sharding(layout.rows, config.shards).range(config.shard)
     if generation.label:
         begin = start.restore_state(config.out, generation.label, generation.parts, options, dataset, first, last)
     else:
@@ -118,24 +109,19 @@ def _restore(tensors: Tensors, config: ServerConfig, generation: Generation) -> 
     rows, facts = checkpoint.read(config.out, generation.label, generation.parts)
     which = f"the checkpoint {generation.label} of {config.out}"
     if facts["options"] != config.options.as_message():
-        raise ArtifactError(f"{which} was trained with other options: see {config.out / runs.CONFIG}")
+        raise errors.ArtifactError(f"{which} was trained with other options: see {config.out / runs.CONFIG}")
     spec = _spec(facts, which)
     if len(rows) != spec.rows or rows.dtype != spec.dtype:
-        raise ArtifactError(f"{which} does not hold the tensors that it names")
-    first, last = _own_rows(config, spec.rows)
+        raise errors.ArtifactError(f"{which} does not hold the tensors that it names")
+    first, last = Sharding(spec.rows, config.shards).range(config.shard)
     tensors.restore(spec, np.ascontiguousarray(rows[first:last]))
     return Reached(0, int(facts["updates"]), int(facts["gradients"])), int(facts["entries"])
 
 
 def _spec(facts: dict[str, Any], whose: str) -> ModelSpec:
     if not facts.get("tensors"):
-        raise ArtifactError(f"{whose} has no tensors")
+        raise errors.ArtifactError(f"{whose} has no tensors")
     return ModelSpec.from_json(str(facts["tensors"]).encode())
-
-
-def _own_rows(config: ServerConfig, rows: int) -> tuple[int, int]:
-    sharding = Sharding(rows, config.shards)
-    return sharding.bound(config.shard), sharding.bound(config.shard + 1)
 
 
 def _identity(config: ServerConfig, generation: Generation, dataset: str, checkpoint_rounds: int) -> Identity:
@@ -165,7 +151,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             if config.options.schedule == "minibatch":
                 optimizers.warm(config.options)
             freeze_loaded_objects()
-    except Interrupted:
+    except errors.Interrupted:
         return RunEnd(Ending.STOPPED).as_fields()
     if (config.recover or (config.resume and not config.join)) and generations.is_over(config):
         logger.info(log.line("over", run=config.out))
@@ -202,7 +188,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
 def _catch_up(
     config: ServerConfig, dataset: Dataset | None, generation: Generation, ended: dict[str, Any]
 ) -> dict[str, Any]:
-    """Do what this shard was killed before at the end of a generation: shard 0 assembles the results."""
+    """Finish a generation that ended while this shard was killed: shard 0 assembles the results."""
     generations.claim(config)
     logger.info(log.line("catches_up", run=config.out, generation=generation.number))
     if config.shard == 0:
@@ -219,7 +205,7 @@ def _serve_generation(
     facts = core.summary(end)
     try:
         leave(config, dataset, core, daemon, generation, end, facts)
-    except GlovewireError as error:
+    except errors.GlovewireError as error:
         daemon.announce("failed", str(error))
         raise
     daemon.announce("finished", str(end))
@@ -228,23 +214,23 @@ def _serve_generation(
 
 def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
     """Return the function by which shards tell each other that the run ends, or continues in another generation."""
-    told = False
+    announced = False
 
     def check(end: RunEnd | None) -> RunEnd | None:
-        nonlocal told
+        nonlocal announced
         generations.require_current(config, generation)
-        if end is not None and not told:
-            told = True
+        if end is not None and not announced:
+            announced = True
             try:
                 generations.announce_ending(config, generation, end)
-            except OutputError as error:  # the disk is full; workers tell the other shards, too
+            except errors.OutputError as error:  # the disk is full; workers tell the other shards, too
                 logger.warning(log.line("untold", why=error))
         return generations.announced_ending(config, generation)
 
     return check
 
 
-# ---- the end
+# ---- results
 
 
 def leave(
@@ -258,7 +244,7 @@ def leave(
 ) -> None:
     """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards."""
     if end.ending is Ending.FAILED:
-        raise TrainingDiverged(end.text or "a worker reported that the training diverged")
+        raise errors.TrainingDiverged(end.text or "a worker reported that the training diverged")
     trim()
     if (last := core.final()) is not None:
         daemon.write_now(replace(last, facts={**last.facts, SUMMARY: facts}))
@@ -280,7 +266,7 @@ def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -
         patience_s = OTHERS_AFTER_SIGNAL_S if daemon.signalled else OTHER_SHARDS_S
         if time.monotonic() > began + patience_s:
             names = ", ".join(map(str, missing))
-            raise OutputError(
+            raise errors.OutputError(
                 f"shards {names} left no final checkpoint in {config.out / runs.CHECKPOINTS} within "
                 f"{patience_s:g} s: were they told to finish, and do they share this folder?"
             )
@@ -298,10 +284,10 @@ def assemble(config: ServerConfig, dataset: Dataset | None, generation: Generati
 
 
 def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str) -> None:
-    """Write the run's tensors; NotReady when no worker has brought them all."""
+    """Write the run's tensors; NotReady when no worker has brought all of them."""
     run = config.out
     if checkpoint.missing(run, label, config.shards):
-        raise NotReady(f"no worker has brought values for all tensors: {run} holds none")
+        raise errors.NotReady(f"no worker has brought values for all tensors: {run} holds none")
     rows, found = checkpoint.read(run, label, config.shards)
     spec = _spec(found, f"the final checkpoint of {run}")
     places = rows[:, :ROW]

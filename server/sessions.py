@@ -1,4 +1,4 @@
-"""Sessions of workers and observers: who said hello, what was last applied of theirs, when they were last heard.
+"""Keep the sessions of workers and observers: their names, what was last applied of theirs, when they were last heard.
 
 No I/O; `now` is an argument.
 """
@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from glovewire.common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession, UsageError
-from glovewire.common.protocol.messages import Granted, Hello, Report
+from glovewire.common.protocol.messages import Granted, Hello
 from glovewire.common.protocol.schema import NAME_RULE, is_name
 
 MAX_SESSIONS = 1024
@@ -22,7 +22,10 @@ Peer = bytes
 
 @dataclass
 class Session:
-    """One worker or observer, from Hello to Leave; `index` is a worker's number, -1 for observers."""
+    """One worker or observer, from Hello to Leave; `index` is a worker's number, -1 for observers.
+
+    `pushed` and `reported` are the sequence numbers last taken; `grant` answers a repeat of the lease request `ticket`.
+    """
 
     name: str
     incarnation: int
@@ -42,46 +45,20 @@ class Session:
 
     @property
     def is_worker(self) -> bool:
-        """Whether this session trains."""
+        """Return whether this session trains."""
         return self.role == "worker"
 
     def hear(self, now: float) -> None:
         """Record that a message of this session has come."""
         self.seen, self.state = now, "training"
 
-    def resume(self, peer: Peer, now: float) -> None:
-        """Continue on a new connection."""
-        self.peer = peer
-        self.hear(now)
-
     def is_new_push(self, sequence: int) -> bool:
         """Return whether a push is the next one, not a repeat; OutOfOrder when one before it is missing."""
         return _is_new("push", sequence, self.pushed)
 
     def is_new_report(self, sequence: int) -> bool:
-        """Return the same of a report."""
+        """Return whether a report is the next one; OutOfOrder when one before it is missing."""
         return _is_new("report", sequence, self.reported)
-
-    def push_taken(self, sequence: int, staleness: int) -> None:
-        """Record that a push was applied, or waits to be applied with others."""
-        self.pushed, self.staleness = sequence, staleness
-
-    def report_counted(self, report: Report) -> None:
-        """Record a report that was counted."""
-        self.reported, self.bytes_sent = report.sequence, report.bytes_sent
-        self.entries += report.entries
-
-    def lease_granted(self, ticket: int, grant: Granted) -> None:
-        """Record the answer to a lease request, so that a repeat gets the same."""
-        self.ticket, self.grant = ticket, grant
-
-    def excuse(self, seconds: float, now: float) -> None:
-        """Take `seconds` off the silence of this session."""
-        self.seen = min(self.seen + seconds, now)
-
-    def mark_late(self) -> None:
-        """Record that this session has been silent for too long; `hear` ends that."""
-        self.state = "late"
 
 
 def _is_new(what: str, sequence: int, last: int) -> bool:
@@ -115,11 +92,16 @@ class Sessions:
             raise BadRequest(NAME_RULE)
         if hello.name == ALL:
             raise BadRequest(f"a worker cannot have the name {ALL!r}: the stream uses it for the sum of all workers")
-        self._require_alive(hello)
+        replaced = self._ended.get((hello.name, hello.incarnation))
+        if replaced:
+            raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
+        if replaced is not None:
+            raise UnknownSession(f"the session of {hello.name!r} is over: begin a new one")
         known = self.by_name.get(hello.name)
         if known is not None and (known.incarnation, known.role) == (hello.incarnation, hello.role):
             self._by_peer.pop(known.peer, None)
-            known.resume(peer, now)
+            known.peer = peer
+            known.hear(now)
             self._by_peer[peer] = known
             return known, None
         if known is None and len(self.by_name) >= MAX_SESSIONS:
@@ -152,7 +134,7 @@ class Sessions:
 
     @property
     def absent(self) -> int:
-        """How many of the `expected` workers have never come; 0 before the first, as a run may begin complete."""
+        """Return how many of the `expected` workers have never come; 0 before the first: a run may begin complete."""
         return self.expected - len(self._came) if self._came else 0
 
     def of(self, peer: Peer, now: float) -> Session:
@@ -164,7 +146,7 @@ class Sessions:
         return session
 
     def worker(self, peer: Peer, now: float) -> Session:
-        """Return the same for a request that only workers may make; BadRequest for an observer."""
+        """Return the session of a worker, as `of` does; BadRequest for an observer."""
         session = self.of(peer, now)
         if not session.is_worker:
             raise BadRequest("observers may only look: say hello as a worker")
@@ -192,7 +174,7 @@ class Sessions:
 
     @property
     def workers(self) -> list[Session]:
-        """The sessions that train."""
+        """Return the sessions that train."""
         return [session for session in self.by_name.values() if session.is_worker]
 
     def watch(self, now: float, lease_s: float) -> tuple[list[Session], list[Session]]:
@@ -204,17 +186,10 @@ class Sessions:
         self._watched = now
         if stall > STALL_S:
             for session in self.by_name.values():
-                session.excuse(stall, now)
+                session.seen = min(session.seen + stall, now)
         lost = [session for session in self.by_name.values() if now - session.seen > lease_s]
         quiet = (s for s in self.by_name.values() if now - s.seen > lease_s * LATE_FRACTION and s.state != "late")
         late = [session for session in quiet if session not in lost]
         for session in late:
-            session.mark_late()
+            session.state = "late"
         return late, lost
-
-    def _require_alive(self, hello: Hello) -> None:
-        replaced = self._ended.get((hello.name, hello.incarnation))
-        if replaced:
-            raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
-        if replaced is not None:
-            raise UnknownSession(f"the session of {hello.name!r} is over: begin a new one")

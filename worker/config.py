@@ -5,16 +5,11 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from glovewire.common.addresses import check_address
 from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 from glovewire.common.protocol.schema import NAME_RULE, is_name
 
 from .simulated_latency import Latency
-
-
-def _check_address(address: str) -> None:
-    from glovewire.common.transport.sockets import check_address  # imports ZeroMQ, which --help does without
-
-    check_address(address)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +20,7 @@ class WorkerConfig(Config):
     servers: tuple[str, ...] = option(
         ("tcp://127.0.0.1:5555",),
         flags=("--server",),
-        check=_check_address,
+        check=check_address,
         metavar="tcp://HOST:PORT",
         help="Address of a server; repeat it for every shard, in order.",
     )

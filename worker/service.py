@@ -6,17 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from glovewire.common import log
+from glovewire.common import errors, log
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import (
-    DeadlineExceeded,
-    GlovewireError,
-    Interrupted,
-    LeaseLost,
-    RunOver,
-    UnknownSession,
-    UsageError,
-)
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.runtime.compiled import without_blas
@@ -48,29 +39,30 @@ def work(config: WorkerConfig) -> dict[str, Any]:
             dataset = Dataset.open(config.dataset, verify=config.verify)
             objectives.warm()
             freeze_loaded_objects()
-    except Interrupted:
+    except errors.Interrupted:
         return {"worker": config.full_name, **INTERRUPTED.as_fields(), "bytes_sent": 0}
     sent, rejoined = 0, False
     end: RunEnd | None = None
     with _metrics(config) as metrics:
         while end is None:
             with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
-                stop_on_signals(partial(_stop, client))
+                stopped = errors.Interrupted("told to stop")  # ends the next wait: no message is cut
+                stop_on_signals(partial(setattr, client, "failed", stopped))
                 client.on_sent = metrics.sent
                 try:
                     end = _join(client, dataset, Latency.parse(config.latency))
-                except RunOver as error:
+                except errors.RunOver as error:
                     end = error.end
-                except Interrupted:
+                except errors.Interrupted:
                     end = INTERRUPTED
-                except (LeaseLost, UnknownSession) as error:  # silent for too long: our blocks went to other workers
+                except (errors.LeaseLost, errors.UnknownSession) as error:  # silent too long: others have our blocks
                     logger.warning(log.line("rejoins", why=error))
                     rejoined = True
-                except DeadlineExceeded as error:
+                except errors.DeadlineExceeded as error:
                     if not rejoined:
                         raise
-                    silence = f"the run has not answered for {config.timeout_s:.0f} s"
-                    raise DeadlineExceeded(f"{silence}, it may have ended while we were away: {error}") from error
+                    why = f"the run has not answered for {config.timeout_s:.0f} s, it may have ended while we were away"
+                    raise errors.DeadlineExceeded(f"{why}: {error}") from error
                 sent += client.bytes_sent
     logger.info(log.line("left", **end.as_fields(), bytes_sent=sent))
     return {"worker": config.full_name, **end.as_fields(), "bytes_sent": sent}
@@ -95,7 +87,7 @@ def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> RunEnd:
     try:
         welcome = client.connect()
         options = TrainingOptions.from_message(welcome.options)
-    except (UsageError, Interrupted) as error:
+    except (errors.UsageError, errors.Interrupted) as error:
         _leave_early(client, error)
         raise
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
@@ -103,18 +95,13 @@ def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> RunEnd:
     store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
     try:
         return train(store, dataset, options, welcome.rank, welcome.steps)
-    except Interrupted as error:
+    except errors.Interrupted as error:
         _leave_early(client, error)
         raise
 
 
-def _leave_early(client: RequestClient, error: GlovewireError) -> None:
+def _leave_early(client: RequestClient, error: errors.GlovewireError) -> None:
     """Leave before the end of the run, so that no server waits for us; errors of the servers do not matter any more."""
     client.failed = None
-    with contextlib.suppress(GlovewireError):
-        client.part(INTERRUPTED if isinstance(error, Interrupted) else RunEnd(Ending.LEFT))
-
-
-def _stop(client: RequestClient) -> None:
-    """End the next wait for a server, so that no message is cut."""
-    client.failed = Interrupted("told to stop")
+    with contextlib.suppress(errors.GlovewireError):
+        client.part(INTERRUPTED if isinstance(error, errors.Interrupted) else RunEnd(Ending.LEFT))

@@ -53,9 +53,9 @@ class Latency:
                 return lambda: self.low_s
 
 
-def _seconds(text: str, whole: str) -> float:
+def _seconds(text: str, latency: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)?", text)
     value = float(found[1]) * UNITS[found[2] or "s"] if found and (found[2] or not float(found[1])) else math.inf
     if value > MAX_S:
-        raise UsageError(f"latency must look like {FORMS}, with times up to {MAX_S:.0f}s, not {whole!r}")
+        raise UsageError(f"latency must look like {FORMS}, with times up to {MAX_S:.0f}s, not {latency!r}")
     return value

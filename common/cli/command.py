@@ -164,46 +164,25 @@ def _file_value(where: str, option: click.Option, value: Any) -> Any:
     """Return a file's value in the form that click takes; UsageError for one that no flag could have."""
     several = option.multiple or option.nargs != 1
     given = [value] if several and isinstance(value, PLAIN) else value
-    if not _fits(option, given, several):
-        raise UsageError(f"{where} must be {_wanted(option, several)}, not {value!r}")
+    kinds, wanted = _expected(option, several)
+    values = given if several else [given]
+    if not isinstance(values, list) or not all(type(each) in kinds and "\0" not in str(each) for each in values):
+        raise UsageError(f"{where} must be {wanted}, not {value!r}")
     return given
 
 
-def _fits(option: click.Option, value: Any, several: bool) -> bool:
+def _expected(option: click.Option, several: bool) -> tuple[tuple[type, ...], str]:
+    """Return the types that a file's value (or each of `several`) may have, and what an error says it must be."""
+    if isinstance(option.type, click.Path):
+        return (str,), "a path or a list of paths" if several else "a path"
     if several:
-        return isinstance(value, list) and all(_fits_one_of_several(option, each) for each in value)
+        groups = option.multiple and option.nargs != 1  # such as --analogy A B C, repeated
+        return (*PLAIN, list) if groups else PLAIN, "a value or a list of values"
     if option.is_flag:
-        return isinstance(value, bool)
-    if isinstance(option.type, click.Path):
-        return _is_path(value)
+        return (bool,), "true or false"
     if isinstance(option.type, click.types.IntParamType):
-        return type(value) in (int, str)
-    if isinstance(option.type, click.types.FloatParamType):
-        return type(value) in (int, float, str)
-    return type(value) in (str, int, float)
-
-
-def _fits_one_of_several(option: click.Option, value: Any) -> bool:
-    if isinstance(option.type, click.Path):
-        return _is_path(value)
-    groups = option.multiple and option.nargs != 1  # such as --analogy A B C, repeated
-    return isinstance(value, PLAIN) or (groups and isinstance(value, list))
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value
-
-
-def _wanted(option: click.Option, several: bool) -> str:
-    if isinstance(option.type, click.Path):
-        return "a path or a list of paths" if several else "a path"
-    if several:
-        return "a value or a list of values"
-    if option.is_flag:
-        return "true or false"
-    if isinstance(option.type, click.types.IntParamType):
-        return "a whole number"
-    return "a number" if isinstance(option.type, click.types.FloatParamType) else "one value"
+        return (int, str), "a whole number"
+    return (str, int, float), "a number" if isinstance(option.type, click.types.FloatParamType) else "one value"
 
 
 def name(option: click.Option) -> str:

@@ -38,7 +38,7 @@ class UnitVectors:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Row of each word."""
+        """Return the row of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
     def find(self, word: str) -> int | None:

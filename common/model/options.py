@@ -16,7 +16,7 @@ BLOCK_MODES: Mapping[str, str] = {"exclusive": "", "async": ""}
 BATCH_MODES: Mapping[str, str] = {"async": "", "sync": "", "ssp": "S", "softsync": "N"}
 CONSISTENCIES = {"blocks": BLOCK_MODES, "minibatch": BATCH_MODES}
 POLICIES: Mapping[str, str] = {"none": "", "inverse": "", "hyperbolic": "B", "gap": "", "dc": "L"}
-WHOLE: Mapping[str, int] = {"ssp": 0, "softsync": 1}
+INTEGER_MIN: Mapping[str, int] = {"ssp": 0, "softsync": 1}
 """Modes whose number is an integer, and its minimum; the number of any other mode is a positive float."""
 CLOCKS = ("row", "table")
 EXPORTS = ("sum", "word")
@@ -61,11 +61,11 @@ class Mode:
 
 def _number(kind: str, name: str, text: str) -> float:
     try:
-        value = float(int(text) if kind in WHOLE else text)
+        value = float(int(text) if kind in INTEGER_MIN else text)
     except ValueError as error:
-        raise UsageError(f"must have a {'whole ' * (kind in WHOLE)}number after {kind}:, not {text!r}") from error
-    if not math.isfinite(value) or (value < WHOLE[kind] if kind in WHOLE else value <= 0):
-        least = f"at least {WHOLE[kind]}" if kind in WHOLE else "above 0"
+        raise UsageError(f"must have a {'whole ' * (kind in INTEGER_MIN)}number after {kind}:, not {text!r}") from error
+    if not math.isfinite(value) or (value < INTEGER_MIN[kind] if kind in INTEGER_MIN else value <= 0):
+        least = f"at least {INTEGER_MIN[kind]}" if kind in INTEGER_MIN else "above 0"
         raise UsageError(f"must have {name} {least} in {kind}:{name}, not {text}")
     return value
 
@@ -173,9 +173,9 @@ class TrainingOptions(Config):
     def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
         """Return the options of a command's flags; None or absent ones get the default of objective and schedule."""
         given = {name: value for name, value in flags.items() if value is not None}
-        whole = {**DEFAULTS[given.get("objective", cls.objective)], **given}
-        default = next(iter(CONSISTENCIES[whole.get("schedule", cls.schedule)]))
-        return cls(consistency=consistency or default, **whole)
+        values = {**DEFAULTS[given.get("objective", cls.objective)], **given}
+        default = next(iter(CONSISTENCIES[values.get("schedule", cls.schedule)]))
+        return cls(consistency=consistency or default, **values)
 
     @classmethod
     def of_tensors(cls, **options: Any) -> Self:

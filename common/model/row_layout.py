@@ -4,10 +4,9 @@ The whole state of a word is one row, so that it is sent as one. Vectors and row
 for SIMD instructions. Initial values depend on (seed, row) alone, so every sharding starts alike.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -38,10 +37,10 @@ class RowLayout:
     biases: bool = True
     export: str = "sum"
 
-    @staticmethod
-    def of(options: TrainingOptions) -> RowLayout:
+    @classmethod
+    def of(cls, options: TrainingOptions) -> Self:
         """Return the layout that the options ask for."""
-        return RowLayout(options.dim, options.tied, options.optimizer, options.objective != "sgns", options.export)
+        return cls(options.dim, options.tied, options.optimizer, options.objective != "sgns", options.export)
 
     @property
     def span(self) -> int:

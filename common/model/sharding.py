@@ -1,5 +1,6 @@
 """Divide the rows of a table among shards: contiguous ranges whose sizes differ by at most one row. No I/O."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +28,21 @@ class Sharding:
         """Return the first row of a shard; `bound(shards)` is the number of rows."""
         return self.rows * shard // self.shards
 
+    def range(self, shard: int) -> tuple[int, int]:
+        """Return the first and last row (exclusive) of a shard."""
+        return self.bound(shard), self.bound(shard + 1)
+
     def split(self, first: int, last: int) -> list[ShardRange]:
         """Return the parts of [first, last) in row order, one for each shard that owns some of it."""
         spans = ((s, max(first, self.bound(s)), min(last, self.bound(s + 1))) for s in range(self.shards))
         return [ShardRange(s, low, high) for s, low, high in spans if low < high]
+
+    def split_small(self, first: int, last: int, most: int) -> Iterator[ShardRange]:
+        """Yield the parts of [first, last) as `split`, cut further into parts of at most `most` rows (at least one)."""
+        most = max(most, 1)
+        for part in self.split(first, last):
+            for low in range(part.first, part.last, most):
+                yield ShardRange(part.shard, low, min(low + most, part.last))
 
     def split_rows(self, rows: Indices) -> list[tuple[int, slice]]:
         """Return each shard with the slice of ascending `rows` that it owns, which may be empty."""

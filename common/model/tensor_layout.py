@@ -6,8 +6,6 @@ ones (frozen layers, buffers, integers) follow and are kept bit by bit, in piece
 exactly.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -15,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +71,7 @@ class ModelSpec:
     tensors: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, values: Mapping[str, npt.ArrayLike], fixed: Collection[str] = ()) -> ModelSpec:
+    def of(cls, values: Mapping[str, npt.ArrayLike], fixed: Collection[str] = ()) -> Self:
         """Return the spec of a model with the tensors `values`; those in `fixed`, and all integers, are not trained.
 
         Raises BadRequest for a name in `fixed` that is no tensor, and for a dtype that cannot be trained or kept.
@@ -88,7 +86,7 @@ class ModelSpec:
         return cls(_checked(sorted(tensors, key=lambda tensor: not tensor.trained)))
 
     @classmethod
-    def from_json(cls, data: Array | bytes) -> ModelSpec:
+    def from_json(cls, data: Array | bytes) -> Self:
         """Return the spec that a peer sent; raise only BadRequest or LimitExceeded, whatever the bytes."""
         try:
             listed = json.loads(bytes(data))
@@ -146,10 +144,7 @@ class ModelSpec:
         return self._packed(self._named(values, trained), values, *self.part(trained))
 
     def pack_fixed(self, values: Mapping[str, npt.ArrayLike]) -> list[tuple[int, Array]]:
-        """Return only the rows of these fixed tensors, as (first row, rows) of each contiguous run.
-
-        Raises as `pack` does.
-        """
+        """Return the rows of these fixed tensors, as (first row, rows) of each contiguous run; raises like `pack`."""
         runs: list[list[Tensor]] = []
         for tensor in self._named(values, trained=False):
             if not runs or self._end(runs[-1][-1]) != self.firsts[tensor.name]:
@@ -174,15 +169,15 @@ class ModelSpec:
             if tensor.trained is trained:
                 start = (self.firsts[tensor.name] - first) * ROW
                 cells = flat[start : start + tensor.cells]
-                whole = cells.astype(tensor.dtype, copy=False) if trained else _joined(tensor, cells)
-                found[tensor.name] = whole.reshape(tensor.shape)
+                values = cells.astype(tensor.dtype, copy=False) if trained else _joined(tensor, cells)
+                found[tensor.name] = values.reshape(tensor.shape)
         return found
 
     def name_of(self, row: int) -> str:
         """Return the name of the tensor that has a row."""
         return next(t.name for t in self.tensors if self.firsts[t.name] <= row < self.firsts[t.name] + t.rows)
 
-    def require_same(self, other: ModelSpec) -> None:
+    def require_same(self, other: Self) -> None:
         """Raise ModelMismatch, naming the differences, unless `other` (a worker's) is this model (the server's)."""
         if self.tensors == other.tensors:
             return

@@ -18,18 +18,15 @@
     (server, to anything)  Refused
     server (PUB)           LossSample, WorkerSample, ServerSample, QualitySample, Event
 
-"Anyone" needs no session. The classes follow in this order, each request before its answers; the samples of the stream
-are in `samples`. Fields are of the types that `schema` knows and `wire` checks. Messages have no behaviour.
+"Anyone" needs no session. The classes follow in this order, each request before its answers. Fields are
+of the types that `schema` knows and `wire` checks. Messages have no behaviour.
 """
 
+import dataclasses
+import json
+from typing import ClassVar
+
 from ..array_types import Array
-from .samples import STREAM as STREAM
-from .samples import TOPICS as TOPICS
-from .samples import Event as Event
-from .samples import LossSample as LossSample
-from .samples import QualitySample as QualitySample
-from .samples import ServerSample as ServerSample
-from .samples import WorkerSample as WorkerSample
 from .schema import Message as Message
 from .schema import Scalar, array, message
 
@@ -73,7 +70,7 @@ class Welcome(Message):
 
     @property
     def rank(self) -> int:
-        """The worker's number within its generation, from 0: it chooses the same random streams in each."""
+        """Return the worker's number within its generation, from 0: it chooses the same random streams in each."""
         return self.worker % WORKERS_PER_GENERATION
 
 
@@ -196,7 +193,7 @@ class Push(Message):
 
     @property
     def pull(self) -> Pull:
-        """The pull that the same request is, with `then_pull`."""
+        """Return the pull that the same request is, with `then_pull`."""
         rows = self.rows if self.wanted is None else self.wanted
         return Pull(self.table, self.first, self.last, NO_VERSION, self.low_water, rows)
 
@@ -367,4 +364,113 @@ class Refused(Message):
     ending: str = ""
 
 
+# ---- stream
+
+
+@message
+class LossSample(Message):
+    """Progress of one worker, or of `all`: means over the entries since its last sample.
+
+    `mean_loss` and `mean_bias_only_loss` of `all` are over the last visit to every part of the matrix, so that they
+    do not jump from block to block; a worker's are its `loss` and `bias_only_loss`.
+    """
+
+    topic: ClassVar[str] = "loss"
+    t: float
+    worker: str
+    epoch: int
+    epochs: int
+    entries: int
+    total: int
+    loss: float
+    bias_only_loss: float
+    norm: float
+    entries_per_second: float
+    mean_loss: float
+    mean_bias_only_loss: float
+
+
+@message
+class WorkerSample(Message):
+    """One worker's state: `training`, `late`, `lost` or `left`; `staleness` is that of its last push to this shard."""
+
+    topic: ClassVar[str] = "worker"
+    t: float
+    worker: str
+    state: str
+    entries: int
+    entries_per_second: float
+    bytes_sent: int
+    age_s: float
+    staleness: int
+
+
+@message
+class ServerSample(Message):
+    """One shard's counters since its start, and what it is.
+
+    `waiting` counts requests that wait. `port` is that of the requests on the same machine, 0 without TCP. `staleness`
+    maps bins (`0`, `1`, `2-3`) to pushes, `hot_rows` rows (`17`, `0-4095`) to pushes. `checkpoint_s` is how long the
+    last checkpoint took, -1 for none.
+    """
+
+    topic: ClassVar[str] = "server"
+    t: float
+    shard: int
+    shards: int
+    rows: int
+    workers: int
+    pulls: int
+    pushes: int
+    repeated: int
+    refused: int
+    waiting: int
+    bytes_in: int
+    bytes_out: int
+    undelivered: int
+    table_bytes: int
+    checkpoints: int
+    checkpoint_s: float
+    port: int
+    staleness: dict[str, Scalar]
+    hot_rows: dict[str, Scalar]
+
+
+@message
+class QualitySample(Message):
+    """A similarity or analogy score of the vectors so far, in percent."""
+
+    topic: ClassVar[str] = "quality"
+    t: float
+    entries: int
+    test: str
+    score: float
+
+
+@message
+class Event(Message):
+    """An event: `joined`, `late`, `left`, `lost`, `epoch`, `checkpoint`, `begun`, `finished` or `failed`."""
+
+    topic: ClassVar[str] = "event"
+    t: float
+    kind: str
+    subject: str
+    text: str
+
+
 MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
+STREAM: tuple[type[Message], ...] = (LossSample, WorkerSample, ServerSample, QualitySample, Event)
+TOPICS: tuple[str, ...] = tuple(kind.topic for kind in STREAM)
+
+LINE_FIELDS = (
+    "t", "entries", "loss", "epoch", "worker", "bias_only_loss", "norm", "entries_per_second", "mean_loss",
+    "mean_bias_only_loss",
+)  # fmt: skip
+"""What `metrics.jsonl` keeps of a loss sample, for plots and replays."""
+
+
+def as_line(sample: LossSample | QualitySample) -> str:
+    """Return the sample as a line of `metrics.jsonl`: a JSON object and a newline; a score names its topic."""
+    if isinstance(sample, QualitySample):
+        return json.dumps({"topic": sample.topic, **dataclasses.asdict(sample)}) + "\n"
+    return json.dumps({name: getattr(sample, name) for name in LINE_FIELDS}) + "\n"

@@ -35,7 +35,7 @@ def _install(
     return restore
 
 
-# ---- an exception
+# ---- raising an exception
 
 
 class Signalled(BaseException):
@@ -95,7 +95,7 @@ def signals_raise(so: str = "") -> Iterator[None]:
         signal.signal(signal.SIGALRM, alarm)
 
 
-# ---- a call
+# ---- calling a function
 
 
 def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
@@ -120,7 +120,7 @@ def signals_noted() -> Iterator[Callable[[], bool]]:
         restore()
 
 
-# ---- the end
+# ---- exiting
 
 
 def _exit(number: int, _: FrameType | None) -> None:

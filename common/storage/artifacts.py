@@ -6,8 +6,6 @@ SHA-256: `writing_artifact()` is the only way to make one, `Manifest.load()` the
 mean is not known here.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -17,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -158,14 +156,14 @@ class Manifest:
         body = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True).encode()
         return hashlib.sha256(body).hexdigest()
 
-    @staticmethod
-    def load(folder: Path, kind: str, schema: int, *, verify: bool = True) -> Manifest:
+    @classmethod
+    def load(cls, folder: Path, kind: str, schema: int, *, verify: bool = True) -> Self:
         """Read and check the artifact in `folder`.
 
         Sizes are always compared; with `verify`, every file's SHA-256 is, too (about 1 GB/s). Raises ArtifactError if
         anything is missing, altered, of another kind or of another schema.
         """
-        manifest = _read_manifest(folder)
+        manifest = cls.read(folder)
         if manifest.kind != kind:
             raise ArtifactError(f"{folder} holds {manifest.kind}, and {kind} is needed here")
         if manifest.schema != schema:
@@ -176,10 +174,29 @@ class Manifest:
             _check_file(folder / name, entry, verify=verify)
         return manifest
 
-
-def peek_kind(folder: Path) -> str:
-    """Return the kind an artifact claims to be; raise ArtifactError if `folder` is no artifact."""
-    return _read_manifest(folder).kind
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the manifest in `folder` alone; ArtifactError if there is none or it is damaged."""
+        path = folder / MANIFEST
+        try:
+            if not folder.exists():
+                raise ArtifactError(f"{folder} does not exist")
+            if not folder.is_dir():
+                raise ArtifactError(f"{folder} is a file; a folder made by glovewire is needed")
+            if not path.exists():
+                raise ArtifactError(f"{folder} has no {MANIFEST}: it was not made by glovewire, or not finished")
+        except OSError as error:
+            raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
+        try:
+            with path.open("rb") as stream:
+                text = stream.read(MAX_MANIFEST_BYTES + 1)
+            if len(text) > MAX_MANIFEST_BYTES:
+                raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
+            raw = json.loads(text.decode())
+            files = {_inside(name): _file_entry(entry) for name, entry in raw["files"].items()}
+            return cls(str(raw["kind"]), int(raw["schema"]), dict(raw["facts"]), files)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise ArtifactError(f"{path} cannot be read as a manifest ({type(error).__name__}: {error})") from error
 
 
 @contextmanager
@@ -238,29 +255,6 @@ def file_sha256(path: Path, pause: Callable[[], None] = no_pause) -> str:
     return digest.hexdigest()
 
 
-def _read_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST
-    try:
-        if not folder.exists():
-            raise ArtifactError(f"{folder} does not exist")
-        if not folder.is_dir():
-            raise ArtifactError(f"{folder} is a file; a folder made by glovewire is needed")
-        if not path.exists():
-            raise ArtifactError(f"{folder} has no {MANIFEST}: it was not made by glovewire, or not finished")
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
-    try:
-        with path.open("rb") as stream:
-            text = stream.read(MAX_MANIFEST_BYTES + 1)
-        if len(text) > MAX_MANIFEST_BYTES:
-            raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        raw = json.loads(text.decode())
-        files = {_inside(name): _file_entry(entry) for name, entry in raw["files"].items()}
-        return Manifest(str(raw["kind"]), int(raw["schema"]), dict(raw["facts"]), files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise ArtifactError(f"{path} cannot be read as a manifest ({type(error).__name__}: {error})") from error
-
-
 def _inside(name: str) -> str:
     """Return a file's name if it stays inside the artifact's folder: a manifest may come from a stranger."""
     parts = name.split("/")
@@ -289,7 +283,7 @@ def _check_file(path: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-# ---- one array in one `.npy` file: never a pickle, never an archive, always closed or mapped
+# ---- arrays
 
 
 def load_array(path: Path, *, mapped: bool = False) -> Array:

@@ -6,11 +6,10 @@ holds its position inside its block (two uint16) and its weight (float32): 8 byt
 file, which `preprocess` writes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -86,8 +85,8 @@ class Dataset:
     entries: Entries
     tiles: Indices
 
-    @staticmethod
-    def open(path: Path, *, verify: bool = True) -> Dataset:
+    @classmethod
+    def open(cls, path: Path, *, verify: bool = True) -> Self:
         """Map the dataset in `path`; with `verify`, compare checksums and check every entry first.
 
         Raises ArtifactError if a file is missing, truncated, altered or does not fit the others.
@@ -104,7 +103,7 @@ class Dataset:
         except (KeyError, TypeError, *UNREADABLE) as error:
             raise ArtifactError(f"{path} is not a readable dataset ({type(error).__name__}: {error})") from error
         _check_layout(path, layout)
-        dataset = Dataset(path, manifest, layout, words, counts, permutation, entries, tiles)
+        dataset = cls(path, manifest, layout, words, counts, permutation, entries, tiles)
         dataset.check_shapes()
         if verify:
             dataset.check_entries(total)

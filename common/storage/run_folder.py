@@ -18,20 +18,7 @@ import numpy as np
 from ..array_types import Array, Floats, Indices, Rows
 from ..endings import Ending
 from ..errors import ArtifactError, NotFinite
-from .artifacts import (
-    MANIFEST,
-    UNREADABLE,
-    Manifest,
-    atomic,
-    atomic_stream,
-    load_array,
-    output_errors,
-    peek_kind,
-    require_free,
-    save_array,
-    seal,
-    write_text_atomically,
-)
+from . import artifacts
 
 KIND, TENSORS_KIND = "vectors", "tensors"
 SCHEMA = TENSORS_SCHEMA = 2
@@ -66,8 +53,8 @@ class Vectors:
 
 def prepare(run: Path) -> Path:
     """Make `run` as an empty folder for a new training; OutputError if it holds anything or cannot be made."""
-    require_free(run, what="run")
-    with output_errors(run, "run"):
+    artifacts.require_free(run, what="run")
+    with artifacts.output_errors(run, "run"):
         run.mkdir(parents=True, exist_ok=True)
     return run
 
@@ -95,7 +82,7 @@ def write_vectors(
     vectors: Floats,
     facts: Mapping[str, Any] | None = None,
     counts: Indices | None = None,
-) -> Manifest:
+) -> artifacts.Manifest:
     """Write `vectors.npy`, `vocabulary.txt` and `counts.npy` into the folder `run` and seal them, replacing older ones.
 
     `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), frequencies in the
@@ -112,15 +99,15 @@ def write_vectors(
     if counts is not None and counts.shape != (len(words),):
         raise ArtifactError(f"{run / COUNTS} cannot hold an array of shape {counts.shape} for {len(words)} words")
     arrays = {VECTORS: table} if counts is None else {VECTORS: table, COUNTS: counts.astype("<i8")}
-    with output_errors(run, "run"):
-        for name in (MANIFEST, COUNTS):
+    with artifacts.output_errors(run, "run"):
+        for name in (artifacts.MANIFEST, COUNTS):
             (run / name).unlink(missing_ok=True)
     for name, array in arrays.items():
-        with output_errors(run / name), atomic(run / name) as scratch:
-            save_array(scratch, array)
-    write_text_atomically(run / VOCABULARY, "".join(f"{word}\n" for word in words))
+        with artifacts.output_errors(run / name), artifacts.atomic(run / name) as scratch:
+            artifacts.save_array(scratch, array)
+    artifacts.write_text_atomically(run / VOCABULARY, "".join(f"{word}\n" for word in words))
     sizes = {"words": len(words), "dim": int(table.shape[1])}
-    return seal(run, KIND, SCHEMA, {**(facts or {}), **sizes}, only=(*arrays, VOCABULARY))
+    return artifacts.seal(run, KIND, SCHEMA, {**(facts or {}), **sizes}, only=(*arrays, VOCABULARY))
 
 
 def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
@@ -128,16 +115,16 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
 
     Raises ArtifactError when training has not finished or a file is missing, truncated, altered or holds NaN.
     """
-    if run.is_dir() and not (run / MANIFEST).exists() and is_run(run):
+    if run.is_dir() and not (run / artifacts.MANIFEST).exists() and is_run(run):
         raise ArtifactError(f"training has not finished: {run} has no vectors yet")
-    if (kind := peek_kind(run)) != KIND:
+    if (kind := artifacts.Manifest.read(run).kind) != KIND:
         raise ArtifactError(f"{run} holds {kind}, and a run with vectors is needed here")
-    manifest = Manifest.load(run, KIND, SCHEMA, verify=verify)
+    manifest = artifacts.Manifest.load(run, KIND, SCHEMA, verify=verify)
     try:
         words = tuple((run / VOCABULARY).read_bytes().decode().split("\n")[:-1])
-        vectors = load_array(run / VECTORS, mapped=True)
-        counts = load_array(run / COUNTS) if COUNTS in manifest.files else None
-    except UNREADABLE as error:
+        vectors = artifacts.load_array(run / VECTORS, mapped=True)
+        counts = artifacts.load_array(run / COUNTS) if COUNTS in manifest.files else None
+    except artifacts.UNREADABLE as error:
         raise ArtifactError(f"{run} holds no readable vectors ({type(error).__name__}: {error})") from error
     if vectors.dtype != np.float32 or vectors.ndim != 2 or len(vectors) != len(words):
         raise ArtifactError(f"{run / VECTORS} is not a float32 array with a row for each of {len(words)} words")
@@ -168,22 +155,22 @@ def _first_not_finite(table: Rows) -> int | None:
 # ---- tensors
 
 
-def write_tensors(run: Path, values: Mapping[str, Array], facts: Mapping[str, Any]) -> Manifest:
+def write_tensors(run: Path, values: Mapping[str, Array], facts: Mapping[str, Any]) -> artifacts.Manifest:
     """Write `tensors.npz` into the folder `run` and seal it; equal values give equal bytes."""
-    with atomic_stream(run / TENSORS) as stream, zipfile.ZipFile(stream, "w") as archive:
+    with artifacts.atomic_stream(run / TENSORS) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, value in values.items():
             member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, whenever it is written
             with archive.open(member, "w", force_zip64=True) as into:
                 np.lib.format.write_array(into, np.asanyarray(value), allow_pickle=False)
-    return seal(run, TENSORS_KIND, TENSORS_SCHEMA, {**facts, "tensors": len(values)}, only=(TENSORS,))
+    return artifacts.seal(run, TENSORS_KIND, TENSORS_SCHEMA, {**facts, "tensors": len(values)}, only=(TENSORS,))
 
 
-def load_tensors(run: Path | str, *, verify: bool = True) -> tuple[dict[str, Array], Manifest]:
+def load_tensors(run: Path | str, *, verify: bool = True) -> tuple[dict[str, Array], artifacts.Manifest]:
     """Return the tensors of a finished run by name; ArtifactError if they are missing, altered or unreadable."""
     run = Path(run)
-    manifest = Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
+    manifest = artifacts.Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
     try:
         with np.load(run / TENSORS, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}, manifest
-    except (*UNREADABLE, zipfile.BadZipFile) as error:
+    except (*artifacts.UNREADABLE, zipfile.BadZipFile) as error:
         raise ArtifactError(f"{run / TENSORS} cannot be read ({type(error).__name__}: {error})") from error

@@ -70,12 +70,12 @@ class Channel:
 
     @property
     def where(self) -> str:
-        """The address, followed by what may be wrong there."""
+        """Return the address, followed by what may be wrong there."""
         return self.address + self.handshakes.doubt
 
     @property
     def owes_reply(self) -> bool:
-        """Whether a request is pending that waits neither for other workers nor for the server to start."""
+        """Return whether a request is pending that waits neither for other workers nor for the server to start."""
         return any(not isinstance(each.message, m.Hello | m.Pull | m.Lease) for each in self.pending.values())
 
     def send(self, message: m.Message, on_reply: OnReply) -> int:

@@ -194,7 +194,7 @@ class RequestClient:
         return [channel.welcome for channel in self.channels if channel.welcome is not None]
 
     def _runs_differ(self) -> bool:
-        """Whether shards are in different generations of the run: the last to be restarted is ahead of the others."""
+        """Return whether shards are in different generations of the run: one restarted last is ahead."""
         welcomes = self._welcomes()
         if [(w.shard, w.shards) for w in welcomes] != [(k, len(welcomes)) for k in range(len(welcomes))]:
             found = [

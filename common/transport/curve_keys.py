@@ -10,8 +10,6 @@ A folder of keys holds small TOML files, with keys in Z85 as ZeroMQ writes them:
 Secret files are created with mode 0600, and refused when other users could read them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -45,23 +43,6 @@ class KeyPair:
     secret: bytes = field(repr=False)
 
 
-@dataclass(frozen=True)
-class ServerKeys:
-    """A server's key pair and its allow-list."""
-
-    pair: KeyPair
-    allowed: AllowList
-
-
-@dataclass(frozen=True)
-class ClientKeys:
-    """A client's key pair, the file it came from, and the public key that its server must prove to own."""
-
-    pair: KeyPair
-    server: bytes
-    path: Path
-
-
 class AllowList:
     """The public keys that may connect, read again whenever the file has changed."""
 
@@ -85,6 +66,23 @@ class AllowList:
         if version is None or version != self._version:
             names = {z85.decode(key): name for name, key in _keys_in(self._path, _WRITABLE).items()}
             self._names, self._version = names, version
+
+
+@dataclass(frozen=True)
+class ServerKeys:
+    """A server's key pair and its allow-list."""
+
+    pair: KeyPair
+    allowed: AllowList
+
+
+@dataclass(frozen=True)
+class ClientKeys:
+    """A client's key pair, the file it came from, and the public key that its server must prove to own."""
+
+    pair: KeyPair
+    server: bytes
+    path: Path
 
 
 def make_keys(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path]:

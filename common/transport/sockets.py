@@ -1,4 +1,4 @@
-"""Make every ZeroMQ socket and set its options; send and receive frames; parse addresses. No messages.
+"""Make every ZeroMQ socket and set its options; send and receive frames. No messages.
 
 A socket never leaves the thread that made it. Every queue has a bound, and sockets close without lingering unless their
 owner allows time for what is queued.
@@ -6,7 +6,6 @@ owner allows time for what is queued.
 
 import contextlib
 import errno
-import ipaddress
 import os
 import socket as plain
 import stat
@@ -15,6 +14,7 @@ from typing import Self
 
 import zmq
 
+from ..addresses import check_address
 from ..errors import BindError, UsageError
 from ..protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES, Frame
 from .curve_keys import ClientKeys, ServerKeys
@@ -209,38 +209,6 @@ def send_if_room(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
     except zmq.Again:
         return False
     return True
-
-
-def check_address(address: str) -> str:
-    """Return `address` if it has the form tcp://HOST:PORT or ipc://PATH; UsageError otherwise."""
-    scheme, _, rest = address.partition("://")
-    host, _, port = rest.rpartition(":")
-    if scheme == "ipc" and rest:
-        return address
-    if scheme != "tcp" or not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise UsageError(f"{address!r} is not an address: write tcp://HOST:PORT")
-    return address
-
-
-def port(address: str) -> int:
-    """Return the port of a tcp:// address, 0 for any other kind."""
-    return int(address.rpartition(":")[2]) if address.startswith("tcp://") else 0
-
-
-def with_port(address: str, port: int) -> str:
-    """Return a tcp:// address with another port."""
-    return f"{address.rpartition(':')[0]}:{port}"
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether only this machine can reach `address`; a name other than localhost may resolve to any machine."""
-    if address.startswith(("ipc://", "inproc://")):
-        return True
-    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bind(socket: zmq.Socket[bytes], address: str) -> str:

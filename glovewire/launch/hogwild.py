@@ -24,8 +24,7 @@ from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
-from glovewire.common.protocol.messages import Report
-from glovewire.common.protocol.samples import as_line
+from glovewire.common.protocol.messages import Report, as_line
 from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent, parent_token
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset

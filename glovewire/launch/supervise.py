@@ -20,10 +20,8 @@ LAST_ROUNDS_S = 5.0
 Scored = Callable[[LossSample | None], None]
 
 
-class ServerLost(ProcessDied):
+class ServerLost(ProcessDied, code="server-lost"):
     """A server was killed; the run can continue from its newest checkpoint."""
-
-    code = "server-lost"
 
 
 def until_over(watch: Watcher, servers: list[Child], workers: list[Child], children: Children, scored: Scored) -> None:

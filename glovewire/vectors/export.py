@@ -9,7 +9,7 @@ from typing import Any
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import atomic, files_in, output_errors, peek_kind, require_free
+from glovewire.common.storage.artifacts import Manifest, atomic, files_in, output_errors, require_free
 
 from . import formats, matrix
 from .formats import most_frequent_first
@@ -33,7 +33,7 @@ def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int 
     format that does not fit the source, MissingExtra for a library that is not installed.
     """
     require_free(out, what="export")
-    kind = runs.KIND if runs.is_run(path) else peek_kind(path)
+    kind = runs.KIND if runs.is_run(path) else Manifest.read(path).kind
     if kind == runs.KIND:
         facts = _export_vectors(path, form, out, centre=centre)
     elif kind == datasets.KIND:

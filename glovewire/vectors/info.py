@@ -13,7 +13,7 @@ from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import MANIFEST, Manifest, peek_kind
+from glovewire.common.storage.artifacts import MANIFEST, Manifest
 
 _ENTRIES_AT_ONCE = 1 << 22
 _ROWS_AT_ONCE = 8192
@@ -27,7 +27,7 @@ def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
     """
     if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):
         return _head(path, "run", None) | {"state": "in training, or stopped before the end"} | _progress(path)
-    kind = peek_kind(path)
+    kind = Manifest.read(path).kind
     if kind == datasets.KIND:
         return _dataset(path, verify=verify)
     if kind == runs.KIND:

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import zmq
 
+from glovewire.common.addresses import check_address, with_port
 from glovewire.common.errors import (
     DeadlineExceeded,
     GlovewireError,
@@ -26,7 +27,7 @@ from glovewire.common.protocol.messages import TOPICS, GetHistory, History
 from glovewire.common.protocol.wire import decode_sample
 from glovewire.common.transport.client import QueryClient, expect
 from glovewire.common.transport.curve_keys import load_client_keys
-from glovewire.common.transport.sockets import Context, check_address, receive, with_port
+from glovewire.common.transport.sockets import Context, receive
 from glovewire.common.transport.zap import HandshakeMonitor
 
 from .reassembly import Reassembly, ReceivedSample
@@ -40,10 +41,8 @@ MAX_PER_POLL = 2_000
 """Samples taken from one address in one poll, so that a flood cannot keep the caller from its other work."""
 
 
-class RunFailed(GlovewireError):
+class RunFailed(GlovewireError, code="run-failed"):
     """The run that was watched has failed."""
-
-    code: ClassVar[str] = "run-failed"
 
 
 @dataclass

@@ -150,7 +150,7 @@ class Cuts:
             self._advance(blocks, range(len(blocks.rounds)))
 
     def updates_applied(self, updates: int) -> None:
-        """Without rounds: cut the checkpoint that is due after this many updates (of minibatches, gradients), if any.
+        """Cut the checkpoint that is due after this many updates (of minibatches, gradients), if any; not for blocks.
 
         Every shard counts the same updates, so that all parts of a checkpoint have one label. If too many are
         unwritten, it is left out.

@@ -20,17 +20,7 @@ from glovewire.common.errors import ArtifactError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
-from glovewire.common.storage.artifacts import (
-    MANIFEST,
-    PARTIAL,
-    REPLACED,
-    UNREADABLE,
-    Manifest,
-    load_array,
-    no_pause,
-    save_array,
-    writing_artifact,
-)
+from glovewire.common.storage import artifacts
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CHECKPOINTS, VECTORS, write_vectors
 
@@ -57,30 +47,27 @@ def part_folder(run: Path, label: str, shard: int, shards: int) -> Path:
     return run / CHECKPOINTS / f"{label}.shard-{shard}-of-{shards}"
 
 
-def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = no_pause) -> Path:
+def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = artifacts.no_pause) -> Path:
     """Write a snapshot, whole or not at all, calling `pause` after each mebibyte; OutputError if it is impossible."""
     facts = dict(snapshot.facts)
     folder = part_folder(run, snapshot.label, int(facts["shard"]), int(facts["shards"]))
-    with writing_artifact(folder, KIND, SCHEMA, facts, replace=True, pause=pause) as scratch:
-        save_array(scratch / ROWS, snapshot.rows, pause)
+    with artifacts.writing_artifact(folder, KIND, SCHEMA, facts, replace=True, pause=pause) as scratch:
+        artifacts.save_array(scratch / ROWS, snapshot.rows, pause)
         if snapshot.versions is not None:
-            save_array(scratch / VERSIONS, snapshot.versions, pause)
+            artifacts.save_array(scratch / VERSIONS, snapshot.versions, pause)
     return folder
 
 
-# ---- which checkpoint to resume from, and which to remove
+# ---- finding and removing
 
 
 def newest(run: Path) -> tuple[str, int]:
-    """Return label and shards of the checkpoint to resume from: the furthest of which every part is here and intact.
-
-    Raises ArtifactError if there is none.
-    """
+    """Return label and shards of the furthest checkpoint whose parts are all intact; ArtifactError if there is none."""
     require_readable_version(run)
     for _, _, label, shards in sorted(_complete(run), reverse=True):
         try:
             for shard in range(shards):
-                Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)
+                artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)
         except ArtifactError as error:
             logger.warning(log.line("checkpoint_skipped", label=label, why=error))
         else:
@@ -91,7 +78,7 @@ def newest(run: Path) -> tuple[str, int]:
 def require_readable_version(run: Path) -> None:
     """Raise ArtifactError if an earlier version of the program, with another form of checkpoints, began the run."""
     if any((run / CHECKPOINTS).glob(".life-*")):
-        init = f"; --init {run} begins with its vectors" if (run / MANIFEST).exists() else ""
+        init = f"; --init {run} begins with its vectors" if (run / artifacts.MANIFEST).exists() else ""
         raise ArtifactError(
             f"{run} was begun by an earlier version of glovewire, whose checkpoints this one does not read: "
             f"resume it with that version, or train in another folder{init}"
@@ -106,24 +93,19 @@ def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> lis
     late shard loads it. Returns the labels of those removed.
     """
     removed: list[str] = []
-    complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and not is_final(found[2]))
+    complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and not found[2].startswith(FINAL))
     if not keep or len(complete) < keep:
         return removed
     for folder in (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}"):
         try:
-            facts = Manifest.load(folder, KIND, SCHEMA, verify=False).facts
-            old = _reached(facts) < complete[-keep]
-            if old and not facts.get("asked") and not is_final(facts["label"]) and facts["label"] != begun:
-                removed.append(str(facts["label"]))
+            facts = artifacts.Manifest.load(folder, KIND, SCHEMA, verify=False).facts
+            old, label = _reached(facts) < complete[-keep], str(facts["label"])
+            if old and not facts.get("asked") and not label.startswith(FINAL) and label != begun:
+                removed.append(label)
                 shutil.rmtree(folder)
         except (ArtifactError, OSError, *BAD_FACTS) as error:
             logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
     return removed
-
-
-def is_final(label: str) -> bool:
-    """Return whether a generation of the run ended with the checkpoint of this label."""
-    return label.startswith(FINAL)
 
 
 def remove_old_finals(run: Path, label: str) -> None:
@@ -154,11 +136,11 @@ def remove_leftovers(run: Path, shard: int, shards: int) -> None:
     vectors = [] if shard else run.glob(f".{VECTORS}.*")
     for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *vectors):
         name, pid, kind = path.name.rsplit(".", 2)
-        if f".{kind}" not in (PARTIAL, REPLACED) or not pid.isdecimal() or _is_running(int(pid)):
+        if f".{kind}" not in (artifacts.PARTIAL, artifacts.REPLACED) or not pid.isdecimal() or _is_running(int(pid)):
             continue
         folder = path.with_name(name.removeprefix("."))
         try:
-            if f".{kind}" == REPLACED and not folder.exists():
+            if f".{kind}" == artifacts.REPLACED and not folder.exists():
                 path.rename(folder)
             elif path.is_dir():
                 shutil.rmtree(path)
@@ -249,7 +231,7 @@ def read_facts(run: Path, label: str, shards: int) -> list[dict[str, Any]]:
 
 def _facts(run: Path, label: str, shards: int, *, verify: bool = True) -> list[dict[str, Any]]:
     folders = (part_folder(run, label, shard, shards) for shard in range(shards))
-    return [dict(Manifest.load(folder, KIND, SCHEMA, verify=verify).facts) for folder in folders]
+    return [dict(artifacts.Manifest.load(folder, KIND, SCHEMA, verify=verify).facts) for folder in folders]
 
 
 def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple[Array, dict[str, Any]]:
@@ -283,22 +265,26 @@ def read_versions(run: Path, label: str, shards: int) -> Indices | None:
     if not all(file.exists() for file in files):
         return None
     try:
-        return np.concatenate([load_array(file) for file in files]).astype(np.int64, copy=False)
-    except UNREADABLE as error:
-        raise ArtifactError(f"{files[0]} cannot be read ({type(error).__name__}: {error})") from error
+        return np.concatenate([_load(file) for file in files]).astype(np.int64, copy=False)
+    except ValueError as error:
+        raise ArtifactError(f"{files[0]} does not fit the other parts ({error})") from error
+
+
+def _load(path: Path) -> Array:
+    try:
+        return artifacts.load_array(path)
+    except artifacts.UNREADABLE as error:
+        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
 
 
 def _load_rows(folder: Path) -> Array:
-    try:
-        rows = load_array(folder / ROWS)
-    except UNREADABLE as error:
-        raise ArtifactError(f"{folder / ROWS} cannot be read ({type(error).__name__}: {error})") from error
+    rows = _load(folder / ROWS)
     if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2:
         raise ArtifactError(f"{folder / ROWS} is not an array of rows")
     return rows
 
 
-# ---- the end of a run
+# ---- results
 
 
 def assemble(

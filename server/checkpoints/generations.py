@@ -29,10 +29,8 @@ from .cuts import SUMMARY, final_label
 logger = logging.getLogger(__name__)
 
 
-class Superseded(GlovewireError):
+class Superseded(GlovewireError, code="superseded"):
     """Another shard has begun a new generation of the run."""
-
-    code = "superseded"
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ def require_current(config: ServerConfig, generation: Generation) -> None:
         )
 
 
-# ---- leaving it
+# ---- leaving a generation
 
 
 def announce_ending(config: ServerConfig, generation: Generation, end: RunEnd) -> None:

@@ -19,10 +19,7 @@ from . import files
 
 @dataclass(frozen=True)
 class InitialState:
-    """Rows [first, ...) of the table, their progress, and the entries trained to get there.
-
-    `versions` counts the changes of each row, if known.
-    """
+    """Rows [first, ...) of the table, their progress, the entries trained, and the changes of each row, if counted."""
 
     rows: Rows
     reached: Reached = BEGINNING

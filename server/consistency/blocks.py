@@ -44,9 +44,8 @@ class ExclusiveBlocks:
     def left(self, worker: int, *, lost: bool) -> None:
         """Do nothing: the schedule gives the worker's blocks to others."""
 
-    def may_pull(self, pull: Pull, worker: int) -> bool:
+    def may_pull(self, pull: Pull, _: int) -> bool:
         """Return whether the partition has reached the pull's version, if it names one."""
-        del worker
         if pull.version == NO_VERSION:
             return True
         if pull.rows is not None:
@@ -95,7 +94,7 @@ class AsynchronousBlocks(Asynchronous):
         self.rounds = np.full(len(bounds) - 1, start, np.int64)
 
     def advance_low_water(self, low_water: int) -> bool:
-        """Record that every block of the rounds before `low_water` is in the table; return whether that is news."""
+        """Record that every block of the rounds before `low_water` is in the table; return whether it rose."""
         advanced = low_water > self.rounds[0]
         self.rounds[:] = max(low_water, self.rounds[0])
         return bool(advanced)

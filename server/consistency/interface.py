@@ -1,54 +1,19 @@
-"""Say what a consistency mode promises the core, and make the mode that the options ask for. No I/O, no clock."""
+"""Make the consistency mode that the options ask for. No I/O, no clock."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from glovewire.common.array_types import Indices
 from glovewire.common.model.options import CONSISTENCIES, Mode, TrainingOptions
-from glovewire.common.protocol.messages import Pull, Push
 
 from .blocks import AsynchronousBlocks, ExclusiveBlocks
-from .minibatch import Admission, Asynchronous, PendingPush, SoftSynchronous, StaleSynchronous, Synchronous
+from .minibatch import Asynchronous, SoftSynchronous, StaleSynchronous, Synchronous
 
 OBSERVER = -1
 """Worker number of a session that only reads."""
 
 
-class Consistency(Protocol):
-    """Decides when a pull may be answered and a push applied; workers go by the numbers that shard 0 gave them."""
-
-    @property
-    def missing(self) -> int:
-        """Return how many workers must still join before any may start."""
-
-    @property
-    def gradients(self) -> int:
-        """Return the number of gradients in the table."""
-
-    @property
-    def steps(self) -> int:
-        """Return an upper bound of the steps of any worker; a worker that joins draws its batches from there on."""
-
-    def begin(self) -> None:
-        """Stop waiting for workers that have not joined."""
-
-    def joined(self, worker: int) -> None:
-        """Count a worker in from now on."""
-
-    def left(self, worker: int, *, lost: bool) -> None:
-        """Count a worker out, which has said goodbye or is `lost`."""
-
-    def may_pull(self, pull: Pull, worker: int) -> bool:
-        """Return whether to answer now; a refused pull is asked about again when something has changed."""
-
-    def admit(self, push: Push, worker: int) -> Admission:
-        """Take a push, to be applied by `next_update`; raise if it can never be applied."""
-
-    def next_update(self) -> list[PendingPush]:
-        """Return the pushes to apply now as one update, in order and all of one operation; empty if none are ready."""
-
-    def version(self, first: int) -> int:
-        """Return the version to report with rows that begin at `first`."""
+Consistency = Asynchronous | ExclusiveBlocks
+"""Decides when a pull may be answered and a push applied; workers go by the numbers that shard 0 gave them."""
 
 
 @dataclass(frozen=True)

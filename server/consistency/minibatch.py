@@ -72,9 +72,8 @@ class Asynchronous:
         if lost:
             self._waiting = [pending for pending in self._waiting if pending.worker != worker]
 
-    def may_pull(self, pull: Pull, worker: int) -> bool:
+    def may_pull(self, _: Pull, worker: int) -> bool:
         """Return whether to answer: an observer at once, a worker once the mode lets it take its next step."""
-        del pull
         return worker not in self._steps or (not self.missing and self._may_step(worker))
 
     def admit(self, push: Push, worker: int) -> Admission:
@@ -101,17 +100,14 @@ class Asynchronous:
             self.gradients += len(group)
         return sorted(group, key=lambda pending: (pending.worker, pending.push.sequence))
 
-    def version(self, first: int) -> int:
+    def version(self, _: int) -> int:
         """Return the number of updates so far."""
-        del first
         return self.updates
 
-    def _may_step(self, worker: int) -> bool:
-        del worker
+    def _may_step(self, _: int) -> bool:
         return True
 
-    def _is_late(self, push: Push, worker: int) -> bool:
-        del push, worker
+    def _is_late(self, _: Push, __: int) -> bool:
         return False
 
     def _ready(self) -> int:

@@ -96,7 +96,7 @@ class Core:
         return self._effects()
 
     def tick(self, now: float, network: NetworkCounts) -> Effects:
-        """Let time pass: find late and lost workers, end the run when its time has come, publish what is due.
+        """Let time pass: find late and lost workers, end the run when its time has come, publish samples.
 
         `network` is what the caller has counted so far.
         """
@@ -210,7 +210,7 @@ class Core:
         self._release(session, now, kind, why, pushes)
 
     def _release(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
-        """Give what a session held to others; `pushes` is how many it says it has sent."""
+        """Give what an ended session held to others; `pushes` is how many it reports to have sent."""
         state = self._state
         state.waiting.drop(session)
         blocks = state.progress.release(session.name)
@@ -257,10 +257,10 @@ class Core:
             state.waiting.require_room(session)
         if session.is_new_push(push.sequence):
             applied = pull_push.apply(push, session.index)
-            session.push_taken(push.sequence, pull_push.staleness.last)
+            session.pushed, session.staleness = push.sequence, pull_push.staleness.last
             self._close_when_complete()
         else:
-            applied = pull_push.repeat(push, session.index)
+            applied = pull_push.applied(push, session.index, repeated=True)
         state.push_counts.answered(session.name, applied)
         if pull is None:
             return applied
@@ -281,8 +281,9 @@ class Core:
             raise BadRequest("only shard 0 counts reports")
         if session.is_new_report(report.sequence):
             state.publisher.add(state.progress.count(session, report, now, state.publisher.elapsed(now)))
-            session.report_counted(report)
-            state.pull_push.block_complete(report.lease, state.progress.floor)
+            session.reported, session.bytes_sent = report.sequence, report.bytes_sent
+            session.entries += report.entries
+            state.pull_push.block_complete(report.lease, state.progress.low_water)
             state.waiting.wake(Condition.LEASE)
             self._close_when_complete()
         return self._recorded()
@@ -355,7 +356,7 @@ class Core:
         self._end(end)
         return m.Finishing(len(self._state.sessions.workers))
 
-    # ---- the end of the run
+    # ---- ending the run
 
     def _end(self, end: RunEnd) -> None:
         """Begin to end: at once, or in exclusive order when workers have completed the rounds that have begun."""
@@ -370,7 +371,7 @@ class Core:
             self._close(end)
 
     def _close(self, end: RunEnd) -> None:
-        """Give out no more work, and answer every request that waits."""
+        """Grant no more work, and answer every waiting request."""
         state = self._state
         if state.over is None:
             state.over = end
@@ -417,7 +418,7 @@ class Core:
     def _publish(self, now: float, *, everything: bool = False) -> list[Published]:
         state = self._state
         state.publisher.add(state.progress.losses.samples(now, force=state.over is not None))
-        return state.publisher.due(
+        return state.publisher.take_due(
             now, lambda: status.server_sample(state, now), state.sessions.workers, everything=everything
         )
 

@@ -51,7 +51,7 @@ class PullPush:
 
     @property
     def ages(self) -> StalenessHistogram:
-        """By how many changes the rows of gradients were behind."""
+        """Return by how many changes the rows of gradients were behind."""
         return self._policy.ages
 
     def joined(self, worker: int) -> None:
@@ -71,7 +71,7 @@ class PullPush:
         self._waiting.wake(Condition.ROWS)
 
     def begin_late(self, workers: Sequence[Session], since: float) -> int:
-        """If the first of the workers came before `since`, begin without the missing ones; return their number."""
+        """Begin without the missing workers if the first came before `since`; return the number of those missing."""
         missing = self._consistency.missing
         if not missing or not workers or min(each.joined for each in workers) >= since:
             return 0
@@ -143,7 +143,7 @@ class PullPush:
             self._table.apply(push)
             if self._tensors.assigned(push):
                 self._waiting.wake(Condition.VALUES)
-            return self._applied(push, worker)
+            return self.applied(push, worker)
         if push.operation == "gradient":
             self._policy.check(push, self._consistency.version(push.first))
         fate = self._consistency.admit(push, worker)
@@ -151,13 +151,9 @@ class PullPush:
             self._policy.admitted(worker, push)
         self._counters["late"] += fate is Admission.LATE
         self._apply_due()
-        return self._applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
+        return self.applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
 
-    def repeat(self, push: m.Push, worker: int) -> m.Applied:
-        """Return the answer to a push that this session has made before."""
-        return self._applied(push, worker, repeated=True)
-
-    def _applied(self, push: m.Push, worker: int, *, repeated: bool = False, late: bool = False) -> m.Applied:
+    def applied(self, push: m.Push, worker: int, *, repeated: bool = False, late: bool = False) -> m.Applied:
         """Build the `Applied` reply. When `Rows` may be sent instead, repeat the last credit: it may never be seen."""
         credit = self.credit.of(worker) if push.then_pull else self.credit.grant(worker)
         return m.Applied(push.sequence, self._consistency.version(push.first), repeated, late, credit)

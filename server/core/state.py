@@ -56,7 +56,8 @@ class ShardState:
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
         first_worker = identity.generation * WORKERS_PER_GENERATION
-        self.sessions = Sessions(first_worker, identity.awaited, identity.shard, identity.shards)
+        expected = 0 if identity.shard else identity.workers  # other shards follow shard 0, which waits for workers
+        self.sessions = Sessions(first_worker, expected, identity.shard, identity.shards)
         self.waiting, self.push_counts = WaitingRequests(), PushCounts()
         self.counters: Counter[str] = Counter()
         self.network = NetworkCounts()
@@ -67,11 +68,6 @@ class ShardState:
         self.left_bytes_sent = 0
         self.ending: RunEnd | None = None
         self.over: RunEnd | None = None
-
-    @property
-    def bytes_from_workers(self) -> int:
-        """What workers say they have sent, to all shards."""
-        return self.left_bytes_sent + sum(session.bytes_sent for session in self.sessions.workers)
 
     def checkpoint_facts(self) -> dict[str, Any]:
         """Return what a checkpoint says of this shard beside its rows; NotReady while its tensors lack values."""

@@ -41,7 +41,7 @@ class TensorProgress(Progress):
 
     @property
     def complete(self) -> bool:
-        """Whether the last update is in."""
+        """Return whether the last update is in."""
         return 0 < self._steps <= self._updates()
 
     @property
@@ -63,12 +63,12 @@ class Tensors:
 
     @property
     def complete(self) -> bool:
-        """Whether every row of this shard has had its first value."""
+        """Return whether every row of this shard has had its first value."""
         return self.spec is not None and not self._missing.any()
 
     def restore(self, spec: ModelSpec, rows: npt.NDArray[np.floating]) -> None:
         """Continue from a checkpoint: `rows` are those of this shard, optimizer state included."""
-        self._take(spec, self._bounds(spec)[0], rows)
+        self._take(spec, Sharding(spec.rows, self._shards).bound(self._shard), rows)
         self._missing[:] = False
 
     def join(self, session: Session, create: Create) -> Created | None:
@@ -129,12 +129,8 @@ class Tensors:
             raise NotReady(UNKNOWN)
         return self.spec
 
-    def _bounds(self, spec: ModelSpec) -> tuple[int, int]:
-        sharding = Sharding(spec.rows, self._shards)
-        return sharding.bound(self._shard), sharding.bound(self._shard + 1)
-
     def _allocate(self, spec: ModelSpec) -> None:
-        first, last = self._bounds(spec)
+        first, last = Sharding(spec.rows, self._shards).range(self._shard)
         if (min(last, spec.trained_rows) - first) * ROW * spec.dtype.itemsize > MAX_FRAME_BYTES:
             needed = -(-spec.rows * ROW * spec.dtype.itemsize // MAX_FRAME_BYTES)
             raise LimitExceeded(

@@ -82,7 +82,7 @@ class WaitingRequests:
 
     @property
     def has_woken(self) -> bool:
-        """Whether `retry` has a request to look at."""
+        """Return whether `retry` has a request to look at."""
         return bool(self._woken)
 
     def wake(self, condition: Condition | int) -> None:

@@ -36,9 +36,9 @@ class Progress:
         return max(self._gradients() * self._batch, self._restored) >= self.losses.total
 
     @property
-    def floor(self) -> int:
+    def low_water(self) -> int:
         """Return the first round with a block that is not trained and reported; 0 where there are no rounds."""
-        return self.schedule.floor if self.schedule is not None else 0
+        return self.schedule.low_water if self.schedule is not None else 0
 
     @property
     def max_entries(self) -> int:
@@ -51,7 +51,7 @@ class Progress:
             self.schedule.stop()
 
     def grant(self, session: Session, ticket: int, end: RunEnd) -> Message | None:
-        """A block for this worker, Done when there is none left, None while it must wait."""
+        """Return a block for this worker, Done when there is none left, None while it must wait."""
         if self.schedule is None:
             raise BadRequest("only shard 0 leases blocks, and only in the block schedule")
         if self.schedule.complete:
@@ -60,8 +60,8 @@ class Progress:
         if granted is None:
             return None
         lease, block = granted
-        answer = Granted(lease, self.schedule.epoch_of(block), block.round, block.a, block.b, self.floor)
-        session.lease_granted(ticket, answer)
+        answer = Granted(lease, self.schedule.epoch_of(block), block.round, block.a, block.b, self.low_water)
+        session.ticket, session.grant = ticket, answer  # for a repeat of the request
         return answer
 
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:

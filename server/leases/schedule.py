@@ -69,7 +69,7 @@ class Schedule:
         self._left = ungranted + len(self._held) + len(self._returned)
 
     @property
-    def floor(self) -> int:
+    def low_water(self) -> int:
         """Return the first round with a block that is not trained yet."""
         rounds = [block.round for block, _ in self._held.values()] + [block.round for block in self._returned]
         return min([*rounds, self._first_ungranted()])

@@ -111,10 +111,7 @@ def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float, scale
 def step_adagrad_row(
     table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales, columns: Indices, dim: int
 ) -> None:
-    """Take a step of AdaGrad with one accumulator per vector (mean squared gradient) and per bias.
-
-    `columns` (roles, 4) are `RowLayout.columns`.
-    """
+    """Take a step of AdaGrad with one accumulator per vector (mean square) and per bias; `columns` as in RowLayout."""
     for n in range(rows.size):
         row, eta = table[rows[n]], np.float32(rate) * scales[n]
         for role in range(columns.shape[0]):
@@ -168,10 +165,7 @@ def step_adam(
     epsilon: float,
     decay: float,
 ) -> None:
-    """Take a step of Adam (Kingma and Ba 2015), with `decay` of AdamW (Loshchilov and Hutter 2019).
-
-    Each row counts its own steps, for the bias correction.
-    """
+    """Take a step of Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019); each row counts its own steps."""
     width, real = gradients.shape[1], table.dtype.type
     keep1, keep2 = real(beta1), real(beta2)
     add1, add2, small = real(1.0 - beta1), real(1.0 - beta2), real(epsilon)

@@ -4,8 +4,6 @@ Row numbers are those of the whole table. Range, shape and finiteness of everyth
 checked here. No I/O, no clock; sessions are unknown here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -20,6 +18,80 @@ from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 
 from . import kernels
 from .optimizers import Step
+
+
+class Pages:
+    """Rows in one array, or in several pages that are exchanged whole, so that received rows are not copied.
+
+    Takes ownership of `rows` (rows, width). `bounds` are where pages begin and end, counted from the first row. One of
+    several pages never changes in place: its readers may keep it.
+    """
+
+    def __init__(self, rows: Array, bounds: Sequence[int] = ()) -> None:
+        cuts = sorted({0, *bounds, len(rows)})
+        self.shape: tuple[int, int] = rows.shape[0], rows.shape[1]
+        self.dtype = rows.dtype
+        self._starts = np.array(cuts[:-1] or [0])
+        self._pages = [rows] if len(cuts) <= 2 else _divide(rows, cuts)
+
+    @property
+    def divided(self) -> bool:
+        """Return whether there are several pages."""
+        return len(self._pages) > 1
+
+    def as_array(self) -> Array:
+        """Return all rows as one array: the one that holds them, or a copy of all pages."""
+        return np.concatenate(self._pages) if self.divided else self._pages[0]
+
+    def join(self) -> Array:
+        """Move all rows into one array and return it; at most one page is in memory twice at a time."""
+        if self.divided:
+            rows = np.empty(self.shape, self.dtype)
+            for number, start in enumerate(self._starts.tolist()):
+                page, self._pages[number] = self._pages[number], rows[:0]
+                rows[start : start + len(page)] = page
+            self._starts, self._pages = self._starts[:1], [rows]
+        return self._pages[0]
+
+    def between(self, low: int, high: int) -> Array:
+        """Return rows [low, high): part of a page, or a copy if they span several."""
+        number = int(np.searchsorted(self._starts, low, "right")) - 1
+        page, start = self._pages[number], int(self._starts[number])
+        if high > start + len(page):
+            page = np.concatenate(self._pages[number : int(np.searchsorted(self._starts, high))])
+        return page[low - start : high - start]
+
+    def gather(self, rows: Indices, first: int = 0) -> Array:
+        """Return a copy of the given rows, counted from `first`, in their order."""
+        if not self.divided:
+            return kernels.gather(self._pages[0], kernels.aligned(rows), first)
+        rows, found = rows - first, np.empty((len(rows), self.shape[1]), self.dtype)
+        numbers = np.searchsorted(self._starts, rows, "right") - 1
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            found[here] = self._pages[number][rows[here] - self._starts[number]]
+        return found
+
+    def replace(self, low: int, rows: Array) -> Array:
+        """Put `rows` at [low, ...) and return what was there; with several pages they must fill exactly one."""
+        if not self.divided:
+            before = self._pages[0][low : low + len(rows)].copy()
+            self._pages[0][low : low + len(rows)] = rows
+            return before
+        number = int(np.searchsorted(self._starts, low))
+        before, self._pages[number] = self._pages[number], rows
+        assert len(before) == len(rows)
+        return before
+
+
+def _divide(rows: Array, cuts: Sequence[int]) -> list[Array]:
+    """Copy `rows` into pages from the last to the first, shrinking it on the way: memory holds little more than one."""
+    pages = []
+    rows = rows if rows.flags.owndata else rows.copy()
+    for low in reversed(cuts[:-1]):
+        pages.append(rows[low:].copy())
+        rows.resize((low, rows.shape[1]), refcheck=False)
+    return pages[::-1]
 
 
 class Table:
@@ -54,7 +126,7 @@ class Table:
     @property
     def values(self) -> Rows:
         """Return all rows: the array that holds them, or a copy if they are in several pages."""
-        return self._pages.whole()
+        return self._pages.as_array()
 
     @values.setter
     def values(self, values: Rows) -> None:
@@ -201,77 +273,3 @@ def ones(count: int) -> Scales:
 def row_numbers(first: int, last: int) -> Indices:
     """Return first to last - 1, shape (last - first,): a shared array that must not be written to."""
     return np.arange(first, last)
-
-
-class Pages:
-    """Rows in one array, or in several pages that are exchanged whole, so that received rows are not copied.
-
-    Takes ownership of `rows` (rows, width). `bounds` are where pages begin and end, counted from the first row. One of
-    several pages never changes in place: its readers may keep it.
-    """
-
-    def __init__(self, rows: Array, bounds: Sequence[int] = ()) -> None:
-        cuts = sorted({0, *bounds, len(rows)})
-        self.shape: tuple[int, int] = rows.shape[0], rows.shape[1]
-        self.dtype = rows.dtype
-        self._starts = np.array(cuts[:-1] or [0])
-        self._pages = [rows] if len(cuts) <= 2 else _divide(rows, cuts)
-
-    @property
-    def divided(self) -> bool:
-        """Return whether there are several pages."""
-        return len(self._pages) > 1
-
-    def whole(self) -> Array:
-        """Return all rows as one array: the one that holds them, or a copy of all pages."""
-        return np.concatenate(self._pages) if self.divided else self._pages[0]
-
-    def join(self) -> Array:
-        """Move all rows into one array and return it; at most one page is in memory twice at a time."""
-        if self.divided:
-            rows = np.empty(self.shape, self.dtype)
-            for number, start in enumerate(self._starts.tolist()):
-                page, self._pages[number] = self._pages[number], rows[:0]
-                rows[start : start + len(page)] = page
-            self._starts, self._pages = self._starts[:1], [rows]
-        return self._pages[0]
-
-    def between(self, low: int, high: int) -> Array:
-        """Return rows [low, high): part of a page, or a copy if they span several."""
-        number = int(np.searchsorted(self._starts, low, "right")) - 1
-        page, start = self._pages[number], int(self._starts[number])
-        if high > start + len(page):
-            page = np.concatenate(self._pages[number : int(np.searchsorted(self._starts, high))])
-        return page[low - start : high - start]
-
-    def gather(self, rows: Indices, first: int = 0) -> Array:
-        """Return a copy of the given rows, counted from `first`, in their order."""
-        if not self.divided:
-            return kernels.gather(self._pages[0], kernels.aligned(rows), first)
-        rows, found = rows - first, np.empty((len(rows), self.shape[1]), self.dtype)
-        numbers = np.searchsorted(self._starts, rows, "right") - 1
-        for number in np.unique(numbers).tolist():
-            here = numbers == number
-            found[here] = self._pages[number][rows[here] - self._starts[number]]
-        return found
-
-    def replace(self, low: int, rows: Array) -> Array:
-        """Put `rows` at [low, ...) and return what was there; with several pages they must fill exactly one."""
-        if not self.divided:
-            before = self._pages[0][low : low + len(rows)].copy()
-            self._pages[0][low : low + len(rows)] = rows
-            return before
-        number = int(np.searchsorted(self._starts, low))
-        before, self._pages[number] = self._pages[number], rows
-        assert len(before) == len(rows)
-        return before
-
-
-def _divide(rows: Array, cuts: Sequence[int]) -> list[Array]:
-    """Copy `rows` into pages from the last to the first, shrinking it on the way: memory holds little more than one."""
-    pages = []
-    rows = rows if rows.flags.owndata else rows.copy()
-    for low in reversed(cuts[:-1]):
-        pages.append(rows[low:].copy())
-        rows.resize((low, rows.shape[1]), refcheck=False)
-    return pages[::-1]

@@ -5,8 +5,7 @@ from io import FileIO
 from pathlib import Path
 
 from glovewire.common import log
-from glovewire.common.protocol.messages import LossSample, QualitySample
-from glovewire.common.protocol.samples import as_line
+from glovewire.common.protocol.messages import LossSample, QualitySample, as_line
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +32,13 @@ class MetricsFile:
             why = "no space left on the disk"
         except OSError as error:
             why = error.strerror or str(error)
-        self._lose(why)
-
-    def close(self) -> None:
-        """Close the file; twice is fine."""
-        if self._file is not None:
-            self._file.close()
-
-    def _lose(self, why: str) -> None:
         if self._file is not None:
             self._file.truncate(self._bytes)
         self.lost += 1
         if self.lost == 1:
             logger.warning(log.line("metrics_lost", path=self._path, why=why))
+
+    def close(self) -> None:
+        """Close the file; twice is fine."""
+        if self._file is not None:
+            self._file.close()

@@ -64,7 +64,7 @@ class Publisher:
         """Queue samples."""
         self._queue.extend(samples)
 
-    def due(
+    def take_due(
         self,
         now: float,
         sample_server: Callable[[], m.Message],
@@ -72,7 +72,7 @@ class Publisher:
         *,
         everything: bool = False,
     ) -> list[Published]:
-        """Return what goes out now, in the order of the queue; at the end `everything`, whatever the rate.
+        """Take what is published now, in the order of the queue; at the end `everything`, whatever the rate.
 
         Takes the periodic samples of the server and of workers when their time has come.
         """

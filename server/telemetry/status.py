@@ -69,7 +69,7 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
         **_means(state, "mean_vector_norm"),
         "epochs": losses.epoch,
         "servers": state.identity.shards,
-        "bytes_sent": state.bytes_from_workers,
+        "bytes_sent": state.left_bytes_sent + sum(session.bytes_sent for session in state.sessions.workers),
         "bytes_received": state.network.bytes_out,
         **_counts(state),
     }
@@ -92,9 +92,8 @@ def _counts(state: ShardState) -> dict[str, Any]:
 
 def server_sample(state: ShardState, now: float) -> m.ServerSample:
     """Return what this shard is and has counted."""
-    who, count, pushes, table, network = (
-        state.identity, state.counters, state.push_counts.total, state.table, state.network,
-    )  # fmt: skip
+    who, table, network = state.identity, state.table, state.network
+    count, pushes = state.counters, state.push_counts.total
     return m.ServerSample(
         t=state.publisher.elapsed(now),
         shard=who.shard,

@@ -49,7 +49,7 @@ def test_an_ending_is_parsed_or_refused() -> None:
             parse_ending(wrong, "")
 
 
-def test_a_code_that_nobody_knows_is_still_an_error() -> None:
+def test_an_unknown_code_is_still_an_error() -> None:
     assert type(from_wire("from-the-future", "x")) is GlovewireError
 
 

@@ -1,6 +1,6 @@
 """Who gets in when a server has keys, and what the others are told; every wait is far shorter than its deadline.
 
-Seen to fail: without `socket.set(zmq.CURVE_SERVER, 1)` strangers get in; without `zap.answer()` nobody does; without
+Seen to fail: without `socket.set(zmq.CURVE_SERVER, 1)` strangers get in; without `zap.answer()` no client does; without
 `attempts.check()` a client that is turned away waits for its whole deadline.
 """
 
@@ -108,7 +108,7 @@ def test_a_server_without_keys(open_daemon: Daemon, one: Shard, ours: Path) -> N
 
 
 def test_another_server_than_one_knows(daemon: Daemon, one: Shard, ours: Path, theirs: Path) -> None:
-    """This is what somebody in the middle looks like; it may also be a server that is being replaced, so one waits."""
+    """This is what a man in the middle looks like; it may also be a server that is being replaced, so one waits."""
     words = r"not seem to be the server whose key is in .*others/server\.pub"
     with client(daemon, one, theirs, silence_s=3.0) as stranger, pytest.raises(DeadlineExceeded, match=words):
         stranger.connect()

@@ -23,7 +23,7 @@ BIG = outbox.PEER_BYTES
 
 
 class Frame:
-    """On its way until somebody says that it has left."""
+    """On its way until `done` is set."""
 
     done = False
 
@@ -89,7 +89,7 @@ class WatchedOutbox(Outbox):
         self.most = max(self.most, sum(nbytes for tracker, nbytes in queued if not tracker.done))
 
 
-def test_a_worker_that_never_reads_gets_no_more_and_harms_nobody(
+def test_a_worker_that_never_reads_gets_no_more_and_harms_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks for a hundred times as much as may be on its way to it; another worker is served as ever."""
@@ -106,7 +106,7 @@ def test_a_worker_that_never_reads_gets_no_more_and_harms_nobody(
         for number, message in enumerate([m.Hello("worker", "deaf", 1, dataset.checksum), *[everything] * 200], 1):
             sockets.send(deaf, [b"", *wire.encode(number, message)])
         client.connect()
-        until(lambda: box.has_deferred, "somebody is waited for")
+        until(lambda: box.has_deferred, "a pull is deferred")
         for _ in range(20):
             assert isinstance(client.ask(0, everything), m.Rows)
         assert box.most < 4 << 20

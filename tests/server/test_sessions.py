@@ -26,8 +26,8 @@ def test_a_session_is_found_by_its_peer_and_marked_as_heard() -> None:
         all_.of(b"q", 5.0)
 
 
-def test_who_never_came_is_missed_once_anybody_has_come() -> None:
-    """A run that was complete when it was taken up again has nobody to wait for."""
+def test_who_never_came_is_missed_once_a_worker_has_come() -> None:
+    """A run that was complete when it was taken up again has no worker to wait for."""
     all_ = Sessions(expected=3)
     assert all_.absent == 0
     for name, absent in (("w0", 2), ("w0", 2), ("w1", 1), ("w2", 0), ("w3", 0)):
@@ -156,7 +156,7 @@ def test_the_silent_are_late_first_and_lost_later() -> None:
     assert watch(all_, 4.5, 11.5) == (["w2", "w0"], ["w1"])
 
 
-def test_a_server_that_did_not_look_blames_nobody() -> None:
+def test_a_server_that_did_not_look_blames_no_client() -> None:
     """It was stopped, or busy, for 100 s; what the workers said meanwhile lies unread in its socket."""
     all_ = Sessions()
     all_.open(hello("w0"), b"0", 0.0)

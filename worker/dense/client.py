@@ -191,24 +191,24 @@ class Client:
 
     @property
     def over(self) -> bool:
-        """Whether a server has reported that the run is over."""
+        """Return whether a server has reported that the run is over."""
         return self._over or (self._session is not None and self._session.over)
 
     @property
     def spec(self) -> ModelSpec:
-        """The tensors of the model."""
+        """Return the tensors of the model."""
         if self._spec is None:
             raise errors.UsageError(NOT_JOINED)
         return self._spec
 
     @property
     def options(self) -> TrainingOptions:
-        """The training options of the servers."""
+        """Return the training options of the servers."""
         return self._joined().options
 
     @property
     def updates(self) -> int:
-        """Updates that the parameters of the last pull include, -1 before the first."""
+        """Return the updates that the parameters of the last pull include, -1 before the first."""
         return max(self._joined().versions)
 
     def _joined(self) -> TensorSession:

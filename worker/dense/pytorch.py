@@ -41,7 +41,7 @@ class TorchModel:
 
     @property
     def fixed(self) -> list[str]:
-        """Names of frozen parameters and buffers."""
+        """Return the names of frozen parameters and buffers."""
         return [*self._frozen, *self._buffers]
 
     def values(self) -> dict[str, Array]:

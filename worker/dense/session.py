@@ -172,7 +172,7 @@ class TensorSession:
         return created
 
     def _fill(self, shard: int, trained: Array, fixed: Array) -> None:
-        first, last = self._sharding.bound(shard), self._sharding.bound(shard + 1)
+        first, last = self._sharding.range(shard)
         for rows, at in ((trained, 0), (fixed, len(trained))):
             low, high = max(first, at), min(last, at + len(rows))
             if low < high:
@@ -209,15 +209,12 @@ class TensorSession:
     def _trained_parts(self) -> Iterator[ShardRange]:
         """Yield the trained rows of every shard, perhaps none, in one part each, which fits in a message."""
         for shard in range(len(self._addresses)):
-            first, last = self._sharding.bound(shard), self._sharding.bound(shard + 1)
+            first, last = self._sharding.range(shard)
             yield ShardRange(shard, first, max(first, min(last, self._spec.trained_rows)))
 
     def _pieces(self, first: int, last: int) -> Iterator[ShardRange]:
-        """Yield rows [first, last) of the table in parts that fit in a message."""
-        most = max(PIECE_BYTES // (ROW * self._spec.dtype.itemsize), 1)
-        for part in self._sharding.split(first, last):
-            for low in range(part.first, part.last, most):
-                yield ShardRange(part.shard, low, min(low + most, part.last))
+        """Return rows [first, last) of the table in parts that fit in a message."""
+        return self._sharding.split_small(first, last, PIECE_BYTES // (ROW * self._spec.dtype.itemsize))
 
     def _empty_rows(self, *, trained: bool) -> _PendingRows:
         first, last = self._spec.part(trained)

@@ -106,10 +106,7 @@ def step_elementwise(
 
 @inlined_fast
 def step_self_pair(one: GloveRole, i: Any, log_x: Any, weight: Any, times: Any, params: GloveParams) -> Losses:
-    """Step the entry of row i with itself, both roles in the same columns; returns loss and bias-only loss.
-
-    `times` scales the gradient of one role.
-    """
+    """Step row i with itself in both roles, one role's gradient scaled by `times`; returns loss and bias-only loss."""
     rows, vector, state = one.rows, one.vector, one.state
     squares = norm = np.float32(0)
     for k in range(vector, vector + params.span):

@@ -29,7 +29,7 @@ class Reply(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it has arrived or failed."""
+        """Return whether it has arrived or failed."""
         return self.missing == 0 or self.error is not None
 
     def get(self) -> T | None:

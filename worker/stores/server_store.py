@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,10 +66,10 @@ class ServerStore:
         """See Store."""
         out = empty_aligned(last - first, self.width)
         reply: Reply[Rows] = Reply(out, 0)
-        for shard, low, high in self._pieces(first, last, PULL_BYTES):
-            pull = m.Pull(TABLE, low, high, version, self._low_water)
+        for part in self._sharding.split_small(first, last, PULL_BYTES // (self.width * 4)):
+            pull = m.Pull(TABLE, part.first, part.last, version, self._low_water)
             reply.missing += 1
-            self._send(shard, pull, reply, partial(_put_range, out[low - first : high - first]))
+            self._send(part.shard, pull, reply, partial(_put_range, out[part.first - first : part.last - first]))
         return reply
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
@@ -84,12 +84,14 @@ class ServerStore:
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
         """See Store."""
         reply: Reply[None] = Reply(None, 0)
-        at_once = sys.maxsize if operation == "assign" else PUSH_BYTES
+        most = sys.maxsize if operation == "assign" else PUSH_BYTES // (self.width * 4)
         self._pause()
         for first, values in changes:
-            for shard, low, high in self._pieces(first, first + len(values), at_once):
-                where = (low, high, lease.round, lease.lease, 0.0, values[low - first : high - first])
-                self._push(shard, m.Push(TABLE, self._next(shard), operation, *where, low_water=self._low_water), reply)
+            for part in self._sharding.split_small(first, first + len(values), most):
+                rows = values[part.first - first : part.last - first]
+                where = (part.first, part.last, lease.round, lease.lease, 0.0, rows)
+                sequence = self._next(part.shard)
+                self._push(part.shard, m.Push(TABLE, sequence, operation, *where, low_water=self._low_water), reply)
         return reply
 
     def push_rows(
@@ -153,13 +155,6 @@ class ServerStore:
         until = time.monotonic() + latency_s
         while (rest := until - time.monotonic()) > 0:
             self.client.poll(min(math.ceil(rest * 1e3), POLL_MS))
-
-    def _pieces(self, first: int, last: int, nbytes: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (shard, first row, last row) for one message each, of at most `nbytes`."""
-        at_once = max(nbytes // (self.width * 4), 1)
-        for part in self._sharding.split(first, last):
-            for low in range(part.first, part.last, at_once):
-                yield part.shard, low, min(low + at_once, part.last)
 
     def _next(self, shard: int) -> int:
         self._sequences[shard] += 1

@@ -59,7 +59,7 @@ class Task:
 
     @property
     def partitions(self) -> set[int]:
-        """The one or two partitions of the block."""
+        """Return the one or two partitions of the block."""
         return {self.granted.a, self.granted.b}
 
 

@@ -33,7 +33,7 @@ class LossSums:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to report."""
+        """Return whether it is time to report."""
         return time.perf_counter() - self.began >= REPORT_EVERY_S
 
     def report(self, sequence: int, sent: int) -> m.Report:

@@ -42,7 +42,7 @@ def test_directions_without_vectors_do_not_matter() -> None:
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, 0.0, None], ids=["nan", "inf", "zeros", "no words"])
 def test_what_has_no_spectrum_stays_as_it_is(odd: float | None) -> None:
-    """Whoever writes the vectors says what is wrong with them."""
+    """The writer of the vectors says what is wrong with them."""
     vectors = np.zeros((0 if odd is None else 4, 3), np.float32)
     vectors[1:2, 1] = odd or 0.0
     np.testing.assert_array_equal(flatten_spectrum(vectors.copy(), 0.9), vectors)

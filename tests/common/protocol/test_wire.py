@@ -63,7 +63,7 @@ def test_parts_of_larger_arrays_and_other_orders_are_sent_in_row_order() -> None
         np.testing.assert_array_equal(received.values, values)
 
 
-def test_a_header_that_nobody_would_accept_is_not_sent() -> None:
+def test_a_header_that_no_peer_would_accept_is_not_sent() -> None:
     fits = m.Leave("x" * 1000)
     assert len(wire.encode(0, fits)[1]) < wire.MAX_HEADER_BYTES
     with pytest.raises(LimitExceeded, match=r"header of \d+ bytes, at most 4096"):

@@ -36,7 +36,7 @@ def test_after_the_inner_of_two_blocks_no_second_signal_comes_through(number: si
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
-def test_a_block_within_somebody_elses_handler_raises_and_gives_it_back() -> None:
+def test_a_block_within_another_handler_raises_and_gives_it_back() -> None:
     def others(*_: object) -> None:
         pass
 

@@ -22,7 +22,6 @@ from glovewire.common.storage.artifacts import (
     Manifest,
     atomic_stream,
     load_array,
-    peek_kind,
     require_free,
     save_array,
     writing_artifact,
@@ -51,7 +50,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     manifest = load(write(tmp_path / "made" / "x", words=3))
     assert manifest.facts == {"words": 3}
     assert set(manifest.files) == {"a.bin", "sub/b.txt"}
-    assert peek_kind(tmp_path / "made" / "x") == "thing"
+    assert Manifest.read(tmp_path / "made" / "x").kind == "thing"
 
 
 def test_equal_content_has_an_equal_checksum(tmp_path: Path) -> None:

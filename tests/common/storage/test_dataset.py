@@ -79,7 +79,7 @@ def test_partitions_may_be_empty() -> None:
 
 
 def altered(path: Path, name: str, change: Callable[[Any], Any]) -> None:
-    """Change an array and seal the folder again, as somebody would who means harm."""
+    """Change an array and seal the folder again, as an attacker would."""
     np.save(path / name, change(np.load(path / name)))
     resealed(path)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, NotFinite, OutputError
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import MANIFEST, peek_kind, seal, writing_artifact
+from glovewire.common.storage.artifacts import MANIFEST, Manifest, seal, writing_artifact
 
 WORDS = ["café", "river", "the"]
 COUNTS = np.array([2, 2, 9])
@@ -43,7 +44,7 @@ def test_vectors_come_back_as_they_were_written(run: Path) -> None:
     assert loaded.facts == {"loss": 0.25, "words": 3, "dim": 4}
     assert loaded.vectors.dtype == np.float32
     np.testing.assert_array_equal(loaded.vectors, table())
-    assert peek_kind(run) == runs.KIND
+    assert Manifest.read(run).kind == runs.KIND
     assert not loaded.vectors.flags.writeable
     assert loaded.counts is None
 
@@ -154,7 +155,7 @@ def reseal(run: Path) -> None:
     seal(run, runs.KIND, runs.SCHEMA, {}, only=(runs.VECTORS, runs.VOCABULARY, runs.COUNTS))
 
 
-def test_vectors_sealed_by_somebody_else_are_still_checked(run: Path) -> None:
+def test_vectors_sealed_by_another_program_are_still_checked(run: Path) -> None:
     runs.write_vectors(run, WORDS, table(), counts=COUNTS)
     np.save(run / runs.COUNTS, COUNTS[:2])
     reseal(run)
@@ -188,3 +189,13 @@ def test_prepare_takes_an_empty_folder_and_refuses_any_other(tmp_path: Path) -> 
         runs.prepare(empty / "x")
     with pytest.raises(OutputError, match="not a folder"):
         runs.prepare(empty / "x" / "run")
+
+
+def test_the_facts_of_a_complete_run_are_found_again(run: Path) -> None:
+    words, vectors = ["a", "b"], np.zeros((2, 3), np.float32)
+    for ending in Ending:
+        runs.write_vectors(run, words, vectors, RunEnd(ending).as_fields())
+        found = runs.completed_facts(run)
+        assert (found is not None) == (ending is Ending.COMPLETE)
+    (run / MANIFEST).unlink()
+    assert runs.completed_facts(run) is None

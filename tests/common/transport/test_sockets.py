@@ -12,10 +12,11 @@ import pytest
 import zmq
 from processes import until
 
+from glovewire.common.addresses import check_address, is_loopback
 from glovewire.common.errors import BindError, UsageError
 from glovewire.common.protocol.wire import MAX_FRAMES
 from glovewire.common.transport import sockets
-from glovewire.common.transport.sockets import Context, check_address, is_loopback
+from glovewire.common.transport.sockets import Context
 from glovewire.common.transport.wakeup import Wakeup
 
 LOCAL = "tcp://127.0.0.1:0"

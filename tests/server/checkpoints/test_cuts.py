@@ -157,7 +157,7 @@ def test_those_who_ask_for_the_same_cut_are_many_but_not_endless(dataset: Datase
     assert [code(reply) for reply in replies[-10:]] == ["not-ready"] * 10
 
 
-def test_nobody_waits_for_a_cut_that_will_not_come(dataset: Dataset) -> None:
+def test_no_client_waits_for_a_cut_that_will_not_come(dataset: Dataset) -> None:
     one = shard(dataset)
     number = one.send(b"eye", m.Checkpoint(3))
     one.ask(b"eye", m.Finish(Ending.ASKED))
@@ -250,7 +250,7 @@ def add_rounds(of: Shard, done: m.Granted, sequence: int) -> None:
 
 
 def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_asked_with(dataset: Dataset) -> None:
-    """Whoever asks again hears of what was done: it may have been answered on one shard and not on the other."""
+    """A client that asks again hears of what was done: it may have been answered on one shard and not on the other."""
     both = [shard(dataset, number=number, shards=2, **MINIBATCH) for number in range(2)]
 
     def taken(one: Shard) -> list[str]:

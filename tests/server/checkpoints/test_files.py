@@ -203,7 +203,7 @@ def test_what_other_shards_have_not_written_yet_does_not_count(dataset: Dataset,
     assert checkpoint.newest(tmp_path) == ("round-00000003", 2)
 
 
-def test_what_somebody_has_asked_for_stays(dataset: Dataset, tmp_path: Path) -> None:
+def test_what_a_client_has_asked_for_stays(dataset: Dataset, tmp_path: Path) -> None:
     write(dataset, tmp_path, 2)
     for round in (3, 6, 9):
         cut(dataset, tmp_path, round, asked=round == 3)

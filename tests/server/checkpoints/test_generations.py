@@ -155,7 +155,7 @@ def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset
     assert core.tick(0.0, NetworkCounts()).finished == RunEnd(Ending.COMPLETE)
 
 
-def test_a_worker_numbered_in_the_generation_before_is_nobody_of_this_one(dataset: Dataset) -> None:
+def test_a_worker_numbered_in_the_generation_before_is_unknown_in_this_one(dataset: Dataset) -> None:
     """Its hello may reach a shard before it knows; when it begins afresh, the other of its number must still count."""
     sync = {"schedule": "minibatch", "consistency": "sync", "shards": 2}
     before = shard(dataset, **sync).hello("w0")

@@ -75,7 +75,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shard
 
 @contextmanager
 def looked_at(one: Shard, run: Path) -> Iterator[RequestClient]:
-    """Somebody who looks at the shard."""
+    """An observer of the shard."""
     daemon = Daemon(one.core, run, LOCAL, LOCAL)
     with served(daemon), RequestClient([daemon.address], "eye") as client:
         yield client

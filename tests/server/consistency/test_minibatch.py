@@ -89,7 +89,7 @@ def test_a_step_is_one_gradient_of_every_worker_in_their_order_however_they_arri
     assert all(mode.may_pull(PULL, worker) for worker in range(3))
 
 
-def test_whoever_only_looks_never_waits() -> None:
+def test_an_observer_never_waits() -> None:
     mode = of(Synchronous(expected=5), 2)
     assert not mode.may_pull(PULL, 0)
     assert mode.may_pull(PULL, OBSERVER)
@@ -101,7 +101,7 @@ IN_STEP: list[Callable[..., Asynchronous]] = [
 
 
 @pytest.mark.parametrize("make", IN_STEP)
-def test_nobody_begins_before_all_have_joined(make: Callable[..., Asynchronous]) -> None:
+def test_no_worker_begins_before_all_have_joined(make: Callable[..., Asynchronous]) -> None:
     mode = of(make(expected=3), 2)
     assert mode.missing == 1
     assert not mode.may_pull(PULL, 0)
@@ -179,7 +179,7 @@ def test_gradients_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("mode", "steps"), [(Synchronous(), 1), (Asynchronous(), 3), (SoftSynchronous(1), 3)])
-def test_whoever_joins_goes_on_behind_every_step_that_any_worker_has_made(mode: Asynchronous, steps: int) -> None:
+def test_a_worker_that_joins_goes_on_behind_every_step_that_any_worker_has_made(mode: Asynchronous, steps: int) -> None:
     """In step it is the steps of all; else one worker may have made them all."""
     assert of(mode, 3).steps == 0
     for worker in range(3):
@@ -197,8 +197,8 @@ EVENTS = st.lists(
 
 @quick(150)
 @given(bound=st.integers(0, 4), workers=st.integers(1, 6), events=EVENTS)
-def test_nobody_is_ever_more_than_the_bound_ahead(bound: int, workers: int, events: list[tuple[str, int]]) -> None:
-    """Random schedules, with workers that come, leave and are lost; and somebody can always go on."""
+def test_no_worker_is_ever_more_than_the_bound_ahead(bound: int, workers: int, events: list[tuple[str, int]]) -> None:
+    """Random schedules, with workers that come, leave and are lost; one of them can always go on."""
     crowd, born = Crowd(StaleSynchronous(bound), workers, 0), workers
     for what, which in events:
         here = sorted(crowd.steps)
@@ -218,7 +218,7 @@ def test_nobody_is_ever_more_than_the_bound_ahead(bound: int, workers: int, even
 
 
 def test_a_bound_of_0_is_the_order_of_sync_and_a_bound_of_2_lets_two_steps_pass() -> None:
-    """With ssp:0 nobody has the rows of step n + 1 before every gradient of step n is in the table."""
+    """With ssp:0 no worker has the rows of step n + 1 before every gradient of step n is in the table."""
     for bound, goes in ((0, 1), (2, 3)):
         crowd = Crowd(StaleSynchronous(bound), 2, 0)
         while crowd.move(0):
@@ -229,7 +229,7 @@ def test_a_bound_of_0_is_the_order_of_sync_and_a_bound_of_2_lets_two_steps_pass(
         assert crowd.move(0)
 
 
-def test_whoever_joins_late_stands_beside_the_slowest_and_holds_nobody_up_for_what_it_missed() -> None:
+def test_a_late_worker_stands_beside_the_slowest_and_delays_none_by_what_it_missed() -> None:
     crowd = Crowd(StaleSynchronous(1), 2, 0)
     for worker in (0, 1, 0, 1, 0, 1, 0, 1):
         assert crowd.move(worker)

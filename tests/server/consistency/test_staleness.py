@@ -174,7 +174,7 @@ def test_a_push_is_as_stale_as_its_rows_have_grown_since(tmp_path: Path) -> None
         one.hello(name)
     one.ask(b"w0", push("add", np.ones((2, one.state.table.values.shape[1])), 0, 2, version=0))
     one.ask(b"w1", push("add", np.ones((2, one.state.table.values.shape[1])), 0, 2, version=0))
-    one.ask(b"w0", add(one, 2))  # without a version nobody can tell
+    one.ask(b"w0", add(one, 2))  # without a version it is unknown
     assert one.state.pull_push.staleness.as_fields() == {"0": 1, "1": 1}
     assert statistics(one)["staleness"] == {"0": 1, "1": 1}
     assert statistics(one)["hot_rows"] == {"0-1": 3}
@@ -239,7 +239,7 @@ class Worker:
         self.sharding = Sharding(cluster[0].dataset.layout.rows, len(cluster))
 
     def pull(self, rows: list[int]) -> None:
-        """Ask every shard for its part, be it empty."""
+        """Ask every shard for its part, even an empty one."""
         self.rows = np.array(rows)
         self.spans = self.sharding.split_rows(self.rows)
         replies = [self.cluster[s].ask(self.name, pull(rows=self.rows[span])) for s, span in self.spans]

@@ -45,7 +45,7 @@ class Model(RuleBasedStateMachine):
         self.save()
 
     def begin(self, now: float) -> None:
-        """A server that knows nobody, and so does the model."""
+        """A server without sessions, and a model of it."""
         self.shard: Shard = shard(self.dataset, lease_s=LEASE_S, epochs=1, now=now, **ASYNC)
         self.peer: dict[str, bytes] = {}  # who has a session, and from where it speaks
         self.pushed = dict.fromkeys(NAMES, 0)
@@ -101,7 +101,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.peer)
     @rule(data=st.data())
     def bye(self, data: st.DataObject) -> None:
-        name = self.somebody(data)
+        name = self.any_name(data)
         assert self.shard.ask(self.peer[name], m.Leave(Ending.LEFT)) == m.Left()
         self.forget(name)
         self.ended[name] = True
@@ -125,7 +125,7 @@ class Model(RuleBasedStateMachine):
     )  # fmt: skip
     def push(self, data: st.DataObject, ahead: int, first: int, rows: int, then_pull: bool) -> None:
         """The next push, a repeat of an earlier one, or one that overtook others; perhaps it asks for rows."""
-        name = self.somebody(data)
+        name = self.any_name(data)
         sequence = self.pushed[name] + ahead
         if sequence < 1:
             return
@@ -151,7 +151,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.peer)
     @rule(data=st.data(), first=st.integers(0, 20), rows=st.integers(0, 5))
     def pull(self, data: st.DataObject, first: int, rows: int) -> None:
-        name = self.somebody(data)
+        name = self.any_name(data)
         self.has_pulled(self.shard.ask(self.peer[name], pull(first, first + rows)), first, rows)
 
     def has_pulled(self, reply: m.Message | None, first: int, rows: int) -> None:
@@ -169,7 +169,7 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data())
     def lease(self, data: st.DataObject) -> None:
         """Ask for a block, or repeat the question that is open."""
-        name = self.somebody(data)
+        name = self.any_name(data)
         if name not in self.waiting:
             self.tickets[name] += 1
             self.waiting[name] = self.shard.send(self.peer[name], m.Lease(self.tickets[name]))
@@ -234,7 +234,7 @@ class Model(RuleBasedStateMachine):
         if self.over:
             assert len(self.shard.state.waiting) == 0
 
-    def somebody(self, data: st.DataObject) -> str:
+    def any_name(self, data: st.DataObject) -> str:
         name: str = data.draw(st.sampled_from(sorted(self.peer)))
         self.heard[name] = self.shard.now
         return name

@@ -126,7 +126,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("impossible", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
-def test_figures_that_nobody_can_have_measured_are_not_counted(dataset: Dataset, impossible: m.Report) -> None:
+def test_figures_that_no_worker_can_have_measured_are_not_counted(dataset: Dataset, impossible: m.Report) -> None:
     one = shard(dataset, **MINIBATCH)
     one.hello()
     assert code(one.ask(b"w0", impossible)) == "bad-request"
@@ -146,7 +146,7 @@ def test_reports_go_to_shard_0_and_name_a_lease_where_there_are_leases(dataset: 
 
 
 @pytest.mark.parametrize("options", [MINIBATCH, ASYNC])
-def test_the_end_answers_everybody_who_waits(dataset: Dataset, options: dict[str, Any]) -> None:
+def test_the_end_answers_every_waiting_request(dataset: Dataset, options: dict[str, Any]) -> None:
     one = shard(dataset, **options)
     one.hello()
     assert one.ask(b"anyone", m.Finish(Ending.ASKED)) == m.Finishing(1)

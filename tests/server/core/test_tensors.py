@@ -27,16 +27,16 @@ OTHER = ModelSpec.of({"w": np.zeros(5, np.float32)})
 def tensor_shard(number: int = 0, shards: int = 1, **options: Any) -> Shard:
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 1.0, **options})
     config = ServerConfig(out=Path("run"), options=training, shard=number, shards=shards, checkpoint_every=2)
-    return Shard(prepare(config, None, Generation(0, "run", shards), 0.0), NOBODY)
+    return Shard(prepare(config, None, Generation(0, "run", shards), 0.0), NO_DATASET)
 
 
-class Nobody:
+class NoDataset:
     """No dataset: its checksum is empty."""
 
     checksum = ""
 
 
-NOBODY: Any = Nobody()
+NO_DATASET: Any = NoDataset()
 
 
 def tensors_push(operation: str, first: int, last: int, value: float | np.ndarray = 1.0, **fields: Any) -> m.Push:

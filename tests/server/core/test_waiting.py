@@ -92,12 +92,12 @@ def test_requests_go_with_their_session_or_connection() -> None:
     requests, one, other = WaitingRequests(), session(), session(OTHER)
     requests.add(lease(1, one))
     requests.add(lease(2, other))
-    one.resume(b"again", 1.0)
+    one.peer = b"again"
     requests.add(lease(1, one))
     requests.drop(one, kept=b"again")
     assert len(requests) == 2
     requests.drop(one)
-    requests.remove(b"nobody", 7)
+    requests.remove(b"absent", 7)
     requests.wake_all()
     assert looked_at(requests) == [2]
 

@@ -51,7 +51,7 @@ def test_there_are_ten_samples_a_second_however_many_workers_there_are(workers: 
     assert 290 <= len(told) <= 301
     assert sum(name == "all" for _, name, _ in told) >= 6 * 30
     last = {name: entries for _, name, entries in told}
-    assert len(last) == workers + 1, "everybody has a turn"
+    assert len(last) == workers + 1, "every worker has a turn"
     gaps = [b[0] - a[0] for a, b in itertools.pairwise(told)]
     assert min(gaps) >= SAMPLE_EVERY_S - 2e-3
 

@@ -67,7 +67,7 @@ class Training:
         self.returned += lost
 
     def to_the_end(self, worker: str) -> None:
-        """One worker alone must be able to train all that is left: whatever waits, somebody can go on."""
+        """One worker alone must be able to train all that is left: whatever waits, one worker can go on."""
         for _ in range(10_000):
             if self.schedule.complete:
                 return
@@ -138,7 +138,7 @@ def test_workers_in_turn_never_all_wait(partitions: int, workers: int) -> None:
 
 
 @pytest.mark.parametrize("anna_is_done", [False, True])
-def test_blocks_that_wait_for_nobody_come_first_and_then_early_ones(anna_is_done: bool) -> None:
+def test_blocks_that_wait_for_no_worker_come_first_and_then_early_ones(anna_is_done: bool) -> None:
     """Anna has one block of round 0, Bert has done the others, and of round 1 all that do not touch Anna's."""
     schedule = Schedule(9, 2, 1)
     hers = schedule.grant("anna")

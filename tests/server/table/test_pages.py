@@ -1,4 +1,4 @@
-"""Rows in pages: what comes out is what one array would hold, and nobody who was given a page sees it change."""
+"""Rows in pages: what comes out is what one array would hold, and no reader of a page sees it change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_pages_hold_what_one_array_would(
         np.testing.assert_array_equal(pages.replace(first, rows), model[first:last])
         model[first:last] = rows
     low, high = sorted((low, high))
-    np.testing.assert_array_equal(pages.whole(), model)
+    np.testing.assert_array_equal(pages.as_array(), model)
     np.testing.assert_array_equal(pages.between(low, high), model[low:high])
     np.testing.assert_array_equal(pages.gather(np.array(some, np.int64)), model[some])
     assert pages.shape == model.shape
@@ -58,12 +58,12 @@ def test_a_page_takes_what_comes_as_it_is_and_leaves_what_was_given_away_alone()
     np.testing.assert_array_equal(given_away, counted()[5:8])
 
 
-@pytest.mark.parametrize("rows", [counted(), counted()[:, :]], ids=["its own", "somebody else's"])
+@pytest.mark.parametrize("rows", [counted(), counted()[:, :]], ids=["its own", "a view"])
 def test_the_array_that_is_divided_is_used_up_if_it_can_be(rows: np.ndarray) -> None:
     left = ROWS if rows.base is not None else 0
     pages = Pages(rows, BOUNDS)
     assert len(rows) == left
-    np.testing.assert_array_equal(pages.whole(), counted())
+    np.testing.assert_array_equal(pages.as_array(), counted())
 
 
 def test_rows_that_were_pulled_stay_as_they_were(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -93,10 +93,10 @@ def test_a_long_history_comes_in_pages(tmp_path: Path) -> None:
     one.tick(0.1)  # publishes number 1, of the server
     for n in range(9_000):
         one.state.publisher.add([event(f"{n} {'x' * 400}")])
-        assert len(one.state.publisher.due(one.now, loss, [], everything=True)) == 1
+        assert len(one.state.publisher.take_due(one.now, loss, [], everything=True)) == 1
     after, found, pages = 0, [], 0
     while True:
-        answer = one.ask(b"anybody", m.GetHistory(after))
+        answer = one.ask(b"stranger", m.GetHistory(after))
         assert isinstance(answer, m.History)
         assert len(answer.samples) <= PAGE_BYTES
         found += [sample.number for sample in samples_of(answer)]

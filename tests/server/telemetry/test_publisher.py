@@ -24,12 +24,12 @@ def server_sample() -> m.Message:
 def publisher(shard: int = 1) -> Publisher:
     """One that has just taken its periodic samples."""
     made = Publisher("run", shard, 0.0)
-    made.due(0.0, server_sample, [], everything=True)
+    made.take_due(0.0, server_sample, [], everything=True)
     return made
 
 
 def sent(of: Publisher, now: float, *, everything: bool = False) -> list[wire.Numbered]:
-    published = of.due(now, loss, [], everything=everything)
+    published = of.take_due(now, loss, [], everything=everything)
     found = [wire.decode_sample(each.frames) for each in published]
     assert [each.sample for each in published] == [each.message for each in found]
     return found
@@ -71,7 +71,7 @@ def test_shard_0_alone_publishes_workers_and_their_events(shard: int, expected: 
     one = publisher(shard)
     workers = [Session(f"w{n}", 1, "worker", n, b"", 0.0, 0.0) for n in range(2)]
     one.worker_event(0.1, "joined", workers[0], "")
-    found = [each.sample for each in one.due(0.2, loss, workers)]
+    found = [each.sample for each in one.take_due(0.2, loss, workers)]
     assert {sample.worker for sample in found if isinstance(sample, WorkerSample)} == expected
     assert any(isinstance(sample, Event) for sample in found) == bool(expected)
 

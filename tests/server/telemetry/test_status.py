@@ -10,12 +10,12 @@ from shards import code, in_memory, shard
 from glovewire.common.protocol import messages as m
 
 
-def test_anybody_may_ask_what_rows_stand_for(tmp_path: Path) -> None:
+def test_any_client_may_ask_what_rows_stand_for(tmp_path: Path) -> None:
     one = shard(in_memory(tmp_path / "d"), number=1, shards=2)
     table, dataset = one.state.table, one.dataset
-    answer = one.ask(b"anybody", m.GetWords(table.first, table.last))
+    answer = one.ask(b"stranger", m.GetWords(table.first, table.last))
     assert isinstance(answer, m.Words)
     words = bytes(answer.words).decode().splitlines()
     assert words == [dataset.words[word] for word in dataset.permutation[table.first : table.last]]
-    assert code(one.ask(b"anybody", m.GetWords(0, table.last))) == "bad-request"
+    assert code(one.ask(b"stranger", m.GetWords(0, table.last))) == "bad-request"
     assert np.size(words) == len(table.values)
