@@ -109,9 +109,14 @@ clean:
 	$(say) 'kept: $(VENV), data/, runs/ and $(OUT)/ (remove them by hand)'
 
 # Completes an interrupted or hand-made environment with its own Python; never wipes one.
+MAKER := $(or $(PYTHON),$(wildcard $(BIN)/python),python3)
+
 $(VENV)/made:
-	@python=$$(sh which-python.sh $(or $(PYTHON),$(wildcard $(BIN)/python))) || exit 1; \
-	echo "== environment: $$("$$python" -V) in $(VENV)"; "$$python" -m venv $(VENV)
+	@'$(MAKER)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo 'error: $(MAKER) is not Python 3.11 or newer; make PYTHON=python3.12 takes another' >&2; exit 1; }
+	@'$(MAKER)' -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo 'error: $(MAKER) lacks the venv module (Debian and Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
+	@echo "== environment: $$('$(MAKER)' -V) in $(VENV)"; '$(MAKER)' -m venv $(VENV)
 	@touch $@
 
 $(VENV)/installed-%: pyproject.toml $(VENV)/made

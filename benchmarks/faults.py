@@ -1,11 +1,10 @@
-"""The matrix: every fault on every role in every mode, as a table in markdown.
+"""Run the fault matrix, every fault on every role in every mode, and print it as a Markdown table.
 
-    PYTHONPATH=.:tests python benchmarks/faults.py [--only "dropped, worker"] [--seconds 1500] [--patience 3]
+    PYTHONPATH=.:tests/support python benchmarks/faults.py [--only "dropped, worker"] [--seconds 1500] [--patience 3]
 
-Each cell is a training of two shards, two workers and a monitor over loopback TCP (tests/matrix.py). Prints the table,
-each row as soon as it is played, so that a run that is stopped has shown what it did; a line for each cell goes to
-stderr. In the end, for cells that did not come out as they must, why; exit status 1 when there are any. Bounded by
-`--seconds`: cells that were not reached are said to be missing.
+Each cell is a training of two shards, two workers and a monitor over loopback TCP (tests/support/matrix.py). A row is
+printed as soon as it is complete, and a line for each cell goes to stderr. Cells with a wrong outcome are explained at
+the end; exit status 1 if there are any. Cells that are not reached within `--seconds` are marked as not run.
 """
 
 from __future__ import annotations
@@ -27,51 +26,47 @@ from stage import MODES, Cell, Role
 EXCLUSIVE = "blocks/exclusive"
 RATES = {Fault.DROP: (0.01, 0.2, 0.4)}
 SHORT = {0.4: 1}
-"""Epochs where every second message has to be sent again."""
+"""Epochs at rates at which every second message must be retransmitted."""
 
 
 def main() -> int:
-    """Play all cells and print them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="rows that contain this, as in 'dropped, worker'")
+    """Run all cells and print them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="run the rows that contain this, as in 'dropped, worker'")
     parser.add_argument("--seconds", type=float, default=1500.0)
-    parser.add_argument("--patience", type=float, default=3.0, help="how much slower than alone this machine may be")
+    parser.add_argument(
+        "--patience", type=float, default=3.0, help="how many times slower than unloaded this machine may be"
+    )
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
     with tempfile.TemporaryDirectory(prefix="glovewire-faults-") as name:
         folder = Path(name)
         random_dataset(folder / "data", size=40)
-        bad = [outcome for outcome in shown(all_of(folder, args.only, end, args.patience)) if outcome.problems]
+        outcomes = run_cells(folder, args.only, end, args.patience)
+        bad = [outcome for outcome in print_table(outcomes) if outcome.problems]
     for outcome in bad:
         cell = outcome.cell
         print(f"\n{cell.fault.value}, {cell.rate:g}, {cell.role.value}, {cell.mode}: {'; '.join(outcome.problems)}")
     return 1 if bad else 0
 
 
-def all_of(folder: Path, only: str, end: float, patience: float) -> Iterator[Outcome]:
-    """Play one cell after the other, as long as there is time."""
+def run_cells(folder: Path, only: str, end: float, patience: float) -> Iterator[Outcome]:
+    """Run one cell after the other until the time `end`."""
     expected: dict[int, bytes] = {}
     for number, cell in enumerate(cells(only, disks=may_mount(folder))):
         if time.monotonic() > end:
-            yield Outcome(cell, end="not run", problems=["there was no time for it"])
+            yield Outcome(cell, end="not run", problems=["no time left"])
             continue
         if cell.length not in expected:
             expected[cell.length] = undisturbed(folder, cell.length)
         outcome = play(cell, folder, expected[cell.length], f"run-{number}", patience)
-        words = (
-            cell.fault.value,
-            f"{cell.rate:g}",
-            cell.role.value,
-            cell.mode,
-            f"{outcome.seconds:.1f} s",
-            outcome.end,
-        )
-        print(*words, outcome.pushes, *outcome.problems, sep=" | ", file=sys.stderr, flush=True)
+        facts = (f"{cell.rate:g}", cell.role.value, cell.mode, f"{outcome.seconds:.1f} s", outcome.end, outcome.pushes)
+        print(cell.fault.value, *facts, *outcome.problems, sep=" | ", file=sys.stderr, flush=True)
         yield outcome
 
 
 def cells(only: str, *, disks: bool) -> Iterator[Cell]:
-    """Every cell that is possible here."""
+    """Yield every cell that is possible on this machine."""
     for fault in Fault:
         if fault is Fault.NONE or (fault is Fault.DISK and not disks):
             continue
@@ -83,25 +78,25 @@ def cells(only: str, *, disks: bool) -> Iterator[Cell]:
                         yield cell
 
 
-def shown(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """Print a table, faults and roles down, modes across, each row when it is whole; hand the outcomes on."""
+def print_table(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """Print a table with faults and roles down and modes across, row by row; pass the outcomes on."""
     print(f"| fault | at | {' | '.join(MODES)} |", "|---|---|" + "---|" * len(MODES), sep="\n", flush=True)
     for (what, role), of_row in itertools.groupby(outcomes, row):
         found = {}
         for outcome in of_row:
-            found[outcome.cell.mode] = in_words(outcome)
+            found[outcome.cell.mode] = cell_text(outcome)
             yield outcome
         print(f"| {' | '.join([what, role, *(found.get(mode, '') for mode in MODES)])} |", flush=True)
 
 
 def row(outcome: Outcome) -> tuple[str, str]:
-    """What stands before the cells of a row."""
+    """Return the first two columns of an outcome's row."""
     cell = outcome.cell
     return cell.fault.value + (f", {cell.rate:.0%}" if cell.fault in RATES else ""), cell.role.value
 
 
-def in_words(outcome: Outcome) -> str:
-    """A cell in a few words."""
+def cell_text(outcome: Outcome) -> str:
+    """Return the text of a cell."""
     if outcome.problems:
         return f"**{outcome.end}**"
     bytes_ = ", same bytes" if outcome.same_bytes else ""

@@ -1,11 +1,12 @@
-"""Fifty workers that push as fast as they can, and one that never reads its replies: is the server's memory flat?
+"""Check that the server's memory stays bounded with fifty workers that push without pause and one that never reads.
 
     PYTHONPATH=. python benchmarks/greedy.py DATASET [--workers 50] [--seconds 60] [--rows 120] [--window-mb 64]
 
-Starts a server for DATASET in asynchronous mode, then workers that keep `--window-mb` of pushes in flight each, as the
-real ones do at most, and one that asks for rows and never reads. Prints one JSON object: the server's memory (PSS) at
-its peak against its bound of 1.5 times the table and 150 MB, and what each worker got done. 120 untied rows of 256
-dimensions are a quarter of a megabyte, as the real workers push.
+Starts a server for DATASET in asynchronous mode, workers that each keep `--window-mb` of pushes in flight, the most
+that real workers do, and one that requests rows and never reads them. Prints one JSON object: the server's peak memory
+(PSS) and its bound of 1.5 times the table plus 150 MB, and the pushes of each worker. 120 untied rows of 256 dimensions
+are a quarter of a megabyte, as in a push of a real worker. Exit status 1 if memory exceeds the bound, or if the slowest
+worker gets less than half of the median done.
 """
 
 from __future__ import annotations
@@ -14,35 +15,33 @@ import argparse
 import json
 import multiprocessing
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from commands import server, server_status, wait_until
 
-from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 SAMPLE_EVERY_S = 0.25
+ASYNC = ("--consistency", "async")
 
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--workers", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rows", type=int, default=120, help="in one push")
+    parser.add_argument("--rows", type=int, default=120, help="rows in one push")
     parser.add_argument("--window-mb", type=float, default=64.0)
     args = parser.parse_args()
     facts = measure(args.dataset, args.workers, args.seconds, args.rows, int(args.window_mb * (1 << 20)))
@@ -50,46 +49,44 @@ def main() -> int:
     return 0 if facts["memory_ok"] and facts["fair"] else 1
 
 
-def measure(dataset: Path, workers: int, seconds: float, rows: int, window: int, *options: str) -> dict[str, Any]:
-    """Start everybody, look at the server's memory for `seconds`, end everybody; what came of it."""
-    opened = Dataset.open(dataset, verify=False)
+def measure(path: Path, workers: int, seconds: float, rows: int, window: int) -> dict[str, Any]:
+    """Start server and clients, sample the server's memory for `seconds`, and return the figures."""
+    dataset = Dataset.open(path, verify=False)
     with (
         tempfile.TemporaryDirectory(prefix="glovewire-greedy-") as folder,
-        served(dataset, Path(folder), options) as found,
+        server(path, f"{folder}/run", *ASYNC) as (process, address, _),
     ):
-        server, address = found
         width = table_width(address)
         counts: list[Any] = [multiprocessing.Value("q", 0) for _ in range(workers)]
         start = multiprocessing.Event()
-        crowd = [
+        clients = [
             multiprocessing.Process(
-                target=greedy,
-                args=(n, address, opened.checksum, opened.layout.rows, rows, width, window, counts[n], start),
+                target=push_without_end, args=(n, address, dataset, rows, width, window, counts[n], start)
             )
             for n in range(workers)
         ]
-        crowd.append(multiprocessing.Process(target=deaf, args=(address, opened.checksum, opened.layout.rows)))
-        for process in crowd:
-            process.start()
+        clients.append(multiprocessing.Process(target=never_read, args=(address, dataset)))
+        for client in clients:
+            client.start()
         try:
-            until(lambda: shard(address)["pushes"]["sent"] + len(shard(address)["workers"]) > workers, 120)
-            before = pss(server)
+            wait_until(lambda: has_joined(status_of(address), workers), "the workers")
+            before = pss(process.pid)
             start.set()
-            memory = sample(server, seconds)
+            memory = sample_memory(process.pid, seconds)
             done = [count.value for count in counts]
-            told = shard(address)
+            counters = status_of(address)["counters"]
         finally:
-            for process in crowd:
-                process.kill()
-                process.join()
-    table = opened.layout.rows * width * 4
-    return verdict(table, before, memory, done, seconds, rows * width * 4, told["counters"])
+            for client in clients:
+                client.kill()
+                client.join()
+    table = dataset.layout.rows * width * 4
+    return figures(table, before, memory, done, seconds, rows * width * 4, counters)
 
 
-def verdict(
+def figures(
     table: int, before: int, memory: list[int], done: list[int], seconds: float, push: int, counters: dict[str, int]
 ) -> dict[str, Any]:
-    """The figures, and whether they are as promised; sizes in megabytes of a million bytes."""
+    """Return the figures and whether they keep the promise; sizes in megabytes of a million bytes."""
     bound = 1.5 * table + 150e6
     median = statistics.median(done)
     return {
@@ -111,97 +108,76 @@ def verdict(
     }
 
 
-@contextmanager
-def served(dataset: Path, folder: Path, options: tuple[str, ...]) -> Iterator[tuple[psutil.Process, str]]:
-    """A server of one shard that takes pushes in any order."""
-    command = [
-        sys.executable, "-m", "glovewire", "server", str(dataset), "--out", str(folder / "run"), "--epochs", "100000",
-        "--consistency", "async", "--bind", "tcp://127.0.0.1:0", "--publish", "tcp://127.0.0.1:0", "--no-verify",
-        *options,
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        yield psutil.Process(process.pid), process.stdout.readline().split()[1]
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def greedy(
-    number: int, address: str, checksum: str, total: int, rows: int, width: int, window: int, count: Any, start: Any
+def push_without_end(
+    number: int, address: str, dataset: Dataset, rows: int, width: int, window: int, count: Any, start: Any
 ) -> None:
-    """Push, and keep `window` bytes in flight, until killed."""
-    values = np.zeros((rows, width), np.float32)
-    with Conversation([address], f"greedy-{number}", checksum, silence_s=120.0) as client:
+    """Push with `window` bytes in flight until killed, and count the replies."""
+    total, values = dataset.layout.rows, np.zeros((rows, width), np.float32)
+    with RequestClient([address], f"greedy-{number}", dataset.checksum, silence_s=120.0) as client:
         client.connect()
         while not start.is_set():
             client.poll(100)
-        sequence, answered = 0, 0
+        sequence, applied = 0, 0
 
-        def applied(_: m.Message) -> None:
-            nonlocal answered
-            answered += 1
-            count.value = answered
+        def count_applied(_: m.Message) -> None:
+            nonlocal applied
+            applied += 1
+            count.value = applied
 
         while True:
-            while (sequence - answered) * values.nbytes > window - values.nbytes and sequence > answered:
+            while (sequence - applied) * values.nbytes > window - values.nbytes and sequence > applied:
                 client.poll(100)
             sequence += 1
             first = (number * 7919 + sequence * rows) % (total - rows)
             push = m.Push("rows", sequence, "add", first, first + rows, m.NO_VERSION, -1, 0.0, values)
-            client.send(0, push, applied)
+            client.send(0, push, count_applied)
             client.poll(0)
 
 
-def deaf(address: str, checksum: str, total: int) -> None:
-    """Ask for rows again and again, and never read an answer."""
+def never_read(address: str, dataset: Dataset) -> None:
+    """Request rows again and again, and never read a reply."""
     with sockets.Context() as context:
         dealer = context.dealer(address)
-        sockets.send(dealer, [b"", *wire.encode(1, m.Hello("worker", "deaf", 1, checksum))])
+        sockets.send(dealer, [b"", *wire.encode(1, m.Hello("worker", "never-read", 1, dataset.checksum))])
         number = 2
         while True:
-            pull = m.Pull("rows", 0, min(total, 8192), m.NO_VERSION, 0)
+            pull = m.Pull("rows", 0, min(dataset.layout.rows, 8192), m.NO_VERSION, 0)
             number += sockets.send_if_room(dealer, [b"", *wire.encode(number, pull)])
             time.sleep(0.005)
 
 
 def table_width(address: str) -> int:
-    """Floats in one row of the server's table."""
-    with Conversation([address], "observer") as client:
+    """Return the number of floats in one row of the server's table."""
+    with RequestClient([address], "observer") as client:
         client.connect("observer")
-        found = client.ask(0, m.Pull("rows", 0, 1, m.NO_VERSION, 0), 30.0)
-        return int(getattr(found, "values").shape[1])  # noqa: B009
+        reply = client.ask(0, m.Pull("rows", 0, 1, m.NO_VERSION, 0), 30.0)
+        assert isinstance(reply, m.Rows)
+        return int(reply.values.shape[1])
 
 
-def shard(address: str) -> dict[str, Any]:
-    """What the server says of itself."""
-    with Conversation([address], "observer") as client:
-        found: dict[str, Any] = json.loads(bytes(getattr(client.ask(0, m.GetStatus(), 60.0), "body", b"{}")))
-        return found
+def status_of(address: str) -> dict[str, Any]:
+    """Return the server's status, by a connection of its own."""
+    with RequestClient([address], "observer") as client:
+        return server_status(client)
 
 
-def sample(process: psutil.Process, seconds: float) -> list[int]:
-    """Its memory, a few times a second."""
-    found, end = [], time.monotonic() + seconds
+def has_joined(status: dict[str, Any], workers: int) -> bool:
+    """Return whether all workers and the client that never reads have joined."""
+    return bool(status["pushes"]["sent"] + len(status["workers"]) > workers)
+
+
+def sample_memory(pid: int, seconds: float) -> list[int]:
+    """Return the memory of a process, four times a second."""
+    samples, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
-        found.append(pss(process))
+        samples.append(pss(pid))
         time.sleep(SAMPLE_EVERY_S)
-    return found
+    return samples
 
 
-def pss(process: psutil.Process) -> int:
-    """Its memory in bytes; what it shares with others counts in parts."""
-    return int(process.memory_full_info().pss)
-
-
-def until(happened: Any, seconds: float) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + seconds
-    while not happened():
-        if time.monotonic() > deadline:
-            raise GlovewireError("the workers did not come in time")
-        time.sleep(0.2)
+def pss(pid: int) -> int:
+    """Return the memory of a process in bytes, with its share of shared pages."""
+    return int(psutil.Process(pid).memory_full_info().pss)
 
 
 if __name__ == "__main__":

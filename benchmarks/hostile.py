@@ -1,11 +1,11 @@
-"""Strangers at the port of a busy server: what they cost it in speed and memory once they are gone. They get nothing.
+"""Measure the speed and memory of a busy server before and after connections of foreign protocols and bad messages.
 
-    PYTHONPATH=.:tests python benchmarks/hostile.py [--connections 60] [--messages 10000] [--seconds 0.5]
+    PYTHONPATH=.:tests/support python benchmarks/hostile.py [--connections 60] [--messages 10000] [--seconds 0.5]
 
-A real server and a real worker, which pushes and pulls 1,024 rows a message with eight in flight: five rounds alone,
-then five that each come after strangers: connections of noise, HTTP, TLS, SSH and old ZeroMQ, and malformed messages of
-every kind. Prints a line a round and one JSON object. Exit status 1 when the median speed afterwards is lower by more
-than a tenth, memory has grown by more than 16 MiB, or a row is not as the worker pushed it.
+A real server and a real worker, which pushes and pulls 1,024 rows per message with eight in flight: five rounds alone,
+then five that each follow connections of noise, HTTP, TLS, SSH and old ZeroMQ, and malformed messages of every kind.
+Prints a line per round and one JSON object. Exit status 1 if the median speed afterwards is lower by more than a tenth,
+memory has grown by more than 16 MiB, a malformed message was not refused, or a row is not as the worker pushed it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import strangers
 
+from glovewire.bench.config import ROW, WireConfig
 from glovewire.bench.measurements import surroundings
-from glovewire.bench.wire import ROW, WireConfig
-from glovewire.bench.wire_driver import Case, Wire
-from glovewire.bench.wire_server import served
+from glovewire.bench.wire_driver import Case, WireDriver
+from glovewire.bench.wire_server import wire_server
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
-from glovewire.common.runtime.procfs import memory_bytes
+from glovewire.common.runtime.memory import memory_bytes
 
 ROUNDS = 5
 SIZE, WINDOW = 1024, 8
@@ -37,11 +37,11 @@ SLOWER = 0.9
 
 
 def main() -> int:
-    """Measure and judge."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, print, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=60)
     parser.add_argument("--messages", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=0.5, help="for one figure of one round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time for one figure of one round")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="glovewire-hostile-") as folder:
         facts = measure(Path(folder), args.connections, args.messages, args.seconds)
@@ -52,14 +52,14 @@ def main() -> int:
 
 
 def measure(folder: Path, connections: int, messages: int, seconds: float) -> dict[str, Any]:
-    """Speed and memory by turns with strangers; before them is the median of ROUNDS, after them that of ROUNDS more."""
+    """Return medians of speed and memory over ROUNDS rounds before and ROUNDS rounds after hostile peers."""
     config = WireConfig(sizes=(SIZE,), windows=(WINDOW,), repeats=ROUNDS, seconds=seconds)
     speeds: dict[str, list[float]] = {"pull": [], "push": []}
     memory, refused, draw = [], 0, random.Random(0)
-    with served(folder, config.rows, TrainingOptions(**ROW, dim=config.dim)) as (store, server):
-        wire = Wire(store, server, config.rows, SIZE, config.seed)
-        address = store.client.links[0].address
-        for step in range(1 + 2 * ROUNDS):  # the first warms both ends and does not count
+    with wire_server(folder, config.rows, TrainingOptions(**ROW, dim=config.dim)) as (store, server):
+        wire = WireDriver(store, server, config.rows, SIZE, config.seed)
+        address = store.client.channels[0].address
+        for step in range(1 + 2 * ROUNDS):  # the first warms up both ends and does not count
             if step > ROUNDS:
                 strangers.visited(address, connections // ROUNDS, draw)
                 refused += strangers.refused(address, _push(store.width), messages // ROUNDS, draw)

@@ -1,15 +1,16 @@
-"""Fifty kills: a training of two shards and three workers that loses a random process fifty times, and never the bytes.
+"""Kill random processes of a training fifty times and check that it ends with the same bytes as an undisturbed one.
 
-    PYTHONPATH=.:tests python benchmarks/kills.py [--kills 50] [--seed 0] [--epochs 5100]
+    PYTHONPATH=.:tests/support python benchmarks/kills.py [--kills 50] [--seed 0] [--epochs 5100]
 
-One run is left alone, the other one loses a process (SIGKILL, server or worker, drawn from the seed) each time that it
-has come a fiftieth further. Prints one line a kill and one JSON object at the end; exit status 1 when the bytes differ,
-when a run fails, or when it is not over within `--deadline`.
+Each run has two shards and three workers. In the disturbed one a process (server or worker, drawn from the seed) is
+killed by SIGKILL in every fiftieth of the run. Prints one line per kill and one JSON object at the end; exit status 1
+if the bytes differ, a run fails, or the disturbed run is not over within `--deadline`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import sys
@@ -28,8 +29,8 @@ PROCESSES = 5
 
 
 def main() -> int:
-    """Run both trainings and compare."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run both trainings and compare them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=5100)
@@ -44,61 +45,57 @@ def main() -> int:
 
 
 def compare(flow: Flow, kills: int, seed: int, epochs: int, deadline_s: float) -> dict[str, Any]:
-    """Train undisturbed, then under fire; what came of it."""
+    """Train undisturbed, then with kills, and return the comparison."""
     every = max(epochs // (2 * kills), 1)
     options: list[str | float] = [*SHAPE, "--epochs", epochs, "--checkpoint-every", every, "--json"]
-    flow.train("alone", *options).ends(0, seconds=deadline_s)
+    flow.train("undisturbed", *options).ends(0, seconds=deadline_s)
     began = time.monotonic()
-    train = flow.train("hurt", *options)
-    victims = hurt(flow, train, kills, random.Random(seed), epochs)
+    train = flow.train("disturbed", *options)
+    victims = kill_processes(flow, train, kills, random.Random(seed), epochs)
     train.ends(0, seconds=max(deadline_s - (time.monotonic() - began), 1.0))
     return {
         "kills": len(victims),
         "of": {kind: sum(victim.startswith(kind) for victim in victims) for kind in ("server", "worker")},
         "seed": seed,
         "epochs": epochs,
-        "same_bytes": flow.vectors("hurt") == flow.vectors("alone"),
+        "same_bytes": flow.vectors("disturbed") == flow.vectors("undisturbed"),
         "seconds_undisturbed": flow.all[0].json["seconds"],
-        "seconds_in_all": round(time.monotonic() - began, 1),
+        "seconds_disturbed": round(time.monotonic() - began, 1),
     }
 
 
-def hurt(flow: Flow, train: Running, kills: int, draw: random.Random, epochs: int) -> list[str]:
-    """Kill `kills` processes, each when training has come a step further; the roles of the dead."""
+def kill_processes(flow: Flow, train: Running, kills: int, draw: random.Random, epochs: int) -> list[str]:
+    """Kill a process in each of `kills` equal parts of the run, and return the roles of those killed."""
     victims: list[str] = []
     for number in range(kills):
         goal = epochs * (number + draw.random()) / (kills + 1)
-        until(partial(come_to, flow, train, goal), f"epoch {goal:.0f}", 120)
+        until(partial(has_reached, flow, train, goal), f"epoch {goal:.0f}", 120)
         until(lambda: len(train.family()) == PROCESSES or not train.running, "every process runs", 120)
         if not train.running:
             return victims
         victims.append(draw.choice(sorted(train.family())))
-        with_family(train, victims[-1])
+        kill(train, victims[-1])
         print(f"kill {number + 1:2d}  epoch {epoch(flow):5d}  {victims[-1]}", file=sys.stderr, flush=True)
     return victims
 
 
-def come_to(flow: Flow, train: Running, goal: float) -> bool:
-    """Whether it is in this epoch, or over."""
+def has_reached(flow: Flow, train: Running, goal: float) -> bool:
+    """Return whether the run has reached an epoch or is over."""
     return epoch(flow) >= goal or not train.running
 
 
-def with_family(train: Running, role: str) -> None:
-    """Kill the process of this role, if it is still there."""
-    process = train.family().get(role)
-    if process is not None:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            return
+def kill(train: Running, role: str) -> None:
+    """Kill the process of a role, if it still exists."""
+    with contextlib.suppress(psutil.NoSuchProcess, KeyError):
+        train.family()[role].kill()
 
 
 def epoch(flow: Flow) -> int:
-    """How far the run says that it is."""
-    record = flow.path("hurt", "metrics.jsonl")
-    if not record.exists():
+    """Return the last epoch in the disturbed run's metrics, or -1."""
+    metrics = flow.path("disturbed", "metrics.jsonl")
+    if not metrics.exists():
         return -1
-    lines = record.read_bytes()[-4096:].splitlines()[-8:]
+    lines = metrics.read_bytes()[-4096:].splitlines()[-8:]
     found = [line for line in lines if line.startswith(b"{") and line.endswith(b"}")]
     return max((int(json.loads(line)["epoch"]) for line in found[-1:]), default=-1)
 

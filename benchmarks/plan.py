@@ -1,9 +1,9 @@
-"""`glovewire plan` beside what happened: trainings over links of a given rate, in network namespaces. Root, iproute2.
+"""Compare `glovewire plan` with training over links of a given rate, in network namespaces. Needs root and iproute2.
 
     python benchmarks/plan.py DATASET [--epochs 3] [RATE:WORKERS:SERVERS ...]
 
-Prints a line and a JSON object for each setting. Every process has a link of its own, as in the model; they share this
-machine's cores, so settings with more processes than cores are right only as long as links are what holds them up.
+Prints a line and a JSON object for each setting. Every process has a link of its own, as in the model, but they share
+this machine's cores: settings with more processes than cores are valid only while the links are the bottleneck.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SETTINGS = ["400mbit:2:1", "400mbit:2:2", "100mbit:1:1", "10gbit:1:1"]
 
 
 def main() -> None:
-    """Measure every setting, one after another."""
+    """Measure one setting after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("settings", nargs="*", default=SETTINGS, metavar="RATE:WORKERS:SERVERS")
@@ -35,25 +35,16 @@ def main() -> None:
             measured = train(given.dataset, int(workers), int(servers), given.epochs)["seconds"] / given.epochs
         planned = plan(given.dataset, rate, workers, servers)
         ratio = planned["epoch_seconds"] / measured
-        print(
-            f"{setting:16} measured {measured:6.2f} s an epoch, planned {planned['epoch_seconds']:6.2f} s: {ratio:.2f}"
-        )
+        times = f"measured {measured:6.2f} s, planned {planned['epoch_seconds']:6.2f} s"
+        print(f"{setting:16} epoch {times}, ratio {ratio:.2f}")
         print(json.dumps({"setting": setting, "measured_epoch_seconds": measured, **planned}), flush=True)
 
 
 def plan(dataset: Path, rate: str, workers: str, servers: str) -> dict[str, Any]:
-    """What `glovewire plan` says, in its own process."""
+    """Return the prediction of `glovewire plan`."""
     bandwidth = rate.replace("mbit", "Mbit").replace("gbit", "Gbit")
-    command = [
-        *glovewire("plan", dataset),
-        "--workers",
-        workers,
-        "--servers",
-        servers,
-        "--bandwidth",
-        bandwidth,
-        "--json",
-    ]
+    options = ("--workers", workers, "--servers", servers, "--bandwidth", bandwidth)
+    command = glovewire("plan", dataset, *options, "--json")
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -62,14 +53,14 @@ def plan(dataset: Path, rate: str, workers: str, servers: str) -> dict[str, Any]
 def train(
     dataset: Path, workers: int, servers: int, epochs: int, *options: object, seconds: float = 600
 ) -> dict[str, Any]:
-    """What the first shard says at the end; shards, with these `options`, on the first machines, then workers.
+    """Train with shards on the first machines and workers on the others, and return the first shard's result.
 
-    After so many `seconds` it is told to finish.
+    `options` are those of the servers; after `seconds` the run is finished early.
     """
     with tempfile.TemporaryDirectory() as folder:
         addresses = [f"tcp://10.77.0.{number}:5555" for number in range(1, servers + 1)]
         shards = [
-            on(
+            run_on(
                 shard + 1,
                 "server", dataset, "--out", Path(folder) / "run", "--insecure", "--epochs", epochs, "--json", *options,
                 "--shard", f"{shard}/{servers}", "--bind", address, "--publish", f"{address[:-1]}6",
@@ -77,23 +68,23 @@ def train(
             for shard, address in enumerate(addresses)
         ]  # fmt: skip
         where = [word for address in addresses for word in ("--server", address)]
-        others = [on(servers + rank + 1, "worker", dataset, *where, "--timeout", 120) for rank in range(workers)]
+        others = [run_on(servers + rank + 1, "worker", dataset, *where, "--timeout", 120) for rank in range(workers)]
         try:
             shards[0].wait(seconds)
         except subprocess.TimeoutExpired:
-            on(1, "finish", *addresses).communicate()
-        said = [process.communicate(timeout=600)[0] for process in [*shards, *others]]
+            run_on(1, "finish", *addresses).communicate()
+        outputs = [process.communicate(timeout=600)[0] for process in [*shards, *others]]
         if code := shards[0].returncode:
             raise SystemExit(
-                f"the first shard ended with {code}: `glovewire info {dataset}` tells whether that is a dataset"
+                f"the first shard ended with status {code}: check the dataset with `glovewire info {dataset}`"
             )
-        found: dict[str, Any] = json.loads(said[0].splitlines()[-1])
+        found: dict[str, Any] = json.loads(outputs[0].splitlines()[-1])
         return found
 
 
 @contextmanager
 def machines(count: int, *rate: str) -> Iterator[None]:
-    """So many machines with links of a rate, or of none, while it lasts."""
+    """Set up `count` machines with links of a rate, or unlimited ones, while the context lasts."""
     links("up", str(count), *rate)
     try:
         yield
@@ -101,19 +92,19 @@ def machines(count: int, *rate: str) -> Iterator[None]:
         links("down")
 
 
-def on(machine: int, *words: object) -> subprocess.Popen[str]:
-    """A command on one of the machines."""
+def run_on(machine: int, *words: object) -> subprocess.Popen[str]:
+    """Start a glovewire command on one of the machines."""
     command = ["sh", str(LINKS), "run", str(machine), *glovewire(*words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def links(*words: str) -> None:
-    """Make the machines, or remove them."""
+    """Set up the machines, or remove them."""
     subprocess.run(["sh", str(LINKS), *words], check=True)
 
 
 def glovewire(*words: object) -> list[str]:
-    """The words of a command of this installation."""
+    """Return a glovewire command of this installation."""
     return [sys.executable, "-m", "glovewire", *map(str, words)]
 
 

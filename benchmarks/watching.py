@@ -1,11 +1,11 @@
-"""What watching costs: training with 0, 1 and 20 subscribers, and a dashboard of fifty workers. Prints JSON.
+"""Measure the cost of being watched: training with 0, 1 and 20 subscribers, and a dashboard of fifty workers.
 
-    python benchmarks/watching.py subscribers DATASET     one training, its pace compared window by window
-    python benchmarks/watching.py page DATASET            fifty workers that report ten times a second, a browser
+    python benchmarks/watching.py subscribers DATASET     one training, its speed compared window by window
+    python benchmarks/watching.py page DATASET            fifty workers that report ten times a second, and a browser
 
-`subscribers` trains with one server and two workers and takes turns between no subscriber, one, and twenty of which one
-has been stopped (SIGSTOP), so that whatever else happens on the machine meets all three alike. `page` needs Debian's
-Chromium; its workers are real sessions that report without training.
+`subscribers` trains with one server and two workers. Windows with no subscriber, one, and twenty take turns, so that
+other load on the machine affects all three alike; a further subscriber is stopped (SIGSTOP) throughout. `page` needs
+Debian's Chromium; its workers are real sessions that report without training. Both print one JSON object.
 """
 
 from __future__ import annotations
@@ -13,196 +13,135 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import psutil
+from commands import ROOT, START_S, child, glovewire, server, server_status, wait_until
 
-from glovewire.common.protocol.messages import GetStatus, Report, Status
+from glovewire.common.protocol.messages import Report
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
-ROOT = Path(__file__).parents[1]
-FREE = "tcp://127.0.0.1:0"
-CONDITIONS = {"none": 0, "one": 1, "twenty": 20}
+SUBSCRIBERS = {"none": 0, "one": 1, "twenty": 20}
 ROUNDS, WINDOW_S, SETTLE_S = 8, 4.0, 0.5
 WORKERS, REPORTS_PER_SECOND, PAGE_S = 50, 10, 20.0
-STARTING_S = 120.0
-_pause = threading.Event()
-
-
-@contextmanager
-def process(*words: str, wait_for: str = "") -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A child whose first line of output says `wait_for`; it is ended on the way out."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *words]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-    try:
-        said = ""
-        assert child.stdout is not None
-        while wait_for and not re.search(wait_for, said):
-            said = child.stdout.readline()
-            assert said, f"{words} ended"
-        threading.Thread(target=lambda: list(child.stdout or ()), daemon=True).start()
-        yield child, said
-    finally:
-        child.send_signal(signal.SIGCONT)
-        child.terminate()
-        try:
-            child.wait(20)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-def glovewire(*words: object, wait_for: str = "") -> Any:
-    """A glovewire command as a child."""
-    return process("-m", "glovewire", *map(str, words), wait_for=wait_for)
-
-
-def told(client: Conversation) -> dict[str, Any]:
-    """What the server says of itself."""
-    reply = client.ask(0, GetStatus(), 30.0)
-    assert isinstance(reply, Status)
-    found: dict[str, Any] = json.loads(bytes(reply.body))
-    return found
-
-
-def until(happened: Callable[[], Any], what: str) -> None:
-    """Wait for something; AssertionError naming it after two minutes."""
-    deadline = time.monotonic() + STARTING_S
-    while not happened():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        _pause.wait(0.1)
 
 
 def subscribers(dataset: str) -> dict[str, Any]:
-    """Entries per second with so many subscribers, as ratios to none in the same round."""
+    """Return entries per second for each number of subscribers, and ratios to none in the same round."""
     with ExitStack() as stack:
         out = stack.enter_context(tempfile.TemporaryDirectory())
-        _, said = stack.enter_context(
-            glovewire(
-                "server", dataset, "--out", f"{out}/run", "--bind", FREE, "--publish", FREE, "--epochs", 1_000_000,
-                "--no-verify", wait_for="^ready",
-            )
-        )  # fmt: skip
-        address, stream = said.split()[1], said.split()[3]
+        _, address, stream = stack.enter_context(server(dataset, f"{out}/run"))
         for name in ("w0", "w1"):
             stack.enter_context(glovewire("worker", dataset, "--server", address, "--name", name, "--no-verify"))
-        client = stack.enter_context(Conversation([address], "bench"))
-        until(lambda: told(client)["entries"] > 0, "training")
-        stopped, _ = stack.enter_context(process(__file__, "subscriber", stream, wait_for="^listening"))
+        client = stack.enter_context(RequestClient([address], "bench"))
+        wait_until(lambda: server_status(client)["entries"] > 0, "training")
+        stopped, _ = stack.enter_context(child(__file__, "subscriber", stream, wait_for="^listening"))
         stopped.send_signal(signal.SIGSTOP)
-        stopped_stream = psutil.Process(stopped.pid)
-        paces: dict[str, list[float]] = {name: [] for name in CONDITIONS}
+        rates: dict[str, list[float]] = {name: [] for name in SUBSCRIBERS}
         for round in range(ROUNDS):
-            order = list(CONDITIONS.items())
+            order = list(SUBSCRIBERS.items())
             for name, count in order if round % 2 == 0 else reversed(order):
-                paces[name].append(window(client, stream, count))
-        assert stopped_stream.status() == psutil.STATUS_STOPPED
-    ratios = {name: [pace / none for pace, none in zip(paces[name], paces["none"], strict=True)] for name in CONDITIONS}
+                rates[name].append(window(client, stream, count))
+        assert psutil.Process(stopped.pid).status() == psutil.STATUS_STOPPED
+    ratios = {
+        name: [rate / none for rate, none in zip(rates[name], rates["none"], strict=True)] for name in SUBSCRIBERS
+    }
     return {
-        "entries_per_second": {name: round_(statistics.median(each)) for name, each in paces.items()},
+        "entries_per_second": {name: round_(statistics.median(each)) for name, each in rates.items()},
         "ratio": {name: round_(statistics.median(each)) for name, each in ratios.items()},
         "ratios": {name: sorted(map(round_, each)) for name, each in ratios.items()},
-        "note": "a subscriber that has been stopped is connected in every window",
+        "note": "a stopped subscriber is connected in every window",
     }
 
 
-def window(client: Conversation, stream: str, count: int) -> float:
-    """Entries per second over one window with `count` subscribers that read what they are sent."""
+def window(client: RequestClient, stream: str, count: int) -> float:
+    """Return entries per second over one window with `count` subscribers that read their messages."""
     over = threading.Event()
     listening = threading.Thread(target=listen, args=(stream, count, over))
     listening.start()
-    _pause.wait(SETTLE_S)
-    began, before = time.monotonic(), told(client)["entries"]
-    _pause.wait(WINDOW_S)
-    after, ended = told(client)["entries"], time.monotonic()
+    time.sleep(SETTLE_S)
+    began, before = time.monotonic(), server_status(client)["entries"]
+    time.sleep(WINDOW_S)
+    after, ended = server_status(client)["entries"], time.monotonic()
     over.set()
     listening.join()
     return float((after - before) / (ended - began))
 
 
 def listen(stream: str, count: int, over: threading.Event) -> None:
-    """Hold `count` subscriptions and read them until it is over."""
+    """Hold `count` subscriptions and read their messages until `over` is set."""
     with sockets.Context() as context:
-        held = [context.subscriber(stream) for _ in range(count)]
+        subscriptions = [context.subscriber(stream) for _ in range(count)]
         while not over.wait(0.05):
-            for each in held:
-                while sockets.has_message(each):
-                    sockets.receive(each)
+            for subscription in subscriptions:
+                while sockets.has_message(subscription):
+                    sockets.receive(subscription)
 
 
 def subscriber(stream: str) -> None:
-    """A subscriber in a process of its own, to be stopped."""
+    """Subscribe in this process, which the caller stops."""
     with sockets.Context() as context:
-        each = context.subscriber(stream)
-        sockets.wait_readable(each, time.monotonic() + STARTING_S, stream)
+        subscription = context.subscriber(stream)
+        assert subscription.poll(int(1e3 * START_S)), stream
         print("listening", flush=True)
         while True:
-            sockets.wait_readable(each, time.monotonic() + STARTING_S, stream)
-            sockets.receive(each)
+            assert subscription.poll(int(1e3 * START_S)), stream
+            sockets.receive(subscription)
 
 
 def page(dataset: str) -> dict[str, Any]:
-    """What the monitor takes of a core while a browser watches fifty workers, and how often the curve moves."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    """Return the monitor's share of a core while a browser watches fifty workers, and updates of its curve."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from monitor_browser import Browser
 
     with ExitStack() as stack:
         out = stack.enter_context(tempfile.TemporaryDirectory())
-        server, said = stack.enter_context(
-            glovewire(
-                "server", dataset, "--out", f"{out}/run", "--bind", FREE, "--publish", FREE, "--epochs", 1_000_000,
-                "--no-verify", "--schedule", "minibatch", "--consistency", "async", wait_for="^ready",
-            )
-        )  # fmt: skip
-        address, stream = said.split()[1], said.split()[3]
+        options = ("--schedule", "minibatch", "--consistency", "async")
+        process, address, stream = stack.enter_context(server(dataset, f"{out}/run", *options))
         over = threading.Event()
-        working = threading.Thread(target=simulate, args=(address, dataset, over))
+        working = threading.Thread(target=report, args=(address, dataset, over))
         working.start()
         stack.callback(working.join)
         stack.callback(over.set)
-        monitor, said = stack.enter_context(glovewire("monitor", stream, "--web", 0, wait_for="^dashboard"))
+        monitor, line = stack.enter_context(glovewire("monitor", stream, "--web", 0, wait_for="^dashboard"))
         browser = stack.enter_context(Browser())
-        browser.open(said.split()[1])
+        browser.open(line.split()[1])
         browser.until("document.documentElement?.dataset.ready === 'yes'")
         browser.until(f"Bokeh.documents[0].get_model_by_name('workers').text.includes('w{WORKERS - 1}')")
         browser.run(
             "window.moves = 0; Bokeh.documents[0].get_model_by_name('pace').renderers.at(-1)"
             ".data_source.properties.data.change.connect(() => window.moves++); 1"
         )
-        _pause.wait(5.0)
+        time.sleep(5.0)
         used, moves, began = cpu_s(monitor.pid), browser.run("window.moves"), time.monotonic()
-        served = cpu_s(server.pid)
-        _pause.wait(PAGE_S)
+        served = cpu_s(process.pid)
+        time.sleep(PAGE_S)
         seconds = time.monotonic() - began
         return {
             "workers": WORKERS,
             "reports_per_second": WORKERS * REPORTS_PER_SECOND,
             "moves_per_second": round_((browser.run("window.moves") - moves) / seconds),
             "monitor_share_of_a_core": round_((cpu_s(monitor.pid) - used) / seconds),
-            "server_share_of_a_core": round_((cpu_s(server.pid) - served) / seconds),
+            "server_share_of_a_core": round_((cpu_s(process.pid) - served) / seconds),
         }
 
 
-def simulate(address: str, dataset: str, over: threading.Event) -> None:
-    """Fifty sessions that report ten times a second."""
+def report(address: str, dataset: str, over: threading.Event) -> None:
+    """Keep fifty sessions that report ten times a second until `over` is set."""
     from glovewire.common.storage.dataset import Dataset
 
     checksum = Dataset.open(Path(dataset), verify=False).checksum
     with ExitStack() as stack:
-        clients = [stack.enter_context(Conversation([address], f"w{n}", checksum)) for n in range(WORKERS)]
+        clients = [stack.enter_context(RequestClient([address], f"w{n}", checksum)) for n in range(WORKERS)]
         for client in clients:
             client.connect()
         sequence = 0
@@ -215,18 +154,18 @@ def simulate(address: str, dataset: str, over: threading.Event) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds that a process has used of all cores."""
+    """Return the processor seconds of a process."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
 def round_(value: float) -> float:
-    """Four digits are enough."""
+    """Round to four significant digits."""
     return float(f"{value:.4g}")
 
 
 def main() -> None:
-    """One of the two, as one JSON object."""
+    """Print one of the two measurements as JSON."""
     what, where = sys.argv[1], sys.argv[2]
     if what == "subscriber":
         subscriber(where)

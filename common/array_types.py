@@ -1,7 +1,5 @@
 """Name the array types that several packages pass around; shapes are in the docstrings of what takes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -19,3 +17,7 @@ Entries = npt.NDArray[np.void]
 """Entries of a block, as records."""
 Pairs = npt.NDArray[np.uint16]
 """Positions of an entry's two words in their partitions."""
+Bytes = npt.NDArray[np.uint8]
+"""Text in UTF-8, or a message's bytes."""
+Ids = npt.NDArray[np.int32]
+"""Numbers of strings or words."""

@@ -1,7 +1,5 @@
 """Name why a run, or one client's part in it, ended."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import NamedTuple
 

@@ -1,10 +1,8 @@
-"""Every fault that Glovewire names: one base, one leaf per fault.
+"""Define the errors of Glovewire: one base class, one subclass per fault.
 
-`code` is what crosses the wire in a `Refused` message; `exit_status` is what a command ends with.
-A message is one line, says what is wrong and, where there is one, the way out. Nothing here formats tracebacks.
+`code` crosses the wire in a `Refused` message; `exit_status` is the exit status of a command. A message is one line
+that says what is wrong and, if there is one, names the remedy.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
@@ -17,14 +15,14 @@ from .endings import Ending, RunEnd
 
 
 class GlovewireError(Exception):
-    """Base of every expected fault; a command prints its message as one line and exits with `exit_status`."""
+    """Base of every expected error; a command prints its message as one line and exits with `exit_status`."""
 
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
 
 
 class UsageError(GlovewireError):
-    """A flag, environment variable or file entry has a value that cannot be meant."""
+    """An option has an invalid value."""
 
     code = "usage"
     exit_status = 2
@@ -55,31 +53,31 @@ class ArtifactError(GlovewireError):
 
 
 class UnknownWord(GlovewireError):
-    """A word is not in the vocabulary of the vectors that are asked about it."""
+    """A word is not in the vocabulary of the vectors."""
 
     code = "unknown-word"
 
 
 class MalformedFile(GlovewireError):
-    """A file that the user named cannot be read or does not have the form that is asked for."""
+    """A file that the user named cannot be read or has the wrong format."""
 
     code = "malformed-file"
 
 
 class DatasetMismatch(GlovewireError):
-    """A worker's dataset is not the server's."""
+    """A worker and its server have different datasets."""
 
     code = "dataset-mismatch"
 
 
 class ModelMismatch(GlovewireError):
-    """A worker's tensors are not the server's: another architecture."""
+    """A worker and its server have different tensors."""
 
     code = "model-mismatch"
 
 
 class ProtocolError(GlovewireError):
-    """Frames that are not a message of this protocol and version."""
+    """Received frames are not a message of this protocol and version."""
 
     code = "protocol"
 
@@ -103,31 +101,31 @@ class BadRequest(GlovewireError):
 
 
 class NotFinite(GlovewireError):
-    """NaN or infinity where numbers are needed."""
+    """A value is NaN or infinite."""
 
     code = "not-finite"
 
 
 class UnknownSession(GlovewireError):
-    """The server does not know this worker (any more): say hello again."""
+    """The server does not know this worker (any more): it must say hello again."""
 
     code = "unknown-session"
 
 
 class OutOfOrder(GlovewireError):
-    """A push or report came before the one that must precede it, which was lost or is late: send both again."""
+    """A push or report arrived before the one that must precede it, lost or late: both must be sent again."""
 
     code = "out-of-order"
 
 
 class LeaseLost(GlovewireError):
-    """The lease under which a push was made has gone to somebody else."""
+    """The lease of a push has been granted to another worker."""
 
     code = "lease-lost"
 
 
 class NotReady(GlovewireError):
-    """The request is fine but cannot be served now; ask again."""
+    """The request is valid but cannot be served now: ask again."""
 
     code = "not-ready"
 
@@ -148,25 +146,25 @@ class RunOver(GlovewireError):
 
 
 class DeadlineExceeded(GlovewireError):
-    """Nobody answered in time; the message names whom we waited for."""
+    """A peer did not answer in time; the message names it."""
 
     code = "deadline"
 
 
 class BindError(GlovewireError):
-    """An address cannot be bound: in use, not ours, or malformed."""
+    """An address cannot be bound: in use, not of this machine, or malformed."""
 
     code = "bind"
 
 
 class KeyFileError(GlovewireError):
-    """A file of keys is missing, damaged, or open to others."""
+    """A key file is missing, damaged, or readable by others."""
 
     code = "key-file"
 
 
 class NotAdmitted(GlovewireError):
-    """The two ends of a connection do not agree on keys: one has none, or a key is not the one that is known."""
+    """The ends of a connection disagree on keys: one has none, or another than the peer expects."""
 
     code = "not-admitted"
 
@@ -178,19 +176,19 @@ class TrainingDiverged(GlovewireError):
 
 
 class Interrupted(GlovewireError):
-    """Somebody pressed Ctrl-C or sent SIGTERM."""
+    """SIGINT (Ctrl-C) or SIGTERM arrived."""
 
     code = "interrupted"
 
 
 class ProcessDied(GlovewireError):
-    """A process that a run needs ended by itself."""
+    """A process that a run needs ended unexpectedly."""
 
     code = "process-died"
 
 
 def leaves(base: type[GlovewireError] = GlovewireError) -> dict[str, type[GlovewireError]]:
-    """Every error class below and including `base`, by its wire code."""
+    """Return `base` and all its subclasses by wire code."""
     found = {base.code: base}
     for child in base.__subclasses__():
         found.update(leaves(child))
@@ -211,33 +209,30 @@ def parse_ending(ending: str, text: str) -> RunEnd:
     return RunEnd(Ending(ending), text[:200])
 
 
-# ---- Libraries that may be there or not: one clear line that says how to get them, and how others do without them.
+def require(problems: list[str]) -> None:
+    """Raise one UsageError that names every problem, if there are any."""
+    if problems:
+        raise UsageError("; ".join(problems))
 
 
 def require_extra(module: str, extra: str, option: str) -> None:
-    """MissingExtra naming the command to install, when `module` is not there; `option` is what needs it."""
+    """Raise MissingExtra with the command to install `module`, if `option` needs it and it is not there."""
     if find_spec(module) is None:
         raise MissingExtra(f"{option} needs {module}: pip install 'glovewire[{extra}]'")
 
 
 @contextmanager
 def hidden(*names: str) -> Iterator[None]:
-    """While this lasts, an import of the modules `names` says that there are none.
+    """Make imports of the modules `names` fail inside the block.
 
-    For libraries that load others only to offer more, which takes memory and time in each of our processes.
+    For libraries that load others for features that we do not use, at a cost in memory and time per process.
     """
     modules: dict[str, ModuleType | None] = cast(Any, sys.modules)
-    here = {name: modules.pop(name) for name in names if name in modules}
-    modules.update(dict.fromkeys(names))  # None is Python's own mark of a module that is not there
+    loaded = {name: modules.pop(name) for name in names if name in modules}
+    modules.update(dict.fromkeys(names))  # None makes the import fail
     try:
         yield
     finally:
         for name in names:
             del modules[name]
-        modules.update(here)
-
-
-def require(problems: list[str]) -> None:
-    """Raise one UsageError that names every problem at once, if there is any."""
-    if problems:
-        raise UsageError("; ".join(problems))
+        modules.update(loaded)

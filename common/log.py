@@ -1,6 +1,4 @@
-"""Logs for people and machines: one line an event on stderr, `key=value`; nothing per step at info."""
-
-from __future__ import annotations
+"""Log one line of `key=value` per event on stderr, for people and machines; nothing per training step at info."""
 
 import logging
 import sys
@@ -9,7 +7,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 def configure(level: str, role: str) -> None:
-    """Send the log of this process to stderr; `role` (server 0, worker w1, ...) begins each line."""
+    """Send the log of this process to stderr, with its `role` (server 0, worker w1, ...) in each line."""
     logging.basicConfig(
         level=_LEVELS[level],
         stream=sys.stderr,
@@ -20,7 +18,7 @@ def configure(level: str, role: str) -> None:
 
 
 def line(event: str, **facts: object) -> str:
-    """`event=... key=value ...`; values with blanks or quotes are quoted, floats keep four digits, "" is left out."""
+    """Return `event=... key=value ...`; blanks and quotes are quoted, floats get four digits, "" is left out."""
     return " ".join([f"event={event}", *(f"{key}={_show(value)}" for key, value in facts.items() if value != "")])
 
 

@@ -1,8 +1,7 @@
-"""Metrics for Prometheus over HTTP: what samples say of a run, what a process says of itself. Needs prometheus-client.
+"""Serve metrics to Prometheus over HTTP: of a run, from its samples, or of one process. Needs prometheus-client.
 
 Counters end in `_total`, times are seconds, sizes bytes; every name begins with `glovewire_`. The registry is our own,
-so that nothing of the process slips in. A scrape comes in a thread of the HTTP server: what it reads are copies, and it
-changes nothing.
+without the client's default metrics. A scrape runs in a thread of the HTTP server, reads copies and changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Collect = Callable[[], Iterable["Metric"]]
 
 
 class Exposition:
-    """Serves what `collect` yields at http://host:port/metrics; port 0 takes a free one. BindError when it cannot."""
+    """Serves what `collect` yields at http://host:port/metrics; port 0 takes a free one. BindError if that fails."""
 
     def __init__(self, collect: Collect, host: str, port: int) -> None:
         require_extra("prometheus_client", "metrics", "--prometheus")
@@ -50,12 +49,12 @@ class Exposition:
         self._thread.join()
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics as they stand now; called by the registry."""
+        """Return the current metrics; called by the registry."""
         return self._collect()
 
 
 class RunMetrics:
-    """The newest sample of each kind, as metrics; of workers, shards and tests the first 256 names."""
+    """Metrics from the newest sample of each kind, for up to MAX_NAMES workers, shards and tests."""
 
     def __init__(self) -> None:
         self.run = ""
@@ -66,21 +65,21 @@ class RunMetrics:
         self._quality: dict[str, float] = {}
 
     def add(self, message: Message) -> None:
-        """Take one sample of the stream."""
+        """Keep one sample of the stream."""
         match message:
             case LossSample(worker="all"):
                 self._loss = message
             case LossSample():
-                _keep(self._losses, message.worker, message)
+                _put(self._losses, message.worker, message)
             case WorkerSample():
-                _keep(self._workers, message.worker, (message, time.monotonic()))
+                _put(self._workers, message.worker, (message, time.monotonic()))
             case ServerSample():
-                _keep(self._shards, str(message.shard), message)
+                _put(self._shards, str(message.shard), message)
             case QualitySample():
-                _keep(self._quality, message.test, message.score)
+                _put(self._quality, message.test, message.score)
 
     def collect(self) -> Iterator[Metric]:
-        """All of it."""
+        """Yield all metrics."""
         info = gauge("run_info", "The run; always 1.", "run")
         info.add_metric([self.run], 1)
         yield info
@@ -95,9 +94,9 @@ class RunMetrics:
             yield value(gauge("planned_entries", "Entries that the whole run trains."), sample.total)
             yield value(gauge("epochs_done", "Epochs done."), sample.epoch)
             yield value(gauge("loss", "Loss per entry, over the whole matrix."), sample.mean_loss)
-            yield value(gauge("bias_only_loss", "The same with all vectors at zero."), sample.mean_bias_only_loss)
+            yield value(gauge("bias_only_loss", "Bias-only loss per entry."), sample.mean_bias_only_loss)
             yield value(gauge("vector_norm", "Mean norm of the vectors."), sample.norm)
-            yield value(gauge("entries_per_second", "Pace of all workers."), sample.entries_per_second)
+            yield value(gauge("entries_per_second", "Entries per second of all workers."), sample.entries_per_second)
             yield value(gauge("training_seconds", "Time since the server began, at the last sample."), sample.t)
         quality = gauge("quality_percent", "Score of a similarity or analogy test.", "test")
         for test, score in list(self._quality.items()):
@@ -112,8 +111,8 @@ class RunMetrics:
             states.add_metric([state], counts[state])
         entries = counter("worker_entries", "Entries trained by a worker.", "worker")
         sent = counter("worker_sent_bytes", "Bytes that a worker has sent.", "worker")
-        age = gauge("worker_last_heard_seconds", "Time since the server heard of a worker.", "worker")
-        stale = gauge("worker_staleness", "Changes that the last push of a worker did not know of.", "worker")
+        age = gauge("worker_last_heard_seconds", "Time since the server last heard from a worker.", "worker")
+        stale = gauge("worker_staleness", "Staleness of the last push of a worker, in changes.", "worker")
         losses = gauge("worker_loss", "Mean loss per entry of a worker.", "worker")
         for sample, heard in workers:
             entries.add_metric([sample.worker], sample.entries)
@@ -132,15 +131,14 @@ class RunMetrics:
             "checkpoint_s": gauge("shard_checkpoint_seconds", "Time of the last checkpoint, -1 for none.", "shard"),
             "pulls": counter("shard_pulls", "Pulls answered.", "shard"),
             "pushes": counter("shard_pushes", "Pushes applied.", "shard"),
-            "repeated": counter("shard_repeated_pushes", "Pushes that came again and were not applied twice.", "shard"),
+            "repeated": counter("shard_repeated_pushes", "Repeated pushes, not applied twice.", "shard"),
             "refused": counter("shard_refused_requests", "Requests refused.", "shard"),
             "undelivered": counter("shard_undelivered_replies", "Replies whose receiver was gone.", "shard"),
             "checkpoints": counter("shard_checkpoints", "Checkpoints written.", "shard"),
             "bytes_in": counter("shard_received_bytes", "Bytes that a shard has received.", "shard"),
             "bytes_out": counter("shard_sent_bytes", "Bytes that a shard has sent.", "shard"),
-        }  # fmt: skip
-        told = "Pushes by the changes that they did not know of."
-        stale = counter("shard_pushes_by_staleness", told, "shard", "staleness")
+        }
+        stale = counter("shard_pushes_by_staleness", "Pushes by staleness, in changes.", "shard", "staleness")
         for sample in shards:
             for field, family in fields.items():
                 family.add_metric([str(sample.shard)], getattr(sample, field))
@@ -149,26 +147,26 @@ class RunMetrics:
         yield from (*fields.values(), stale)
 
 
-def gauge(name: str, told: str, *labels: str) -> GaugeMetricFamily:
-    """A family of values that go up and down."""
+def gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
+    """Return a family of values that go up and down."""
     from prometheus_client.core import GaugeMetricFamily
 
-    return GaugeMetricFamily(f"glovewire_{name}", told, labels=labels)
+    return GaugeMetricFamily(f"glovewire_{name}", help, labels=labels)
 
 
-def counter(name: str, told: str, *labels: str) -> CounterMetricFamily:
-    """A family of values that only grow; `_total` is put behind its name."""
+def counter(name: str, help: str, *labels: str) -> CounterMetricFamily:
+    """Return a family of values that only grow; `_total` is appended to its name."""
     from prometheus_client.core import CounterMetricFamily
 
-    return CounterMetricFamily(f"glovewire_{name}", told, labels=labels)
+    return CounterMetricFamily(f"glovewire_{name}", help, labels=labels)
 
 
 def value(family: GaugeMetricFamily | CounterMetricFamily, one: float) -> Metric:
-    """The family with its only value."""
+    """Return the family with its only value."""
     family.add_metric([], one)
     return family
 
 
-def _keep(kept: dict[str, T], name: str, one: T) -> None:
+def _put(kept: dict[str, T], name: str, one: T) -> None:
     if name in kept or len(kept) < MAX_NAMES:
         kept[name] = one

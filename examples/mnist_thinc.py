@@ -20,8 +20,7 @@ import thinc
 import training
 from thinc.api import Config, Model, Relu, Softmax, chain, fix_random_seed, registry
 
-from glovewire.worker.dense.affinity import own_core
-from glovewire.worker.dense.client import Client
+from glovewire.worker.dense import Client, own_core
 from glovewire.worker.dense.thinc import ThincModel, ThincTrainer
 
 CONFIG = Path(__file__).with_name("mnist_thinc.cfg")
@@ -77,7 +76,7 @@ def parsed(text: str) -> Any:
 @click.option("--data", default=images.DIGITS, help="digits, hub (MNIST by datasets), or a folder with the idx files.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a value of the config.")
 def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
-    """Train the model of a Thinc config with a parameter server and any pool of workers."""
+    """Train the model of a Thinc config with a parameter server and a pool of workers."""
     changes: dict[str, Any] = {}
     known = Config().from_disk(path)
     for override in overrides:
@@ -87,7 +86,7 @@ def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
             raise click.UsageError(f"{path.name} has no {key}")
         changes[key], before = parsed(value), known[section][name]
         if isinstance(changes[key], str) != isinstance(before, str):
-            raise click.UsageError(f"{key} is {before!r} in {path.name}, which {value!r} cannot stand for")
+            raise click.UsageError(f"{key} is {before!r} in {path.name}; {value!r} is of another type")
     config = Config().from_disk(path, overrides=changes)
     found = images.load(data)
     model = make(config.to_str(), flat(found.train).shape[1])

@@ -21,8 +21,7 @@ import training
 from torch import nn
 from torch.nn import functional
 
-from glovewire.worker.dense.affinity import own_core
-from glovewire.worker.dense.client import Client
+from glovewire.worker.dense import Client, own_core
 from glovewire.worker.dense.pytorch import TorchModel, TorchTrainer
 
 
@@ -114,7 +113,7 @@ def main(
     every: int,
     out: str | None,
 ) -> None:
-    """Train a network on handwritten digits with a parameter server and any pool of workers."""
+    """Train a network on handwritten digits with a parameter server and a pool of workers."""
     torch.set_num_threads(1)
     found = images.load(data)
     net = make(model, found.train.shape[-1])

@@ -12,9 +12,9 @@ import click
 import pools
 
 from glovewire.common.errors import GlovewireError, RunOver
-from glovewire.common.storage.run_folder import read
+from glovewire.common.storage.run_folder import load_tensors
 from glovewire.launch.serving import serving
-from glovewire.worker.dense.client import Client
+from glovewire.worker.dense import Client
 
 Tensors = dict[str, Any]
 
@@ -62,4 +62,4 @@ def train(
                     break
                 ps.score("test accuracy", 100 * say(f"{ps.updates} updates", tensors))
             click.echo(f"batches of each worker: {results()}")
-    return say("at the end", read(run)[0])
+    return say("at the end", load_tensors(run)[0])

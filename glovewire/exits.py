@@ -1,6 +1,4 @@
-"""What ends a command from outside its own work, in one line: Ctrl-C, and files that cannot be."""
-
-from __future__ import annotations
+"""Turns Ctrl-C and faults of files into one line, and has a training end all of its processes first."""
 
 import errno
 import os
@@ -22,19 +20,19 @@ OUTSIDE = {
     errno.EFBIG: "cannot be written: larger than files may be here",
     errno.ENAMETOOLONG: "cannot be a file: the name is too long",
 }
-"""Faults of files that are no fault of the program wherever they come up, and what to say of them."""
+"""Errors of the operating system that are reported as they are wherever they occur, and their wording."""
 
 
 class Ended(click.ClickException):
-    """A command was ended from outside; click shows it and exits with 1."""
+    """An interruption or a fault of a file; click shows it and exits with 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """One line on stderr, as for every other error."""
+        """Write one line to stderr, as for every other error."""
         click.echo(f"error: {self.message}", file=file, err=file is None)
 
 
 class CtrlC(Ended):
-    """Ctrl-C ended a command that had nothing to put in order."""
+    """Ctrl-C in a command that has nothing to clean up."""
 
     exit_code = 128 + signal.SIGINT
 
@@ -46,7 +44,7 @@ class CtrlC(Ended):
 def one_line_endings() -> Iterator[None]:
     """Turn Ctrl-C and faults of files, such as a stdout on a full disk, into Ended.
 
-    That stdout's reader has gone away is left to click, which ends in silence.
+    A closed pipe is left to click, which ends without a word.
     """
     try:
         yield
@@ -61,7 +59,7 @@ def one_line_endings() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """What stdout could not take goes nowhere, else Python tries again at its end, and says so in its own way."""
+    """Discard what stdout could not take, or Python tries again when it exits, with a message of its own."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -70,17 +68,15 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
-# ---- What Ctrl-C and SIGTERM do to a training or a measurement on this machine: all of its processes end, in order.
-
 signals_end_all = partial(signals_raise, ": every process of the run was ended")
-"""`signals_raise` around what ends every process of the run on its way out."""
+"""`signals_raise` for a block that ends every process of the run on its way out."""
 
 
 class Interruptible(click.Group):
-    """A group whose commands end what they have started when Ctrl-C or SIGTERM comes, remove it, and say so."""
+    """A group whose commands end and remove what they have started at SIGINT or SIGTERM, and say so."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Add a command; its function gets `signals_end_all` around it, so that it is the command that tells."""
+        """Add a command; `signals_end_all` goes around its function, inside what turns errors into one line."""
         assert cmd.callback is not None
         cmd.callback = signals_end_all()(cmd.callback)
         super().add_command(cmd, name)

@@ -4,8 +4,6 @@ This is where the terminal view and the browser dashboard get their numbers. `gl
 both call `step` from loops of their own; there is no thread here. `close` loses nothing that was received.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

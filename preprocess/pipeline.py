@@ -1,10 +1,8 @@
-"""From a corpus to a dataset: tokenise, choose the vocabulary, count, add up, write.
+"""Turn a corpus into a dataset: tokenise, choose the vocabulary, count, add up, write.
 
-The order of the phases and what passes between them is here; how each is done is not. The bytes of the dataset
-depend on the corpus and on what is counted, never on the number of processes, the memory or the size of a batch.
+This module has the order of the phases and what passes between them. The bytes of the dataset depend on the corpus and
+on what is counted, never on the number of processes, the memory or the size of a batch.
 """
-
-from __future__ import annotations
 
 import os
 import time
@@ -17,87 +15,98 @@ from typing import Any
 
 import numpy as np
 
+from glovewire.common.array_types import Indices
 from glovewire.common.errors import CorpusError
-from glovewire.common.runtime import memory
-from glovewire.common.runtime import ray_cluster as cluster
+from glovewire.common.runtime import ray_cluster
+from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.storage import artifacts
 from glovewire.common.storage.dataset import ENTRY, KIND, SCHEMA, Layout
 
 from .config import PreprocessConfig
-from .corpus import splits as blocks
-from .corpus.sources import Corpus, Selection, find
-from .counts import dataset_writer as assembly
-from .counts.cell_keys import MOST_BITS, Arrangement
-from .counts.cooccurrence import Buckets, Weighting
-from .counts.dataset_writer import Words
+from .corpus import splits
+from .corpus.sources import Corpus, Selection, find_corpus
+from .counts.cell_keys import MAX_KEY_BITS, CellKeys
+from .counts.cooccurrence import Buckets, PairCounter, Weighting
+from .counts.dataset_writer import matrix_totals, write_dataset
 from .counts.reduce import Reducer
 from .counts.spill import Spill, save
-from .counts.vocabulary import Vocabulary, choose
-from .jobs import CountJob, CountSettings, EncodeJob, EncodeSettings, ReduceJob, Slice, load_counts, ranks_path
-from .parallel import disk_space as disk
-from .parallel import scratch
+from .counts.vocabulary import Ranker, Vocabulary, choose_vocabulary
+from .jobs import CountJob, EncodeJob, ReduceJob, StreamSlice, load_counts, ranks_path
+from .parallel import disk_space
 from .parallel.pool import Job, Pool
 from .parallel.progress import Phase
-from .parallel.scratch import COUNTED, PART, SEGMENT, Scratch
+from .parallel.scratch import COUNTED, PART, SEGMENT, ScratchFolder, open_scratch
 from .tokens.encoder import Encoder
 from .tokens.nltk_tokens import make_tokenizer, nltk_version
 
-_MOST_HOT = 2048
-_MOST_ROOM = 16 << 20
+MAX_SQUARE_SIDE = 2048
+MAX_RECORDS = 16 << 20
+_MAX_BUCKETS_PER_TASK = 32
 _MEASURE_EVERY_S = 0.5
+_WARM_UP_TEXT = b'"a" b (c), d\'s e. f'
 
 
 @dataclass(frozen=True)
-class Counted:
-    """What counting leaves behind, besides the spill: where cells belong, the words, the weights, facts."""
+class CountResult:
+    """What counting leaves besides the spill: keys of cells, vocabulary, weights, facts for the manifest."""
 
-    arrangement: Arrangement
-    vocabulary: Words
+    cell_keys: CellKeys
+    vocabulary: Vocabulary
     weighting: Weighting
     facts: dict[str, Any]
 
 
 class Pipeline:
-    """One run; `run` does all of it."""
+    """One run of preprocessing."""
 
     def __init__(self, config: PreprocessConfig) -> None:
-        config.check()
         self._config = config
         self._seconds: dict[str, float] = {}
         self._peak_bytes, self._measured = 0, 0.0
         self._pool: Callable[..., Any] = Pool
 
+    def run(self) -> dict[str, Any]:
+        """Make the dataset; return its facts, and the time and memory that it took."""
+        config = self._config
+        artifacts.require_free(config.out, what=KIND)
+        selection = Selection(config.lines, config.text_column, config.split, config.longest_line, config.processes)
+        corpus = find_corpus(config.corpus, selection)
+        with self._engine(), open_scratch(config.out, self._job(corpus), resume=config.resume) as scratch:
+            counted = self._from_stanford(scratch) if config.from_stanford else self._from_text(scratch, corpus)
+            self._add_up(scratch, counted)
+            return self._write(scratch, counted)
+
     @contextmanager
     def _engine(self) -> Iterator[None]:
-        """Where the work is done: in processes of this machine, or on a Ray cluster."""
+        """Choose where jobs run: in processes of this machine or on a Ray cluster."""
         if self._config.engine == "local":
             yield
             return
         from .parallel.ray_pool import RayPool
 
-        with cluster.connected(self._config.address) as ray:
+        with ray_cluster.connected(self._config.address) as ray:
             self._pool = partial(RayPool, ray)
             yield
 
-    def run(self) -> dict[str, Any]:
-        """Make the dataset; what it holds and what it took."""
-        config = self._config
-        artifacts.require_free(config.out, what=KIND)
-        selection = Selection(config.lines, config.text_column, config.split, config.longest_line, config.processes)
-        corpus = find(config.corpus, selection)
-        with self._engine(), scratch.opened(config.out, self._job(corpus), resume=config.resume) as folder:
-            counted = self._from_stanford(folder) if config.from_stanford else self._from_text(folder, corpus)
-            self._add_up(folder, counted)
-            return self._write(folder, counted)
+    def _job(self, corpus: Corpus) -> dict[str, Any]:
+        """Return what must be equal for a run to resume another."""
+        free = {"corpus", "out", "processes", "memory", "resume", "engine", "address"}
+        options = {name: value for name, value in vars(self._config).items() if name not in free}
+        return options | {
+            "corpus": corpus.fingerprint(),
+            "nltk": nltk_version(),
+            "split_bytes": splits.SPLIT_BYTES,
+            "schema": SCHEMA,
+        }
 
-    def _from_text(self, folder: Scratch, corpus: Corpus) -> Counted:
+    def _from_text(self, scratch: ScratchFolder, corpus: Corpus) -> CountResult:
         config = self._config
-        disk.require(folder.folder, disk.for_text(corpus.estimated_bytes, config.window, 4))
-        tokens, lines = self._tokenise(folder, corpus)
-        vocabulary = self._choose(folder)
-        arrangement = self._arrange(len(vocabulary.words))
+        disk_space.require(scratch.folder, disk_space.text_bytes(corpus.estimated_bytes, config.window, 4))
+        tokens, lines = self._tokenise(scratch, corpus)
+        vocabulary = self._choose(scratch)
+        cell_keys = self._cell_keys(len(vocabulary.words))
         weighting = Weighting.of(config.weighting, config.window)
-        self._count(folder, arrangement, vocabulary, weighting, tokens)
+        self._count(scratch, cell_keys, vocabulary, weighting, tokens)
         facts = {
             "requested_vocabulary": config.vocab_size,
             "weighting": config.weighting,
@@ -109,105 +118,134 @@ class Pipeline:
             "tokens": tokens,
             "lines": lines,
         }
-        return Counted(arrangement, Words(vocabulary.words, vocabulary.counts), weighting, facts)
+        return CountResult(cell_keys, vocabulary, weighting, facts)
 
-    def _from_stanford(self, folder: Scratch) -> Counted:
+    def _from_stanford(self, scratch: ScratchFolder) -> CountResult:
         from .counts import stanford
 
-        cooccurrences, words = self._config.from_stanford or (Path(), Path())
-        folder.drop(COUNTED)
+        matrix, words = self._config.from_stanford or (Path(), Path())
+        scratch.drop(COUNTED)
         vocabulary = stanford.read_vocabulary(words)
-        arrangement = self._arrange(len(vocabulary.words))
-        disk.require(folder.folder, cooccurrences.stat().st_size if cooccurrences.exists() else 0)
+        cell_keys = self._cell_keys(len(vocabulary.words))
+        disk_space.require(scratch.folder, matrix.stat().st_size if matrix.exists() else 0)
         with self._phase("read", "bytes", None) as phase:
-            counts = stanford.Counts(cooccurrences, arrangement, vocabulary, self._config.share // 8)
-            for size in counts.spill(Spill(folder.folder), COUNTED):
+            counts = stanford.StanfordCounts(matrix, cell_keys, vocabulary, self._config.share // 8)
+            for size in counts.spill(Spill(scratch.folder), COUNTED):
                 phase.advance(size)
-        return Counted(arrangement, vocabulary.sorted, Weighting.of("uniform", 1), vocabulary.facts(cooccurrences))
+        facts = stanford.manifest_facts(vocabulary, matrix)
+        return CountResult(cell_keys, vocabulary, Weighting.of("uniform", 1), facts)
 
-    def _job(self, corpus: Corpus) -> dict[str, Any]:
+    def _tokenise(self, scratch: ScratchFolder, corpus: Corpus) -> tuple[int, int]:
+        """Write the segments of the corpus; return its tokens and lines."""
         config = self._config
-        own = {"corpus", "out", "processes", "memory", "resume", "engine", "address"}
-        options = {name: value for name, value in vars(config).items() if name not in own}
-        found = {"corpus": corpus.fingerprint(), "nltk": nltk_version(), "block": blocks.BLOCK_BYTES, "schema": SCHEMA}
-        return options | found
-
-    def _tokenise(self, folder: Scratch, corpus: Corpus) -> tuple[int, int]:
-        config = self._config
-        folder.sweep(SEGMENT)
-        done = {block for _, facts in folder.kept(SEGMENT) for block, _, _ in facts["slices"]}
-        memo_bytes = config.share * 4 // 10  # what it takes while it grows and is written comes on top
-        settings = EncodeSettings(config.tokenizer, config.text_column, config.longest_line, memo_bytes)
+        scratch.sweep(SEGMENT)
+        done = {split for _, facts in scratch.committed(SEGMENT) for split, _, _ in facts["slices"]}
+        memo_bytes = config.share * 4 // 10  # growing and writing the memo takes as much again
         tokenizer = make_tokenizer(config.tokenizer)
-        tokenizer.load()
+        tokenizer.line("")  # load NLTK before workers are forked
         encoder = Encoder(tokenizer)
-        encoder.encode(_WARM_TEXT, np.array([0]), np.array([len(_WARM_TEXT)]), 0)
-        encoder.forget()
-        todo = (block for block in corpus.blocks() if block.ordinal not in done)
+        encoder.encode(_WARM_UP_TEXT, np.array([0]), np.array([len(_WARM_UP_TEXT)]), 0)
+        encoder.clear()
+        todo = (split for split in corpus.splits() if split.ordinal not in done)
         with self._phase("tokenise", "bytes", corpus.nbytes) as phase:
-            self._work(phase, lambda: EncodeJob(folder, settings, encoder), todo)
-        segments = [facts for _, facts in folder.kept(SEGMENT)]
+            options = config.text_column, config.longest_line, memo_bytes
+            self._work(phase, lambda: EncodeJob(scratch, encoder, *options), todo)
+        segments = [facts for _, facts in scratch.committed(SEGMENT)]
         tokens, lines = (sum(facts[name] for facts in segments) for name in ("tokens", "lines"))
         if not tokens:
             raise CorpusError(f"{corpus.description} is empty: no text in it")
         return tokens, lines
 
-    def _choose(self, folder: Scratch) -> Vocabulary:
+    def _choose(self, scratch: ScratchFolder) -> Vocabulary:
+        """Choose the vocabulary and write the ranks of every segment's words."""
         config = self._config
-        segments = list(folder.kept(SEGMENT))
-        groups = _vocabulary_groups(sum(facts["counts_bytes"] for _, facts in segments), config)
+        segments = list(scratch.committed(SEGMENT))
+        groups = vocabulary_groups(sum(facts["counts_bytes"] for _, facts in segments), config)
         with self._phase("vocabulary", "segments", len(segments)) as phase:
-            loads = [partial(load_counts, folder, name) for name, _ in segments]
-            vocabulary = choose(loads, config.vocab_size, config.min_count, groups)
+            loads = [partial(load_counts, scratch, name) for name, _ in segments]
+            vocabulary = choose_vocabulary(loads, config.vocab_size, config.min_count, groups)
             if not vocabulary.words:
-                raise CorpusError(f"the corpus has no word that comes {config.min_count} times: nothing to count")
-            ranker = vocabulary.ranker()
+                raise CorpusError(f"no word of the corpus occurs {config.min_count} times: nothing to count")
+            ranker = Ranker(vocabulary)
             for load, (name, facts) in zip(loads, segments, strict=True):
-                save(ranks_path(folder, name), ranker.ranks(load(), facts["last_number"]))
+                save(ranks_path(scratch, name), ranker.ranks(load(), facts["last_number"]))
                 phase.advance(1)
             self._measure([os.getpid()])
         return vocabulary
 
-    def _arrange(self, words: int) -> Arrangement:
+    def _cell_keys(self, words: int) -> CellKeys:
         config = self._config
         layout = Layout(words, config.partitions_for(words), config.tile, config.symmetric)
         permutation = np.random.default_rng(config.seed).permutation(words).astype(np.int32)
-        arrangement = Arrangement(layout, permutation)
-        if arrangement.bits > MOST_BITS:
+        cell_keys = CellKeys(layout, permutation)
+        if cell_keys.bits > MAX_KEY_BITS:
             raise CorpusError(f"a vocabulary of {words} words in {layout.partitions} partitions is too large")
-        return arrangement
+        return cell_keys
 
     def _count(
-        self, folder: Scratch, arrangement: Arrangement, vocabulary: Vocabulary, weighting: Weighting, tokens: int
+        self, scratch: ScratchFolder, cell_keys: CellKeys, vocabulary: Vocabulary, weighting: Weighting, tokens: int
     ) -> None:
         config = self._config
-        record_bytes = Buckets(arrangement.bits).dtype.itemsize
-        disk.require(folder.folder, disk.for_records(tokens, config.window, record_bytes))
-        folder.sweep(COUNTED)
-        done = {(s, b) for _, facts in folder.kept(COUNTED) for s, b, _, _ in facts["slices"]}
-        slices = [Slice(name, *piece) for name, facts in folder.kept(SEGMENT) for piece in facts["slices"]]
-        todo = [piece for piece in slices if (piece.segment, piece.block) not in done]
-        hot = min(_MOST_HOT, int((config.share // 8 / 8) ** 0.5))
-        room = min(_MOST_ROOM, config.share * 6 // 10 // 16)
-        settings = CountSettings(arrangement, vocabulary.by_rank, config.window, weighting, hot, room)
-        with self._phase("count", "tokens", sum(s.stop - s.start for s in todo)) as phase:
-            self._work(phase, lambda: CountJob(folder, settings), todo)
+        record_size = Buckets(cell_keys.bits).dtype.itemsize
+        disk_space.require(scratch.folder, disk_space.record_bytes(tokens, config.window, record_size))
+        scratch.sweep(COUNTED)
+        done = {(segment, split) for _, facts in scratch.committed(COUNTED) for segment, split, _, _ in facts["slices"]}
+        slices = [StreamSlice(name, *piece) for name, facts in scratch.committed(SEGMENT) for piece in facts["slices"]]
+        todo = [piece for piece in slices if (piece.segment, piece.split) not in done]
+        limits = {
+            "square_side": min(MAX_SQUARE_SIDE, int((config.share // 8 / 8) ** 0.5)),
+            "max_records": min(MAX_RECORDS, config.share * 6 // 10 // 16),
+        }
 
-    def _add_up(self, folder: Scratch, counted: Counted) -> None:
-        folder.sweep(PART)
-        buckets = Buckets(counted.arrangement.bits)
-        spill = Spill(folder.folder)
+        def job() -> CountJob:
+            return CountJob(scratch, PairCounter(cell_keys, vocabulary.by_rank, config.window, weighting, **limits))
+
+        with self._phase("count", "tokens", sum(piece.stop - piece.start for piece in todo)) as phase:
+            self._work(phase, job, todo)
+
+    def _add_up(self, scratch: ScratchFolder, counted: CountResult) -> None:
+        """Reduce the spill to parts of the matrix."""
+        scratch.sweep(PART)
+        buckets = Buckets(counted.cell_keys.bits)
+        spill = Spill(scratch.folder)
         sizes = spill.bucket_sizes(buckets)
-        cells = counted.arrangement.layout.rows**2
-        disk.require(folder.folder, disk.for_entries(min(int(sizes.sum()), cells)))
-        done = [(facts["first"], facts["last"]) for _, facts in folder.kept(PART)]
-        ranges = _ranges(sizes, self._config.share // 64, done)
+        cells = counted.cell_keys.layout.rows**2
+        disk_space.require(scratch.folder, disk_space.entry_bytes(min(int(sizes.sum()), cells)))
+        done = [(facts["first"], facts["last"]) for _, facts in scratch.committed(PART)]
+        ranges = _bucket_ranges(sizes, self._config.share // 64, done)
         reducer = Reducer(spill, buckets, counted.weighting)
+        scale, corpus = counted.weighting.scale, counted.facts["corpus"]
         with self._phase("add up", "buckets", sum(last - first for first, last in ranges)) as phase:
-            scale, corpus = counted.weighting.scale, counted.facts["corpus"]
-            self._work(phase, lambda: ReduceJob(folder, counted.arrangement, reducer, scale, corpus), ranges)
+            self._work(phase, lambda: ReduceJob(scratch, counted.cell_keys, reducer, scale, corpus), ranges)
+
+    def _write(self, scratch: ScratchFolder, counted: CountResult) -> dict[str, Any]:
+        layout = counted.cell_keys.layout
+        facts = counted.facts | {
+            "vocabulary": layout.rows,
+            "partitions": layout.partitions,
+            "tile": layout.tile,
+            "symmetric": layout.symmetric,
+            "seed": self._config.seed,
+            **matrix_totals(scratch, layout, counted.weighting.scale),
+        }
+        size = facts["stored"] * ENTRY.itemsize
+        disk_space.require(scratch.folder, size)
+        with self._phase("write", "bytes", size) as phase:
+            for done in write_dataset(self._config.out, scratch, counted.cell_keys, counted.vocabulary, facts):
+                phase.advance(done)
+        return facts | {
+            "words": layout.rows,
+            "seconds": self._seconds,
+            "peak_memory_bytes": self._peak_bytes,
+            "path": str(self._config.out),
+        }
+
+    def _phase(self, name: str, unit: str, total: int | None) -> Phase:
+        return Phase(name, unit, total, self._seconds)
 
     def _work(self, phase: Phase, make_job: Callable[[], Job], tasks: Iterable[Any]) -> None:
+        """Run all tasks in a pool of jobs."""
+
         def tick(pids: list[int]) -> None:
             phase.tick()
             if time.monotonic() - self._measured > _MEASURE_EVERY_S:
@@ -220,58 +258,33 @@ class Pipeline:
                 phase.tick()
 
     def _measure(self, pids: list[int]) -> None:
-        self._peak_bytes = max(self._peak_bytes, memory.proportional_bytes(pids))
+        self._peak_bytes = max(self._peak_bytes, sum(memory_bytes(pid)[0] for pid in pids))
         self._measured = time.monotonic()
 
-    def _phase(self, name: str, unit: str, total: int | None) -> Phase:
-        return Phase(name, unit, total, self._seconds)
 
-    def _write(self, folder: Scratch, counted: Counted) -> dict[str, Any]:
-        layout = counted.arrangement.layout
-        own = {
-            "vocabulary": layout.rows,
-            "partitions": layout.partitions,
-            "tile": layout.tile,
-            "symmetric": layout.symmetric,
-            "seed": self._config.seed,
-        }
-        facts = counted.facts | own | assembly.totals(folder, layout, counted.weighting.scale)
-        size = facts["stored"] * ENTRY.itemsize
-        disk.require(folder.folder, size)
-        with self._phase("write", "bytes", size) as phase:
-            for done in assembly.write(self._config.out, folder, counted.arrangement, counted.vocabulary, facts):
-                phase.advance(done)
-        return facts | {
-            "words": layout.rows,
-            "seconds": self._seconds,
-            "peak_memory_bytes": self._peak_bytes,
-            "path": str(self._config.out),
-        }
-
-
-_WARM_TEXT = b'"a" b (c), d\'s e. f'
-
-
-def _vocabulary_groups(counts_bytes: int, config: PreprocessConfig) -> int:
-    """In how many groups the words of the corpus are counted: their table takes about four times their counts."""
+def vocabulary_groups(counts_bytes: int, config: PreprocessConfig) -> int:
+    """Return the number of groups in which words are counted; a hash table takes about four times their counts."""
     return 1 + counts_bytes * 4 // (config.share * config.processes)
 
 
-def _ranges(sizes: np.ndarray[Any, Any], most: int, done: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Cut the buckets that are not done into ranges of about `most` records, and at least one bucket."""
+def _bucket_ranges(sizes: Indices, most: int, done: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Divide the buckets that are not done into ranges of at least one bucket and about `most` records."""
     covered = np.zeros(len(sizes), np.bool_)
     for first, last in done:
         covered[first:last] = True
     ranges: list[tuple[int, int]] = []
     held = 0
-    for bucket in np.flatnonzero(~covered):
-        if ranges and ranges[-1][1] == bucket and held + sizes[bucket] <= most and bucket - ranges[-1][0] < _WIDEST:
-            ranges[-1] = (ranges[-1][0], int(bucket) + 1)
+    for bucket in np.flatnonzero(~covered).tolist():
+        size = int(sizes[bucket])
+        if (
+            ranges
+            and ranges[-1][1] == bucket
+            and held + size <= most
+            and bucket - ranges[-1][0] < _MAX_BUCKETS_PER_TASK
+        ):
+            ranges[-1] = (ranges[-1][0], bucket + 1)
+            held += size
         else:
-            ranges.append((int(bucket), int(bucket) + 1))
-            held = 0
-        held += int(sizes[bucket])
+            ranges.append((bucket, bucket + 1))
+            held = size
     return ranges
-
-
-_WIDEST = 32

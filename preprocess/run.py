@@ -1,6 +1,4 @@
-"""One run of preprocessing, whatever its input; faults and interruptions leave nothing half-written."""
-
-from __future__ import annotations
+"""Run preprocessing so that faults and interruptions leave no partial output."""
 
 from typing import Any
 
@@ -8,13 +6,15 @@ from glovewire.common.errors import GlovewireError, Interrupted, OutputError, Pr
 from glovewire.common.runtime.signals import signals_raise
 
 from .config import PreprocessConfig
-from .parallel import scratch
+from .parallel.pool import disk_error
+from .parallel.scratch import discard_scratch
 
 
 def run(config: PreprocessConfig) -> dict[str, Any]:
-    """Make the dataset that `config` asks for; see Pipeline.run.
+    """Make the dataset that `config` describes; see Pipeline.run for the result.
 
-    What was done is kept for --resume after an interruption or the death of a process; after any other fault it goes.
+    Intermediate results are kept for --resume after an interruption or the death of a process, and discarded after any
+    other fault.
     """
     from .pipeline import Pipeline
 
@@ -28,11 +28,9 @@ def run(config: PreprocessConfig) -> dict[str, Any]:
         raise
     except OSError as error:
         _discard(config)
-        from .parallel.pool import output_fault
-
-        raise OutputError(output_fault(error)) from error
+        raise OutputError(disk_error(error)) from error
 
 
 def _discard(config: PreprocessConfig) -> None:
     if not config.resume:
-        scratch.discard(config.out)
+        discard_scratch(config.out)

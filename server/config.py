@@ -1,67 +1,91 @@
-"""What one server process is told: a frozen record, checked whole before anything starts."""
+"""Defines the options of `glovewire server` and the identity of a shard. No I/O."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from glovewire.common.errors import UsageError, require
+from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.transport.sockets import check_address, is_loopback
+from glovewire.common.option import SECONDS, Config, SharedOptions, at_least, between, like, option
 
 
-@dataclass(frozen=True)
-class ServerConfig:
-    """Options of `glovewire server`; `checkpoint_every` counts epochs (of tensors updates), 0 is never.
+def _check_address(address: str) -> None:
+    from glovewire.common.transport.sockets import check_address  # imports ZeroMQ, which --help does without
 
-    `keep_checkpoints` 0 keeps all. Minibatch modes that go in step begin when so many `workers` have joined.
-    """
+    check_address(address)
 
-    dataset: Path | None
-    out: Path
-    options: TrainingOptions
-    bind: str = "tcp://127.0.0.1:5555"
-    publish: str = "tcp://127.0.0.1:5556"
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig(Config):
+    """Options of `glovewire server`, for shard `shard` of `shards`."""
+
+    dataset: Path | None = option(None, argument=True)
+    out: Path = option(help="Run folder: checkpoints, metrics and vectors.")
+    bind: str = option(
+        "tcp://127.0.0.1:5555", check=_check_address, help="Where workers connect; port 0 takes a free one."
+    )
+    publish: str = option(
+        "tcp://127.0.0.1:5556",
+        check=_check_address,
+        help="Where losses and events are published, for `glovewire monitor`.",
+    )
     shard: int = 0
     shards: int = 1
-    checkpoint_every: int = 0
-    keep_checkpoints: int = 3
-    lease_s: float = 30.0
-    insecure: bool = False
-    join: bool = False
-    verify: bool = True
-    resume: bool = False
-    init: Path | None = None
-    recover: bool = False
-    keys: Path | None = None
-    workers: int = 1
-    prometheus: int | None = None
+    checkpoint_every: int = option(
+        0, range=at_least(0), metavar="EPOCHS", help="Checkpoint after this many epochs (tensors: updates); 0 is never."
+    )
+    keep_checkpoints: int = option(
+        3,
+        range=at_least(0, "at least 1, or 0 to keep all"),
+        metavar="N",
+        help="Keep the last N automatic checkpoints; 0 keeps all.",
+    )
+    lease_s: float = option(
+        30.0,
+        flags=("--lease",),
+        range=SECONDS,
+        metavar="SECONDS",
+        help="A worker that is silent for longer is lost; its blocks go to others.",
+    )
+    workers: int = option(
+        1,
+        range=between(1, 1024),
+        help="Number of workers to expect. Synchronous minibatches (sync, ssp, softsync) begin once they have joined; "
+        "a finished run waits up to one lease for any that have not.",
+    )
+    keys: Path | None = like(SharedOptions, "keys")
+    prometheus: int | None = like(SharedOptions, "prometheus")
+    insecure: bool = option(
+        False, help="Without --keys, allow addresses that other machines can reach: they may all connect."
+    )
+    resume: bool = option(False, help="Go on from the newest checkpoint in the run folder, with its options.")
+    recover: bool = option(
+        False,
+        help="For a shard that is started again whenever it dies: take part in what RUN holds, from the newest "
+        "checkpoint.",
+    )
+    init: Path | None = option(None, help="Run folder whose vectors words begin with.")
+    verify: bool = like(SharedOptions, "verify")
+    join: bool = option(False, hidden=True, help="The run folder was prepared by the parent process.")
+    log_level: str = like(SharedOptions, "log_level")
+    options: TrainingOptions
 
     @property
     def open_to_all(self) -> list[str]:
-        """Addresses where anybody on other machines may connect."""
-        return [] if self.keys else [at for at in (self.bind, self.publish) if not is_loopback(at)]
+        """Return the addresses where any other machine may connect."""
+        from glovewire.common.transport.sockets import is_loopback
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
+        return [] if self.keys else [address for address in (self.bind, self.publish) if not is_loopback(address)]
+
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
         problems = []
         if not 0 <= self.shard < self.shards <= 256:
             problems.append(f"shard must be K/S with 0 <= K < S <= 256, not {self.shard}/{self.shards}")
-        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
-            problems.append(f"lease must be a positive number of seconds, not {self.lease_s}")
-        if not 1 <= self.workers <= 1024:
-            problems.append(f"workers must be between 1 and 1024, not {self.workers}")
-        if self.checkpoint_every < 0:
-            problems.append("checkpoint-every must be at least 0 epochs")
-        if self.keep_checkpoints < 0:
-            problems.append("keep-checkpoints must be at least 1, or 0 to keep all")
-        for address in (self.bind, self.publish):
-            check_address(address)
-            if not is_loopback(address) and not self.insecure and self.keys is None:
-                problems.append(
-                    f"{address} can be reached from other machines: give --keys, or say --insecure to let everybody in"
-                )
+        if not self.insecure:
+            problems += [
+                f"{address} can be reached from other machines: give --keys, or --insecure to let any of them connect"
+                for address in self.open_to_all
+            ]
         if self.resume and self.recover:
             problems.append("--resume needs a checkpoint and --recover does without: give one of them")
         if self.resume and self.init is not None:
@@ -73,12 +97,12 @@ class ServerConfig:
             problems.append("a DATASET is needed, or --objective tensors")
         if of_tensors and self.init is not None:
             problems.append("--init is for word vectors: the first worker brings the values of tensors")
-        require(problems)
+        return problems
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What does not change while the server runs; so many `workers` will come."""
+    """What does not change while a shard runs; `workers` is the number to expect."""
 
     run: str
     shard: int
@@ -91,12 +115,12 @@ class Identity:
 
     @property
     def awaited(self) -> int:
-        """Workers that a complete run waits for before it ends: shard 0 does, whose goodbye the others follow."""
+        """Return how many workers a finished run waits for: shard 0 does, and the others follow it."""
         return 0 if self.shard else self.workers
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """`K/S` as two numbers; UsageError otherwise."""
+    """Return `K/S` as two numbers; UsageError otherwise."""
     shard, slash, shards = text.partition("/")
     if not (slash and text.isascii() and shard.isdecimal() and shards.isdecimal()):
         raise UsageError(f"shard must look like 0/1, not {text!r}")

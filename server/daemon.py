@@ -4,14 +4,10 @@ start -> serve -> stop -> close. The constructor binds and nothing else. One thr
 writes checkpoints from copies (`Writer`).
 """
 
-from __future__ import annotations
-
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType
 
 import zmq
 
@@ -21,6 +17,7 @@ from glovewire.common.errors import GlovewireError, ProtocolError
 from glovewire.common.prometheus import Exposition, RunMetrics
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
+from glovewire.common.runtime.signals import stop_on_signals
 from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import sockets
 from glovewire.common.transport.curve_keys import ServerKeys
@@ -28,7 +25,7 @@ from glovewire.common.transport.wakeup import Wakeup
 
 from .checkpoints import files as checkpoint
 from .checkpoints.cuts import Snapshot
-from .checkpoints.writer import Writer, Written
+from .checkpoints.writer import CheckpointWriter, WriteResult
 from .core.core import Core, Effects
 from .core.state import NetworkCounts
 from .limits import ErrorBudget, Outbox
@@ -57,13 +54,14 @@ class Daemon:
         self._core, self._run = core, run
         self._wakeup = Wakeup()
         self._context = sockets.Context(keys)
-        self._writer = Writer(run, keep, self._wakeup.set)
+        self._writer = CheckpointWriter(run, keep, self._wakeup.set)
         self._metrics_file = MetricsFile(run / METRICS)
         self._metrics = RunMetrics()
         self._exposition: Exposition | None = None
         self._outbox, self._errors = Outbox(), ErrorBudget()
         self._counts = NetworkCounts()
-        self._signals = 0
+        self.signalled = False
+        """Whether a signal has asked the server to stop."""
         self._ending: RunEnd | None = None
         try:
             self._router, self.address = self._context.router(bind)
@@ -80,15 +78,11 @@ class Daemon:
 
     def install_signals(self) -> None:
         """Let SIGTERM and SIGINT end the run in order; a second one ends the process at once."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.stop)
+        stop_on_signals(self.stop)
 
-    def stop(self, number: int = signal.SIGTERM, _: FrameType | None = None) -> None:
+    def stop(self) -> None:
         """End the run as a signal does; safe in a signal handler and from another thread."""
-        self._signals += 1
-        if self._signals > 1:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+        self.signalled = True
         self._wakeup.set()
 
     def finish_writing(self) -> None:
@@ -108,9 +102,9 @@ class Daemon:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wakeup.reader, zmq.POLLIN)
-        door = self._context.door
-        if door is not None:
-            poller.register(door.socket, zmq.POLLIN)
+        zap = self._context.zap
+        if zap is not None:
+            poller.register(zap.socket, zmq.POLLIN)
         ticked, checked, tick_owed = 0.0, 0.0, False
         known: RunEnd | None = None
         while True:
@@ -119,8 +113,8 @@ class Daemon:
                 self._receive_batch()
             for peer, number, pull in self._outbox.ready(time.monotonic()):
                 self._carry_out(self._core.receive(peer, number, pull, time.monotonic()))
-            if door is not None and door.socket in ready:
-                self._counts.turned_away += door.answer()
+            if zap is not None and zap.socket in ready:
+                self._counts.turned_away += zap.answer()
             now = time.monotonic()
             busy = len(ready) == 1 and self._router in ready
             tick_owed = busy and now - ticked < TICK_MS / 1e3 and self._ending is None
@@ -128,9 +122,9 @@ class Daemon:
                 continue
             ticked = now
             self._wakeup.clear()
-            if self._signals:
+            if self.signalled:
                 self._carry_out(self._core.finish(RunEnd(Ending.STOPPED)))
-            self._report_written(self._writer.written(), now)
+            self._report_written(self._writer.results(), now)
             effects = self._core.tick(now, self._counts)
             self._carry_out(effects)
             if now - checked >= CHECK_EVERY_S or known != self._ending:
@@ -145,11 +139,6 @@ class Daemon:
         """Write a checkpoint in this thread, after those that the other thread is writing."""
         self._report_written(self._writer.finish(), time.monotonic())
         checkpoint.write(self._run, snapshot)
-
-    @property
-    def signalled(self) -> bool:
-        """Whether a signal has come."""
-        return self._signals > 0
 
     def announce(self, kind: str, text: str = "") -> None:
         """Publish how this shard ended, after everything that is queued."""
@@ -195,7 +184,7 @@ class Daemon:
     def _ignore(self, peer: Peer) -> None:
         """Drop a message of a banned peer; the first one ends its connection."""
         disconnects = self._errors.must_disconnect(peer)
-        where = sockets.skip(self._router, hang_up=disconnects)
+        where = sockets.discard_message(self._router, hang_up=disconnects)
         self._counts.ignored += 1
         if disconnects:
             self._counts.cut_off += 1
@@ -209,7 +198,7 @@ class Daemon:
         for snapshot in effects.snapshots:
             self._writer.begin(snapshot)
         if effects.checkpoint_awaited:
-            self._writer.step_out()
+            self._writer.speed_up()
         for published in effects.published:
             self._publish(published)
         self._ending = effects.ending
@@ -227,10 +216,10 @@ class Daemon:
             self._counts.undelivered += 1
             logger.debug(log.line("undelivered", why=error))
 
-    def _report_written(self, written: Iterable[Written], now: float) -> None:
+    def _report_written(self, written: Iterable[WriteResult], now: float) -> None:
         """Tell the core what became of checkpoints."""
         for each in written:
-            self._carry_out(self._core.checkpointed(each.label, now, each.error, each.seconds, each.gone))
+            self._carry_out(self._core.checkpointed(each.label, now, each.error, each.seconds, each.removed))
 
     def _publish(self, published: Published) -> None:
         """Send a sample and keep it where it belongs: losses and scores in the file, events in the log."""

@@ -3,8 +3,6 @@
 No sockets; `now` is an argument.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Run one server shard from start to end: open the dataset, claim the run folder, serve, leave the results behind."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable
@@ -23,10 +21,10 @@ from glovewire.common.errors import (
 )
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.model.tensor_layout import ROW, Spec
+from glovewire.common.model.tensor_layout import ROW, ModelSpec
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import keep_buffers, settle, trim
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory, trim
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
@@ -38,8 +36,8 @@ from .checkpoints import initial_state as start
 from .checkpoints.cuts import SUMMARY, final_label
 from .checkpoints.generations import Generation
 from .config import Identity, ServerConfig
-from .consistency import blocks as consistency
-from .consistency.blocks import Reached
+from .consistency.blocks import ExclusiveBlocks
+from .consistency.interface import BEGINNING, Reached, make_consistency
 from .core.core import Core
 from .core.state import ShardState
 from .core.tensors import TensorProgress, Tensors
@@ -83,14 +81,14 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
         )
     first, last = _own_rows(config, layout.rows)
     if generation.label:
-        begin = start.resumed(config.out, generation.label, generation.parts, options, dataset, first, last)
+        begin = start.restore_state(config.out, generation.label, generation.parts, options, dataset, first, last)
     else:
-        begin = start.fresh(options, dataset, first, last, config.init)
+        begin = start.draw_state(options, dataset, first, last, config.init)
     versions = begin.versions
     if versions is None and options.schedule == "minibatch":
         versions = np.zeros(last - first, np.int64)
-    mode = consistency.make(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
-    bounds = mode.bounds.tolist() if isinstance(mode, consistency.ExclusiveBlocks) else ()
+    mode = make_consistency(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
+    bounds = mode.bounds.tolist() if isinstance(mode, ExclusiveBlocks) else ()
     table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions, bounds=bounds)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
@@ -108,8 +106,8 @@ def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -
     """Build the state of a shard of a dense model; without a checkpoint its tensors are unknown."""
     options = config.options
     tensors = Tensors(options, config.shard, config.shards)
-    reached, examples = _restore(tensors, config, generation) if generation.label else (consistency.BEGINNING, 0)
-    mode = consistency.make(options, np.zeros(2, np.int64), reached, config.workers)
+    reached, examples = _restore(tensors, config, generation) if generation.label else (BEGINNING, 0)
+    mode = make_consistency(options, np.zeros(2, np.int64), reached, config.workers)
     progress = TensorProgress(Losses(0, 0, now, entries=examples), lambda: mode.version(0), options.steps)
     identity = _identity(config, generation, "", config.checkpoint_every)
     return ShardState(identity, options, tensors.table, mode, progress, now, tensors=tensors)
@@ -129,10 +127,10 @@ def _restore(tensors: Tensors, config: ServerConfig, generation: Generation) -> 
     return Reached(0, int(facts["updates"]), int(facts["gradients"])), int(facts["entries"])
 
 
-def _spec(facts: dict[str, Any], whose: str) -> Spec:
+def _spec(facts: dict[str, Any], whose: str) -> ModelSpec:
     if not facts.get("tensors"):
         raise ArtifactError(f"{whose} has no tensors")
-    return Spec.from_json(str(facts["tensors"]).encode())
+    return ModelSpec.from_json(str(facts["tensors"]).encode())
 
 
 def _own_rows(config: ServerConfig, rows: int) -> tuple[int, int]:
@@ -158,25 +156,25 @@ def _identity(config: ServerConfig, generation: Generation, dataset: str, checkp
 
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
     """Run a shard to its end; `ready` is called once it is bound. Returns facts of the training for `--json`."""
-    keep_buffers()
-    mine = None if config.keys is None else keys.of_server(config.keys)
+    keep_freed_memory()
+    mine = None if config.keys is None else keys.load_server_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
             kernels.warm()
             if config.options.schedule == "minibatch":
                 optimizers.warm(config.options)
-            settle()
+            freeze_loaded_objects()
     except Interrupted:
         return RunEnd(Ending.STOPPED).as_fields()
-    if (config.recover or (config.resume and not config.join)) and generations.over(config):
+    if (config.recover or (config.resume and not config.join)) and generations.is_over(config):
         logger.info(log.line("over", run=config.out))
         return RunEnd(Ending.OVER).as_fields()
     if (config.recover or config.resume) and not config.join:
         found = generations.unassembled(config, "" if dataset is None else dataset.checksum)
         if found is not None:
             return _catch_up(config, dataset, *found)
-    generation = generations.due(config)
+    generation = generations.next_generation(config)
     core = Core(prepare(config, dataset, generation, time.monotonic()))
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine)
     try:
@@ -194,7 +192,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                 except generations.Superseded as error:
                     logger.warning(log.line("superseded", why=error))
             daemon.finish_writing()  # it decides which checkpoints are on disk
-            generation = generations.due(config)
+            generation = generations.next_generation(config)
             core = Core(prepare(config, dataset, generation, time.monotonic()))
             daemon.replace_core(core)
     finally:
@@ -234,14 +232,14 @@ def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
 
     def check(end: RunEnd | None) -> RunEnd | None:
         nonlocal told
-        generations.stay(config, generation)
+        generations.require_current(config, generation)
         if end is not None and not told:
             told = True
             try:
-                generations.tell(config, generation, end)
+                generations.announce_ending(config, generation, end)
             except OutputError as error:  # the disk is full; workers tell the other shards, too
                 logger.warning(log.line("untold", why=error))
-        return generations.told(config, generation)
+        return generations.announced_ending(config, generation)
 
     return check
 
@@ -277,8 +275,8 @@ def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -
     After a signal it waits 1.5 s, otherwise a minute.
     """
     began = time.monotonic()
-    while missing := generations.absent(config, generation):
-        generations.stay(config, generation)
+    while missing := generations.not_left(config, generation):
+        generations.require_current(config, generation)
         patience_s = OTHERS_AFTER_SIGNAL_S if daemon.signalled else OTHER_SHARDS_S
         if time.monotonic() > began + patience_s:
             names = ", ".join(map(str, missing))
@@ -296,7 +294,7 @@ def assemble(config: ServerConfig, dataset: Dataset | None, generation: Generati
         _assemble_tensors(config, facts, label)
     else:
         checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
-    checkpoint.drop_old_finals(config.out, label)
+    checkpoint.remove_old_finals(config.out, label)
 
 
 def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str) -> None:
@@ -310,4 +308,4 @@ def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str) -
     trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))
     values = {**spec.unpack(np.ascontiguousarray(trained), trained=True), **spec.unpack(fixed.copy(), trained=False)}
     renamed = {TENSOR_FACTS.get(name, name): value for name, value in facts.items() if name not in WORD_FACTS}
-    runs.write(run, values, {**renamed, "updates": found["updates"], "parameters": spec.elements})
+    runs.write_tensors(run, values, {**renamed, "updates": found["updates"], "parameters": spec.parameters})

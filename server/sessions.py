@@ -3,8 +3,6 @@
 No I/O; `now` is an argument.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass, field
 

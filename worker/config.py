@@ -1,51 +1,59 @@
-"""What one worker process is told: a frozen record, checked whole before anything starts."""
+"""Defines the options of `glovewire worker`. No I/O."""
 
-from __future__ import annotations
-
-import math
 import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from glovewire.common.errors import UsageError, require
+from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 from glovewire.common.protocol.schema import NAME_RULE, is_name
-from glovewire.common.transport.sockets import check_address
 
 from .simulated_latency import Latency
 
 
-@dataclass(frozen=True)
-class WorkerConfig:
-    """Options of `glovewire worker`; `timeout_s` bounds the silence of a server, also before its first answer."""
+def _check_address(address: str) -> None:
+    from glovewire.common.transport.sockets import check_address  # imports ZeroMQ, which --help does without
 
-    dataset: Path
-    servers: tuple[str, ...]
-    name: str = ""
-    timeout_s: float = 30.0
-    verify: bool = True
-    keys: Path | None = None
-    latency: str = "0ms"
-    prometheus: int | None = None
+    check_address(address)
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
-        for address in self.servers:
-            check_address(address)
-        problems = []
-        if not self.servers:
-            problems.append("at least one --server is needed")
-        if not is_name(self.full_name):
-            problems.append(NAME_RULE)
-        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
-            problems.append(f"timeout must be a positive number of seconds, not {self.timeout_s}")
-        try:
-            Latency.parse(self.latency)
-        except UsageError as error:
-            problems.append(str(error))
-        require(problems)
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(Config):
+    """Options of `glovewire worker`."""
+
+    dataset: Path = option(argument=True)
+    servers: tuple[str, ...] = option(
+        ("tcp://127.0.0.1:5555",),
+        flags=("--server",),
+        check=_check_address,
+        metavar="tcp://HOST:PORT",
+        help="Address of a server; repeat it for every shard, in order.",
+    )
+    name: str = option("", shown="host and process id", help="Name of this worker on the server and in the monitor.")
+    timeout_s: float = option(
+        30.0,
+        flags=("--timeout",),
+        range=SECONDS,
+        metavar="SECONDS",
+        help="Give up on a server that is silent for longer; one that is still to be started is waited for.",
+    )
+    latency: str = option(
+        "0ms",
+        check=Latency.parse,
+        metavar="TIME",
+        help="Simulated latency of each push: 20ms, 20ms..80ms, exp:50ms or pareto:20ms.",
+    )
+    keys: Path | None = like(SharedOptions, "keys")
+    prometheus: int | None = like(SharedOptions, "prometheus")
+    verify: bool = like(SharedOptions, "verify")
+    log_level: str = like(SharedOptions, "log_level")
+
+    def conflicts(self) -> list[str]:
+        """Return what is wrong beside single values."""
+        problems = [] if self.servers else ["at least one --server is needed"]
+        return problems + ([] if is_name(self.full_name) else [NAME_RULE])
 
     @property
     def full_name(self) -> str:
-        """The name on the stream: the one given, or host and process id."""
+        """Return the name on the stream: the one given, or host and process id."""
         return self.name or f"{socket.gethostname()[:40]}-{os.getpid()}"

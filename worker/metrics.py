@@ -1,4 +1,4 @@
-"""What a worker process says of itself to Prometheus: counts of what it has sent. Read in another thread, as copies."""
+"""Count what a worker has sent, for Prometheus, which reads the counts in another thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WorkerMetrics:
         self._counts: Counter[str] = Counter()
 
     def sent(self, message: m.Message, size: int) -> None:
-        """A request of `size` bytes was sent."""
+        """Count a request of `size` bytes."""
         self._counts["bytes"] += size
         match message:
             case m.Pull():
@@ -43,8 +43,8 @@ class WorkerMetrics:
                 self._counts["seconds"] += message.seconds  # type: ignore[assignment] # a Counter adds floats as well
 
     def collect(self) -> Iterator[Metric]:
-        """All counts as they stand now."""
-        for key, (name, told) in COUNTED.items():
-            family = counter(name, told, "worker")
+        """Yield all counts."""
+        for key, (name, description) in COUNTED.items():
+            family = counter(name, description, "worker")
             family.add_metric([self._name], self._counts[key])
             yield family

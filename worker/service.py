@@ -1,12 +1,9 @@
 """Run one worker from start to end: map the dataset, compile, join the servers, train, leave."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
-import signal
 from collections.abc import Iterator
-from types import FrameType
+from functools import partial
 from typing import Any
 
 from glovewire.common import log
@@ -23,11 +20,11 @@ from glovewire.common.errors import (
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import keep_buffers, settle
-from glovewire.common.runtime.signals import signals_raise
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
+from glovewire.common.runtime.signals import signals_raise, stop_on_signals
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 from .config import WorkerConfig
 from .kernels import objectives
@@ -44,21 +41,21 @@ logger = logging.getLogger(__name__)
 
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they end the run; return facts for `--json`."""
-    keep_buffers()
-    mine = None if config.keys is None else keys.of_client(config.keys)
+    keep_freed_memory()
+    mine = None if config.keys is None else keys.load_client_keys(config.keys)
     try:
         with signals_raise(), without_blas():
             dataset = Dataset.open(config.dataset, verify=config.verify)
             objectives.warm()
-            settle()
+            freeze_loaded_objects()
     except Interrupted:
         return {"worker": config.full_name, **INTERRUPTED.as_fields(), "bytes_sent": 0}
     sent, rejoined = 0, False
     end: RunEnd | None = None
     with _metrics(config) as metrics:
         while end is None:
-            with Conversation(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
-                _stop_on_signals(client)
+            with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
+                stop_on_signals(partial(_stop, client))
                 client.on_sent = metrics.sent
                 try:
                     end = _join(client, dataset, Latency.parse(config.latency))
@@ -93,7 +90,7 @@ def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
         yield metrics
 
 
-def _join(client: Conversation, dataset: Dataset, latency: Latency) -> RunEnd:
+def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> RunEnd:
     """Join the servers and train; return why training ended."""
     try:
         welcome = client.connect()
@@ -111,19 +108,13 @@ def _join(client: Conversation, dataset: Dataset, latency: Latency) -> RunEnd:
         raise
 
 
-def _leave_early(client: Conversation, error: GlovewireError) -> None:
+def _leave_early(client: RequestClient, error: GlovewireError) -> None:
     """Leave before the end of the run, so that no server waits for us; errors of the servers do not matter any more."""
     client.failed = None
     with contextlib.suppress(GlovewireError):
         client.part(INTERRUPTED if isinstance(error, Interrupted) else RunEnd(Ending.LEFT))
 
 
-def _stop_on_signals(client: Conversation) -> None:
-    """Let the first SIGTERM or SIGINT end the next wait for a server, so that no message is cut; a second one kills."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        client.failed = Interrupted("told to stop")
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+def _stop(client: RequestClient) -> None:
+    """End the next wait for a server, so that no message is cut."""
+    client.failed = Interrupted("told to stop")

@@ -1,10 +1,8 @@
-"""Simulated latency: how long a push is on its way, drawn anew for each, from a law written in one word. Pure.
+"""Draw a simulated latency for each push, from a distribution such as `exp:50ms`. No I/O.
 
-`20ms` is constant, `20ms..80ms` uniform, `exp:50ms` exponential with that mean, `pareto:20ms` heavy-tailed: never less
-than that, three times as much in the mean, and now and then a hundred times as much (cut there).
+`20ms` is constant, `20ms..80ms` uniform, `exp:50ms` exponential with that mean, `pareto:20ms` heavy-tailed: at least
+that, three times as much in the mean, at most a hundred times as much.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -16,39 +14,41 @@ from glovewire.common.errors import UsageError
 from glovewire.common.model.random_streams import Purpose, stream
 
 FORMS = "20ms, 20ms..80ms, exp:50ms or pareto:20ms"
-SHAPE = 1.5
-LONGEST = 100.0
-MOST_S = 10.0
+PARETO_SHAPE = 1.5
+MAX_PARETO_FACTOR = 100.0
+MAX_S = 10.0
 UNITS = {"ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True)
 class Latency:
-    """A law and its time, or for `uniform` its two times, in seconds."""
+    """A distribution and its time, or for `uniform` its two times, in seconds."""
 
-    law: str = "constant"
+    distribution: str = "constant"
     low_s: float = 0.0
     high_s: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The latency that `text` writes; UsageError when it writes none, or a time above 10 s."""
-        law, colon, time = text.partition(":") if text.startswith(("exp:", "pareto:")) else ("constant", "", text)
+        """Parse a latency; UsageError for another form or a time above 10 s."""
+        distribution, colon, time = (
+            text.partition(":") if text.startswith(("exp:", "pareto:")) else ("constant", "", text)
+        )
         low, dots, high = time.partition("..")
         if dots and not colon:
             return cls("uniform", *sorted((_seconds(low, text), _seconds(high, text))))
-        return cls(law, _seconds(time, text))
+        return cls(distribution, _seconds(time, text))
 
     def draws(self, seed: int, worker: int) -> Callable[[], float]:
-        """Seconds for one push after the other, a function of the seed and the worker's number alone."""
+        """Return a function that draws the seconds of the next push; they depend on `seed` and `worker` alone."""
         draw = stream(seed, Purpose.LATENCY, worker)
-        match self.law:
+        match self.distribution:
             case "uniform":
                 return lambda: float(draw.uniform(self.low_s, self.high_s))
             case "exp":
                 return lambda: float(draw.exponential(self.low_s))
             case "pareto":
-                return lambda: self.low_s * min(1.0 + float(draw.pareto(SHAPE)), LONGEST)
+                return lambda: self.low_s * min(1.0 + float(draw.pareto(PARETO_SHAPE)), MAX_PARETO_FACTOR)
             case _:
                 return lambda: self.low_s
 
@@ -56,6 +56,6 @@ class Latency:
 def _seconds(text: str, whole: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)?", text)
     value = float(found[1]) * UNITS[found[2] or "s"] if found and (found[2] or not float(found[1])) else math.inf
-    if value > MOST_S:
-        raise UsageError(f"latency must look like {FORMS}, with times up to {MOST_S:.0f}s, not {whole!r}")
+    if value > MAX_S:
+        raise UsageError(f"latency must look like {FORMS}, with times up to {MAX_S:.0f}s, not {whole!r}")
     return value

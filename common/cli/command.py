@@ -1,17 +1,11 @@
-"""How a command gets its options: flags > environment > TOML file > defaults, errors as one line, JSON at the end.
+"""Gets a command its options: flags before environment before TOML file before defaults.
 
-Every command of the program is a `Command`: it shows defaults and environment variables in its help, has `--config`
-and `--json`, turns a GlovewireError into one line on stderr and exit 1 or 2, and knows no option that is not in its
-own list.
+Every command of the program is a `Command`: its help shows defaults and environment variables, it has `--config` and
+`--json`, it refuses unknown options and keys, and it turns a GlovewireError into one line on stderr and exit 1 or 2.
 """
 
-from __future__ import annotations
-
-import dataclasses
 import difflib
 import json
-import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,31 +14,14 @@ from typing import IO, Any
 import click
 
 from ..errors import GlovewireError, UsageError
+from .config_file import read_toml
 
 ENVIRONMENT_PREFIX = "GLOVEWIRE"
 PLAIN = (str, int, float, bool)
 
 
-keys_option = click.option(
-    "--keys",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Keys made by `glovewire keys`: a folder, or one client's .key file in it. Encrypts, and proves who one is.",
-)
-"""`--keys`, the same for every command that connects or listens."""
-
-
-prometheus_option = click.option(
-    "--prometheus",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve metrics of this process to Prometheus, on this machine only; 0 takes a free port (see the log).",
-)
-"""`--prometheus` of servers and workers."""
-
-
 class WrongUsage(click.ClickException):
-    """What click refused, in one line that names the help page."""
+    """Wrong usage that click refused, in one line that names the help page."""
 
     exit_code = 2
 
@@ -54,13 +31,13 @@ class WrongUsage(click.ClickException):
         super().__init__(text[:1].lower() + text[1:].removesuffix(".") + where)
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """One line on stderr, as for every other error."""
+        """Write one line to stderr, as for every other error."""
         click.echo(f"error: {self.message}", file=file, err=file is None)
 
 
 @contextmanager
 def one_line_refusals() -> Iterator[None]:
-    """Turn click's several lines about wrong usage into one; the help that a bare command prints stays."""
+    """Turn click's several lines on wrong usage into one; a group without a command still prints its help."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -70,20 +47,20 @@ def one_line_refusals() -> Iterator[None]:
 
 
 class _NamedPath(click.Path):
-    """A path that is not empty: an unset variable of the shell would mean the current folder."""
+    """A path that is not empty, which an unset shell variable would make the current folder."""
 
     def __init__(self, path: click.Path) -> None:
         vars(self).update(vars(path))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click does it; BadParameter for an empty path."""
+        """Convert as click does; BadParameter for an empty path."""
         if value == "":
             self.fail("an empty path", param, ctx)
         return super().convert(value, param, ctx)
 
 
 class Command(click.Command):
-    """A click command with the house rules; see the module's docstring."""
+    """A click command that follows the project's rules; see the module's docstring."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -154,7 +131,7 @@ class Command(click.Command):
         return found
 
     def _check_tables(self, ctx: click.Context, path: Path, tables: Mapping[str, object]) -> None:
-        """Refuse entries outside every command's table: what is misspelt must not pass in silence."""
+        """Refuse tables of no command, and keys outside a table: a misspelling must not be ignored."""
         program = ctx.find_root().command
         commands = program.list_commands(ctx.find_root()) if isinstance(program, click.Group) else [*tables]
         for key, value in tables.items():
@@ -174,17 +151,17 @@ class Command(click.Command):
 
 
 def printable(text: str) -> str:
-    """Text from elsewhere as a terminal may show it: what would move its cursor or change its title is spelt out."""
+    """Return text with control characters spelt out, which could move a terminal's cursor or change its title."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def variable(command: str, option: str) -> str:
-    """The environment variable of an option."""
+    """Return the environment variable of an option."""
     return f"{ENVIRONMENT_PREFIX}_{command}_{option}".upper().replace("-", "_")
 
 
 def _file_value(where: str, option: click.Option, value: Any) -> Any:
-    """A value from a file in the form that click takes; UsageError for one that no flag could have."""
+    """Return a file's value in the form that click takes; UsageError for one that no flag could have."""
     several = option.multiple or option.nargs != 1
     given = [value] if several and isinstance(value, PLAIN) else value
     if not _fits(option, given, several):
@@ -230,49 +207,11 @@ def _wanted(option: click.Option, several: bool) -> str:
 
 
 def name(option: click.Option) -> str:
-    """An option's long name without its dashes, as it stands in a file."""
+    """Return an option's long name without dashes: its key in a file."""
     return max(option.opts, key=len).lstrip("-")
 
 
 def suggest(word: str, known: Mapping[str, object] | list[str]) -> str:
-    """`; did you mean 'x'?` for the nearest known word, or nothing."""
+    """Return `; did you mean 'x'?` for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word.replace("_", "-"), list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as a dict; UsageError in one line if it is missing or malformed."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from error
-
-
-def positive(_: click.Context, __: click.Parameter, value: float) -> float:
-    """For an option in seconds: BadParameter unless it is a positive number, which nan and infinity are not."""
-    if not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value} is not a positive number of seconds")
-    return value
-
-
-def to_toml(command: str, config: object) -> str:
-    """A frozen config dataclass as the TOML table that `--config` reads back; None is left out."""
-    lines = [f"[{command}]"]
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = getattr(config, field.name)
-        if value is not None:
-            lines.append(f"{field.name.replace('_', '-')} = {toml_value(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def toml_value(value: object) -> str:
-    """A plain value, a path or a list of them as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # which JSON leaves as it is

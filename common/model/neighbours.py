@@ -4,8 +4,6 @@
 equal vectors give equal answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

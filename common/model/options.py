@@ -1,82 +1,30 @@
-"""How a model is trained: one frozen record that the server decides, sends in its welcome, and every worker obeys."""
-
-from __future__ import annotations
+"""Defines the options of a training: a frozen record that the server decides and sends to every worker."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ..errors import UsageError, require
+from ..errors import UsageError
+from ..option import FRACTION, POSITIVE, Config, Range, at_least, between, option, options_of, spoken
 from ..protocol.schema import Scalar
-
-# ---- Ways to train that carry a number, written as one word: `sync`, `ssp:3`, `hyperbolic:4`. Pure, no I/O.
-
-BLOCK_MODES: Mapping[str, str] = {"exclusive": "", "async": ""}
-BATCH_MODES: Mapping[str, str] = {"async": "", "sync": "", "ssp": "S", "softsync": "N"}
-POLICIES: Mapping[str, str] = {"none": "", "inverse": "", "hyperbolic": "B", "gap": "", "dc": "L"}
-CLOCKS = ("row", "table")
-WHOLE: Mapping[str, int] = {"ssp": 0, "softsync": 1}
-"""Kinds whose number counts something, and the least that it can be; others take any number above 0."""
-
-
-@dataclass(frozen=True)
-class Mode:
-    """One of several ways, with its number where it has one (0 otherwise)."""
-
-    kind: str
-    number: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str, known: Mapping[str, str]) -> Self:
-        """`KIND` or `KIND:NUMBER`, as `known` has it (kind -> name of the number, or ""); UsageError otherwise."""
-        kind, colon, number = text.partition(":")
-        if kind not in known or bool(known[kind]) != bool(colon):
-            raise UsageError(f"must be one of {spelled(known)}, not {text!r}")
-        return cls(kind, _number(kind, known[kind], number)) if colon else cls(kind)
-
-
-def spelled(known: Mapping[str, str]) -> str:
-    """The ways to write `known`, for people."""
-    return ", ".join(f"{kind}:{number}" if number else kind for kind, number in known.items())
-
-
-def _number(kind: str, name: str, text: str) -> float:
-    try:
-        value = float(int(text) if kind in WHOLE else text)
-    except ValueError as error:
-        raise UsageError(f"must have a {'whole ' * (kind in WHOLE)}number after {kind}:, not {text!r}") from error
-    if not math.isfinite(value) or (value < WHOLE[kind] if kind in WHOLE else value <= 0):
-        least = f"at least {WHOLE[kind]}" if kind in WHOLE else "above 0"
-        raise UsageError(f"must have {name} {least} in {kind}:{name}, not {text}")
-    return value
-
-
-# ---- options
 
 OBJECTIVES = ("glove", "sgns", "tensors")
 SCHEDULES = ("blocks", "minibatch")
+BLOCK_MODES: Mapping[str, str] = {"exclusive": "", "async": ""}
+BATCH_MODES: Mapping[str, str] = {"async": "", "sync": "", "ssp": "S", "softsync": "N"}
 CONSISTENCIES = {"blocks": BLOCK_MODES, "minibatch": BATCH_MODES}
+POLICIES: Mapping[str, str] = {"none": "", "inverse": "", "hyperbolic": "B", "gap": "", "dc": "L"}
+WHOLE: Mapping[str, int] = {"ssp": 0, "softsync": 1}
+"""Modes whose number is an integer, and its minimum; the number of any other mode is a positive float."""
+CLOCKS = ("row", "table")
 EXPORTS = ("sum", "word")
 OPTIMIZERS = ("adagrad-row", "adagrad", "sgd", "momentum", "nesterov", "adam", "adamw")
 BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
-DEFAULTS: dict[str, dict[str, Scalar]] = {
-    "glove": {},
-    "sgns": {"epochs": 24, "x_max": 10.0, "alpha": 0.85, "initial_accumulator": 1.0, "spectrum": 0.8},
-    "tensors": {
-        "schedule": "minibatch",
-        "optimizer": "adam",
-        "learning_rate": 1e-3,
-        "rate_shape": "constant",
-        "final_rate": 0.0,
-        "initial_accumulator": 0.0,
-        "mean_gradient": True,
-        "clock": "table",
-    },
-}
-"""Where an objective's defaults differ from those of TrainingOptions, which are GloVe's."""
+MAX_RATE = 1e6
+"""A server takes no step with a larger one."""
 PRESETS: dict[str, dict[str, Scalar]] = {
     "seeds": {
         "schedule": "minibatch",
@@ -90,125 +38,159 @@ PRESETS: dict[str, dict[str, Scalar]] = {
         "alpha": 0.75,
         "spectrum": 1.0,
         "init_scale": 0.2771,  # the standard deviation of 0.01 that the seeds draw with, at 256 dimensions
-    },
+    }
 }
-
-
-MAX_RATE = 1e6
-"""A server takes no step with a larger one."""
-
-
-def _between(least: int, most: int) -> tuple[Callable[[float], bool], str]:
-    return lambda value: least <= value <= most, f"between {least} and {most}"
-
-
-BOUNDS: dict[tuple[str, ...], tuple[Callable[[float], bool], str]] = {
-    ("dim",): _between(1, 4096),
-    ("epochs",): _between(1, 1_000_000),
-    ("batch_size",): _between(1, 1 << 20),
-    ("backup",): _between(0, 1023),
-    ("seed",): _between(0, (1 << 63) - 1),
-    ("steps",): _between(0, 1 << 53),
-    ("learning_rate",): (lambda value: 0 < value <= MAX_RATE, f"a positive number, at most {MAX_RATE:,.0f}"),
-    ("x_max", "negatives", "sample"): (lambda value: value > 0, "a positive number"),
-    ("alpha", "final_rate", "spectrum", "init_scale", "initial_accumulator", "epsilon", "weight_decay", "clip_norm"): (
-        lambda value: value >= 0, "a number of at least 0",
-    ),
-    ("momentum", "beta1", "beta2", "warmup"): (lambda value: 0 <= value < 1, "at least 0 and less than 1"),
-}  # fmt: skip
-KNOWN = {
-    "objective": OBJECTIVES,
-    "export": EXPORTS,
-    "schedule": SCHEDULES,
-    "optimizer": OPTIMIZERS,
-    "clock": CLOCKS,
-    "rate_shape": RATE_SHAPES,
-}
-
-
-def spoken(name: str) -> str:
-    """A field's name as its flag and its key in a file have it."""
-    return name.replace("_", "-")
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
-    """Everything that shapes the result. Rates are per entry; `final_rate` is the fraction left at the end.
+class Mode:
+    """A way to train written as one word, such as `sync`, `ssp:3`, `hyperbolic:4`: its kind, and its number or 0."""
 
-    The defaults are GloVe's; `from_flags` knows those of every objective. `warmup` is the fraction of the training in
-    which the rate rises from zero. `negatives` and `sample` are for skip-gram alone; `clip_norm` and `steps` are for
-    tensors: the longest gradient, the updates until the end, 0 for none.
+    kind: str
+    number: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str, known: Mapping[str, str]) -> Self:
+        """Parse `KIND` or `KIND:NUMBER`; `known` maps kinds to the name of their number or ""; UsageError if wrong."""
+        kind, colon, number = text.partition(":")
+        if kind not in known or bool(known[kind]) != bool(colon):
+            spelled = ", ".join(f"{each}:{name}" if name else each for each, name in known.items())
+            raise UsageError(f"must be one of {spelled}, not {text!r}")
+        return cls(kind, _number(kind, known[kind], number)) if colon else cls(kind)
+
+
+def _number(kind: str, name: str, text: str) -> float:
+    try:
+        value = float(int(text) if kind in WHOLE else text)
+    except ValueError as error:
+        raise UsageError(f"must have a {'whole ' * (kind in WHOLE)}number after {kind}:, not {text!r}") from error
+    if not math.isfinite(value) or (value < WHOLE[kind] if kind in WHOLE else value <= 0):
+        least = f"at least {WHOLE[kind]}" if kind in WHOLE else "above 0"
+        raise UsageError(f"must have {name} {least} in {kind}:{name}, not {text}")
+    return value
+
+
+_AMOUNT = at_least(0, "a number of at least 0")
+_RATE = Range(f"a positive number, at most {MAX_RATE:,.0f}", lambda value: 0 < value <= MAX_RATE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Config):
+    """Everything that shapes the result of a training; rates are per entry.
+
+    The defaults are GloVe's; `from_flags` fills in those of the objective.
     """
 
-    objective: str = "glove"
-    schedule: str = "blocks"
-    consistency: str = "exclusive"
-    dim: int = 256
-    tied: bool = False
-    optimizer: str = "adagrad-row"
-    epochs: int = 16
-    learning_rate: float = 0.4
-    final_rate: float = 0.1
-    x_max: float = 8.0
-    alpha: float = 0.6
-    negatives: float = 25.0
-    sample: float = 1e-4
-    export: str = "sum"
-    spectrum: float = 0.95
-    init_scale: float = 0.5
-    initial_accumulator: float = 3.0
-    batch_size: int = 64
-    mean_gradient: bool = False
-    backup: int = 0
-    staleness: str = "none"
-    clock: str = "row"
-    rate_shape: str = "linear"
-    warmup: float = 0.0
-    momentum: float = 0.9
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
-    steps: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
-        require(self._problems())
+    objective: str = option(
+        "glove",
+        choices=OBJECTIVES,
+        shown="glove",
+        help="What is minimised: GloVe's squared error of log counts, skip-gram with negative sampling, or tensors: "
+        "what workers of your own compute (without a DATASET).",
+    )
+    schedule: str = option(
+        "blocks",
+        per={"tensors": "minibatch"},
+        choices=SCHEDULES,
+        help="Blocks of the matrix on copies of their rows, or random minibatches with the optimizer on the server.",
+    )
+    consistency: str = option(
+        "exclusive",
+        shown="exclusive for blocks, async for minibatch",
+        metavar="MODE",
+        help="Blocks: exclusive (the same bytes for any number of workers) or async (no waiting). Minibatch: async, "
+        "sync (one step of all workers), ssp:S (no worker more than S steps ahead), softsync:N (N steps a round).",
+    )
+    dim: int = option(256, range=between(1, 4096), help="Numbers in a vector.")
+    tied: bool = option(
+        False, flags=("--tied/--untied",), help="One vector a word, or word and context vectors, summed."
+    )
+    optimizer: str = option("adagrad-row", per={"tensors": "adam"}, choices=OPTIMIZERS, help="How steps are scaled.")
+    epochs: int = option(16, per={"sgns": 24}, range=between(1, 1_000_000), help="Passes over the whole matrix.")
+    learning_rate: float = option(
+        0.4, per={"tensors": 1e-3}, range=_RATE, flags=("--learning-rate", "--lr"), help="At the start."
+    )
+    final_rate: float = option(
+        0.1, per={"tensors": 0.0}, range=_AMOUNT, help="Fraction of the rate that is left at the end."
+    )
+    x_max: float = option(8.0, per={"sgns": 10.0}, range=POSITIVE, help="Count from which the weight is 1.")
+    alpha: float = option(0.6, per={"sgns": 0.85}, range=_AMOUNT, help="Exponent of the weight.")
+    negatives: float = option(25.0, range=POSITIVE, help="Skip-gram: negatives for each entry.")
+    sample: float = option(
+        1e-4,
+        range=POSITIVE,
+        help="Skip-gram: words that make up more than this fraction of the text are thinned out; 1 is none.",
+    )
+    export: str = option(
+        "sum",
+        choices=EXPORTS,
+        help="What vectors.npy holds of an untied model: word and context vectors summed, or word vectors alone.",
+    )
+    spectrum: float = option(
+        0.95,
+        per={"sgns": 0.8},
+        range=_AMOUNT,
+        help="Power of the singular values in vectors.npy: below 1, directions that most words share count less; 1 is "
+        "as trained.",
+    )
+    init_scale: float = option(0.5, range=_AMOUNT, help="Vectors start uniform in +-this / sqrt(dim).")
+    initial_accumulator: float = option(
+        3.0, per={"sgns": 1.0, "tensors": 0.0}, range=_AMOUNT, help="AdaGrad's state at the start."
+    )
+    batch_size: int = option(64, range=between(1, 1 << 20), help="Entries in a minibatch.")
+    mean_gradient: bool = option(
+        False,
+        per={"tensors": True},
+        flags=("--mean-gradient/--sum-gradient",),
+        help="Minibatch: the gradient of the mean loss of a batch, or of its sum.",
+    )
+    backup: int = option(
+        0, range=between(0, 1023), metavar="K", help="Sync: a step does not wait for its K slowest gradients."
+    )
+    staleness: str = option(
+        "none",
+        metavar="POLICY",
+        help="Minibatch, what a gradient of old rows counts: none, inverse (1/age), hyperbolic:B (half at age B), gap "
+        "(by how far the rows moved), dc:L (corrected by L times that).",
+    )
+    clock: str = option("row", per={"tensors": "table"}, choices=CLOCKS, help="Age counts changes of the row, or all.")
+    rate_shape: str = option("linear", per={"tensors": "constant"}, choices=RATE_SHAPES, help="How the rate falls.")
+    warmup: float = option(0.0, range=FRACTION, help="Fraction of the training in which the rate rises from zero.")
+    momentum: float = option(0.9, range=FRACTION, help="Of momentum and nesterov.")
+    beta1: float = option(0.9, range=FRACTION, help="Of adam and adamw: decay of the mean gradient.")
+    beta2: float = option(0.999, range=FRACTION, help="Of adam and adamw: decay of the mean squared gradient.")
+    epsilon: float = option(1e-8, range=_AMOUNT, help="Of adam and adamw: added to the root.")
+    weight_decay: float = option(
+        0.0,
+        range=_AMOUNT,
+        help="Minibatch: this times a parameter is added to its gradient; for adamw, taken off the parameter.",
+    )
+    clip_norm: float = option(0.0, range=_AMOUNT, help="Tensors: longest gradient that is pushed; 0 is any.")
+    steps: int = option(0, range=between(0, 1 << 53), help="Tensors: updates until training is complete; 0 is no end.")
+    seed: int = option(0, range=between(0, (1 << 63) - 1), help="Fixes initial values and every order.")
 
     @classmethod
     def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
-        """The record for a command's flags; what is None or absent gets the default of its objective and schedule."""
+        """Return the options of a command's flags; None or absent ones get the default of objective and schedule."""
         given = {name: value for name, value in flags.items() if value is not None}
         whole = {**DEFAULTS[given.get("objective", cls.objective)], **given}
         default = next(iter(CONSISTENCIES[whole.get("schedule", cls.schedule)]))
         return cls(consistency=consistency or default, **whole)
 
     @classmethod
-    def of_vectors(cls, **flags: Any) -> Self:
-        """`from_flags` for a command that trains on a DATASET; UsageError for tensors, of which it knows nothing."""
-        if flags.get("objective") == "tensors":
-            raise UsageError(
-                "the objective tensors has no DATASET, and workers of your own: begin with `glovewire server "
-                "--objective tensors`, or `glovewire.launch.serving` (docs/dense.md)"
-            )
-        return cls.from_flags(**flags)
-
-    @classmethod
     def of_tensors(cls, **options: Any) -> Self:
-        """The record for a dense model, by the same names; what is not given has the default for tensors."""
+        """Return the options of a dense model; those not given have the defaults of the objective tensors."""
         return cls.from_flags(objective="tensors", **options)
 
     def as_message(self) -> dict[str, Scalar]:
-        """Plain values for a Welcome."""
+        """Return plain values for a Welcome."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_message(cls, options: dict[str, Scalar]) -> Self:
-        """The record that was sent or saved as such; UsageError unless it has every key, none else, and values of ours.
+        """Return the options that were sent or saved; UsageError unless keys and types are exactly ours.
 
-        Who lacks one is of another version: that trained without it, and this one's default is not what it did.
+        A sender that lacks a key is another version, which trained without it: our default would be wrong.
         """
         known = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         for strange, what in (
@@ -226,26 +208,19 @@ class TrainingOptions:
         return cls(**values)
 
     def rate(self, progress: float) -> float:
-        """Learning rate after `progress` (0 to 1) of the training: rises, then falls to `final_rate` of its height."""
+        """Return the learning rate after `progress` (0 to 1): it rises, then falls to `final_rate` of its height."""
         done = min(max(progress, 0.0), 1.0)
         fallen = {"linear": done, "cosine": (1.0 - math.cos(math.pi * done)) / 2.0, "constant": 0.0}[self.rate_shape]
         risen = min(done / self.warmup, 1.0) if self.warmup else 1.0
         return self.learning_rate * risen * (1.0 - (1.0 - self.final_rate) * fallen)
 
     def rate_of_step(self, step: int) -> float:
-        """Learning rate of update `step` (from 0) of tensors."""
+        """Return the learning rate of update `step` (from 0) of tensors."""
         return self.rate((step + 1) / self.steps if self.steps else 0.0)
 
-    def _problems(self) -> list[str]:
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
         problems = []
-        for names, (allowed, text) in BOUNDS.items():
-            for name in names:
-                value = getattr(self, name)
-                if not (allowed(value) and math.isfinite(value)):
-                    problems.append(f"{spoken(name)} must be {text}, not {value}")
-        for name, known in KNOWN.items():
-            if getattr(self, name) not in known:
-                problems.append(f"{spoken(name)} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         modes = {"consistency": CONSISTENCIES.get(self.schedule, BATCH_MODES), "staleness": POLICIES}
         for name, ways in modes.items():
             try:
@@ -256,21 +231,25 @@ class TrainingOptions:
             problems.append("backup drops the slowest gradients of a step: it needs --consistency sync")
         if self.staleness != "none" and self.schedule != "minibatch":
             problems.append("staleness is of gradients: it needs --schedule minibatch")
-        problems_of = {"sgns": self._problems_of_sgns, "tensors": self._problems_of_tensors}
-        return problems + self._problems_together() + problems_of.get(self.objective, list)()
-
-    def _problems_together(self) -> list[str]:
-        """What only one schedule or objective knows."""
-        problems = []
         if self.schedule == "blocks" and self.optimizer in OPTIMIZERS and self.optimizer not in BLOCK_OPTIMIZERS:
             problems.append(f"blocks are trained with {', '.join(BLOCK_OPTIMIZERS)}: {self.optimizer} needs minibatch")
         if self.schedule == "blocks" and self.weight_decay:
             problems.append("blocks are trained without weight-decay: it needs minibatch")
         if self.objective != "tensors" and (self.clip_norm or self.steps):
             problems.append("clip-norm and steps are for the objective tensors")
-        return problems
+        of_objective = {"sgns": self._conflicts_of_sgns, "tensors": self._conflicts_of_tensors}
+        return problems + of_objective.get(self.objective, list)()
 
-    def _problems_of_tensors(self) -> list[str]:
+    def conflicts_with_dataset(self) -> list[str]:
+        """Return why a command that trains on a DATASET cannot take these options, if it cannot."""
+        if self.objective != "tensors":
+            return []
+        return [
+            "the objective tensors has no DATASET, and workers of your own: begin with `glovewire server --objective "
+            "tensors`, or `glovewire.launch.serving` (docs/dense.md)"
+        ]
+
+    def _conflicts_of_tensors(self) -> list[str]:
         problems = []
         if self.schedule != "minibatch":
             problems.append(f"the objective tensors has no schedule {self.schedule!r}: leave it out")
@@ -282,11 +261,20 @@ class TrainingOptions:
             problems.append("a rate that changes needs to know the end: give steps, or rate-shape constant")
         return problems
 
-    def _problems_of_sgns(self) -> list[str]:
-        """Skip-gram is trained by one kernel, which knows one way."""
+    def _conflicts_of_sgns(self) -> list[str]:
+        """Return what the one kernel of skip-gram does not know."""
         only = {"schedule": "blocks", "optimizer": "adagrad-row", "tied": False}
         return [
             f"{spoken(name)} must be {value} for the objective sgns, not {getattr(self, name)}"
             for name, value in only.items()
             if getattr(self, name) != value
         ]
+
+
+DEFAULTS: dict[str, dict[str, Scalar]] = {
+    objective: {
+        known.name: about.per[objective] for known, about in options_of(TrainingOptions) if objective in about.per
+    }
+    for objective in OBJECTIVES
+}
+"""Where the defaults of an objective differ from those of TrainingOptions, which are GloVe's."""

@@ -1,12 +1,10 @@
-"""The order in which blocks are trained: a function of (partitions, seed, epoch) and of nothing else.
+"""Order the blocks of an epoch into rounds: a function of (partitions, seed, epoch) alone.
 
-An epoch is as many rounds as there are partitions. In each round every partition stands in exactly one block, so the
-blocks of a round share nothing and can be trained at the same time, and a partition's version is the number of rounds
-it has been through: one integer says how far every part of the table is. Pairs come from the circle method for
-round-robin tournaments; a partition without a partner meets itself.
+An epoch has as many rounds as there are partitions. In each round every partition is in exactly one block, so the
+blocks of a round share nothing and can be trained at the same time, and the version of a partition is the number of
+rounds it has been through. Pairs come from the circle method for round-robin tournaments; a partition without a
+partner is paired with itself.
 """
-
-from __future__ import annotations
 
 from .random_streams import Purpose, stream
 
@@ -14,16 +12,12 @@ Pair = tuple[int, int]
 
 
 def epoch_rounds(partitions: int, seed: int, epoch: int) -> list[list[Pair]]:
-    """Blocks (a <= b) of every round of an epoch, shuffled by (seed, epoch): each pair and each diagonal once."""
+    """Return the blocks (a <= b) of every round, shuffled by (seed, epoch): each pair and each diagonal block once."""
     draw = stream(seed, Purpose.ROUNDS, epoch)
     names = draw.permutation(partitions).tolist()
-    rounds = [[_named(pair, names) for pair in pairs] for pairs in _tournament(partitions)]
+    named = [[(names[a], names[b]) for a, b in pairs] for pairs in _tournament(partitions)]
+    rounds = [[(min(pair), max(pair)) for pair in pairs] for pairs in named]
     return [[rounds[r][k] for k in draw.permutation(len(rounds[r]))] for r in draw.permutation(len(rounds))]
-
-
-def _named(pair: Pair, names: list[int]) -> Pair:
-    a, b = names[pair[0]], names[pair[1]]
-    return (a, b) if a <= b else (b, a)
 
 
 def _tournament(partitions: int) -> list[list[Pair]]:

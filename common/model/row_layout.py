@@ -1,8 +1,7 @@
-"""What stands where in a row of the table: vectors, biases and the optimizer's state, all float32.
+"""Lay out a row of the table: vectors, biases and the optimizer's state, all float32.
 
-A word's whole state is one row, so that it travels as one piece. Vectors and rows are padded to multiples of 16
-floats, which keeps them whole for vector instructions. Initial values depend on (seed, row)
-alone: any sharding starts alike.
+The whole state of a word is one row, so that it is sent as one. Vectors and rows are padded to multiples of 16 floats
+for SIMD instructions. Initial values depend on (seed, row) alone, so every sharding starts alike.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Indices, Rows
 from .options import TrainingOptions
 from .random_streams import Purpose, stream
 
@@ -21,9 +20,9 @@ _CHUNK_ROWS = 1024
 
 
 def state_columns(optimizer: str, parameters: int) -> int:
-    """Columns of state behind `parameters` of them, for an optimizer that treats all alike.
+    """Return the state columns for `parameters` columns, of an optimizer that treats all alike.
 
-    Adam keeps a mean, a mean square, and in the last column how often the row was stepped.
+    Adam keeps a mean and a mean square of each, and in the last column the row's number of steps.
     """
     each = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2}[optimizer]
     return each * parameters + (each == 2)
@@ -31,7 +30,7 @@ def state_columns(optimizer: str, parameters: int) -> int:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Columns of a row. Word and context roles share their columns when the embeddings are tied."""
+    """Columns of a row. The word and the context role share them if the embeddings are tied."""
 
     dim: int
     tied: bool
@@ -41,41 +40,41 @@ class RowLayout:
 
     @staticmethod
     def of(options: TrainingOptions) -> RowLayout:
-        """The layout that these options ask for."""
+        """Return the layout that the options ask for."""
         return RowLayout(options.dim, options.tied, options.optimizer, options.objective != "sgns", options.export)
 
     @property
     def span(self) -> int:
-        """Floats from one vector to the next: dim, padded with zeros that stay zero."""
+        """Return the floats from one vector to the next: dim, padded with zeros that stay zero."""
         return -(-self.dim // PAD_FLOATS) * PAD_FLOATS
 
     @property
     def roles(self) -> int:
-        """1 when a word has one vector, 2 when it has one as a word and one as a context."""
+        """Return 1 if a word has one vector, 2 if it has one as a word and one as a context."""
         return 1 if self.tied else 2
 
     @property
     def parameters(self) -> int:
-        """Leading columns that are parameters: vectors, then biases; the optimizer's state follows."""
+        """Return the number of leading columns that are parameters: vectors, then biases; state follows."""
         return self.roles * (self.span + self.biases)
 
     @property
     def state(self) -> int:
-        """Columns of optimizer state."""
+        """Return the number of columns of optimizer state."""
         if self.optimizer == "adagrad-row":
             return self.roles * (1 + self.biases)
         return state_columns(self.optimizer, self.parameters)
 
     @property
     def width(self) -> int:
-        """Floats in a row, padding included."""
+        """Return the floats in a row, padding included."""
         return -(-(self.parameters + self.state) // PAD_FLOATS) * PAD_FLOATS
 
     @cached_property
-    def columns(self) -> npt.NDArray[np.int64]:
-        """First column of (vector, bias, vector state, bias state) for the word and the context role; shape (2, 4).
+    def columns(self) -> Indices:
+        """Return the first column of (vector, bias, vector state, bias state) for both roles, shape (2, 4).
 
-        -1 for the bias and its state where there are no biases.
+        Without biases they and their state have column -1.
         """
         table = []
         for role in range(2):
@@ -88,8 +87,8 @@ class RowLayout:
             table.append((vector, bias, *states) if self.biases else (vector, -1, states[0], -1))
         return np.array(table, np.int64)
 
-    def initial(self, first: int, last: int, options: TrainingOptions) -> npt.NDArray[np.float32]:
-        """Rows [first, last) before training: float32 of shape (last - first, width).
+    def initial(self, first: int, last: int, options: TrainingOptions) -> Rows:
+        """Return rows [first, last) before training, shape (last - first, width).
 
         Vectors are uniform in +-init_scale / sqrt(dim), biases zero, accumulators `initial_accumulator`.
         """
@@ -106,8 +105,8 @@ class RowLayout:
             rows[:, self.parameters : self.parameters + self.state] = options.initial_accumulator
         return rows
 
-    def vectors(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What a run leaves, shape (rows, dim): word and context vectors summed where apart, or word vectors alone."""
+    def vectors(self, rows: Rows) -> Rows:
+        """Return the vectors to export, shape (rows, dim): word plus context vectors, or word vectors alone."""
         if self.tied or self.export == "word":
             return rows[:, : self.dim]
         return rows[:, : self.dim] + rows[:, self.span : self.span + self.dim]

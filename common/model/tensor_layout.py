@@ -1,9 +1,9 @@
-"""A dense model as rows of one table: which rows hold which tensor. Pure arithmetic: no framework, no socket, no file.
+"""Lay out the tensors of a dense model as rows of one table, and convert gradients to bfloat16. No I/O, no framework.
 
-Row r of the table holds elements [r * ROW, (r + 1) * ROW) of all tensors laid one after the other, each begun on a row
-of its own. So a large tensor spreads over every shard, and many small ones travel in one message. Trained tensors come
-first: a gradient is one range of rows. Fixed ones (frozen layers, buffers, integers) follow and are kept bit by bit,
-in pieces of 16 bits, which any float holds exactly.
+The tensors follow one another, each from a new row on, with ROW elements per row. So a large tensor spreads over every
+shard, and many small ones are sent in one message. Trained tensors come first: a gradient is one range of rows. Fixed
+ones (frozen layers, buffers, integers) follow and are kept bit by bit, in pieces of 16 bits, which any float holds
+exactly.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Array
+from ..array_types import Array, Floats
 from ..errors import BadRequest, LimitExceeded, ModelMismatch
 
 ROW = 256
-"""Elements in a row."""
+"""Elements per row."""
 TABLE = "tensors"
 MAX_TENSORS = 100_000
 MAX_NAME = 512
 MAX_RANK = 32
 MAX_ROWS = 1 << 27
-MOST_EXAMPLES = 1 << 40
-"""In one report."""
+MAX_EXAMPLES = 1 << 40
+"""Examples in one report."""
 TRAINABLE = ("<f4", "<f8")
+BFLOAT16 = np.dtype("<u2")
+"""Sign, exponent and the first 7 fraction bits of a float32, as numpy stores them."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor: `dtype` as numpy writes it (`<f4`), `trained` unless it only has to be the same everywhere."""
+    """One tensor: `dtype` as numpy writes it (`<f4`); `trained` unless it only has to be the same everywhere."""
 
     name: str
     shape: tuple[int, ...]
@@ -46,18 +48,18 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
     @property
-    def places(self) -> int:
-        """Elements of the table that it takes: one each when it is trained, one for two bytes when it is fixed."""
+    def cells(self) -> int:
+        """Return how many elements of the table it takes: one each if trained, one for two bytes if fixed."""
         return self.size if self.trained else -(-self.size * np.dtype(self.dtype).itemsize // 2)
 
     @property
     def rows(self) -> int:
-        """Rows of the table that it takes."""
-        return -(-self.places // ROW)
+        """Return how many rows of the table it takes."""
+        return -(-self.cells // ROW)
 
     def __str__(self) -> str:
         kind = "" if self.trained else " fixed"
@@ -65,14 +67,14 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Spec:
+class ModelSpec:
     """The tensors of a model in the order of their rows, the trained ones first."""
 
     tensors: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, values: Mapping[str, npt.ArrayLike], fixed: Collection[str] = ()) -> Spec:
-        """The spec of a model whose tensors are `values`; those named in `fixed`, and all integers, are not trained.
+    def of(cls, values: Mapping[str, npt.ArrayLike], fixed: Collection[str] = ()) -> ModelSpec:
+        """Return the spec of a model with the tensors `values`; those in `fixed`, and all integers, are not trained.
 
         Raises BadRequest for a name in `fixed` that is no tensor, and for a dtype that cannot be trained or kept.
         """
@@ -86,62 +88,65 @@ class Spec:
         return cls(_checked(sorted(tensors, key=lambda tensor: not tensor.trained)))
 
     @classmethod
-    def from_json(cls, data: Array | bytes) -> Spec:
-        """The spec that a peer sent; BadRequest or LimitExceeded, whatever the bytes."""
+    def from_json(cls, data: Array | bytes) -> ModelSpec:
+        """Return the spec that a peer sent; raise only BadRequest or LimitExceeded, whatever the bytes."""
         try:
-            tensors = [Tensor(name, tuple(shape), dtype, trained) for name, shape, dtype, trained in _list(data)]
+            listed = json.loads(bytes(data))
+            if not isinstance(listed, list):
+                raise TypeError("not a list")
+            tensors = [Tensor(name, tuple(shape), dtype, trained) for name, shape, dtype, trained in listed]
         except (ValueError, TypeError, RecursionError) as error:
             raise BadRequest(f"this is no list of tensors ({type(error).__name__})") from error
         return cls(_checked(tensors))
 
     def to_json(self) -> npt.NDArray[np.uint8]:
-        """`[[name, shape, dtype, trained], ...]` in UTF-8, for a message."""
+        """Return `text` in UTF-8, for a message."""
         return np.frombuffer(self.text.encode(), np.uint8)
 
     @property
     def text(self) -> str:
-        """The same as text, for a checkpoint."""
+        """Return `[[name, shape, dtype, trained], ...]`, for a checkpoint."""
         return json.dumps([[t.name, t.shape, t.dtype, t.trained] for t in self.tensors])
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """Of the table: float64 when some trained tensor is, else float32."""
+        """Return the dtype of the table: float64 if any trained tensor is, else float32."""
         return np.dtype("<f8" if any(t.trained and t.dtype == "<f8" for t in self.tensors) else "<f4")
 
     @cached_property
     def firsts(self) -> dict[str, int]:
-        """The first row of each tensor."""
+        """Return the first row of each tensor."""
         starts = accumulate((tensor.rows for tensor in self.tensors), initial=0)
         return {tensor.name: start for tensor, start in zip(self.tensors, starts, strict=False)}
 
     @cached_property
     def rows(self) -> int:
-        """Rows of the whole table."""
+        """Return the rows of the whole table."""
         return sum(tensor.rows for tensor in self.tensors)
 
     @cached_property
     def trained_rows(self) -> int:
-        """Rows of the trained tensors, the first ones."""
+        """Return the rows of the trained tensors, the first ones."""
         return sum(tensor.rows for tensor in self.tensors if tensor.trained)
 
     @property
-    def elements(self) -> int:
-        """Elements of the trained tensors: what people call the parameters of a model."""
+    def parameters(self) -> int:
+        """Return the elements of the trained tensors, the parameters of the model."""
         return sum(tensor.size for tensor in self.tensors if tensor.trained)
 
     def part(self, trained: bool) -> tuple[int, int]:
-        """First and last row (exclusive) of the trained or the fixed tensors."""
+        """Return first and last row (exclusive) of the trained or the fixed tensors."""
         return (0, self.trained_rows) if trained else (self.trained_rows, self.rows)
 
     def pack(self, values: Mapping[str, npt.ArrayLike], *, trained: bool) -> Array:
-        """The rows of the trained (or fixed) tensors, shape (rows, ROW); what has no value is zero.
+        """Return the rows of the trained (or fixed) tensors, shape (rows, ROW); those without a value are zero.
 
         Raises BadRequest for a name that is no such tensor and for another shape.
         """
         return self._packed(self._named(values, trained), values, *self.part(trained))
 
     def pack_fixed(self, values: Mapping[str, npt.ArrayLike]) -> list[tuple[int, Array]]:
-        """Those rows alone that hold these fixed tensors: the first row of each run of neighbours, and its rows.
+        """Return only the rows of these fixed tensors, as (first row, rows) of each contiguous run.
 
         Raises as `pack` does.
         """
@@ -150,11 +155,12 @@ class Spec:
             if not runs or self._end(runs[-1][-1]) != self.firsts[tensor.name]:
                 runs.append([])
             runs[-1].append(tensor)
-        spans = ((run, self.firsts[run[0].name], self._end(run[-1])) for run in runs)
-        return [(first, self._packed(run, values, first, last)) for run, first, last in spans]
+        return [
+            ((first := self.firsts[run[0].name]), self._packed(run, values, first, self._end(run[-1]))) for run in runs
+        ]
 
     def pack_all(self, values: Mapping[str, npt.ArrayLike]) -> tuple[Array, Array]:
-        """The rows of the trained and of the fixed tensors."""
+        """Return the rows of the trained and of the fixed tensors."""
         trained, fixed = (
             self.pack({t.name: values[t.name] for t in self.tensors if t.trained is kind}, trained=kind)
             for kind in (True, False)
@@ -162,22 +168,22 @@ class Spec:
         return trained, fixed
 
     def unpack(self, rows: Array, *, trained: bool) -> dict[str, Array]:
-        """The trained (or fixed) tensors in `rows`, which `pack` made; views of it where the dtype allows."""
+        """Return the trained (or fixed) tensors in `rows`, made by `pack`; views of it if the dtype allows."""
         first, flat, found = self.part(trained)[0], rows.reshape(-1), {}
         for tensor in self.tensors:
             if tensor.trained is trained:
                 start = (self.firsts[tensor.name] - first) * ROW
-                places = flat[start : start + tensor.places]
-                whole = places.astype(tensor.dtype, copy=False) if trained else _joined(tensor, places)
+                cells = flat[start : start + tensor.cells]
+                whole = cells.astype(tensor.dtype, copy=False) if trained else _joined(tensor, cells)
                 found[tensor.name] = whole.reshape(tensor.shape)
         return found
 
     def name_of(self, row: int) -> str:
-        """The tensor that has a row."""
+        """Return the name of the tensor that has a row."""
         return next(t.name for t in self.tensors if self.firsts[t.name] <= row < self.firsts[t.name] + t.rows)
 
-    def require_same(self, other: Spec) -> None:
-        """Raise ModelMismatch, in words, unless `other` (a worker's) is this model (the server's)."""
+    def require_same(self, other: ModelSpec) -> None:
+        """Raise ModelMismatch, naming the differences, unless `other` (a worker's) is this model (the server's)."""
         if self.tensors == other.tensors:
             return
         here, there = ({tensor.name: tensor for tensor in spec.tensors} for spec in (other, self))
@@ -190,15 +196,18 @@ class Spec:
         raise ModelMismatch(f"this model is not the server's: it {'; it '.join(wrong[:3])}{more}")
 
     def _named(self, values: Mapping[str, npt.ArrayLike], trained: bool) -> list[Tensor]:
-        """The trained (or fixed) tensors that have a value, in the order of their rows."""
+        """Return the trained (or fixed) tensors that have a value, in row order."""
         found = [tensor for tensor in self.tensors if tensor.trained is trained and tensor.name in values]
         if len(found) < len(values):
             known = {tensor.name for tensor in found}
-            raise BadRequest(self._not_here(next(name for name in values if name not in known), trained))
+            name = next(name for name in values if name not in known)
+            if name in self.firsts:
+                raise BadRequest(f"tensor {name!r} is {'not trained' if trained else 'trained'}")
+            raise BadRequest(f"no tensor is called {name[:80]!r}")
         return found
 
     def _packed(self, tensors: list[Tensor], values: Mapping[str, npt.ArrayLike], first: int, last: int) -> Array:
-        """Rows [first, last) with the values of these tensors; what has none is zero."""
+        """Return rows [first, last) with the values of these tensors, zero elsewhere."""
         rows = np.zeros((last - first, ROW), self.dtype)
         flat = rows.reshape(-1)
         for tensor in tensors:
@@ -206,41 +215,29 @@ class Spec:
             if array.shape != tensor.shape:
                 raise BadRequest(f"tensor {tensor.name!r} has shape {tensor.shape}, not {array.shape}")
             start = (self.firsts[tensor.name] - first) * ROW
-            flat[start : start + tensor.places] = array.reshape(-1) if tensor.trained else _pieces(tensor, array)
+            flat[start : start + tensor.cells] = array.reshape(-1) if tensor.trained else _halves(tensor, array)
         return rows
 
     def _end(self, tensor: Tensor) -> int:
-        """The row after a tensor's last."""
+        """Return the row after a tensor's last."""
         return self.firsts[tensor.name] + tensor.rows
 
-    def _not_here(self, name: str, trained: bool) -> str:
-        if name in self.firsts:
-            return f"tensor {name!r} is {'not trained' if trained else 'trained'}"
-        return f"no tensor is called {name[:80]!r}"
 
-
-def _list(data: Array | bytes) -> list[Any]:
-    listed = json.loads(bytes(data))
-    if not isinstance(listed, list):
-        raise TypeError("not a list")
-    return listed
-
-
-def _pieces(tensor: Tensor, array: Array) -> Array:
-    """The bytes of a fixed tensor, two at a time."""
+def _halves(tensor: Tensor, array: Array) -> Array:
+    """Return the bytes of a fixed tensor, two at a time."""
     data = np.ascontiguousarray(array, tensor.dtype).reshape(-1).view(np.uint8)
     if data.size % 2:
         data = np.append(data, np.uint8(0))
     return data.view("<u2")
 
 
-def _joined(tensor: Tensor, places: Array) -> Array:
-    data = places.astype("<u2").view(np.uint8)
+def _joined(tensor: Tensor, cells: Array) -> Array:
+    data = cells.astype("<u2").view(np.uint8)
     return data[: tensor.size * np.dtype(tensor.dtype).itemsize].view(tensor.dtype)
 
 
 def _checked(tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors, if a server can keep them."""
+    """Return the tensors if a server can keep them."""
     if len(tensors) > MAX_TENSORS:
         raise LimitExceeded(f"{len(tensors)} tensors, at most {MAX_TENSORS}")
     for tensor in tensors:
@@ -267,7 +264,7 @@ def _check(tensor: Tensor) -> None:
 
 
 def _is_kept(text: object) -> bool:
-    """Whether this names a little-endian number, as numpy writes it."""
+    """Return whether this names a little-endian number, as numpy writes it."""
     if not isinstance(text, str) or not re.fullmatch(r"[<|][biufc]\d{1,2}", text):
         return False
     try:
@@ -276,23 +273,14 @@ def _is_kept(text: object) -> bool:
         return False
 
 
-# ---- Float32 in half the bytes, for gradients: sign, exponent and the first 7 bits after the point, as uint16. Pure.
-
-DTYPE = np.dtype("<u2")
-_LOW = np.uint32(16)
-
-
-def narrowed(values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint16]:
-    """The nearest bfloat16 of each of these finite values, ties to even: within 1/256 of it.
-
-    What is as large as 3.4e38 becomes infinity.
-    """
+def to_bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
+    """Return the nearest bfloat16 of finite values, ties to even: within 1/256. Magnitudes from 3.4e38 on overflow."""
     with np.errstate(over="ignore"):
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    half = np.uint32(0x7FFF) + ((bits >> _LOW) & np.uint32(1))
-    return ((bits + half) >> _LOW).astype(DTYPE)
+    half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return ((bits + half) >> np.uint32(16)).astype(BFLOAT16)
 
 
-def widened(values: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """The float32 that each bfloat16 is, exactly."""
-    return (values.astype(np.uint32) << _LOW).view(np.float32)
+def from_bfloat16(values: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """Return the exact float32 of each bfloat16."""
+    return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)

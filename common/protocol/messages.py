@@ -22,8 +22,6 @@
 are in `samples`. Fields are of the types that `schema` knows and `wire` checks. Messages have no behaviour.
 """
 
-from __future__ import annotations
-
 from ..array_types import Array
 from .samples import STREAM as STREAM
 from .samples import TOPICS as TOPICS

@@ -1,7 +1,5 @@
 """Define the samples that a server publishes on its stream, and their lines in `metrics.jsonl`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import ClassVar

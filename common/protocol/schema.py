@@ -4,8 +4,6 @@ Messages are dataclasses of integers, floats, texts, booleans, flat maps of thos
 rank. The order of frames is `wire`'s.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

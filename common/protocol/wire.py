@@ -5,8 +5,6 @@ A request or reply is `[magic + version, header, array, array, ...]`; the header
 with the publisher's counter as number and the run's id in front of the fields. Arrays are raw little-endian frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

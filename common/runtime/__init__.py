@@ -1,1 +1,1 @@
-"""The process itself: compiled code, memory, signals, CPU affinity, procfs."""
+"""Compiled code, memory, /proc, signals and Ray."""

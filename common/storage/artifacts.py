@@ -1,7 +1,9 @@
-"""Folders on disk that must be whole or absent: written beside their place, checksummed, then renamed.
+"""Write files and folders so that they are whole or absent, and read them back only if nothing has changed.
 
-An artifact is a folder with a `manifest.json` that lists every other file with its size and SHA-256.
-`writing()` is the only way to make one; `Manifest.load()` the only way in. Nothing here knows what the files mean.
+Every file of the program that others may read is written by `atomic`: under a scratch name beside its place, flushed to
+disk, then renamed. An artifact is a folder with a `manifest.json` that lists every other file with its size and
+SHA-256: `writing_artifact()` is the only way to make one, `Manifest.load()` the only way to read one. What the files
+mean is not known here.
 """
 
 from __future__ import annotations
@@ -13,20 +15,132 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from ..errors import ArtifactError, GlovewireError, OutputError
+from ..array_types import Array
+from ..errors import ArtifactError, OutputError
 
 MANIFEST = "manifest.json"
 PARTIAL, REPLACED = ".partial", ".replaced"
-"""How the names of what is being written end, and of what is giving way to it: `.NAME.PID` stands before."""
+"""Last part of the names `.NAME.PID.partial`, being written, and `.NAME.PID.replaced`, a folder giving way to it."""
 MAX_MANIFEST_BYTES = 16 << 20
-_CHUNK_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20
+UNREADABLE = (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError)
+"""Errors that numpy raises for a file that is missing, truncated, or not an array."""
+
+
+def no_pause() -> None:
+    """Do nothing."""
+
+
+# ---- atomic writing
+
+
+@contextmanager
+def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> Iterator[Path]:
+    """Yield a scratch path beside `path`; at the end, move the file or folder made there to `path`.
+
+    Readers see the old content or the new, never a part. After any error the old content stays and the scratch path is
+    removed; OSErrors pass through (see `output_errors`). A file replaces a file, a folder an empty folder or, with
+    `replace_folder`, any: the old one is renamed to `.NAME.PID.replaced` until the new one has its place, so that a
+    process killed in between leaves it to be put back. `flush` keeps the promise through a power failure, too.
+    """
+    scratch = path.parent / f".{path.name}.{os.getpid()}{PARTIAL}"
+    try:
+        _remove(scratch)
+        yield scratch
+        if flush:
+            for file in files_in(scratch):
+                _flush(file)
+        if replace_folder and path.exists():
+            _swap(path, scratch)
+        else:
+            if path.is_dir() and not scratch.is_dir():
+                path.rmdir()
+            scratch.rename(path)
+        if flush:
+            _flush(path.parent)
+    finally:
+        _remove(scratch)
+
+
+def _swap(folder: Path, scratch: Path) -> None:
+    """Rename `scratch` to `folder`, whose old content is put back on failure and removed on success."""
+    aside = scratch.with_suffix(REPLACED)
+    _remove(aside)
+    folder.rename(aside)
+    try:
+        scratch.rename(folder)
+    except OSError:
+        aside.rename(folder)
+        raise
+    _remove(aside)
+
+
+@contextmanager
+def atomic_stream(path: Path) -> Iterator[BinaryIO]:
+    """Yield a stream whose content replaces `path` at the end; OutputError if it cannot be written."""
+    with output_errors(path), atomic(path) as scratch, scratch.open("wb") as stream:
+        yield stream
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Replace `path` with `text` (UTF-8); OutputError if it cannot be written."""
+    with atomic_stream(path) as stream:
+        stream.write(text.encode())
+
+
+@contextmanager
+def output_errors(path: Path, what: str = "file") -> Iterator[None]:
+    """Raise an OSError of the block as an OutputError that names `what` cannot be written and why."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, None)  # None: numpy could write only a part
+        why = "no space left on the disk" if full else error.strerror or error
+        raise OutputError(f"{what} {path} cannot be written: {why}") from error
+
+
+def require_free(path: Path, *, what: str) -> None:
+    """Raise OutputError unless `path` does not exist (or is an empty folder) and its parent can be written."""
+    with output_errors(path, what):  # a name that no file can have, or a folder that may not be looked into
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise OutputError(f"{what} {path} exists already: name another place or remove it")
+        parent = path.parent
+        while not parent.exists():
+            parent = parent.parent
+    if not parent.is_dir():
+        raise OutputError(f"{what} {path} cannot be written: {parent} is not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise OutputError(f"{what} {path} cannot be written: no permission in {parent}")
+
+
+def files_in(path: Path) -> list[Path]:
+    """Return every file below a folder in order, or the file itself."""
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def _flush(path: Path) -> None:
+    """Flush a file or folder to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# ---- artifacts
 
 
 @dataclass(frozen=True)
@@ -40,16 +154,16 @@ class Manifest:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 (hex) over kind, schema, facts and the files' checksums: equal for equal content."""
-        body = json.dumps(_as_json(self), sort_keys=True, ensure_ascii=True).encode()
+        """Return the SHA-256 (hex) over kind, schema, facts and the files' checksums: equal for equal content."""
+        body = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True).encode()
         return hashlib.sha256(body).hexdigest()
 
     @staticmethod
     def load(folder: Path, kind: str, schema: int, *, verify: bool = True) -> Manifest:
         """Read and check the artifact in `folder`.
 
-        With `verify`, every file's SHA-256 is compared too (about 1 GB/s); sizes are always compared.
-        Raises ArtifactError when anything is missing, altered, of another kind or of another schema.
+        Sizes are always compared; with `verify`, every file's SHA-256 is, too (about 1 GB/s). Raises ArtifactError if
+        anything is missing, altered, of another kind or of another schema.
         """
         manifest = _read_manifest(folder)
         if manifest.kind != kind:
@@ -64,89 +178,33 @@ class Manifest:
 
 
 def peek_kind(folder: Path) -> str:
-    """The kind an artifact folder claims to be; raises ArtifactError if it is no artifact."""
+    """Return the kind an artifact claims to be; raise ArtifactError if `folder` is no artifact."""
     return _read_manifest(folder).kind
 
 
-def go_on() -> None:
-    """Do not rest."""
-
-
-def file_sha256(path: Path, rest: Callable[[], None] = go_on) -> str:
-    """SHA-256 (hex) of a file's bytes; `rest` is called after each mebibyte."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            rest()
-    return digest.hexdigest()
-
-
-def require_free(path: Path, *, what: str) -> None:
-    """Raise OutputError unless `path` does not exist (or is an empty folder) and its parent can be written."""
-    try:
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise OutputError(f"{what} {path} exists already: name another place or remove it")
-        parent = path.parent
-        while not parent.exists():
-            parent = parent.parent
-    except OSError as error:  # a name that no file can have, or a folder that others may not look into
-        raise _output_error(path, what, error) from error
-    if not parent.is_dir():
-        raise OutputError(f"{what} {path} cannot be written: {parent} is not a folder")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise OutputError(f"{what} {path} cannot be written: no permission in {parent}")
-
-
 @contextmanager
-def writing(
+def writing_artifact(
     folder: Path,
     kind: str,
     schema: int,
     facts: dict[str, Any],
     *,
     replace: bool = False,
-    rest: Callable[[], None] = go_on,
+    pause: Callable[[], None] = no_pause,
 ) -> Iterator[Path]:
-    """Make an artifact: yields a scratch folder beside `folder`; on success it is sealed and renamed into place.
+    """Make an artifact: yield a scratch folder; on success it is sealed and gets its place at `folder`, see `atomic`.
 
-    `facts` may be filled by the caller until the block ends. On any error the scratch folder is removed and
-    `folder` is as it was. A disk that is full or a folder that cannot be written raises OutputError. With `replace`,
-    an artifact that is there already gives way to the new one when that is whole: it is renamed to `.NAME.PID.replaced`
-    and removed once the new one has its place, so that who is killed in between leaves it to be put back. `rest` is
-    called now and then while checksums are made.
+    `facts` may be filled until the block ends. With `replace`, an artifact that exists gives way to the new one;
+    otherwise, and if it cannot be written, OutputError. `pause` is called after each mebibyte of checksums.
     """
     if not replace:
         require_free(folder, what=kind)
-    scratch = folder.parent / f".{folder.name}.{os.getpid()}{PARTIAL}"
-    try:
+    with output_errors(folder, kind):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-        yield scratch
-        seal(scratch, kind, schema, facts, rest=rest)
-        if replace and folder.exists():
-            _take_the_place(folder, scratch)
-        else:
-            scratch.rename(folder)
-        _sync_folder(folder.parent)
-    except OSError as error:
-        raise _output_error(folder, kind, error) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _take_the_place(folder: Path, scratch: Path) -> None:
-    """Rename `scratch` to `folder`; what is there stays on disk until that is done, and is put back when it fails."""
-    aside = scratch.with_suffix(REPLACED)
-    shutil.rmtree(aside, ignore_errors=True)
-    folder.rename(aside)
-    try:
-        scratch.rename(folder)
-    except OSError:
-        aside.rename(folder)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+        with atomic(folder, replace_folder=replace) as scratch:
+            scratch.mkdir()
+            yield scratch
+            seal(scratch, kind, schema, facts, pause=pause)
 
 
 def seal(
@@ -156,73 +214,28 @@ def seal(
     facts: Mapping[str, Any],
     only: Collection[str] | None = None,
     *,
-    rest: Callable[[], None] = go_on,
+    pause: Callable[[], None] = no_pause,
 ) -> Manifest:
-    """Write the manifest over the files that are in `folder` now, and flush everything to disk.
-
-    `only` names the files that the manifest answers for, where others beside them go on changing.
-    """
-    if only is None:
-        paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
-    else:
-        paths = [folder / name for name in sorted(only)]
-    files = {}
-    for path in paths:
-        files[path.relative_to(folder).as_posix()] = {
-            "bytes": path.stat().st_size,
-            "sha256": file_sha256(path, rest),
-        }
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
+    """Write the manifest over the files in `folder`, or over those named in `only`, if others keep changing."""
+    paths = files_in(folder) if only is None else [folder / name for name in sorted(only)]
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path, pause)}
+        for path in paths
+        if path.name != MANIFEST
+    }
     manifest = Manifest(kind, schema, dict(facts), files)
-    write_text_atomically(folder / MANIFEST, json.dumps(_as_json(manifest), indent=1, sort_keys=True) + "\n")
+    write_text_atomically(folder / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n")
     return manifest
 
 
-def write_text_atomically(path: Path, text: str) -> None:
-    """Replace `path` with `text` (UTF-8): a reader sees the old or the new content, never a part."""
-    write_bytes_atomically(path, text.encode())
-
-
-def write_bytes_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Replace `path` with `data`; OSError becomes OutputError and the old content stays."""
-    with replacing(path) as stream:
-        stream.write(data)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Replace `path` with what the block writes to the stream that it gets.
-
-    A reader sees the old or the new content, never a part; on any error the old content stays and OSError becomes
-    OutputError.
-    """
-    scratch = path.parent / f".{path.name}.{os.getpid()}{PARTIAL}"
-    try:
-        with scratch.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        scratch.replace(path)
-    except OSError as error:
-        raise _output_error(path, "file", error) from error
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def _output_error(path: Path, what: str, error: OSError) -> GlovewireError:
-    if error.errno in (errno.ENOSPC, None):  # None: numpy could write a part only
-        return OutputError(f"{what} {path} cannot be written: no space left on the disk")
-    return OutputError(f"{what} {path} cannot be written: {error.strerror or error}")
-
-
-def _as_json(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "kind": manifest.kind,
-        "schema": manifest.schema,
-        "facts": dict(manifest.facts),
-        "files": {name: dict(entry) for name, entry in manifest.files.items()},
-    }
+def file_sha256(path: Path, pause: Callable[[], None] = no_pause) -> str:
+    """Return the SHA-256 (hex) of a file's bytes, calling `pause` after each mebibyte."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(PIECE_BYTES):
+            digest.update(piece)
+            pause()
+    return digest.hexdigest()
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -237,23 +250,19 @@ def _read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
     try:
-        raw = json.loads(_text(path))
+        with path.open("rb") as stream:
+            text = stream.read(MAX_MANIFEST_BYTES + 1)
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
+        raw = json.loads(text.decode())
         files = {_inside(name): _file_entry(entry) for name, entry in raw["files"].items()}
         return Manifest(str(raw["kind"]), int(raw["schema"]), dict(raw["facts"]), files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ArtifactError(f"{path} cannot be read as a manifest ({type(error).__name__}: {error})") from error
 
 
-def _text(path: Path) -> str:
-    with path.open("rb") as stream:
-        found = stream.read(MAX_MANIFEST_BYTES + 1)
-    if len(found) > MAX_MANIFEST_BYTES:
-        raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
-    return found.decode()
-
-
 def _inside(name: str) -> str:
-    """A file's name if it leads into the artifact's own folder: a manifest may come from a stranger."""
+    """Return a file's name if it stays inside the artifact's folder: a manifest may come from a stranger."""
     parts = name.split("/")
     if not name.isprintable() or "\\" in name or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{name[:80]!r} is not the name of a file in this folder")
@@ -276,40 +285,29 @@ def _check_file(path: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
             raise ArtifactError(f"{path} has {size} bytes instead of {entry['bytes']}: truncated or altered")
         if verify and file_sha256(path) != entry["sha256"]:
             raise ArtifactError(f"{path} does not match its checksum: altered since it was written")
-    except OSError as error:  # another process removes what it has replaced
+    except OSError as error:  # another process may have removed it
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+# ---- one array in one `.npy` file: never a pickle, never an archive, always closed or mapped
 
 
-# ---- One array in one `.npy` file: never a pickle, never an archive, always closed or mapped.
-
-UNREADABLE = (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError)
-"""What numpy raises for a file that is missing, cut, or no array."""
-PIECE_BYTES = 1 << 20
-
-
-def load_array(path: Path, *, mapped: bool = False) -> npt.NDArray[Any]:
-    """The array in `path`, in memory or `mapped` read-only; raises one of UNREADABLE.
+def load_array(path: Path, *, mapped: bool = False) -> Array:
+    """Return the array in `path`, in memory or `mapped` read-only; raise one of UNREADABLE.
 
     `numpy.load` would open an archive instead when the file's first bytes say so, and leave it open. A file is always
-    mapped first: one that claims to hold more than it has bytes is refused before memory is asked for.
+    mapped first, so that one that claims more than it has bytes is refused before memory is allocated.
     """
     there = np.lib.format.open_memmap(path, mode="r")
     return there if mapped else np.array(there, order="C", subok=False)
 
 
-def save_array(path: Path, values: npt.NDArray[Any], rest: Callable[[], None]) -> None:
-    """Write what `numpy.save` would, and `rest` after each piece of it."""
+def save_array(path: Path, values: Array, pause: Callable[[], None] = no_pause) -> None:
+    """Write what `numpy.save` would, calling `pause` after each mebibyte."""
+    values = np.ascontiguousarray(values)
     with path.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))
-        flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        flat = values.reshape(-1).view(np.uint8)
         for start in range(0, len(flat), PIECE_BYTES):
             stream.write(flat[start : start + PIECE_BYTES].data)
-            rest()
+            pause()

@@ -1,9 +1,9 @@
-"""The training data on disk: a vocabulary and the co-occurrence matrix, its entries sorted by block.
+"""Read the training data: a vocabulary and the co-occurrence matrix, its entries sorted by block.
 
 Words are numbered alphabetically in `vocabulary.txt`. A seeded permutation renumbers them as table rows, and the
 rows are cut into `partitions` contiguous ranges; a block is the part of the matrix between two partitions. An entry
-says where it stands inside its block (two uint16) and its weight (float32): 8 bytes. Every process maps the same
-file. This module reads; `preprocess` writes.
+holds its position inside its block (two uint16) and its weight (float32): 8 bytes. Every process maps the same
+file, which `preprocess` writes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from ..array_types import Entries, Indices
 from ..errors import ArtifactError
 from .artifacts import UNREADABLE, Manifest, load_array
-
-if TYPE_CHECKING:
-    import scipy.sparse
 
 KIND = "dataset"
 SCHEMA = 1
@@ -30,12 +27,12 @@ ENTRIES, TILES = "entries.npy", "tiles.npy"
 MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
 FEW_PARTITIONS = 64
-"""So many may be empty; a file of few bytes must not describe millions of blocks."""
+"""Partitions allowed even if some are empty; a file of few bytes must not describe millions of blocks."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a matrix over `rows` rows is cut: partitions -> blocks -> tiles.
+    """How a matrix over `rows` rows is cut into partitions, blocks and tiles.
 
     A block is a pair (a, b) of partitions. A symmetric matrix keeps one triangle: only blocks with a <= b, and in
     block (a, a) only entries with i <= j. Otherwise every ordered pair is a block. Blocks follow one another in
@@ -49,30 +46,30 @@ class Layout:
     symmetric: bool
 
     @cached_property
-    def bounds(self) -> npt.NDArray[np.int64]:
-        """First row of each partition and, last, the number of rows; int64 of shape (partitions + 1,)."""
+    def bounds(self) -> Indices:
+        """Return the first row of each partition and, last, the number of rows; shape (partitions + 1,)."""
         return np.arange(self.partitions + 1, dtype=np.int64) * self.rows // self.partitions
 
     @cached_property
     def blocks(self) -> tuple[tuple[int, int], ...]:
-        """Every block in the order in which the entries are stored."""
+        """Return every block in the order of the stored entries."""
         every = range(self.partitions)
         return tuple((a, b) for a in every for b in every if a <= b or not self.symmetric)
 
     @cached_property
     def block_index(self) -> dict[tuple[int, int], int]:
-        """Position of each block in `blocks`."""
+        """Return the position of each block in `blocks`."""
         return {pair: index for index, pair in enumerate(self.blocks)}
 
     @cached_property
-    def first_tile(self) -> npt.NDArray[np.int64]:
-        """Number of the first tile of each block and, last, the number of tiles; int64 of shape (blocks + 1,)."""
+    def first_tile(self) -> Indices:
+        """Return the first tile of each block and, last, the number of tiles; shape (blocks + 1,)."""
         side = -(-np.diff(self.bounds) // self.tile)
         counts = [side[a] * side[b] for a, b in self.blocks]
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     def size(self, partition: int) -> int:
-        """Rows in a partition."""
+        """Return the number of rows in a partition."""
         return int(self.bounds[partition + 1] - self.bounds[partition])
 
 
@@ -84,26 +81,22 @@ class Dataset:
     manifest: Manifest
     layout: Layout
     words: tuple[str, ...]
-    counts: npt.NDArray[np.int64]
+    counts: Indices
     permutation: npt.NDArray[np.int32]
-    entries: npt.NDArray[np.void]
-    tiles: npt.NDArray[np.int64]
+    entries: Entries
+    tiles: Indices
 
     @staticmethod
     def open(path: Path, *, verify: bool = True) -> Dataset:
-        """Map the dataset in `path`; with `verify`, checksums are compared first.
+        """Map the dataset in `path`; with `verify`, compare checksums and check every entry first.
 
-        Raises ArtifactError when a file is missing, truncated, altered or does not fit the others.
+        Raises ArtifactError if a file is missing, truncated, altered or does not fit the others.
         """
         manifest = Manifest.load(path, KIND, SCHEMA, verify=verify)
         try:
             facts = manifest.facts
-            layout = Layout(
-                int(facts["vocabulary"]),
-                int(facts["partitions"]),
-                int(facts["tile"]),
-                bool(facts["symmetric"]),
-            )
+            rows, partitions, tile = (int(facts[name]) for name in ("vocabulary", "partitions", "tile"))
+            layout = Layout(rows, partitions, tile, bool(facts["symmetric"]))
             words = tuple((path / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1])
             counts, permutation, tiles = (load_array(path / name) for name in (COUNTS, PERMUTATION, TILES))
             entries = load_array(path / ENTRIES, mapped=True)
@@ -119,36 +112,36 @@ class Dataset:
 
     @property
     def checksum(self) -> str:
-        """What a worker and its server compare: SHA-256 (hex) of the manifest."""
+        """Return the SHA-256 (hex) of the manifest, which a worker and its server compare."""
         return self.manifest.checksum
 
     @property
     def total_entries(self) -> int:
-        """Entries of the full matrix: both triangles where only one is stored."""
+        """Return the entries of the full matrix: both triangles even if only one is stored."""
         return int(self.manifest.facts["entries"])
 
     @cached_property
     def frequencies(self) -> npt.NDArray[np.float64]:
-        """How often the word of each table row comes up, as a fraction of the text; float64 of shape (rows,)."""
+        """Return the frequency of each table row's word, as a fraction of the text; shape (rows,)."""
         return self.counts[self.permutation] / max(int(self.counts.sum()), 1)
 
     def block_range(self, a: int, b: int) -> tuple[int, int]:
-        """First and last (exclusive) stored entry of block (a, b)."""
+        """Return the first and last (exclusive) stored entry of block (a, b)."""
         block = self.layout.block_index[a, b]
         first, last = self.layout.first_tile[block], self.layout.first_tile[block + 1]
         return int(self.tiles[first]), int(self.tiles[last])
 
-    def block(self, a: int, b: int) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
-        """The entries of block (a, b), dtype ENTRY, and where its tiles start, relative to the block.
+    def block(self, a: int, b: int) -> tuple[Entries, Indices]:
+        """Return the entries of block (a, b), dtype ENTRY, and where its tiles start in them.
 
-        The second array is int64 of shape (tiles + 1,): tile t is entries[starts[t]:starts[t + 1]].
+        The second array has shape (tiles + 1,): tile t is entries[starts[t] : starts[t + 1]].
         """
         block = self.layout.block_index[a, b]
         starts = self.tiles[self.layout.first_tile[block] : self.layout.first_tile[block + 1] + 1]
         return self.entries[starts[0] : starts[-1]], starts - starts[0]
 
     def full_entries(self, a: int, b: int) -> int:
-        """Entries of the full matrix that training block (a, b) covers: mirrored ones count twice."""
+        """Return how many entries of the full matrix block (a, b) covers: mirrored ones count twice."""
         first, last = self.block_range(a, b)
         if not self.layout.symmetric:
             return last - first
@@ -156,26 +149,6 @@ class Dataset:
             return 2 * (last - first)
         stored = self.entries[first:last]
         return 2 * (last - first) - int(np.count_nonzero(stored["i"] == stored["j"]))
-
-    def matrix(self) -> scipy.sparse.coo_matrix:
-        """The whole matrix in vocabulary order, float32, both triangles; 12 bytes an entry in memory."""
-        import scipy.sparse
-
-        rows, columns, values = [], [], []
-        for a, b in self.layout.blocks:
-            entries, _ = self.block(a, b)
-            rows.append(self.permutation[self.layout.bounds[a] + entries["i"]])
-            columns.append(self.permutation[self.layout.bounds[b] + entries["j"]])
-            values.append(entries["x"])
-        i, j, x = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
-        if self.layout.symmetric:
-            mirrored = i != j
-            i, j, x = (
-                np.concatenate([i, j[mirrored]]),
-                np.concatenate([j, i[mirrored]]),
-                np.concatenate([x, x[mirrored]]),
-            )
-        return scipy.sparse.coo_matrix((x, (i, j)), shape=(len(self.words), len(self.words)))
 
     def check_shapes(self) -> None:
         """Raise ArtifactError unless the arrays have the shapes and types that the manifest implies."""
@@ -207,11 +180,11 @@ class Dataset:
                 good = good and bool(inside and np.isfinite(entries["x"]).all() and entries["x"].min() > 0)
                 full += self.full_entries(a, b)
         if not good or full != total:
-            raise ArtifactError(f"{self.path / ENTRIES} holds entries that cannot be meant, or another number of them")
+            raise ArtifactError(f"{self.path / ENTRIES} holds impossible entries, or the wrong number of them")
 
 
 def _check_layout(path: Path, layout: Layout) -> None:
-    """Refuse a cut of the matrix that no array can have, before anything is computed from it."""
+    """Raise ArtifactError for an impossible layout, before anything is computed from it."""
     largest = -(-layout.rows // max(layout.partitions, 1))
     possible = (
         layout.rows >= 0
@@ -220,4 +193,4 @@ def _check_layout(path: Path, layout: Layout) -> None:
         and largest <= MAX_PARTITION_ROWS
     )
     if not possible:
-        raise ArtifactError(f"{path} describes a matrix that cannot be: altered, or made by another program")
+        raise ArtifactError(f"{path} describes an impossible matrix: altered, or made by another program")

@@ -1,11 +1,10 @@
-"""What a RUN folder is: where training leaves its vectors, and how they are written and read.
+"""Write and read what a training leaves in its RUN folder: vectors, or the tensors of a dense model.
 
-The folder exists while training goes on; its metrics, plot and checkpoints keep changing. `manifest.json` (kind
-`vectors`) therefore answers for `vectors.npy`, `vocabulary.txt` and `counts.npy` alone and is written last: a run whose
-training has not finished has none. This module never touches the other files, and never loads a pickle.
+The folder exists while training goes on; its metrics, plot and checkpoints keep changing. `manifest.json` therefore
+covers the final files alone and is written last: a run whose training has not finished has none. They are
+`vectors.npy`, `vocabulary.txt` and `counts.npy` (kind `vectors`), or `tensors.npz` (kind `tensors`); numpy reads them
+without Glovewire. Nothing here touches the other files or loads a pickle.
 """
-
-from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -15,25 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..endings import Ending
-from ..errors import ArtifactError, NotFinite, OutputError
+from ..array_types import Array, Floats, Indices, Rows
+from ..errors import ArtifactError, NotFinite
 from .artifacts import (
     MANIFEST,
     UNREADABLE,
     Manifest,
+    atomic,
+    atomic_stream,
     load_array,
+    output_errors,
     peek_kind,
-    replacing,
     require_free,
+    save_array,
     seal,
-    write_bytes_atomically,
+    write_text_atomically,
 )
 
-KIND = "vectors"
-SCHEMA = 2
+KIND, TENSORS_KIND = "vectors", "tensors"
+SCHEMA = TENSORS_SCHEMA = 2
 VECTORS, VOCABULARY, COUNTS = "vectors.npy", "vocabulary.txt", "counts.npy"
+TENSORS = "tensors.npz"
 METRICS, PLOT, CONFIG, CHECKPOINTS = "metrics.jsonl", "loss.png", "config.toml", "checkpoints"
 _CHECK_ROWS = 8192
 
@@ -42,53 +44,63 @@ _CHECK_ROWS = 8192
 class Vectors:
     """The vectors of a finished run: `vectors` is float32 of shape (words, dim), read-only, row i for `words[i]`.
 
-    `counts`, int64 of shape (words,), is how often each word stood in the text; None where nobody has said.
+    `counts`, int64 of shape (words,), are the words' frequencies in the text, None if unknown.
     """
 
     words: tuple[str, ...]
-    vectors: npt.NDArray[np.float32]
+    vectors: Rows
     facts: Mapping[str, Any]
-    counts: npt.NDArray[np.int64] | None = None
+    counts: Indices | None = None
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Row of each word."""
+        """Return the row of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
     @property
     def dim(self) -> int:
-        """Numbers in one vector."""
+        """Return the dimensions of a vector."""
         return int(self.vectors.shape[1])
 
 
 def prepare(run: Path) -> Path:
     """Make `run` as an empty folder for a new training; OutputError if it holds anything or cannot be made."""
     require_free(run, what="run")
-    try:
+    with output_errors(run, "run"):
         run.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"run {run} cannot be written: {error.strerror or error}") from error
     return run
 
 
 def is_run(folder: Path) -> bool:
-    """Whether training was started in `folder`, finished or not."""
+    """Return whether training was started in `folder`, finished or not."""
     return any((folder / name).is_file() for name in (CONFIG, METRICS))
+
+
+def completed_facts(run: Path) -> Mapping[str, Any] | None:
+    """Return the facts of a training that came to its end; None if it did not, or its vectors are damaged."""
+    try:
+        facts = load_vectors(run).facts
+    except ArtifactError:
+        return None
+    return facts if facts.get("reason") == "complete" else None
+
+
+# ---- vectors
 
 
 def write_vectors(
     run: Path,
     words: Sequence[str],
-    vectors: npt.NDArray[np.floating[Any]],
+    vectors: Floats,
     facts: Mapping[str, Any] | None = None,
-    counts: npt.NDArray[np.int64] | None = None,
+    counts: Indices | None = None,
 ) -> Manifest:
-    """Write `vectors.npy`, `vocabulary.txt` and `counts.npy` into the folder `run` and seal them in place of others.
+    """Write `vectors.npy`, `vocabulary.txt` and `counts.npy` into the folder `run` and seal them, replacing older ones.
 
-    `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), of the words in
-    the text, where they are known. `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite
-    for NaN or infinity and ArtifactError for words or shapes that do not fit, all before anything is touched;
-    OutputError when the disk refuses.
+    `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), frequencies in the
+    text, if known. `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite for NaN or
+    infinity and ArtifactError for words or shapes that do not fit, all before anything is touched; OutputError if the
+    files cannot be written.
     """
     table = np.ascontiguousarray(vectors, dtype="<f4")
     _check_words(run, words)
@@ -98,25 +110,22 @@ def write_vectors(
         raise NotFinite(f"the vector of {words[bad]!r} holds NaN or infinity: {run / VECTORS} was not written")
     if counts is not None and counts.shape != (len(words),):
         raise ArtifactError(f"{run / COUNTS} cannot hold an array of shape {counts.shape} for {len(words)} words")
-    try:
+    arrays = {VECTORS: table} if counts is None else {VECTORS: table, COUNTS: counts.astype("<i8")}
+    with output_errors(run, "run"):
         for name in (MANIFEST, COUNTS):
             (run / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"run {run} cannot be written: {error.strerror or error}") from error
-    _write_array(run / VECTORS, table)
-    if counts is not None:
-        _write_array(run / COUNTS, counts.astype("<i8"))
-    write_bytes_atomically(run / VOCABULARY, "".join(f"{word}\n" for word in words).encode())
+    for name, array in arrays.items():
+        with output_errors(run / name), atomic(run / name) as scratch:
+            save_array(scratch, array)
+    write_text_atomically(run / VOCABULARY, "".join(f"{word}\n" for word in words))
     sizes = {"words": len(words), "dim": int(table.shape[1])}
-    sealed = (VECTORS, VOCABULARY) if counts is None else (VECTORS, VOCABULARY, COUNTS)
-    return seal(run, KIND, SCHEMA, {**(facts or {}), **sizes}, only=sealed)
+    return seal(run, KIND, SCHEMA, {**(facts or {}), **sizes}, only=(*arrays, VOCABULARY))
 
 
 def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
-    """Map the vectors of the run in `run`; with `verify`, checksums and finiteness are checked first.
+    """Map the vectors of a finished run; with `verify`, checksums and finiteness are checked first.
 
-    Raises ArtifactError, in one line, when training has not finished or a file is missing, truncated, altered or
-    holds NaN.
+    Raises ArtifactError when training has not finished or a file is missing, truncated, altered or holds NaN.
     """
     if run.is_dir() and not (run / MANIFEST).exists() and is_run(run):
         raise ArtifactError(f"training has not finished: {run} has no vectors yet")
@@ -138,20 +147,6 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     return Vectors(words, vectors, manifest.facts, counts)
 
 
-def complete(run: Path) -> Mapping[str, Any] | None:
-    """The facts of a training that came to its end; None when it did not, or its vectors are not whole."""
-    try:
-        facts = load_vectors(run).facts
-    except ArtifactError:
-        return None
-    return facts if facts.get("ending") == Ending.COMPLETE else None
-
-
-def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    with replacing(path) as stream:
-        np.lib.format.write_array(stream, array, allow_pickle=False)
-
-
 def _check_words(run: Path, words: Sequence[str]) -> None:
     if len(set(words)) != len(words):
         raise ArtifactError(f"{run / VOCABULARY} cannot hold the same word twice")
@@ -160,7 +155,8 @@ def _check_words(run: Path, words: Sequence[str]) -> None:
             raise ArtifactError(f"{run / VOCABULARY} cannot hold the word {word!r}")
 
 
-def _first_not_finite(table: npt.NDArray[np.float32]) -> int | None:
+def _first_not_finite(table: Rows) -> int | None:
+    """Return the first row with NaN or infinity, None if there is none."""
     for start in range(0, len(table), _CHECK_ROWS):
         good = np.isfinite(table[start : start + _CHECK_ROWS]).all(axis=1)
         if not good.all():
@@ -168,25 +164,21 @@ def _first_not_finite(table: npt.NDArray[np.float32]) -> int | None:
     return None
 
 
-# ---- The tensors of a finished run: `tensors.npz`, which numpy reads without us, sealed by the run's manifest.
-
-TENSORS_KIND = "tensors"
-TENSORS_SCHEMA = 2
-TENSORS = "tensors.npz"
+# ---- tensors
 
 
-def write(run: Path, values: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> Manifest:
+def write_tensors(run: Path, values: Mapping[str, Array], facts: Mapping[str, Any]) -> Manifest:
     """Write `tensors.npz` into the folder `run` and seal it; equal values give equal bytes."""
-    with replacing(run / TENSORS) as stream, zipfile.ZipFile(stream, "w") as archive:
+    with atomic_stream(run / TENSORS) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, value in values.items():
-            member = zipfile.ZipInfo(f"{name}.npy")  # its date is 1980
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, whenever it is written
             with archive.open(member, "w", force_zip64=True) as into:
                 np.lib.format.write_array(into, np.asanyarray(value), allow_pickle=False)
     return seal(run, TENSORS_KIND, TENSORS_SCHEMA, {**facts, "tensors": len(values)}, only=(TENSORS,))
 
 
-def read(run: Path | str, *, verify: bool = True) -> tuple[dict[str, npt.NDArray[Any]], Manifest]:
-    """The tensors of a finished run by name; ArtifactError when they are missing, altered or unreadable."""
+def load_tensors(run: Path | str, *, verify: bool = True) -> tuple[dict[str, Array], Manifest]:
+    """Return the tensors of a finished run by name; ArtifactError if they are missing, altered or unreadable."""
     run = Path(run)
     manifest = Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
     try:

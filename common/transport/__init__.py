@@ -1,1 +1,1 @@
-"""ZeroMQ: sockets, CURVE keys, ZAP, and the request client."""
+"""Sockets, CURVE keys, ZAP, channels and the request client."""

@@ -1,9 +1,7 @@
-"""A worker's connection to one shard: what was asked and not answered yet, and when it has to be asked again.
+"""One channel per shard: the requests that are pending there, and when to send them again.
 
-Requests leave in their order, also the second time. Knows nothing of what they mean, but for counting pushes.
+Requests keep their order, also when they are sent again. What they mean matters only for pushes, which are counted.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Callable
@@ -14,19 +12,21 @@ from ..protocol import wire
 from . import sockets
 
 RESEND_FIRST_S = 0.5
-RESEND_AFTER_S = 5.0
-RESEND_MOST_S = 10.0
-PATIENCE = 2.0
-FORGETTING = 0.7
-MOST_DOUBTFUL = 64
+RESEND_BIG_S = 5.0
+RESEND_MAX_S = 10.0
+ROUND_TRIPS = 2.0
+"""A pull is sent again after this many round trips."""
+DECAY = 0.7
+"""Of the measured round trip, with every faster reply."""
+MAX_AMBIGUOUS = 64
 UNSENT = 0.0
 
 OnReply = Callable[[m.Message], None]
 
 
 @dataclass
-class Pending:
-    """A request without an answer yet: when it was last sent, and how often."""
+class PendingRequest:
+    """A request that has not been answered: when it was first and last sent, and how often."""
 
     message: m.Message
     frames: list[wire.Frame]
@@ -35,48 +35,47 @@ class Pending:
     times: int = 0
     first: float = 0.0
 
-    def due(self, now: float, usual_s: float) -> bool:
-        """Whether it has to be sent (again): a small one soon and then less and less often, a big one after a while.
+    def is_due(self, now: float, round_trip_s: float) -> bool:
+        """Return whether to send it (again): a small one soon, then ever less often; a big one after RESEND_BIG_S.
 
-        Answers with rows take `usual_s` on this link. Who asks again before they can be there gets them twice, and a
-        slow link is then busy with rows that nobody needs.
+        A pull waits at least ROUND_TRIPS x `round_trip_s`: asked for again before they can be here, rows come twice and
+        keep a slow network busy for nothing.
         """
         if self.sent == UNSENT:
             return True
-        big = wire.bytes_of(self.frames) > sockets.BIG_FRAME_BYTES
-        rows_s = min(PATIENCE * usual_s, RESEND_MOST_S) if isinstance(self.message, m.Pull) else 0.0
-        soon = max(RESEND_FIRST_S, rows_s)
-        return now - self.sent > (
-            RESEND_AFTER_S if big else min(soon * 2.0 ** (self.times - 1), max(RESEND_AFTER_S, soon))
-        )
+        if wire.bytes_of(self.frames) > sockets.BIG_FRAME_BYTES:
+            return now - self.sent > RESEND_BIG_S
+        rows_s = min(ROUND_TRIPS * round_trip_s, RESEND_MAX_S) if isinstance(self.message, m.Pull) else 0.0
+        first_s = max(RESEND_FIRST_S, rows_s)
+        return now - self.sent > min(first_s * 2.0 ** (self.times - 1), max(RESEND_BIG_S, first_s))
 
 
-class Link:
-    """One shard: its socket, what is pending there, when it was heard."""
+class Channel:
+    """The connection to one shard: its socket, its pending requests and when it was last heard."""
 
     def __init__(self, context: sockets.Context, address: str) -> None:
         self.address = address
         self.socket = context.dealer(address)
-        self.attempts = context.attempts(self.socket)
-        self.pending: dict[int, Pending] = {}
+        self.handshakes = context.handshakes(self.socket)
+        self.pending: dict[int, PendingRequest] = {}
         self.heard = time.monotonic()
-        self.beaten = 0.0
+        self.last_heartbeat = 0.0
         self.welcome: m.Welcome | None = None
-        self.pushes = 0  # how many were sent, repeats included
-        self.credit = 0  # bytes of pushes that the server lets us have on their way
-        self.on_their_way = 0  # bytes of pushes without an answer
-        self.usual_s = 0.0  # that an answer with rows takes, the slowest of late
-        self._doubtful: dict[int, float] = {}  # seconds until rows came that had been asked for more than once
+        self.pushes = 0  # sent, repeats included
+        self.credit = 0  # bytes of pushes that the server allows in flight
+        self.in_flight = 0  # bytes of pushes that have not been answered
+        self.round_trip_s = 0.0  # of a pull, the slowest of late
+        self._ambiguous: dict[int, float] = {}  # round trips of pulls that were sent more than once
         self._number = 0
 
     @property
     def where(self) -> str:
-        """The address, and what may be wrong there."""
-        return self.address + self.attempts.doubt
+        """The address, followed by what may be wrong there."""
+        return self.address + self.handshakes.doubt
 
     @property
-    def owed(self) -> bool:
-        """Whether something is pending that does not wait for other workers, nor for a server to come."""
+    def owes_reply(self) -> bool:
+        """Whether a request is pending that waits neither for other workers nor for the server to start."""
         return any(not isinstance(each.message, m.Hello | m.Pull | m.Lease) for each in self.pending.values())
 
     def send(self, message: m.Message, on_reply: OnReply) -> int:
@@ -85,24 +84,25 @@ class Link:
             self.heard = time.monotonic()
         self._number += 1
         frames: list[wire.Frame] = [b"", *wire.encode(self._number, message)]
-        behind = bool(self.pending) and any(pending.sent == UNSENT for pending in self.pending.values())
-        self.pending[self._number] = Pending(message, frames, on_reply)
-        self.on_their_way += message.values.nbytes if isinstance(message, m.Push) else 0
-        if not behind:  # nothing may overtake what waits for room in the queue
+        must_queue = any(pending.sent == UNSENT for pending in self.pending.values())  # nothing may overtake these
+        self.pending[self._number] = PendingRequest(message, frames, on_reply)
+        self.in_flight += message.values.nbytes if isinstance(message, m.Push) else 0
+        if not must_queue:
             self._transmit(self.pending[self._number])
         return wire.bytes_of(frames)
 
-    def answered(self, number: int, reply: m.Message, now: float) -> None:
-        """A request is pending no longer, but for the rows that a push may ask for.
+    def complete(self, number: int, reply: m.Message, now: float) -> None:
+        """End a pending request, except that an applied push which also pulls stays pending as that pull.
 
-        Rows tell how fast the link is, if they were asked for once. Otherwise they may have been slow, or the first
-        question lost: who asks later and later where messages get lost waits longer and longer for nothing.
+        The round trip of a pull that was sent once is known. Of one that was sent again it is ambiguous (Karn's
+        algorithm): either the rows were slow or the first request was lost, and counting losses as slowness would make
+        the wait for each retransmission longer than the one before.
         """
         pending = self.pending[number]
         if isinstance(reply, (m.Welcome, m.Applied)):
             self.credit = reply.credit
         if isinstance(pending.message, m.Push):
-            self.on_their_way -= pending.message.values.nbytes
+            self.in_flight -= pending.message.values.nbytes
             if pending.message.then_pull and isinstance(reply, m.Applied):
                 pending.message = pending.message.pull
                 pending.frames = [b"", *wire.encode(number, pending.message)]
@@ -112,37 +112,37 @@ class Link:
             return
         took_s = now - pending.first
         if pending.times == 1:
-            self.usual_s = max(took_s, FORGETTING * self.usual_s)
+            self.round_trip_s = max(took_s, DECAY * self.round_trip_s)
             return
-        self._doubtful[number] = took_s
-        if len(self._doubtful) > MOST_DOUBTFUL:
-            del self._doubtful[next(iter(self._doubtful))]
+        self._ambiguous[number] = took_s
+        if len(self._ambiguous) > MAX_AMBIGUOUS:
+            del self._ambiguous[next(iter(self._ambiguous))]
 
-    def answered_again(self, number: int) -> None:
-        """The same rows once more: nothing was lost, the link is as slow as the first answer was."""
-        self.usual_s = max(self.usual_s, self._doubtful.pop(number, 0.0))
+    def note_duplicate(self, number: int) -> None:
+        """Take the round trip of pull `number` as measured: its rows came twice, so nothing was lost."""
+        self.round_trip_s = max(self.round_trip_s, self._ambiguous.pop(number, 0.0))
 
-    def parted(self) -> None:
-        """The goodbye was answered: nobody is there for anything else."""
+    def end_session(self, _: m.Message) -> None:
+        """Forget every pending request; called with the server's reply to the goodbye."""
         self.welcome = None
         self.pending.clear()
 
     def resend(self, now: float) -> None:
-        """Repeat, in their order, what has waited too long for an answer."""
+        """Retransmit, in order, every request that has waited too long for its reply."""
         for pending in self.pending.values():
-            if pending.due(now, self.usual_s) and not self._transmit(pending):
+            if pending.is_due(now, self.round_trip_s) and not self._transmit(pending):
                 return
 
-    def again(self, last: Pending | None = None) -> None:
-        """Send once more what is pending: all of it, or what was sent up to the request `last`."""
+    def mark_unsent(self, last: PendingRequest | None = None) -> None:
+        """Have pending requests sent again at once: all of them, or those sent no later than `last`."""
         for pending in self.pending.values():
             if last is None or pending.sent <= last.sent:
                 pending.sent = UNSENT
             if pending is last:
                 return
 
-    def _transmit(self, pending: Pending) -> bool:
-        if not sockets.send_if_room(self.socket, pending.frames):  # nobody reads: `resend` tries until the deadline
+    def _transmit(self, pending: PendingRequest) -> bool:
+        if not sockets.send_if_room(self.socket, pending.frames):  # the queue is full: `resend` tries again
             pending.sent = UNSENT
             return False
         pending.sent = time.monotonic()

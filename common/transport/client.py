@@ -1,17 +1,15 @@
-"""A worker's conversation with every shard: requests in flight, deadlines, safe repeats, hello again after a cut.
+"""Send requests to shards and match their replies: with a session on every shard, or one query to one shard.
 
-The only zmq in this package. One thread, no locks: replies are handled inside `poll`. A request is repeated until it
-is answered; the server recognises repeats, so nothing counts twice. Knows nothing of blocks or objectives.
+`RequestClient` is the client of workers and observers, `QueryClient` that of a monitor. Both retransmit a request until
+it is answered; the server recognises repeats, so nothing is applied twice. One thread, no locks.
 """
 
-from __future__ import annotations
-
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import zmq
 
@@ -20,25 +18,28 @@ from ..endings import RunEnd
 from ..protocol import messages as m
 from ..protocol import wire
 from . import sockets
-from .channel import Link, OnReply
+from .channel import Channel, OnReply
 from .curve_keys import ClientKeys
 
-BEAT_AFTER_S = 1.0
+HEARTBEAT_AFTER_S = 1.0
 STALL_S = 1.0
 SILENCE_S = 30.0
 PARTING_S = 3.0
-ANY_DELAY_MS = 100
-TEND_EVERY_S = 0.01
+POLL_MS = 100
+KEEP_ALIVE_EVERY_S = 0.01
 HELLO_AGAIN_S = 0.5
-APART = "the shards did not come to be in one run: do they share the run folder?"
+
+APART = "the shards are not in the same run: do they share the run folder?"
+
+M = TypeVar("M", bound=m.Message)
 
 
-class Conversation:
-    """Talks to all shards as one worker (or observer) called `name`; use it as a context manager.
+class RequestClient:
+    """A session with every shard as the worker (or observer) called `name`; use it as a context manager.
 
     `dataset` is the dataset's checksum, "" for observers. Every wait ends at a deadline with DeadlineExceeded naming
-    the shard that is silent; refusals arrive as the GlovewireError that they name. Servers that have `keys` want ours.
-    For programs of people's own there is `worker.dense.client.Client`, which speaks of tensors.
+    the silent shard; a refusal is raised as the GlovewireError that it names. `keys` are needed where servers have
+    keys. Replies are handled inside `poll`. Programs of users have `worker.dense.Client`, which deals in tensors.
     """
 
     def __init__(
@@ -51,20 +52,20 @@ class Conversation:
     ) -> None:
         if not addresses:
             raise errors.UsageError("no server address was given")
-        self.name, self._dataset, self._silence_s = name, dataset, silence_s
+        self._name, self._dataset, self._silence_s = name, dataset, silence_s
         self._incarnation = secrets.randbits(62)
-        self._tended = 0.0
         self._joined = False
-        self._looked = time.monotonic()
+        self._kept_alive = 0.0
+        self._polled = time.monotonic()
         self._context = sockets.Context(keys)
         self.bytes_sent = 0
         self.on_sent: Callable[[m.Message, int], None] = lambda _, __: None
         self.failed: errors.GlovewireError | None = None
         try:
-            self.links = [Link(self._context, address) for address in addresses]
+            self.channels = [Channel(self._context, address) for address in addresses]
             self._poller = zmq.Poller()
-            self._link_of = {link.socket: link for link in self.links}
-            for socket in self._link_of:
+            self._channel_of = {channel.socket: channel for channel in self.channels}
+            for socket in self._channel_of:
                 self._poller.register(socket, zmq.POLLIN)
         except errors.GlovewireError:
             self.close()
@@ -77,90 +78,86 @@ class Conversation:
         VersionMismatch, DeadlineExceeded.
         """
         self._role = role
-        self._hello(self.links[0])  # it gives a worker the number that the others are told
-        unknown = self.links[1:]
-        deadline, asked = time.monotonic() + (timeout_s or self._silence_s), time.monotonic()
-        while (waiting := [link.where for link in self.links if link.welcome is None]) or self._apart():
-            self.poll(ANY_DELAY_MS, silence=False)
+        self._send_hello(self.channels[0])  # its welcome has the worker's number, which the other shards are told
+        others = self.channels[1:]
+        deadline, greeted = time.monotonic() + (timeout_s or self._silence_s), time.monotonic()
+        while (silent := [each.where for each in self.channels if each.welcome is None]) or self._runs_differ():
+            self.poll(POLL_MS, silence=False)
             if (now := time.monotonic()) > deadline:
-                raise errors.DeadlineExceeded(f"no server answers at {', '.join(waiting)}" if waiting else APART)
-            if unknown and self.links[0].welcome is not None:
-                for link in unknown:
-                    self._hello(link)
-                unknown = []
-            if not waiting and now - asked > HELLO_AGAIN_S:
-                asked = now
-                for link in self.links:
-                    self._hello(link)
+                where = f"no server answers at {', '.join(silent)}"
+                raise errors.DeadlineExceeded(where if silent else APART)
+            if others and self.channels[0].welcome is not None:
+                for channel in others:
+                    self._send_hello(channel)
+                others = []
+            if not silent and now - greeted > HELLO_AGAIN_S:
+                greeted = now
+                for channel in self.channels:
+                    self._send_hello(channel)
         self._joined = True
         return self._welcomes()[0]
 
     def send(self, shard: int, message: m.Message, on_reply: OnReply) -> None:
         """Start a request; `on_reply` is called with the reply inside a later `poll`, and must not poll itself."""
-        size = self.links[shard].send(message, on_reply)
+        size = self.channels[shard].send(message, on_reply)
         self.bytes_sent += size
         self.on_sent(message, size)
 
-    def make_room(self, nbytes: int) -> None:
-        """Return when a push of so many bytes may leave: within the credit of every shard, or alone."""
-        while others := sum(link.on_their_way for link in self.links):
-            if others + nbytes <= min(link.credit for link in self.links):
+    def wait_for_credit(self, nbytes: int) -> None:
+        """Return when a push of `nbytes` may leave: within the credit of every shard, or with nothing in flight."""
+        while in_flight := sum(channel.in_flight for channel in self.channels):
+            if in_flight + nbytes <= min(channel.credit for channel in self.channels):
                 return
-            self.poll(ANY_DELAY_MS)
+            self.poll(POLL_MS)
 
     def ask(self, shard: int, message: m.Message, timeout_s: float | None = None) -> m.Message:
-        """Send one request and wait for its reply; a refusal is raised."""
+        """Send one request and return its reply; raises what a refusal names."""
         replies: list[m.Message] = []
         self.send(shard, message, replies.append)
         deadline = time.monotonic() + (timeout_s or self._silence_s)
         while not replies:
-            self.poll(ANY_DELAY_MS, silence=timeout_s is None)
+            self.poll(POLL_MS, silence=timeout_s is None)
             if time.monotonic() > deadline:
-                raise errors.DeadlineExceeded(f"no answer from {self.links[shard].where} in time")
-        return raised(replies[0])
+                raise errors.DeadlineExceeded(f"no answer from {self.channels[shard].where} in time")
+        return check_reply(replies[0])
 
     def poll(self, timeout_ms: int, *, silence: bool = True) -> None:
-        """Handle the replies that are there, waiting up to `timeout_ms` for the first; keep the sessions alive.
+        """Handle the replies that are here, waiting up to `timeout_ms` for the first, and keep the sessions alive.
 
-        Raises DeadlineExceeded when a shard that owes an answer has been silent for too long, NotAdmitted when one
-        does not let us in.
+        Raises DeadlineExceeded when a shard that owes a reply has been silent for too long (unless `silence` is
+        False), NotAdmitted when one does not accept our keys.
         """
-        for socket, _ in self._poller.poll(timeout_ms):  # returns at once when something is there
-            self._receive(self._link_of[socket])
+        for socket, _ in self._poller.poll(timeout_ms):
+            self._receive(self._channel_of[socket])
         if self.failed is not None:
             raise self.failed
         now = time.monotonic()
-        if (stall := now - self._looked) > STALL_S:  # we were busy or stopped: that silence is not the servers'
-            for link in self.links:
-                link.heard = min(link.heard + stall, now)
-        self._looked = now
-        if now - self._tended >= TEND_EVERY_S:
-            self._tended = now
-            for link in self.links:
-                self._keep_alive(link, now, silence)
+        if (stall := now - self._polled) > STALL_S:  # this process was busy or stopped: no silence of the servers
+            for channel in self.channels:
+                channel.heard = min(channel.heard + stall, now)
+        self._polled = now
+        if now - self._kept_alive >= KEEP_ALIVE_EVERY_S:
+            self._kept_alive = now
+            for channel in self.channels:
+                self._keep_alive(channel, now, silence)
 
-    def flush(self) -> None:
-        """Wait until nothing is pending."""
-        while any(link.pending for link in self.links):
-            self.poll(ANY_DELAY_MS)
+    def flush(self, deadline: float = math.inf) -> None:
+        """Wait until everything is answered except pulls and leases, which wait for other workers."""
+        while any(channel.owes_reply for channel in self.channels) and time.monotonic() < deadline:
+            self.poll(POLL_MS)
 
     def part(self, end: RunEnd, within_s: float | None = None) -> None:
         """Say goodbye to every shard that knows us, once what was pushed and reported is in.
 
-        What waits for other workers (pulls, leases) is not waited for: the server forgets it with the session. Servers
-        that are gone themselves are waited for no longer than `within_s` (PARTING_S): they lose nothing that others
-        cannot do.
+        Pending pulls and leases are abandoned: the server drops them with the session. Silent servers are waited for
+        no longer than `within_s` (PARTING_S): they lose nothing that others cannot redo.
         """
         deadline = time.monotonic() + (within_s or PARTING_S)
-        self._settle(deadline)
-        for shard, link in enumerate(self.links):
+        self.flush(deadline)
+        for shard, link in enumerate(self.channels):
             if link.welcome is not None:
-                self.send(shard, m.Leave(*end, link.pushes), partial(_parted, link))
-        self._settle(deadline)
-
-    def _settle(self, deadline: float) -> None:
-        while any(link.owed for link in self.links) and time.monotonic() < deadline:
-            self.poll(ANY_DELAY_MS)
+                self.send(shard, m.Leave(*end, link.pushes), link.end_session)
+        self.flush(deadline)
 
     def close(self) -> None:
         """Close every socket, letting what was just sent go out; twice is fine."""
@@ -169,97 +166,152 @@ class Conversation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _hello(self, link: Link) -> None:
-        first = self.links[0].welcome
-        number = -1 if link is self.links[0] or first is None else first.worker
-        hello = m.Hello(self._role, self.name, self._incarnation, self._dataset, number)
-        link.send(hello, lambda reply: self._met(link, reply))
+    def _send_hello(self, channel: Channel) -> None:
+        first = self.channels[0].welcome
+        number = -1 if channel is self.channels[0] or first is None else first.worker
+        hello = m.Hello(self._role, self._name, self._incarnation, self._dataset, number)
+        channel.send(hello, partial(self._take_welcome, channel))
 
-    def _met(self, link: Link, reply: m.Message) -> None:
+    def _take_welcome(self, channel: Channel, reply: m.Message) -> None:
         try:
-            welcome = raised(reply)
+            welcome = check_reply(reply)
         except errors.GlovewireError as error:
             self.failed = self.failed or error
             return
         if isinstance(welcome, m.Welcome):
-            before, link.welcome = link.welcome or welcome, welcome
+            before, channel.welcome = channel.welcome or welcome, welcome
             if self._joined and (welcome.run, welcome.worker) != (before.run, before.worker):
                 self.failed = errors.UnknownSession(
-                    f"{link.address} has forgotten this worker: it took it for lost, or began again"
+                    f"{channel.address} has forgotten this worker: it was taken for lost, or the server was restarted"
                 )
             elif before is not welcome:
-                link.again()
+                channel.mark_unsent()
 
     def _welcomes(self) -> list[m.Welcome]:
-        return [link.welcome for link in self.links if link.welcome is not None]
+        return [channel.welcome for channel in self.channels if channel.welcome is not None]
 
-    def _apart(self) -> bool:
-        """Whether the shards are in different lives of the run: the last to be started again is ahead of the others."""
-        self._check_shards(self._welcomes())
-        return len({welcome.run for welcome in self._welcomes()}) > 1
-
-    def _check_shards(self, welcomes: list[m.Welcome]) -> None:
-        found = [f"{link.address} is shard {w.shard}/{w.shards}" for link, w in zip(self.links, welcomes, strict=True)]
+    def _runs_differ(self) -> bool:
+        """Whether shards are in different generations of the run: the last to be restarted is ahead of the others."""
+        welcomes = self._welcomes()
         if [(w.shard, w.shards) for w in welcomes] != [(k, len(welcomes)) for k in range(len(welcomes))]:
+            found = [
+                f"{channel.address} is shard {w.shard}/{w.shards}"
+                for channel, w in zip(self.channels, welcomes, strict=True)
+            ]
             raise errors.UsageError(f"give every shard's address once, in order; {', '.join(found)}")
         if any(w.options != welcomes[0].options for w in welcomes):
             raise errors.UsageError("the shards were started with different training options")
+        return len({welcome.run for welcome in welcomes}) > 1
 
-    def _receive(self, link: Link) -> None:
-        """Handle everything that is there and owed; something is."""
-        self._dispatch(link, sockets.receive(link.socket))
-        while link.pending and sockets.has_message(link.socket):
-            self._dispatch(link, sockets.receive(link.socket))
+    def _receive(self, channel: Channel) -> None:
+        """Handle the message that is here, and more while requests are pending."""
+        self._dispatch(channel, sockets.receive(channel.socket))
+        while channel.pending and sockets.has_message(channel.socket):
+            self._dispatch(channel, sockets.receive(channel.socket))
 
-    def _dispatch(self, link: Link, frames: list[wire.Frame]) -> None:
-        link.heard = time.monotonic()
+    def _dispatch(self, channel: Channel, frames: list[wire.Frame]) -> None:
+        channel.heard = time.monotonic()
         try:
             reply = wire.decode(frames[1:])
         except errors.GlovewireError as error:
-            self.failed = errors.ProtocolError(f"{link.address} answers with something else: {error}")
+            self.failed = errors.ProtocolError(f"{channel.address} does not answer in this protocol: {error}")
             return
         if reply.number == 0 and isinstance(reply.message, m.Refused):
             self.failed = errors.from_wire(reply.message.code, reply.message.text, reply.message.ending)
             return
-        pending = link.pending.get(reply.number)
+        pending = channel.pending.get(reply.number)
         if pending is None or (isinstance(pending.message, m.Pull) and isinstance(reply.message, m.Applied)):
             if isinstance(reply.message, m.Rows):
-                link.answered_again(reply.number)
-            return  # a push that was repeated is applied, and was before: the rows that it asks for are still to come
+                channel.note_duplicate(reply.number)
+            return  # a repeated `Applied` of a push whose rows are still to come
         refused = reply.message.code if isinstance(reply.message, m.Refused) else ""
         if refused == errors.UnknownSession.code and not isinstance(pending.message, m.Hello):
             if isinstance(pending.message, m.Heartbeat):
-                del link.pending[reply.number]
-            if not any(isinstance(other.message, m.Hello) for other in link.pending.values()):
-                self._hello(link)
+                del channel.pending[reply.number]
+            if not any(isinstance(other.message, m.Hello) for other in channel.pending.values()):
+                self._send_hello(channel)
             return
         if refused == errors.OutOfOrder.code:
-            link.again(pending)
+            channel.mark_unsent(pending)
             return
-        link.answered(reply.number, reply.message, link.heard)
+        channel.complete(reply.number, reply.message, channel.heard)
         pending.on_reply(reply.message)
 
-    def _keep_alive(self, link: Link, now: float, silence: bool) -> None:
-        """Who waits for one shard tells the others, too, that it is alive: all of them watch it."""
-        link.attempts.check()
-        if link.pending and now - link.heard > self._silence_s and silence:
-            raise errors.DeadlineExceeded(f"{link.address} has not answered for {self._silence_s:.0f} s")
-        if now - link.heard > BEAT_AFTER_S and now - link.beaten > BEAT_AFTER_S and link.welcome is not None:
-            link.beaten = now
-            if not any(isinstance(pending.message, m.Heartbeat) for pending in link.pending.values()):
-                link.send(m.Heartbeat(), lambda _: None)
-        link.resend(now)
+    def _keep_alive(self, channel: Channel, now: float, silence: bool) -> None:
+        """Retransmit, send a heartbeat when one is due, and check for silence.
+
+        A worker that waits for one shard sends heartbeats to the others too: each of them has a lease on it.
+        """
+        channel.handshakes.check()
+        silent_s = now - channel.heard
+        if channel.pending and silent_s > self._silence_s and silence:
+            raise errors.DeadlineExceeded(f"{channel.address} has not answered for {self._silence_s:.0f} s")
+        if min(silent_s, now - channel.last_heartbeat) > HEARTBEAT_AFTER_S and channel.welcome is not None:
+            channel.last_heartbeat = now
+            if not any(isinstance(pending.message, m.Heartbeat) for pending in channel.pending.values()):
+                channel.send(m.Heartbeat(), lambda _: None)
+        channel.resend(now)
 
 
-def _parted(link: Link, _: m.Message) -> None:
-    link.parted()
+class QueryClient:
+    """A connection to the shard at `address` with at most one query open; no call ever waits for the reply."""
+
+    def __init__(self, address: str, keys: ClientKeys | None = None) -> None:
+        self.address = address
+        self.asked: float | None = None
+        self._context = sockets.Context(keys)
+        try:
+            self._channel = Channel(self._context, address)
+        except errors.GlovewireError:
+            self._context.close()
+            raise
+
+    def ask(self, query: m.Message) -> None:
+        """Send a query; the reply to an earlier one is dropped."""
+        self._channel.pending.clear()
+        self._channel.send(query, lambda _: None)
+        self.asked = time.monotonic()
+
+    def answer(self) -> m.Message | None:
+        """Return the reply, which may be a refusal, once it is here; ProtocolError or NotFinite if it is malformed."""
+        channel = self._channel
+        while channel.pending and sockets.has_message(channel.socket):
+            number, reply, _ = wire.decode(sockets.receive(channel.socket)[1:])
+            if number in channel.pending:
+                channel.complete(number, reply, time.monotonic())
+            elif number == 0:  # the server could not read the query
+                channel.pending.clear()
+            else:  # the reply to an earlier query
+                if isinstance(reply, m.Rows):
+                    channel.note_duplicate(number)
+                continue
+            self.asked = None
+            return reply
+        channel.resend(time.monotonic())
+        return None
+
+    def waits_s(self) -> float:
+        """Return how many seconds the query has been open, 0 when none is."""
+        return 0.0 if self.asked is None else time.monotonic() - self.asked
+
+    def close(self) -> None:
+        """Close the connection; twice is fine."""
+        self._context.close()
 
 
-def raised(reply: m.Message) -> m.Message:
-    """The reply, unless it is a refusal: that is raised as the error it names."""
+def check_reply(reply: m.Message) -> m.Message:
+    """Return `reply`; raise the error that a refusal names."""
     if isinstance(reply, m.Refused):
         raise errors.from_wire(reply.code, reply.text, reply.ending)
     return reply
+
+
+def expect(reply: m.Message, kind: type[M]) -> M:
+    """Return `reply`; ProtocolError unless it is of this kind, with the text of a refusal."""
+    if isinstance(reply, kind):
+        return reply
+    why = reply.text if isinstance(reply, m.Refused) else f"{type(reply).__name__} does not answer this query"
+    raise errors.ProtocolError(why)

@@ -1,129 +1,61 @@
-"""`glovewire bench`: measure the wire, training and preprocessing. Imports what it measures only when it measures."""
+"""Define `glovewire bench`, which imports what it measures only when it runs."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import click
 
 from glovewire.common.cli.command import Command
-from glovewire.common.cli.training_options import training_flags
+from glovewire.common.cli.options import Given, takes
 
 from ..exits import Interruptible
+from .config import DenseBenchConfig, TrainBenchConfig, WireConfig
 from .preprocess import command as preprocess
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def bench() -> None:
-    """Measure this machine: each figure is a median of repeats that take turns, with its range."""
+    """Measure this machine: every figure is a median with its range, over repeats in turns."""
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     click.echo(line, err=True)
 
 
 @click.command("bench-wire", cls=Command)
-@click.option("--rows", default=32_768, help="Rows of the table.")
-@click.option("--dim", default=256, help="Numbers in a vector; a row also holds its bias and the optimizer's state.")
-@click.option("--size", "sizes", multiple=True, default=(1, 32, 256, 1024, 4096), help="Rows in a message.")
-@click.option("--window", "windows", multiple=True, default=(1, 8), help="Messages in flight.")
-@click.option("--repeats", default=5, help="How often everything is measured.")
-@click.option("--seconds", default=0.15, help="For one figure of one repeat.")
-@click.option("--seed", default=0, help="Of the rows that are drawn.")
-def wire(**options: Any) -> dict[str, Any]:
-    """Measure pulls and pushes between a server and a worker over loopback TCP: rows a second and latencies.
+@takes(WireConfig)
+def wire(given: Given[WireConfig]) -> dict[str, Any]:
+    """Measure pulls and pushes between a server and a worker over loopback TCP: rows per second and latencies.
 
-    Random rows and contiguous ranges; what was pushed is compared with the table at the end.
+    Measures random rows and contiguous ranges, and compares the pushed rows with the table at the end.
     """
-    from .wire import WireConfig, bench, table
+    from .wire import bench, table
 
-    result = bench(WireConfig(**options), _tell)
+    result = bench(given.config(), _report)
     click.echo(table(result))
     return result
 
 
 @click.command("bench-train", cls=Command)
-@click.argument("dataset", type=click.Path(path_type=Path))
-@click.option(
-    "--workers",
-    default=None,
-    type=int,
-    show_default="2, 1 for --store local by itself",
-    help="Worker processes; threads of the peer.",
-)
-@click.option("--servers", default=1, help="Server shards.")
-@click.option(
-    "--store", type=click.Choice(["server", "shared", "local"]), default="server", help="Where parameters live."
-)
-@click.option(
-    "--beside",
-    multiple=True,
-    type=click.Choice(["server", "shared", "local"]),
-    help="Another store to compare with; may be repeated.",
-)
-@click.option("--repeats", default=5, help="Trainings of each store; they and the peer's take turns.")
-@click.option("--peer", type=click.Path(path_type=Path), help="A built Stanford GloVe: its folder, or its build/.")
-@click.option("--peer-epochs", default=1, help="Epochs of each of the peer's trainings.")
-@click.option(
-    "--peer-gensim",
-    "text",
-    type=click.Path(path_type=Path),
-    metavar="CORPUS",
-    help="Instead: train once beside gensim's skip-gram on the text that DATASET was made from; time and scores.",
-)
-@click.option("--similarity", multiple=True, type=click.Path(path_type=Path), help="Word pairs to score both on.")
-@click.option("--analogies", type=click.Path(path_type=Path), help="Analogy questions to score both on.")
-@training_flags
-def train(
-    dataset: Path,
-    workers: int | None,
-    servers: int,
-    store: str,
-    beside: tuple[str, ...],
-    repeats: int,
-    peer: Path | None,
-    peer_epochs: int,
-    text: Path | None,
-    similarity: tuple[Path, ...],
-    analogies: Path | None,
-    **training: Any,
-) -> dict[str, Any]:
-    """Measure training on DATASET: entries a second, processor time and memory of each role, bytes an entry."""
-    from glovewire.common.errors import UsageError
-    from glovewire.common.model.options import TrainingOptions
+@takes(TrainBenchConfig)
+def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
+    """Measure training on DATASET: entries per second, processor time and memory of each role, bytes per entry."""
+    from .train import bench, table
 
-    from . import gensim_peer as bench_gensim
-    from . import train as bench_train
-
-    if text is None and (similarity or analogies):
-        raise UsageError("--similarity and --analogies are what is scored with --peer-gensim: they need it")
+    workers = given["workers"]
     if workers is None:
-        workers = 1 if store == "local" and not beside and peer is None else 2
-    options = TrainingOptions.of_vectors(**training)
-    config = bench_train.TrainBenchConfig(dataset, options, store, beside, workers, servers, repeats, peer, peer_epochs)
-    if text is not None:
-        judges = bench_gensim.Judges(similarity, analogies)
-        compared = bench_gensim.bench(config, text, judges, _tell)
-        click.echo(bench_gensim.table(compared))
-        return compared
-    result = bench_train.bench(config, _tell)
-    click.echo(bench_train.table(result))
+        workers = 1 if given["store"] == "local" and not given["beside"] and given["peer"] is None else 2
+    result = bench(given.config(workers=workers), _report)
+    click.echo(table(result))
     return result
 
 
 @click.command("bench-dense", cls=Command)
-@click.option("--workers", default=2, help="Worker processes.")
-@click.option("--batch", default=128, help="Images of one gradient.")
-@click.option("--seconds", default=5.0, help="For one figure of one repeat.")
-@click.option("--repeats", default=3, help="How often everything is measured; ours and the peer's take turns.")
-@click.option("--shards", default=1, help="Server shards.")
-@click.option("--peer/--no-peer", default=True, help="Beside a parameter server of Ray actors (extra ray).")
-def dense(**options: Any) -> dict[str, Any]:
-    """Measure updates of a small ConvNet in PyTorch, in step and apart, beside Ray's parameter-server example."""
-    from .dense import DenseBenchConfig, bench, table
+@takes(DenseBenchConfig)
+def dense(given: Given[DenseBenchConfig]) -> dict[str, Any]:
+    """Measure updates of a small ConvNet in PyTorch, synchronous and asynchronous."""
+    from .dense import bench, table
 
-    result = bench(DenseBenchConfig(**options), _tell)
+    result = bench(given.config(), _report)
     click.echo(table(result))
     return result
 

@@ -1,51 +1,25 @@
-"""One training as a process of its own, watched from outside: how it ended, and what each role took of the machine.
+"""Run a training as a process of its own, and measure processor time and memory of each role from outside."""
 
-Benchmarks and studies are made of such trials. Nothing here knows what is compared with what.
-"""
-
-from __future__ import annotations
-
-import json
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from glovewire.common.model.options import TrainingOptions
-from glovewire.common.runtime.procfs import command_line, cpu_seconds, descendants, memory_bytes
-from glovewire.common.storage import run_folder as runs
+from glovewire.common.cli.config_file import configured
+from glovewire.common.runtime.memory import memory_bytes
+from glovewire.common.runtime.procfs import command_line, cpu_seconds, descendants
+from glovewire.common.storage import run_folder
 
-from ..launch.local import training_arguments
+from ..launch.config import LocalConfig
 from ..launch.processes import Child, Children
 
-CPU_EVERY_S = 0.02
-MEMORY_EVERY_S = 0.25
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What is trained, and how the work is spread."""
-
-    dataset: Path
-    out: Path
-    options: TrainingOptions
-    store: str = "server"
-    workers: int = 1
-    servers: int = 1
-
-    def arguments(self) -> list[str]:
-        """The `glovewire train` that carries it out; `servers` are those of the store that has some."""
-        servers = ["--servers", str(self.servers)] if self.store == "server" else []
-        return [
-            "train", str(self.dataset), "--out", str(self.out), "--store", self.store, "--workers", str(self.workers),
-            *servers, "--quiet", "--json", *training_arguments(self.options),
-        ]  # fmt: skip
+CPU_SAMPLE_S = 0.02
+MEMORY_SAMPLE_S = 0.25
 
 
 @dataclass
-class Usage:
-    """One process: its role, its processor time by the clock, and the most memory it has held."""
+class ProcessUsage:
+    """A process: its role, samples of its processor time, and its peak memory."""
 
     role: str
     times: list[float] = field(default_factory=list)
@@ -54,7 +28,7 @@ class Usage:
     private_bytes: int = 0
 
     def between(self, begin: float, end: float) -> float:
-        """Processor seconds from one moment to another."""
+        """Return the processor seconds between two times."""
         return self._at(end) - self._at(begin)
 
     def _at(self, moment: float) -> float:
@@ -68,55 +42,54 @@ class Usage:
 
 
 @dataclass
-class Outcome:
-    """How a trial went; `facts` are those of `train --json`, None when it was stopped before its end."""
+class RunOutcome:
+    """The end of a run; `facts` are those of `train --json`, None if it was stopped early."""
 
     facts: dict[str, Any] | None
-    processes: list[Usage]
+    processes: list[ProcessUsage]
     ended: float
 
     def cpu_seconds(self, role: str) -> float:
-        """Processor seconds of a role while training went on, start and end of the processes left out."""
+        """Return the processor seconds of a role during training, without start and end of the processes."""
         seconds = self.facts["seconds"] if self.facts else 0.0
         return sum(p.between(self.ended - seconds, self.ended) for p in self.processes if p.role == role)
 
     def peak_bytes(self, role: str) -> tuple[int, int]:
-        """The most (PSS, private memory) that one process of a role has held."""
+        """Return the peak PSS and the peak private memory of one process of a role."""
         held = [(p.pss_bytes, p.private_bytes) for p in self.processes if p.role == role]
         return max((pss for pss, _ in held), default=0), max((private for _, private in held), default=0)
 
 
-def carry_out(trial: Trial, children: Children, name: str, seconds_limit: float | None = None) -> Outcome:
-    """Train to the end, or until `seconds_limit` after the first loss; raises ProcessDied in the run's own words."""
-    child = children.start(name, trial.arguments())
-    metrics, found = trial.out / runs.METRICS, dict[int, Usage]()
+def run_measured(run: LocalConfig, children: Children, name: str, seconds_limit: float | None = None) -> RunOutcome:
+    """Train to the end, or until `seconds_limit` after the first loss; ProcessDied with the run's own error."""
+    child = children.start(name, [*configured("train", run, children.logs / f"{name}.toml"), "--json"])
+    metrics, usages = run.out / run_folder.METRICS, dict[int, ProcessUsage]()
     began: float | None = None
     measured = 0.0
     while child.running:
         now = time.time()
-        look = now - measured >= MEMORY_EVERY_S
-        measured = now if look else measured
-        _sample(child, found, now, memory=look)
+        with_memory = now - measured >= MEMORY_SAMPLE_S
+        measured = now if with_memory else measured
+        _sample(child, usages, now, memory=with_memory)
         began = now if began is None and metrics.exists() and metrics.stat().st_size else began
         if seconds_limit is not None and began is not None and now - began > seconds_limit:
             child.process.terminate()
             child.process.wait()
-            return Outcome(None, list(found.values()), now)
-        time.sleep(CPU_EVERY_S)
+            return RunOutcome(None, list(usages.values()), now)
+        time.sleep(CPU_SAMPLE_S)
     if child.failed:
         raise child.died()
-    facts = json.loads(child.printed().splitlines()[-1])
-    return Outcome(facts, list(found.values()), metrics.stat().st_mtime)
+    return RunOutcome(child.facts(), list(usages.values()), metrics.stat().st_mtime)
 
 
-def _sample(child: Child, found: dict[int, Usage], now: float, *, memory: bool) -> None:
+def _sample(child: Child, usages: dict[int, ProcessUsage], now: float, *, memory: bool) -> None:
     for pid in descendants(child.process.pid):
-        if pid not in found:
+        if pid not in usages:
             role = _role(command_line(pid))
             if not role:
                 continue
-            found[pid] = Usage(role)
-        usage, cpu = found[pid], cpu_seconds(pid)
+            usages[pid] = ProcessUsage(role)
+        usage, cpu = usages[pid], cpu_seconds(pid)
         if cpu:
             usage.times.append(now)
             usage.cpu.append(cpu)
@@ -126,7 +99,7 @@ def _sample(child: Child, found: dict[int, Usage], now: float, *, memory: bool) 
 
 
 def _role(words: list[str]) -> str:
-    """`server` or `worker`; processes of the stores without a server are workers; the rest has no role."""
+    """Return `server` or `worker`, which processes of stores without a server are too, or "" for other processes."""
     after = words[words.index("glovewire") + 1 :] if "glovewire" in words else []
     if after and after[0] in ("server", "worker"):
         return after[0]

@@ -1,6 +1,4 @@
-"""Figures of messages, added up over the repeats of a benchmark: rates, latencies, processor time, failures. Pure."""
-
-from __future__ import annotations
+"""Summarise measurements: medians with ranges, percentiles, and the machine and versions that they were taken on."""
 
 import importlib.metadata
 import math
@@ -14,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+PACKAGES = ("glovewire", "numba", "numpy", "pyzmq")
+
 
 @dataclass
-class Measurement:
-    """One repeat of one case: seconds until the last answer, latencies of what came, processor time of both ends."""
+class Repeat:
+    """One repeat of a case: seconds until the last reply, latencies of replies, processor seconds of both ends."""
 
     seconds: float
     latencies_s: list[float]
@@ -27,8 +27,8 @@ class Measurement:
 
 
 @dataclass
-class Tally:
-    """What one case brought in all its repeats."""
+class CaseStatistics:
+    """Figures of one case in all repeats."""
 
     rows_per_second: list[float] = field(default_factory=list)
     p50_us: list[float] = field(default_factory=list)
@@ -38,19 +38,19 @@ class Tally:
     sent: int = 0
     failed: int = 0
 
-    def add(self, size: int, trial: Measurement) -> None:
-        """Count one repeat of messages of `size` rows."""
-        rows = size * len(trial.latencies_s)
-        self.rows_per_second.append(rows / trial.seconds)
-        self.p50_us.append(percentile(trial.latencies_s or [0.0], 50) * 1e6)
-        self.p99_us.append(percentile(trial.latencies_s or [0.0], 99) * 1e6)
-        self.client_s.append(trial.client_s / max(rows, 1) * 1e6)
-        self.server_s.append(trial.server_s / max(rows, 1) * 1e6)
-        self.sent += len(trial.latencies_s) + trial.failed
-        self.failed += trial.failed
+    def add(self, size: int, repeat: Repeat) -> None:
+        """Add one repeat of messages of `size` rows."""
+        rows = size * len(repeat.latencies_s)
+        self.rows_per_second.append(rows / repeat.seconds)
+        self.p50_us.append(percentile(repeat.latencies_s or [0.0], 50) * 1e6)
+        self.p99_us.append(percentile(repeat.latencies_s or [0.0], 99) * 1e6)
+        self.client_s.append(repeat.client_s / max(rows, 1) * 1e6)
+        self.server_s.append(repeat.server_s / max(rows, 1) * 1e6)
+        self.sent += len(repeat.latencies_s) + repeat.failed
+        self.failed += repeat.failed
 
     def figures(self, row_bytes: int) -> dict[str, Any]:
-        """Medians and ranges over the repeats."""
+        """Return medians and ranges over the repeats."""
         return {
             "rows_per_second": spread(self.rows_per_second),
             "bytes_per_second": spread(rate * row_bytes for rate in self.rows_per_second),
@@ -63,33 +63,24 @@ class Tally:
         }
 
 
-# ---- What every benchmark says beside its figures: medians with their ranges, and of what and on what they were
-# measured.
-#
-# Reads facts about this machine and this program; measures nothing itself.
-#
-
-PACKAGES = ("glovewire", "numba", "numpy", "pyzmq")
-
-
 def spread(values: Iterable[float]) -> dict[str, float]:
-    """Median, least and most of the repeats of one figure, to four significant digits."""
-    found = sorted(values)
-    figures = {"median": statistics.median(found), "min": found[0], "max": found[-1]}
+    """Return median, minimum and maximum of the repeats of one figure, to four significant digits."""
+    ordered = sorted(values)
+    figures = {"median": statistics.median(ordered), "min": ordered[0], "max": ordered[-1]}
     return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The least of the values that at least `percent` of them do not exceed (nearest rank)."""
+    """Return the smallest value that at least `percent` of the values do not exceed (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
 def surroundings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """Versions, commit, processor, cores and how busy they are; plain JSON values."""
+    """Return versions, commit, processor, cores and load as plain JSON values."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": commit(),
+        "commit": _commit(),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "system": f"{platform.system()} {platform.release()}",
@@ -99,18 +90,12 @@ def surroundings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     }
 
 
-def commit() -> str:
-    """The commit that this program's files are at, with `+` when some were changed since; "" when nobody knows."""
+def _commit() -> str:
+    """Return the commit of this program's files, with `+` if files were changed since; "" outside a repository."""
+    command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     here = Path(__file__).resolve().parent
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

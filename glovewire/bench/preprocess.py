@@ -1,14 +1,12 @@
-"""`glovewire bench preprocess`: how fast text becomes a dataset, in which memory, and beside which peer.
+"""Measure preprocessing for `glovewire bench preprocess`: speed, memory, and Stanford's tools on the same text.
 
-Every measured program runs in a process of its own, on the same text, one after the other. A peer is a Stanford GloVe
-that the user has built; it is given text that is tokenised already, while ours begins with raw text.
+Every program runs in a process of its own, one after the other. The peer is a Stanford GloVe that the user has built;
+it gets text that is tokenised already, while Glovewire begins with raw text.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,65 +16,55 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from glovewire.common.cli.command import Command
+from glovewire.common.cli.config_file import configured
+from glovewire.common.cli.options import Given, takes
 from glovewire.common.errors import CorpusError, ProcessDied
 
-if TYPE_CHECKING:
-    from glovewire.preprocess.corpus.readers import Batch
+from ..launch.processes import Children
+from .config import PreprocessBenchConfig
+from .measurements import surroundings
 
-_COMMAND = "from glovewire.preprocess.cli import preprocess; preprocess()"
+if TYPE_CHECKING:
+    from glovewire.preprocess.config import PreprocessConfig
+    from glovewire.preprocess.corpus.readers import LineBatch
+
 _PEER_STEPS = ("vocab_count", "cooccur", "shuffle")
 _SAMPLE_BATCH = 512
 _LONGEST_LINE = 1 << 28
 
 
 @click.command("bench-preprocess", cls=Command)
-@click.argument("corpus", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--vocab-size", default=32_000, help="Words of the vocabulary.")
-@click.option("--window", default=5, help="Longest distance of a pair.")
-@click.option("--processes", type=int, show_default="cores", help="Worker processes.")
-@click.option("--memory", default="4GB", help="For all processes together; the peer gets as much.")
-@click.option("--runs", type=click.IntRange(min=1), default=1, help="Runs of each; the fastest counts.")
-@click.option("--sample", type=click.IntRange(min=1), default=20_000, help="Lines for the comparison of tokenisers.")
-@click.option("--peer", type=click.Path(path_type=Path, exists=True, file_okay=False), help="A built Stanford GloVe.")
-def command(
-    corpus: Path,
-    vocab_size: int,
-    window: int,
-    processes: int | None,
-    memory: str,
-    runs: int,
-    sample: int,
-    peer: Path | None,
-) -> dict[str, Any]:
+@takes(PreprocessBenchConfig)
+def command(given: Given[PreprocessBenchConfig]) -> dict[str, Any]:
     """Measure preprocessing of CORPUS, a file of texts as `glovewire preprocess` takes it."""
-    options = ["--vocab-size", str(vocab_size), "--window", str(window), "--memory", memory]
-    options += [] if processes is None else ["--processes", str(processes)]
+    config = given.config()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
-        tools = None if peer is None else Peer(peer, corpus, Path(folder), vocab_size, window, memory)
-        result: dict[str, Any] = {"corpus": corpus.name, "bytes": corpus.stat().st_size, "runs": [], "peer": []}
-        result["tokeniser"] = tokeniser(corpus, sample)
-        for n in range(runs):
-            result["runs"].append(_ours(corpus, Path(folder) / f"dataset{n}", options))
+        tools = None if config.peer is None else StanfordTools(config.peer, config, Path(folder))
+        result = surroundings(("glovewire", "numpy", "numba", "nltk"))
+        result |= {"corpus": config.corpus.name, "bytes": config.corpus.stat().st_size, "runs": [], "peer": []}
+        result["tokeniser"] = tokenizer_speeds(config.corpus, config.sample)
+        for n in range(config.runs):
+            result["runs"].append(_ours(config.of_run(Path(folder) / f"dataset{n}"), Path(folder) / "logs"))
             if tools is not None:
                 result["peer"].append(tools.run())
-    result |= _ratios(result) | {"versions": _versions()}
+    result |= _ratios(result)
     click.echo(_table(result))
     return result
 
 
-def tokeniser(corpus: Path, lines: int) -> dict[str, float]:
-    """Tokens a second of one process: NLTK, ours with an empty memo, ours with a full one; and the ratios."""
+def tokenizer_speeds(corpus: Path, lines: int) -> dict[str, float]:
+    """Return tokens per second of one process: NLTK, ours with an empty memo and with a full one; and the ratios."""
     from glovewire.preprocess.tokens.encoder import Encoder
     from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
 
     nltk = NltkTokenizer()
-    nltk.load()
+    nltk.line("")
     texts = [
         batch.text[a:b] for batch in _batches(corpus, lines) for a, b in zip(batch.starts, batch.stops, strict=True)
     ]
     encoder = Encoder(nltk)
-    _encode(encoder, texts[:_SAMPLE_BATCH])  # compiled code is loaded
-    encoder.forget()
+    _encode(encoder, texts[:_SAMPLE_BATCH])  # loads the compiled code
+    encoder.clear()
     began = time.perf_counter()
     tokens = _encode(encoder, texts)
     cold = time.perf_counter() - began
@@ -92,20 +80,18 @@ def tokeniser(corpus: Path, lines: int) -> dict[str, float]:
     return speeds | {"cold_ratio": round(reference / cold, 2), "warm_ratio": round(reference / warm, 2)}
 
 
-class Peer:
-    """Stanford's three tools on the tokenised text."""
+class StanfordTools:
+    """Runs Stanford's three tools on the tokenised text."""
 
-    def __init__(self, tools: Path, corpus: Path, folder: Path, vocab_size: int, window: int, memory: str) -> None:
-        from glovewire.preprocess.config import parse_memory
-
+    def __init__(self, tools: Path, config: PreprocessBenchConfig, folder: Path) -> None:
         self._folder = folder
         self._text = folder / "tokenised.txt"
         found = [next((p for p in (tools / "build" / name, tools / name) if p.is_file()), None) for name in _PEER_STEPS]
         if None in found:
             raise CorpusError(f"--peer {tools} has no {', '.join(_PEER_STEPS)}: build Stanford's GloVe there")
-        gigabytes = ["-memory", str(parse_memory(memory) / (1 << 30)), "-verbose", "0"]
-        count = ["-min-count", "1", "-max-vocab", str(vocab_size), "-verbose", "0"]
-        near = ["-vocab-file", str(folder / "vocab"), "-window-size", str(window), "-symmetric", "1"]
+        gigabytes = ["-memory", str(config.memory / (1 << 30)), "-verbose", "0"]
+        count = ["-min-count", "1", "-max-vocab", str(config.vocab_size), "-verbose", "0"]
+        near = ["-vocab-file", str(folder / "vocab"), "-window-size", str(config.window), "-symmetric", "1"]
         near += ["-overflow-file", str(folder / "overflow")]
         self._steps = [
             ("vocab_count", [str(found[0]), *count], self._text, folder / "vocab"),
@@ -113,10 +99,10 @@ class Peer:
             ("shuffle", [str(found[2]), *gigabytes, "-temp-file", str(folder / "temp")], folder / "cooc", folder / "s"),
         ]
         with self._text.open("wb") as out:
-            _write_tokens(corpus, out)
+            _write_tokens(config.corpus, out)
 
     def run(self) -> dict[str, float]:
-        """Seconds of each tool, and of all."""
+        """Run all tools; return the seconds of each and their total."""
         seconds = {}
         for name, arguments, source, target in self._steps:
             with source.open("rb") as stdin, target.open("wb") as stdout:
@@ -128,14 +114,16 @@ class Peer:
         return seconds | {"total": round(sum(seconds.values()), 3)}
 
 
-def _ours(corpus: Path, out: Path, options: list[str]) -> dict[str, Any]:
+def _ours(config: PreprocessConfig, logs: Path) -> dict[str, Any]:
+    words = configured("preprocess", config, logs / "preprocess.toml")
     began = time.perf_counter()
-    command_line = [sys.executable, "-c", _COMMAND, str(corpus), "--out", str(out), "--json", *options]
-    done = subprocess.run(command_line, capture_output=True, text=True, check=False)
+    with Children(logs) as children:
+        child = children.start("glovewire preprocess", [*words, "--json"])
+        child.process.wait()
     total = time.perf_counter() - began
-    if done.returncode:
-        raise ProcessDied(f"glovewire preprocess ended with status {done.returncode}: {done.stderr[-300:].strip()}")
-    facts = json.loads(done.stdout.splitlines()[-1])
+    if child.failed:
+        raise child.died()
+    facts = child.facts()
     kept = ("tokens", "entries", "seconds", "peak_memory_bytes")
     speeds = {name: round(facts["tokens"] / took) for name, took in facts["seconds"].items() if took}
     return {name: facts[name] for name in kept} | {"total": round(total, 3), "tokens_per_second": speeds}
@@ -149,24 +137,24 @@ def _ratios(result: dict[str, Any]) -> dict[str, Any]:
     return {"best": ours, "peer_best": theirs, "ratio": round(ours / theirs, 3)}
 
 
-def _batches(corpus: Path, lines: int | None) -> Iterator[Batch]:
-    """The corpus, or its first lines, as text; CorpusError where it is none."""
-    from glovewire.preprocess.corpus.readers import batches, fault
-    from glovewire.preprocess.corpus.sources import Selection, find
+def _batches(corpus: Path, lines: int | None) -> Iterator[LineBatch]:
+    """Yield the corpus, or its first lines; CorpusError if it is not text."""
+    from glovewire.preprocess.corpus.readers import read_batches, text_error
+    from glovewire.preprocess.corpus.sources import Selection, find_corpus
 
-    for block in find((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).blocks():
-        for batch in batches(block, "text", _LONGEST_LINE):
+    for split in find_corpus((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).splits():
+        for batch in read_batches(split, "text", _LONGEST_LINE):
             try:
                 text = batch.text.decode()
             except UnicodeDecodeError as error:
-                raise fault(block, batch, str(error)) from error
+                raise text_error(split, batch, str(error)) from error
             if "\0" in text:
-                raise fault(block, batch, "a NUL byte")
+                raise text_error(split, batch, "a NUL byte")
             yield batch
 
 
 def _encode(encoder: Any, texts: list[bytes]) -> int:
-    """Tokenise all texts; how many tokens they have."""
+    """Tokenise all texts and return their number of tokens."""
     return sum(int((ids > 0).sum()) for ids in _streams(encoder, texts))
 
 
@@ -180,21 +168,13 @@ def _streams(encoder: Any, texts: list[bytes]) -> Iterator[Any]:
 
 
 def _write_tokens(corpus: Path, out: IO[bytes]) -> None:
-    """The corpus with its tokens set apart by blanks, a line a line: what Stanford's tools read."""
+    """Write the corpus with blanks between its tokens, line by line, as Stanford's tools read it."""
     from glovewire.preprocess.tokens.encoder import Encoder
     from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
 
     encoder = Encoder(NltkTokenizer())
     for batch in _batches(corpus, None):
-        out.write(encoder.spelt(encoder.encode(batch.text, batch.starts, batch.stops, 0)))
-
-
-def _versions() -> dict[str, str]:
-    import platform
-    from importlib.metadata import version
-
-    packages = ("glovewire", "numpy", "numba", "nltk")
-    return {name: version(name) for name in packages} | {"python": platform.python_version()}
+        out.write(encoder.decode(encoder.encode(batch.text, batch.starts, batch.stops, 0)))
 
 
 def _table(result: dict[str, Any]) -> str:
@@ -205,8 +185,8 @@ def _table(result: dict[str, Any]) -> str:
         f"tokeniser: {tokens['cold_tokens_per_second']:,} tokens/s cold, {tokens['warm_tokens_per_second']:,} warm:"
         f" {tokens['cold_ratio']} and {tokens['warm_ratio']} times NLTK",
         f"preprocess: {best['total']:.2f} s for {best['tokens']:,} tokens ({phases});"
-        f" at most {best['peak_memory_bytes'] / (1 << 20):,.0f} MiB",
+        f" peak memory {best['peak_memory_bytes'] / (1 << 20):,.0f} MiB",
     ]
     if "ratio" in result:
-        lines.append(f"peer: {result['peer_best']:.2f} s on tokenised text; ours takes {result['ratio']} of it")
+        lines.append(f"peer: {result['peer_best']:.2f} s on tokenised text; Glovewire takes {result['ratio']} of that")
     return "\n".join(lines)

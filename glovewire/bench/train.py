@@ -1,10 +1,8 @@
-"""`glovewire bench train`: how fast entries are trained, at what cost for each role, and beside Stanford's GloVe.
+"""Measure training for `glovewire bench train`: speed, cost per role, other stores and Stanford's GloVe.
 
-Ours, those of other stores and the peer's trainings take turns in the same run, on the same matrix, with the same
-dimensions and threads, so that ratios hold also on a machine whose speed changes.
+All stores and the peer train in turns on the same matrix, with the same dimensions and threads, so that ratios are
+valid even if the machine's speed changes.
 """
-
-from __future__ import annotations
 
 import re
 import shutil
@@ -12,66 +10,38 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import ProcessDied, UsageError, require
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.errors import ProcessDied, UsageError
 from glovewire.common.storage.dataset import Dataset
 
+from ..launch.config import LocalConfig
 from ..launch.processes import Children
-from .measured_run import Outcome, Trial, carry_out
+from .config import TrainBenchConfig
+from .measured_run import RunOutcome, run_measured
 from .measurements import spread, surroundings
 
 ROLES = ("server", "worker")
 PEER, RATE = "peer", "entries_per_second"
-PEER_SILENCE_S = 3600.0
+PEER_EXIT_S = 3600.0
 
 Figures = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class TrainBenchConfig:
-    """Options of `glovewire bench train`: `beside` are other stores, `peer` a built Stanford GloVe's folder."""
+def bench(config: TrainBenchConfig, report: Callable[[str], None]) -> dict[str, Any]:
+    """Train `repeats` times on each store, in turns with the peer; `report` gets a line per repeat.
 
-    dataset: Path
-    options: TrainingOptions
-    store: str = "server"
-    beside: tuple[str, ...] = ()
-    workers: int = 2
-    servers: int = 1
-    repeats: int = 5
-    peer: Path | None = None
-    peer_epochs: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
-        problems = []
-        for name in ("workers", "servers", "repeats", "peer_epochs"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
-        if self.store in self.beside:
-            problems.append(f"store {self.store} cannot stand beside itself")
-        if self.store == "local" and self.workers > 1 and not self.beside and self.peer is None:
-            problems.append(f"--store local is one process, and nothing stands beside it: not {self.workers} workers")
-        require(problems)
-
-
-def bench(config: TrainBenchConfig, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Train `repeats` times on each store, in turn with the peer; `tell` hears a line for each repeat.
-
-    A training that fails counts against `success` and leaves its repeat out; ProcessDied when none went well.
+    A failed training lowers `success` and excludes its repeat; ProcessDied if no repeat succeeds.
     """
     dataset = Dataset.open(config.dataset)
     before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
-        rivals = {
-            store: _training(config, store, Path(folder)) for store in dict.fromkeys((config.store, *config.beside))
-        }
+        stores = dict.fromkeys((config.store, *config.beside))
+        trainings = {store: _training(config, store, Path(folder)) for store in stores}
         if config.peer is not None:
-            rivals[PEER] = Peer(config, dataset, Path(folder)).train
-        rounds, failed = _in_turn(config.repeats, rivals, tell)
+            trainings[PEER] = StanfordTraining(config, dataset, Path(folder)).train
+        repeats, failed = _in_turns(config.repeats, trainings, report)
     return {
         "surroundings": before,
         "dataset": {"name": config.dataset.name, "words": len(dataset.words), "entries": dataset.total_entries},
@@ -80,54 +50,60 @@ def bench(config: TrainBenchConfig, tell: Callable[[str], None]) -> dict[str, An
         "workers": config.workers,
         "servers": config.servers if config.store == "server" else 0,
         "repeats": config.repeats,
-        "success": 1 - failed / (config.repeats * len(rivals)),
-        **_together([one[config.store] for one in rounds]),
-        "beside": {store: _beside(config.store, store, rounds) for store in config.beside},
-        **_peer(config, rounds),
+        "success": 1 - failed / (config.repeats * len(trainings)),
+        **_summary([one[config.store] for one in repeats]),
+        "beside": {store: _beside(config.store, store, repeats) for store in config.beside},
+        **_peer(config, repeats),
     }
 
 
 def _training(config: TrainBenchConfig, store: str, folder: Path) -> Callable[[], Figures]:
-    """A function that trains once on a store; a local one is a single process, whatever the others are."""
-    workers = 1 if store == "local" else config.workers
+    """Return a function that trains once on a store; the local store is always a single process."""
+    how = LocalConfig(
+        dataset=config.dataset,
+        out=folder / store,
+        store=store,
+        workers=1 if store == "local" else config.workers,
+        servers=config.servers if store == "server" else 1,
+        progress=False,
+        options=config.options,
+    )
 
     def train() -> Figures:
-        children = Children(folder / "logs")
         try:
-            trial = Trial(config.dataset, folder / store, config.options, store, workers, config.servers)
-            return _figures(carry_out(trial, children, store))
+            with Children(folder / "logs") as children:
+                return _figures(run_measured(how, children, store))
         finally:
-            children.end()
             shutil.rmtree(folder / store, ignore_errors=True)
 
     return train
 
 
-def _in_turn(
-    repeats: int, rivals: dict[str, Callable[[], Figures]], tell: Callable[[str], None]
+def _in_turns(
+    repeats: int, trainings: dict[str, Callable[[], Figures]], report: Callable[[str], None]
 ) -> tuple[list[dict[str, Figures]], int]:
-    """The figures of each repeat in which all went well, and how many trainings failed; ProcessDied without any."""
-    rounds: list[dict[str, Figures]] = []
+    """Return the figures of each repeat that succeeded, and the number of failed trainings; ProcessDied if all did."""
+    complete: list[dict[str, Figures]] = []
     failed = 0
     for repeat in range(1, repeats + 1):
         found: dict[str, Figures] = {}
-        for name, train in rivals.items():
+        for name, train in trainings.items():
             try:
                 found[name] = train()
             except ProcessDied as error:
                 failed += 1
-                if repeat == repeats and not rounds:
+                if repeat == repeats and not complete:
                     raise
-                tell(f"repeat {repeat} of {repeats}: {name} failed: {error}")
-        if len(found) == len(rivals):
-            rounds.append(found)
+                report(f"repeat {repeat} of {repeats}: {name} failed: {error}")
+        if len(found) == len(trainings):
+            complete.append(found)
             rates = (f"{name} {one[RATE] / 1e6:.4g}" for name, one in found.items())
-            tell(f"repeat {repeat} of {repeats}: M entries/s {', '.join(rates)}")
-    return rounds, failed
+            report(f"repeat {repeat} of {repeats}: M entries/s {', '.join(rates)}")
+    return complete, failed
 
 
-def _figures(outcome: Outcome) -> Figures:
-    """The figures of one training, flat: `role.figure` where each role has its own."""
+def _figures(outcome: RunOutcome) -> Figures:
+    """Return the figures of one training; those of a role are named `role.figure`."""
     facts = outcome.facts or {}
     millions = max(facts["entries"], 1) / 1e6
     found: Figures = {
@@ -146,37 +122,34 @@ def _figures(outcome: Outcome) -> Figures:
     return found
 
 
-def _together(ours: list[Figures]) -> dict[str, Any]:
-    """Medians and ranges over the repeats; figures of a role under its name."""
+def _summary(repeats: list[Figures]) -> dict[str, Any]:
+    """Return medians and ranges over the repeats, with the figures of a role under its name."""
     result: dict[str, Any] = {}
-    for name in ours[0]:
+    for name in repeats[0]:
         role, dot, figure = name.partition(".")
         place = result.setdefault(role, {}) if dot else result
-        place[figure if dot else name] = spread(one[name] for one in ours if name in one)
+        place[figure if dot else name] = spread(one[name] for one in repeats if name in one)
     return result
 
 
-def _beside(store: str, other: str, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
-    """The figures of another store, and how fast the first one is for one of its entries."""
-    ratios = spread(one[store][RATE] / one[other][RATE] for one in rounds)
-    return {**_together([one[other] for one in rounds]), f"{store}_is_times_as_fast": ratios}
+def _beside(store: str, other: str, repeats: list[dict[str, Figures]]) -> dict[str, Any]:
+    """Return the figures of another store, and the speed of the first one relative to it."""
+    ratios = spread(one[store][RATE] / one[other][RATE] for one in repeats)
+    return {**_summary([one[other] for one in repeats]), f"{store}_is_times_as_fast": ratios}
 
 
-def _peer(config: TrainBenchConfig, rounds: list[dict[str, Figures]]) -> dict[str, Any]:
+def _peer(config: TrainBenchConfig, repeats: list[dict[str, Figures]]) -> dict[str, Any]:
     if config.peer is None:
         return {}
+    rate = spread(one[PEER][RATE] for one in repeats)
     return {
-        "peer": {
-            "threads": config.workers,
-            "epochs": config.peer_epochs,
-            RATE: spread(one[PEER][RATE] for one in rounds),
-        },
-        "times_as_fast_as_peer": spread(one[config.store][RATE] / one[PEER][RATE] for one in rounds),
+        "peer": {"threads": config.workers, "epochs": config.peer_epochs, RATE: rate},
+        "times_as_fast_as_peer": spread(one[config.store][RATE] / one[PEER][RATE] for one in repeats),
     }
 
 
-class Peer:
-    """Stanford's `glove` on the same matrix; exporting it is no part of what is timed."""
+class StanfordTraining:
+    """Trains with Stanford's `glove` on the same matrix; the export of the matrix is not timed."""
 
     def __init__(self, config: TrainBenchConfig, dataset: Dataset, folder: Path) -> None:
         from ..vectors.export import export
@@ -188,7 +161,7 @@ class Peer:
         export(config.dataset, "stanford", self._matrix)
 
     def train(self) -> Figures:
-        """The speed of one training, from the end of its preparations to the end of its last epoch."""
+        """Train once; return the speed from the end of the preparations to the end of the last epoch."""
         options = self._config.options
         words = {
             "-input-file": self._matrix / "cooccurrence.bin", "-vocab-file": self._matrix / "vocab.txt",
@@ -204,39 +177,39 @@ class Peer:
             errors="replace",
         )
         try:
-            began, ended, told = _times(process)
+            began, ended, output = _times(process)
         finally:
             process.kill()
             process.communicate()
         if ended <= began or began == 0:
-            raise ProcessDied(f"{self._program.name} ended with status {process.returncode}: {told[-200:].strip()}")
+            raise ProcessDied(f"{self._program.name} ended with status {process.returncode}: {output[-200:].strip()}")
         return {RATE: self._entries * self._config.peer_epochs / (ended - began)}
 
 
 def _times(process: subprocess.Popen[str]) -> tuple[float, float, str]:
-    """When its preparations and its last epoch were over, by what it prints, and all that it printed."""
+    """Return when the preparations and the last epoch ended, according to the program's output, and the output."""
     assert process.stderr is not None
     began = ended = 0.0
-    told = ""
+    output = ""
     for line in process.stderr:
-        told += line
+        output += line
         if re.search(r"\biter: *\d+", line):
             ended = time.perf_counter()
         elif re.search(r"done\.", line) and not ended:
             began = time.perf_counter()
-    process.wait(PEER_SILENCE_S)
-    return began, ended, told
+    process.wait(PEER_EXIT_S)
+    return began, ended, output
 
 
 def _program(folder: Path) -> Path:
     for place in (folder / "glove", folder / "build" / "glove"):
         if place.is_file():
             return place.resolve()
-    raise UsageError(f"{folder} has no program glove, nor build/glove: build Stanford's GloVe there first")
+    raise UsageError(f"{folder} has neither glove nor build/glove: build Stanford's GloVe there first")
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text for people."""
+    """Return the result as text."""
     lines = _lines(result, result["store"])
     lines[0] += f", workers {result['workers']}, servers {result['servers']}, {result['options']['dim']} dimensions"
     for store, one in result["beside"].items():
@@ -246,8 +219,8 @@ def table(result: dict[str, Any]) -> str:
     if "peer" in result:
         peer = result["peer"]
         lines.append(
-            f"peer    {_shown(peer['entries_per_second'], 1e-6)} M entries/s with {peer['threads']} threads: ours "
-            f"is {_shown(result['times_as_fast_as_peer'])} times as fast"
+            f"peer    {_shown(peer[RATE], 1e-6)} M entries/s with {peer['threads']} threads; "
+            f"Glovewire is {_shown(result['times_as_fast_as_peer'])} times as fast"
         )
     return "\n".join(lines)
 
@@ -255,15 +228,15 @@ def table(result: dict[str, Any]) -> str:
 def _lines(result: dict[str, Any], store: str) -> list[str]:
     lines = [
         f"{_shown(result[RATE], 1e-6)} M entries/s, store {store}",
-        f"bytes an entry: pushed {_shown(result['bytes_pushed_per_entry'])}, pulled "
-        f"{_shown(result['bytes_pulled_per_entry'])}; loss {_shown(result['loss'])} against "
-        f"{_shown(result['bias_only_loss'])} with the vectors at zero",
+        f"bytes per entry: pushed {_shown(result['bytes_pushed_per_entry'])}, pulled "
+        f"{_shown(result['bytes_pulled_per_entry'])}; loss {_shown(result['loss'])}, "
+        f"bias-only loss {_shown(result['bias_only_loss'])}",
     ]
     for role in ROLES:
         if role in result:
             one = result[role]
             lines.append(
-                f"{role:<7} {_shown(one['cpu_s_per_million_entries'])} CPU s a million entries, peak memory of one "
+                f"{role:<7} {_shown(one['cpu_s_per_million_entries'])} CPU s per million entries, peak memory of one "
                 f"process {_shown(one['peak_pss_mb'])} MB (PSS), {_shown(one['peak_private_mb'])} MB private"
             )
     return lines

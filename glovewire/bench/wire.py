@@ -1,113 +1,61 @@
-"""`glovewire bench wire`: how fast rows travel between a worker and a server that are both real.
+"""Measure pulls and pushes between a real server and a real worker for `glovewire bench wire`.
 
 A server process on loopback TCP holds a table; this process is its only worker and uses the same client and store as
-training does. Every row pushed is counted and compared with the table at the end: a figure for rows that did not
-arrive would be worthless.
+training does. Every pushed row is counted, and the table is compared with the counts at the end.
 """
 
-from __future__ import annotations
-
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import require
-from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.row_layout import RowLayout
-from glovewire.common.runtime.memory import keep_buffers, settle
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 
-from .measurements import Tally, surroundings
-from .wire_driver import NULL_ROWS, NULL_STEPS, Case, Wire
-from .wire_server import served
+from .config import NULL_ROWS, WireConfig
+from .measurements import CaseStatistics, surroundings
+from .wire_driver import NULL_STEPS, Case, WireDriver
+from .wire_server import wire_server
 
-ROW: dict[str, Any] = {
-    "schedule": "minibatch", "consistency": "async", "tied": True, "optimizer": "adagrad-row", "batch_size": 1,
-    "epochs": 1_000_000,
-}  # fmt: skip
-"""What a row holds does not follow the defaults of training, so that figures of different versions compare; and the
-training is so long that the server does not take it for complete."""
-WARM_S = 0.3
-MOST_ROWS, MOST_BYTES = 4_000_000, 8 << 30
-"""Of a table; there are two, one of them behind an encrypted connection."""
+WARM_UP_S = 0.3
 
 
-@dataclass(frozen=True)
-class WireConfig:
-    """Options of `glovewire bench wire`; `seconds` is for one figure of one repeat."""
-
-    rows: int = 32_768
-    dim: int = 256
-    sizes: tuple[int, ...] = (1, 32, 256, 1024, 4096)
-    windows: tuple[int, ...] = (1, 8)
-    repeats: int = 5
-    seconds: float = 0.15
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, all problems in one UsageError."""
-        problems = []
-        if self.repeats < 1:
-            problems.append(f"repeats must be at least 1, not {self.repeats}")
-        if not 0 < self.seconds <= 60:
-            problems.append(f"seconds must be between 0 and 60, not {self.seconds}")
-        if not self.sizes or not all(1 <= size <= self.rows for size in self.sizes):
-            problems.append(f"rows in a message must be between 1 and the table's {self.rows}")
-        if self.rows < NULL_ROWS:
-            problems.append(f"rows must be at least {NULL_ROWS}, not {self.rows}")
-        if not 0 <= self.seed < 1 << 64:
-            problems.append(f"seed must be between 0 and 2^64 - 1, not {self.seed}")
-        if not 1 <= self.dim <= 4096:
-            problems.append(f"dim must be between 1 and 4096, not {self.dim}")
-        elif self.rows > (most := min(MOST_ROWS, MOST_BYTES // (4 * RowLayout.of(self.options).width))):
-            problems.append(f"rows must be at most {most:,} of {self.dim} numbers, not {self.rows:,}")
-        if not all(1 <= window <= 64 for window in self.windows):
-            problems.append("windows must be between 1 and 64 messages")
-        require(problems)
-
-    @property
-    def options(self) -> TrainingOptions:
-        """Those of the server and of its worker."""
-        return TrainingOptions(**ROW, dim=self.dim)
-
-
-def bench(config: WireConfig, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Measure everything that `config` names; `tell` hears a line for each repeat."""
-    keep_buffers()  # as server and workers do
-    settle()
+def bench(config: WireConfig, report: Callable[[str], None]) -> dict[str, Any]:
+    """Measure every case of `config`; `report` gets a line per repeat."""
+    keep_freed_memory()  # as servers and workers do
+    freeze_loaded_objects()
     before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
-        plain, secret = (
-            served(Path(folder, name), config.rows, config.options, encrypted=name == "secret")
-            for name in ("plain", "secret")
+        plain, encrypted = (
+            wire_server(Path(folder, name), config.rows, config.options, encrypted=name == "encrypted")
+            for name in ("plain", "encrypted")
         )
-        with plain as (store, server), secret as others:
+        with plain as (store, server), encrypted as others:
             most = max(config.sizes)
-            wires = [Wire(*ends, config.rows, most, config.seed) for ends in ((store, server), others)]
-            tallies, steps = _measure(config, wires, tell)
-            lost = sum(wire.rows_not_as_pushed() for wire in wires)
+            drivers = [WireDriver(*ends, config.rows, most, config.seed) for ends in ((store, server), others)]
+            cases, steps = _measure(config, drivers, report)
+            lost = sum(driver.rows_not_as_pushed() for driver in drivers)
     row_bytes = store.width * 4
-    results = [{**vars(case), **tally.figures(row_bytes)} for case, tally in sorted(tallies.items())]
-    every = (*tallies.values(), *steps.values())
-    sent, failed = sum(tally.sent for tally in every), sum(tally.failed for tally in every)
+    results = [{**vars(case), **each.figures(row_bytes)} for case, each in sorted(cases.items())]
+    sent, failed = (
+        sum(getattr(each, name) for each in (*cases.values(), *steps.values())) for name in ("sent", "failed")
+    )
     return {
         "surroundings": before,
         "table": {"rows": config.rows, "dim": config.dim, "floats_per_row": store.width, "bytes_per_row": row_bytes},
         "repeats": config.repeats,
         "seconds_per_figure": config.seconds,
         "results": results,
-        **{name: {"rows": NULL_ROWS, **tally.figures(row_bytes)} for name, tally in steps.items()},
+        **{name: {"rows": NULL_ROWS, **each.figures(row_bytes)} for name, each in steps.items()},
         "success": (sent - failed) / sent,
         "rows_not_as_pushed": lost,
     }
 
 
 def _measure(
-    config: WireConfig, wires: list[Wire], tell: Callable[[str], None]
-) -> tuple[dict[Case, Tally], dict[str, Tally]]:
-    """Every case over the plain wire, and those of ranges with the most messages in flight over the encrypted one."""
+    config: WireConfig, drivers: list[WireDriver], report: Callable[[str], None]
+) -> tuple[dict[Case, CaseStatistics], dict[str, CaseStatistics]]:
+    """Measure all cases on the plain connection, and ranges with the largest window on the encrypted one."""
     cases = [
         Case(operation, place, size, window)
         for operation in ("pull", "push")
@@ -118,23 +66,23 @@ def _measure(
     cases += [
         replace(case, encrypted=True) for case in cases if case.place == "range" and case.window == max(config.windows)
     ]
-    tallies: dict[Case, Tally] = defaultdict(Tally)
-    steps = {name: Tally() for name in NULL_STEPS}
-    for wire in wires:
-        wire.run(wire.starter(Case("pull", "random", NULL_ROWS, 1)), 1, min(WARM_S, config.seconds))
+    found = {case: CaseStatistics() for case in cases}
+    steps = {name: CaseStatistics() for name in NULL_STEPS}
+    for driver in drivers:
+        driver.run(driver.starter(Case("pull", "random", NULL_ROWS, 1)), 1, min(WARM_UP_S, config.seconds))
     for repeat in range(config.repeats):
         for case in cases:
-            wire = wires[case.encrypted]
-            tallies[case].add(case.size, wire.run(wire.starter(case), case.window, config.seconds))
-        for name, tally in steps.items():
-            tally.add(NULL_ROWS, wires[False].null_steps(config.seconds, name))
-        tell(f"repeat {repeat + 1} of {config.repeats} is done")
-    return dict(tallies), steps
+            driver = drivers[case.encrypted]
+            found[case].add(case.size, driver.run(driver.starter(case), case.window, config.seconds))
+        for name, each in steps.items():
+            each.add(NULL_ROWS, drivers[False].null_steps(config.seconds, name))
+        report(f"repeat {repeat + 1} of {config.repeats} is done")
+    return found, steps
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text for people."""
-    lines = ["operation  rows/message  window   M rows/s (least to most)    GB/s   p50 us   p99 us"]
+    """Return the result as text."""
+    lines = ["operation  rows/message  window   M rows/s (min to max)       GB/s   p50 us   p99 us"]
     for one in result["results"]:
         rate, name = one["rows_per_second"], f"{one['operation']} {'CURVE' if one['encrypted'] else one['place']}"
         lines.append(
@@ -149,9 +97,9 @@ def table(result: dict[str, Any]) -> str:
             f"({one['p50_us']['min']:.0f} to {one['p50_us']['max']:.0f}), p99 {one['p99_us']['median']:.0f} us"
         )
     about = result["table"]
-    lines.append("CURVE: ranges over an encrypted connection, to a server of its own")
+    lines.append("CURVE: ranges over an encrypted connection to a second server")
     lines.append(
-        f"rows of {about['floats_per_row']} float32 ({about['dim']} of them the vector); "
+        f"rows of {about['floats_per_row']} float32, {about['dim']} of them the vector; "
         f"success {result['success']:.2%}; {result['rows_not_as_pushed']} rows not as pushed"
     )
     return "\n".join(lines)

@@ -1,6 +1,4 @@
-"""One wire of `glovewire bench wire`: drives a store as a worker would, and remembers which rows it has changed."""
-
-from __future__ import annotations
+"""Drive a store as a worker does, for `glovewire bench wire`, and check that every pushed row arrived."""
 
 import time
 from collections import deque
@@ -17,24 +15,24 @@ from glovewire.common.runtime.procfs import cpu_seconds
 from glovewire.worker.stores.interface import Reply
 from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
 
-from .measurements import Measurement
+from .config import NULL_ROWS
+from .measurements import Repeat
 
 PLACES = 16
-"""Different rows that messages of one size are about, drawn once."""
-NULL_ROWS = 32
+"""Sets of rows per message size, drawn once and used in turns."""
 NULL_STEPS = {
     "null_step": "both awaited",
     "null_step_push_not_awaited": "push not awaited",
     "null_step_in_one": "in one message, as in training",
 }
-"""Ways to take a step of training without the training."""
+"""Variants of a training step without the computation."""
 
 Start = Callable[[int], Reply[Any]]
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One figure: an operation on random rows or on a contiguous range, so many at a time, perhaps encrypted."""
+    """An operation on `size` random rows or a contiguous range, with `window` messages in flight."""
 
     operation: str
     place: str
@@ -43,18 +41,18 @@ class Case:
     encrypted: bool = False
 
 
-class Wire:
-    """The store of a table of so many `rows`, whose server is the process `server`; at most `most` rows a message."""
+class WireDriver:
+    """Drives the store of a table of `rows` on the process `server`, with at most `most` rows per message."""
 
     def __init__(self, store: ServerStore, server: int, rows: int, most: int, seed: int) -> None:
         self._store, self._rows, self._server = store, rows, server
         self._draw = np.random.default_rng(seed)
         self._places: dict[int, list[npt.NDArray[np.int64]]] = {}
-        self._pushed: list[npt.NDArray[np.int64] | slice] = []  # the rows of each push, counted at the end
+        self._pushed: list[npt.NDArray[np.int64] | slice] = []  # rows of each push, counted at the end
         self._ones = np.ones((max(most, NULL_ROWS), store.width), np.float32)
 
     def starter(self, case: Case) -> Start:
-        """The function that starts the n-th message of a case."""
+        """Return the function that starts the n-th message of a case."""
         places = self._of_size(case.size)
         first = [int(place[0]) for place in self._ranges(case.size)]
         ones, store = self._ones[: case.size], self._store
@@ -80,8 +78,8 @@ class Wire:
             ("push", "range"): push_range,
         }[case.operation, case.place]
 
-    def run(self, start: Start, window: int, seconds: float) -> Measurement:
-        """Keep `window` messages in flight for so long, then wait for the last answer."""
+    def run(self, start: Start, window: int, seconds: float) -> Repeat:
+        """Keep `window` messages in flight for `seconds`, then wait for the last reply."""
         pending: deque[tuple[float, Reply[Any]]] = deque()
         latencies: list[float] = []
         failed = number = 0
@@ -95,17 +93,17 @@ class Wire:
             now = clock()
             while pending and pending[0][1].done:
                 asked, reply = pending.popleft()
-                if _came(reply):
+                if _succeeded(reply):
                     latencies.append(now - asked)
                 else:
                     failed += 1
-        return self._trial(clock() - began, latencies, failed, before)
+        return self._repeat(clock() - began, latencies, failed, before)
 
-    def null_steps(self, seconds: float, how: str) -> Measurement:
-        """Steps in one of the ways in NULL_STEPS: pull rows, wait for them, push as many.
+    def null_steps(self, seconds: float, how: str) -> Repeat:
+        """Take steps of one variant of NULL_STEPS: pull rows, wait for them, push as many.
 
-        Where the push is not awaited a step ends when it is sent, and the next pull follows it. In one message, a step
-        pushes rows, asks for the next ones with it, as training by minibatches does, and ends when they are here.
+        If the push is not awaited, a step ends when it is sent, and the next pull follows it. In one message, as in
+        minibatch training, a step pushes rows with a request for the next ones and ends when those have arrived.
         """
         pull, push = (self.starter(Case(operation, "random", NULL_ROWS, 1)) for operation in ("pull", "push"))
         latencies: list[float] = []
@@ -127,13 +125,13 @@ class Wire:
             took = clock() - asked
             settled = [reply for reply in pushes if reply.done]
             pushes = [reply for reply in pushes if not reply.done]
-            if good and all(map(_came, settled)):
+            if good and all(map(_succeeded, settled)):
                 latencies.append(took)
             else:
                 failed += 1
             asked = clock()
         self._store.flush()
-        return self._trial(asked - began, latencies, failed, before)
+        return self._repeat(asked - began, latencies, failed, before)
 
     def _push_and_pull(self, number: int) -> tuple[Reply[Any], Reply[Any]]:
         places = self._of_size(NULL_ROWS)
@@ -144,12 +142,12 @@ class Wire:
     def _await(self, reply: Reply[Any]) -> bool:
         while not reply.done:
             self._store.wait()
-        return _came(reply)
+        return _succeeded(reply)
 
     def rows_not_as_pushed(self) -> int:
-        """How many rows of the table are not what the pushes must have made of them (in a column that began at 0)."""
+        """Return the number of rows that differ from the counted pushes (in a column that started at 0)."""
         wrong, pushed = 0, np.zeros(self._rows, np.int64)
-        for rows in self._pushed:  # none twice in one push
+        for rows in self._pushed:  # rows are distinct within a push
             pushed[rows] += 1
         for first in range(0, self._rows, 4096):
             last = min(first + 4096, self._rows)
@@ -163,9 +161,9 @@ class Wire:
     def _cpu(self) -> tuple[float, float]:
         return time.process_time(), cpu_seconds(self._server)
 
-    def _trial(self, seconds: float, latencies: list[float], failed: int, before: tuple[float, float]) -> Measurement:
+    def _repeat(self, seconds: float, latencies: list[float], failed: int, before: tuple[float, float]) -> Repeat:
         client, server = self._cpu()
-        return Measurement(seconds, latencies, failed, client - before[0], server - before[1])
+        return Repeat(seconds, latencies, failed, client - before[0], server - before[1])
 
     def _of_size(self, size: int) -> list[npt.NDArray[np.int64]]:
         if size not in self._places:
@@ -178,7 +176,7 @@ class Wire:
         return [np.arange(first, first + size) for first in self._draw.integers(0, self._rows - size + 1, PLACES)]
 
 
-def _came(reply: Reply[Any]) -> bool:
+def _succeeded(reply: Reply[Any]) -> bool:
     try:
         reply.get()
     except GlovewireError:

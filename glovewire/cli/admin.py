@@ -1,68 +1,74 @@
-"""`glovewire stats`, `finish`, `checkpoint`: one question to each shard of a running server."""
+"""`glovewire stats`, `finish`, `checkpoint`: one request to each shard of a running server."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from glovewire.common.cli.command import Command, keys_option, positive, printable
+from glovewire.common.cli.command import Command, printable
+from glovewire.common.cli.options import Given, takes
 from glovewire.common.errors import UsageError
+from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 
 if TYPE_CHECKING:
     from glovewire.common.protocol.messages import Message
-    from glovewire.common.transport.client import Conversation
+    from glovewire.common.transport.client import RequestClient
 
-F = TypeVar("F", bound=Callable[..., Any])
 AGAIN_MS = 200
 
 
-def addressed(timeout: float = 10.0) -> Callable[[F], F]:
-    """Add the arguments that every question has; `timeout` is the default, in seconds."""
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig(Config):
+    """Options of `glovewire stats` and `finish`: the `servers` are the shards of one run."""
 
-    def add(command: F) -> F:
-        command = click.option(
-            "--timeout",
-            default=timeout,
-            metavar="SECONDS",
-            callback=positive,
-            help="Give up when there is no answer for so long; a server that is still to be started is waited for.",
-        )(command)
-        command = keys_option(command)
-        return click.argument("servers", nargs=-1, required=True, metavar="tcp://HOST:PORT...")(command)
+    servers: tuple[str, ...] = option(argument=True, metavar="tcp://HOST:PORT...")
+    keys: Path | None = like(SharedOptions, "keys")
+    timeout: float = option(
+        10.0,
+        range=SECONDS,
+        metavar="SECONDS",
+        help="Give up when there is no reply within this time; a server that is still to be started is waited for.",
+    )
 
-    return add
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(AdminConfig):
+    """Options of `glovewire checkpoint`, which takes longer."""
+
+    timeout: float = like(AdminConfig, "timeout", default=60.0)
 
 
 @click.command(cls=Command)
-@addressed()
-def stats(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
-    """Ask each server what it is doing."""
-    with _client(servers, keys) as client:
-        found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
-    for address, one in zip(servers, found, strict=True):
+@takes(AdminConfig)
+def stats(given: Given[AdminConfig]) -> dict[str, Any]:
+    """Show the statistics of each server."""
+    config = given.config()
+    with _client(config) as client:
+        found = [_statistics(client, shard, config.timeout) for shard in range(len(config.servers))]
+    for address, one in zip(config.servers, found, strict=True):
         for line in described(address, one):
             click.echo(printable(line))
     return {"shards": found}
 
 
 @click.command(cls=Command)
-@addressed()
-def finish(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
+@takes(AdminConfig)
+def finish(given: Given[AdminConfig]) -> dict[str, Any]:
     """End training cleanly and keep the vectors. Give the address of every shard."""
     from glovewire.common.endings import Ending
     from glovewire.common.protocol.messages import Finish, Finishing
 
-    told = []
-    with _client(servers, keys) as client:
-        _all_shards(client, servers, timeout)
-        for shard, address in enumerate(servers):
-            reply = client.ask(shard, Finish(Ending.ASKED), timeout)
+    config, told = given.config(), []
+    with _client(config) as client:
+        _all_shards(client, config.servers, config.timeout)
+        for shard, address in enumerate(config.servers):
+            reply = client.ask(shard, Finish(Ending.ASKED), config.timeout)
             workers = reply.workers if isinstance(reply, Finishing) else 0
             told.append({"address": address, "workers": workers})
             click.echo(f"{address} is finishing; workers that were training: {workers}")
@@ -70,27 +76,28 @@ def finish(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[
 
 
 @click.command(cls=Command)
-@addressed(60.0)
-def checkpoint(servers: tuple[str, ...], timeout: float, keys: Path | None) -> dict[str, Any]:
+@takes(CheckpointConfig)
+def checkpoint(given: Given[CheckpointConfig]) -> dict[str, Any]:
     """Cut a checkpoint of a running training, and wait until it is on disk.
 
     Give the address of every shard, so that all cut at one point.
     """
-    with _client(servers, keys) as client:
-        names = _cut(client, servers, timeout)
+    config = given.config()
+    with _client(config) as client:
+        names = _cut(client, config.servers, config.timeout)
     for name in names:
         click.echo(f"checkpoint {name} is written")
     return {"checkpoints": names}
 
 
-def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[str]:
-    """Labels of the checkpoint on each shard; a cut that training has overtaken meanwhile is moved further ahead.
+def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[str]:
+    """Return the label of the checkpoint on each shard; a cut that training has passed is moved further ahead.
 
-    Where there are no rounds, it has a number that all shards are told, the same when some could not take it at once.
+    Where there are no rounds, all shards get one random number, the same again when some refuse it at first.
     """
     from glovewire.common.errors import DeadlineExceeded, NotReady
     from glovewire.common.protocol.messages import Checkpoint, Checkpointed
-    from glovewire.common.transport.client import raised
+    from glovewire.common.transport.client import check_reply
 
     deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
     refused: NotReady | None = None
@@ -102,7 +109,7 @@ def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list
             client.send(shard, cut, replies.append)
         try:
             _await(client, replies, len(servers), deadline, timeout)
-            return [reply.name for reply in map(raised, replies) if isinstance(reply, Checkpointed)]
+            return [reply.name for reply in map(check_reply, replies) if isinstance(reply, Checkpointed)]
         except DeadlineExceeded as late:
             raise refused or late from None
         except NotReady as error:
@@ -114,17 +121,17 @@ def _cut(client: Conversation, servers: tuple[str, ...], timeout: float) -> list
             ahead *= 2
 
 
-def _await(client: Conversation, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
+def _await(client: RequestClient, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
     from glovewire.common.errors import DeadlineExceeded
 
     while len(replies) < count:
         client.poll(100, silence=False)
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: does anybody train?")
+            raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: is a worker training?")
 
 
-def _all_shards(client: Conversation, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
-    """What every shard says of itself; UsageError unless these are all the shards of one training, in any order."""
+def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
+    """Return the statistics of every shard; UsageError unless these are all the shards of one run, in any order."""
     found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
     shards = found[0]["shards"]
     if sorted(one["shard"] for one in found) != list(range(shards)) or len({one["shards"] for one in found}) > 1:
@@ -133,14 +140,16 @@ def _all_shards(client: Conversation, servers: tuple[str, ...], timeout: float) 
     return found
 
 
-def _client(servers: tuple[str, ...], keys: Path | None) -> Conversation:
-    from glovewire.common.transport.client import Conversation
-    from glovewire.common.transport.curve_keys import of_client
+def _client(config: AdminConfig) -> RequestClient:
+    from glovewire.common.transport.client import RequestClient
+    from glovewire.common.transport.curve_keys import load_client_keys
 
-    return Conversation(servers, "observer", keys=None if keys is None else of_client(keys))
+    return RequestClient(
+        config.servers, "observer", keys=None if config.keys is None else load_client_keys(config.keys)
+    )
 
 
-def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, Any]:
+def _statistics(client: RequestClient, shard: int, timeout: float) -> dict[str, Any]:
     from glovewire.common.protocol.messages import GetStatus
 
     reply = client.ask(shard, GetStatus(), timeout)
@@ -149,7 +158,7 @@ def _statistics(client: Conversation, shard: int, timeout: float) -> dict[str, A
 
 
 def described(address: str, one: dict[str, Any]) -> list[str]:
-    """What a shard at `address` says of itself in `one`, as lines for people."""
+    """Return the statistics `one` of the shard at `address` as lines to print."""
     counters = ", ".join(f"{name} {count}" for name, count in sorted(one["counters"].items())) or "none yet"
     pushes = one["pushes"]
     lines = [
@@ -169,7 +178,7 @@ def described(address: str, one: dict[str, Any]) -> list[str]:
 
 
 def _progress(one: dict[str, Any]) -> list[str]:
-    """How far the training is; of a dense model nobody knows how many examples there will be."""
+    """Return the progress of training; the total of a dense model is unknown."""
     rate = one["entries"] / one["seconds"] if one["seconds"] else 0.0
     if one["total"]:
         done = f"epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries"

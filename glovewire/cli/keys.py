@@ -1,6 +1,4 @@
-"""`glovewire keys`: make what a server and its clients need to know each other."""
-
-from __future__ import annotations
+"""`glovewire keys`: makes the keys with which a server and its clients know each other."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ def keys(folder: Path, names: tuple[str, ...], add: bool) -> dict[str, Any]:
     """
     from glovewire.common.transport import curve_keys as keys
 
-    files = keys.add(folder, names) if add else keys.make(folder, names)
+    files = keys.add_clients(folder, names) if add else keys.make_keys(folder, names)
     for path in files:
         click.echo(path)
     return {"folder": str(folder), "clients": list(names), "files": [str(path) for path in files]}

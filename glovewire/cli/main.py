@@ -1,20 +1,19 @@
-"""The `glovewire` program: a group of commands that are imported only when they are used."""
-
-from __future__ import annotations
+"""The `glovewire` program: a group of commands, each imported when it is used."""
 
 import importlib
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
-from glovewire.common.runtime.signals import signals_exit
+from glovewire.common.runtime.signals import die_with_parent, exit_on_sigterm_as_first_process, signals_exit
 
-with signals_exit():  # with the next line most of the start is over, in which Ctrl-C would be a traceback
+with signals_exit():  # these imports take most of the start, during which Ctrl-C would be a traceback
     import click
 
     from glovewire.common.cli.command import one_line_refusals, suggest
 
     from ..exits import Ended, one_line_endings
-    from ..launch.processes import die_with_parent, end_on_signals_as_first_process
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "preprocess": (
@@ -25,30 +24,30 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "server": ("glovewire.server.cli:server", "Serve one shard of the parameters."),
     "worker": ("glovewire.worker.cli:worker", "Train as one worker of a running server."),
     "monitor": ("glovewire.monitor.cli:monitor", "Watch the loss stream of a running server."),
-    "stats": ("glovewire.cli.admin:stats", "Ask a running server what it is doing."),
+    "stats": ("glovewire.cli.admin:stats", "Show the statistics of a running server."),
     "finish": ("glovewire.cli.admin:finish", "End training cleanly and keep the vectors."),
     "checkpoint": ("glovewire.cli.admin:checkpoint", "Cut a checkpoint of a running training now."),
-    "keys": ("glovewire.cli.keys:keys", "Make keys, so that only those who have one can connect."),
-    "info": ("glovewire.vectors.cli:info", "Say what a dataset, run or checkpoint is, and verify it."),
+    "keys": ("glovewire.cli.keys:keys", "Make keys, so that only clients with one can connect."),
+    "info": ("glovewire.vectors.cli:info", "Describe a dataset, run or checkpoint, and verify it."),
     "evaluate": ("glovewire.vectors.cli:evaluate", "Score vectors on similarity and analogy sets."),
     "neighbours": ("glovewire.vectors.cli:neighbours", "Show the nearest words, or solve an analogy."),
     "export": ("glovewire.vectors.cli:export", "Write vectors or a dataset in other programs' formats."),
-    "plan": ("glovewire.plan.cli:plan", "Say how long an epoch would take on a cluster, and what holds it up."),
-    "study": ("glovewire.study.cli:study", "Compare ways to train: full trainings, one table, one picture."),
+    "plan": ("glovewire.plan.cli:plan", "Predict how long an epoch takes on a cluster, and what limits it."),
+    "study": ("glovewire.study.cli:study", "Compare ways to train: full trainings, one table, plots."),
     "bench": ("glovewire.bench.cli:bench", "Measure the wire, training and preprocessing on this machine."),
 }
 
 
 class Program(click.Group):
-    """The group; `--help` needs no command's module."""
+    """The group of commands; `--help` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command, in the order of use."""
+        """Return every command, in the order of use."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; unknown names get a suggestion from click."""
+        """Import and return a command."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -60,7 +59,7 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say which command was meant when there is none of that name."""
+        """Suggest a command when there is none of that name."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             ctx.fail(f"no command is called {args[0]!r}{suggest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
@@ -68,12 +67,12 @@ class Program(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the options before the command; wrong usage becomes one line."""
+        """Parse the options before the command; wrong usage and interruptions become one line."""
         with one_line_endings(), one_line_refusals():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Import and run the command; wrong usage and an end from outside become one line."""
+        """Import and run the command; wrong usage and interruptions become one line."""
         with one_line_endings(), one_line_refusals():
             return super().invoke(ctx)
 
@@ -86,9 +85,9 @@ class Program(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from importlib.metadata import version  # takes as long as all else that the program imports by itself
+        from .. import __version__
 
-        click.echo(f"glovewire {version('glovewire')}")
+        click.echo(f"glovewire {__version__}")
         ctx.exit()
 
 
@@ -109,11 +108,13 @@ def program() -> None:
 
 
 def main(*args: Any) -> None:
-    """Entry point of the installed program."""
+    """Run the installed program."""
     try:
         with one_line_endings():
             die_with_parent()
-            end_on_signals_as_first_process()
+            exit_on_sigterm_as_first_process()
+            if Path.cwd() != Path(__file__).parents[2]:  # in a checkout, that is where children find the program
+                os.environ["PYTHONSAFEPATH"] = "1"  # nor do child processes import files of the current folder
             program.main(list(args) or sys.argv[1:], prog_name="glovewire")
     except Ended as ended:  # before or after what click watches over
         ended.show()

@@ -1,7 +1,7 @@
-"""`glovewire train --store local|shared`: processes on this machine over one array, without a server.
+"""Runs `glovewire train --store local|shared`: processes on this machine over one array, without a server.
 
-Shares the trainer with the parameter server; this module allocates the array, starts the processes, adds up their
-reports and leaves the same RUN folder. A process that dies ends the run.
+The trainer is that of the workers; this module allocates the array, starts the processes, adds up their reports and
+leaves the same run folder. A process that dies ends the run.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from glovewire.common.array_types import Rows
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import evened
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import Report
 from glovewire.common.protocol.samples import as_line
+from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent, parent_token
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.sinks.plot import plot
 from glovewire.monitor.terminal.view import open_view
-from glovewire.server.checkpoints.initial_state import fresh
+from glovewire.server.checkpoints.initial_state import draw_state
 from glovewire.server.leases.losses import Losses
-
-from .processes import PARENT_VARIABLE, die_with_parent, parent
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-    from .local import LocalConfig
+    from .config import LocalConfig
 
 POLL_S = 0.1
 
 
 def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
-    """Train to the end with `config.workers` processes; returns the facts of the run."""
+    """Train to the end with `config.workers` processes and return the facts of the run."""
     options, layout = config.options, RowLayout.of(config.options)
     memory = SharedMemory(create=True, size=dataset.layout.rows * layout.width * 4)
     try:
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=memory.buf)
-        rows[:] = fresh(options, dataset, 0, len(rows), config.init).rows
+        rows[:] = draw_state(options, dataset, 0, len(rows), config.init).rows
         facts = _run(config, dataset, memory.name)
         vectors = np.empty((len(rows), options.dim), np.float32)
         vectors[dataset.permutation] = layout.vectors(rows)
         del rows
-        runs.write_vectors(config.out, dataset.words, evened(vectors, options.spectrum), facts, dataset.counts)
+        runs.write_vectors(
+            config.out, dataset.words, flatten_spectrum(vectors, options.spectrum), facts, dataset.counts
+        )
         return facts
     finally:
         memory.close()
@@ -69,7 +70,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
     try:
-        os.environ[PARENT_VARIABLE] = parent(signal.SIGTERM)
+        os.environ[PARENT_VARIABLE] = parent_token(signal.SIGTERM)
         for rank in range(config.workers):
             ours, theirs = context.Pipe()
             arguments = (str(config.dataset), options.as_message(), memory, position, gradients, rank, theirs)
@@ -116,7 +117,7 @@ def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], 
 def _hear(
     pipe: Any, process: SpawnProcess, processes: list[SpawnProcess], losses: Losses, options: TrainingOptions
 ) -> bool:
-    """Count one report and say whether training is over; False when the process has ended well."""
+    """Count one report and answer whether training is over; return False when the process has ended well."""
     try:
         report: Report = pipe.recv()
     except EOFError:
@@ -154,7 +155,7 @@ def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
 
 
 def _added(counter: Any, number: int) -> int:
-    """What a counter that all processes share says after `number` more."""
+    """Add `number` to a counter that all processes share; return the sum."""
     with counter.get_lock():
         counter.value += number
         return int(counter.value)
@@ -163,7 +164,7 @@ def _added(counter: Any, number: int) -> int:
 def _work(
     folder: str, message: dict[str, Any], memory: str, position: Any, gradients: Any, rank: int, pipe: Connection
 ) -> None:
-    """One process: trains on the shared array and sends a report for each piece of work."""
+    """Train on the shared array as one process, with a report for each piece of work."""
     from pathlib import Path
 
     from glovewire.common.runtime.compiled import without_blas

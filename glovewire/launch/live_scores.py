@@ -1,9 +1,7 @@
-"""Similarity scores while training goes on: pulls the vectors as an observer, scores them, tells the stream.
+"""Scores the vectors of a running training: pulls them as an observer and publishes similarity scores on the stream.
 
-Costs a pull of every row and a correlation for each epoch; nothing when there is nothing to watch.
+Costs a pull of every row and a correlation for each epoch.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +10,13 @@ import numpy as np
 
 from glovewire.common.errors import DeadlineExceeded, RunOver, UnknownSession
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import evened
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import NO_VERSION, Score
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
-from glovewire.common.transport.client import Conversation
-from glovewire.common.transport.curve_keys import of_client
+from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.curve_keys import load_client_keys
 from glovewire.worker.stores.server_store import ServerStore
 
 from ..vectors.evaluate import score
@@ -32,7 +30,7 @@ def check(files: Sequence[Path]) -> None:
 
 
 def of_run(run: Path, files: Sequence[Path]) -> dict[str, float]:
-    """Scores of the finished vectors in `run`, in percent, by the test sets' names."""
+    """Return the scores of the finished vectors in `run`, in percent, by the names of the test sets."""
     trained = load_vectors(run, verify=False)
     found = score(trained.words, trained.vectors, files)["similarity"]
     return {Path(name).stem: one["spearman"] for name, one in found.items()}
@@ -50,14 +48,14 @@ class Scorer:
         keys: Path | None = None,
     ) -> None:
         self._dataset, self._options, self._files = dataset, options, files
-        self._client = Conversation(
-            addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else of_client(keys)
+        self._client = RequestClient(
+            addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else load_client_keys(keys)
         )
         self._store: ServerStore | None = None
         self._epoch = 0
 
     def at(self, epoch: int) -> None:
-        """`epoch` epochs are done: score them if that is news."""
+        """Score the vectors once `epoch` epochs are done, unless they were."""
         if not self._epoch < epoch < self._options.epochs:
             return
         self._epoch = epoch
@@ -82,7 +80,7 @@ class Scorer:
         assert rows is not None
         vectors = np.empty((len(rows), self._options.dim), np.float32)
         vectors[self._dataset.permutation] = layout.vectors(rows)
-        evened(vectors, self._options.spectrum)
+        flatten_spectrum(vectors, self._options.spectrum)
         for name, found in score(self._dataset.words, vectors, self._files)["similarity"].items():
             if found["spearman"] is not None:
                 self._client.ask(0, Score(Path(name).stem[:64], float(found["spearman"])))

@@ -1,9 +1,6 @@
-"""Child processes that never outlive their parent: started here, told to stop here, waited for here."""
+"""Starts, watches and ends glovewire processes, none of which outlives this one."""
 
-from __future__ import annotations
-
-import contextlib
-import ctypes
+import json
 import os
 import shutil
 import signal
@@ -13,12 +10,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from glovewire.common.cli.command import variable
 from glovewire.common.errors import GlovewireError, ProcessDied
+from glovewire.common.ready import Ready
+from glovewire.common.runtime.signals import PARENT_VARIABLE, parent_token
 
-PARENT_VARIABLE = "GLOVEWIRE_PARENT"
-_PR_SET_PDEATHSIG = 1
 READY_S = 180.0
 """A machine that does much else needs more than a minute to compile a server's loops."""
 MAX_STARTS = 100
@@ -26,63 +24,45 @@ STOP_S = 10.0
 NO_SPACE_BYTES = 4096
 
 
-def parent(last_signal: signal.Signals) -> str:
-    """What PARENT_VARIABLE tells a child of this process: whose it is, and which signal it gets when that one ends."""
-    return f"{os.getpid()}:{int(last_signal)}"
-
-
-def die_with_parent() -> None:
-    """If a glovewire process started this one, ask Linux for its last signal when that one ends, however it ends."""
-    parent, _, number = os.environ.pop(PARENT_VARIABLE, "").partition(":")
-    try:
-        whose, last_signal = int(parent), signal.Signals(int(number))
-    except ValueError:  # unset, or set by somebody else
-        return
-    with contextlib.suppress(OSError, AttributeError):  # not Linux: the parent's own clean-up must do
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(last_signal))
-    if os.getppid() != whose:
-        sys.exit(1)
-
-
-def end_on_signals_as_first_process() -> None:
-    """In a container Linux gives process 1 no signal that it has no handler for: give it what others have."""
-    if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-
-
 @dataclass
 class Child:
-    """One process of a run: `role` names it to people; its stdout and stderr go to the files `out` and `log`."""
+    """One glovewire process; `role` names it in errors, its stdout and stderr go to the files `out` and `log`."""
 
     role: str
     process: subprocess.Popen[bytes]
     out: Path
     log: Path
     arguments: Sequence[str] = ()
-    told: bool = False
+    terminated: bool = False
 
-    def tell(self) -> None:
-        """SIGTERM, once: a second one would kill it while it ends in order."""
-        if self.running and not self.told:
-            self.told = True
+    def terminate(self) -> None:
+        """Send SIGTERM, once: a second one would kill it while it ends in order."""
+        if self.running and not self.terminated:
+            self.terminated = True
             self.process.terminate()
 
-    def ready_line(self, deadline: float) -> str:
-        """The first line it prints; ProcessDied with its own last words if it ends before, or at the deadline."""
+    def ready(self) -> Ready:
+        """Wait until it serves; ProcessDied, in its own words, if it ends before that or takes longer than READY_S."""
+        deadline = time.monotonic() + READY_S
         while "\n" not in (text := self.printed()):
             if not self.running:
                 raise self.died()
             if time.monotonic() > deadline:
                 raise ProcessDied(f"{self.role} was not ready within {READY_S:.0f} s: see {self.log}")
             time.sleep(0.01)
-        return text.splitlines()[0]
+        return Ready.parse(text.splitlines()[0])
+
+    def facts(self) -> dict[str, Any]:
+        """Return the JSON object that it printed last, once it has ended well (with `--json`)."""
+        found: dict[str, Any] = json.loads(self.printed().splitlines()[-1])
+        return found
 
     def printed(self) -> str:
-        """What it has printed so far."""
+        """Return what it has printed so far."""
         return self.out.read_text(encoding="utf-8", errors="replace")
 
     def died(self) -> GlovewireError:
-        """What to say when this process ended by itself: its last error line."""
+        """Return the error for a process that ended by itself, with its last line of error."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
         last = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
         code = self.process.poll()
@@ -93,39 +73,45 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it has not ended."""
         return self.process.poll() is None
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended it: somebody's, or the kernel's for want of memory."""
+        """Return whether a signal ended it, such as the kernel's when memory ran out."""
         return (self.process.poll() or 0) < 0
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended with anything but success."""
+        """Return whether it has ended with anything but success."""
         return self.process.poll() not in (None, 0)
 
 
 class Children:
-    """Starts glovewire processes and ends them all on the way out, whatever happened; `patience_s` bounds that.
+    """Starts glovewire processes and ends them all, within `patience_s`; a context manager.
 
-    They get `last_signal` when this process dies without a way out.
+    They get `last_signal` when this process dies without a chance to end them.
     """
 
     def __init__(self, logs: Path, last_signal: signal.Signals = signal.SIGTERM) -> None:
-        self._logs, self._last_signal = logs, last_signal
-        self._logs.mkdir(parents=True, exist_ok=True)
+        self.logs, self._last_signal = logs, last_signal
+        self.logs.mkdir(parents=True, exist_ok=True)
         self.all: list[Child] = []
         self.patience_s = STOP_S
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def start(self, role: str, arguments: Sequence[str]) -> Child:
         """Start `glovewire ARGUMENTS`."""
-        ours = variable(arguments[0], "")  # options from variables are for who starts such a process by hand
+        ours = variable(arguments[0], "")  # such variables are for processes started by hand
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        environment |= {PARENT_VARIABLE: parent(self._last_signal), "OMP_NUM_THREADS": "1"}
+        environment |= {PARENT_VARIABLE: parent_token(self._last_signal), "OMP_NUM_THREADS": "1"}
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-        out, log = (self._logs / f"{role.replace(' ', '-')}.{kind}" for kind in ("out", "log"))
+        out, log = (self.logs / f"{role.replace(' ', '-')}.{kind}" for kind in ("out", "log"))
         with out.open("wb") as stdout, log.open("ab") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "glovewire", *arguments],
@@ -140,7 +126,7 @@ class Children:
         return child
 
     def may_restart(self, role: str) -> bool:
-        """Whether a process of this role was started fewer than MAX_STARTS times."""
+        """Return whether a process of this role was started fewer than MAX_STARTS times."""
         return sum(child.role == role for child in self.all) < MAX_STARTS
 
     def restart(self, child: Child) -> Child:
@@ -148,9 +134,9 @@ class Children:
         return self.start(child.role, child.arguments)
 
     def end(self) -> None:
-        """SIGTERM to all, SIGKILL to those still there after `patience_s`; returns when every one is gone."""
+        """Send SIGTERM to all, and SIGKILL to those still there after `patience_s`; return when all have ended."""
         for child in self.all:
-            child.tell()
+            child.terminate()
         deadline = time.monotonic() + self.patience_s
         for child in self.all:
             try:

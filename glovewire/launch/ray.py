@@ -1,11 +1,9 @@
-"""`glovewire train --launcher ray`: Ray places shards and workers and starts them again; rows go over ZeroMQ as ever.
+"""Runs `glovewire train --launcher ray`: Ray places and restarts shards and workers; rows still travel over ZeroMQ.
 
 Each role is an actor that keeps one glovewire process. When a process is killed its actor starts it again; when an
 actor or its machine is lost, Ray starts the actor anew, perhaps elsewhere: a shard then has another address, which
 this process tells the workers. Shards go on from the newest checkpoint, as they do everywhere.
 """
-
-from __future__ import annotations
 
 import json
 import sys
@@ -16,15 +14,18 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-from glovewire.common.errors import ProcessDied
+from glovewire.common.cli.config_file import configured
+from glovewire.common.errors import ProcessDied, ProtocolError
+from glovewire.common.ready import Ready
 from glovewire.common.runtime import ray_cluster as cluster
 from glovewire.common.storage import run_folder as runs
 from glovewire.monitor.watch import Watcher
 
 from ..exits import signals_end_all
-from .local import LocalConfig, facts_of, server_arguments, worker_arguments
+from .config import LocalConfig
+from .local import facts_of
 from .processes import READY_S, Child, Children
-from .run_lock import begun, errors_say_what_is_left
+from .run_lock import errors_tell_what_is_left, locked_run_folder
 
 HOST = "HOST"
 """Stands in arguments for the address of the machine that the actor runs on."""
@@ -33,7 +34,7 @@ STEP_S = 0.2
 
 @dataclass(frozen=True)
 class State:
-    """A process as its actor sees it: exit status (None: it runs), first and last line printed, last words."""
+    """A process as its actor sees it: exit status (None: it runs), first and last line printed, error."""
 
     status: int | None
     first: str
@@ -50,7 +51,7 @@ class Role:
         self._child: Child | None = None
 
     def keep(self, arguments: list[str]) -> State:
-        """Have a process with these arguments: start it, and start it again when it was killed or they have changed."""
+        """Start a process with these arguments, unless it runs; restart it when it was killed or they have changed."""
         words = [word.replace(HOST, self._host or self._node()) for word in arguments]
         child = self._child
         if child is not None and list(child.arguments) != words:
@@ -73,41 +74,51 @@ class Role:
         return str(ray.util.get_node_ip_address())
 
 
-def train(config: LocalConfig, address: str | None) -> dict[str, Any]:
-    """Train to the end on the Ray cluster at `address`, or on one of this machine; returns the facts of the run.
+def train(config: LocalConfig) -> dict[str, Any]:
+    """Train to the end on the Ray cluster at `config.address`, or on this machine, and return the facts of the run.
 
     Every machine must find the dataset and the run folder under the same paths.
     """
     with (
-        cluster.connected(address) as ray,  # first: nothing is made where there is no Ray
-        begun(config),
-        errors_say_what_is_left(config.out),
+        cluster.connected(config.address) as ray,  # first: nothing is made where there is no Ray
+        locked_run_folder(config),
+        errors_tell_what_is_left(config.out),
         signals_end_all(),
     ):
         cores = cluster.share_of_cpus(ray, config.servers + config.workers)
         actor = ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=cores, scheduling_strategy="SPREAD")(Role)
-        logs, host = config.out.resolve() / "logs", None if address else "127.0.0.1"
+        logs, host = config.out.resolve() / "logs", None if config.address else "127.0.0.1"
         servers = [actor.remote(f"server {shard}", logs, host) for shard in range(config.servers)]
         workers = [actor.remote(f"worker {rank}", logs, host) for rank in range(config.workers)]
         try:
             return _Driver(config, ray, servers, workers).run()
         finally:
             for roles in (servers, workers):  # servers first: workers complete the rounds that were begun
-                with suppress(ray.exceptions.RayError):  # what cannot be asked any more is killed
+                with suppress(ray.exceptions.RayError):  # an actor that does not answer is killed
                     ray.get([role.end.remote() for role in roles], timeout=READY_S)
             for role in (*workers, *servers):
                 ray.kill(role)
 
 
+def _ready(shards: list[State]) -> list[Ready]:
+    """Return where the shards are reached, or nothing while one of them does not serve."""
+    with suppress(ProtocolError):
+        return [Ready.parse(shard.first) for shard in shards]
+    return []
+
+
 class _Driver:
-    """Looks after the actors until the shards have ended well."""
+    """Drives the actors until the shards have ended well."""
 
     def __init__(self, config: LocalConfig, ray: Any, servers: list[Any], workers: list[Any]) -> None:
         self._config, self._ray = config, ray
         self._servers, self._workers = servers, workers
+        logs = config.out.resolve() / "logs"
+        self._server_words = configured("server", config.of_servers(recover=True), logs / "server.toml")
+        self._worker_words = configured("worker", config.of_workers(), logs / "worker.toml")
 
     def run(self) -> dict[str, Any]:
-        """The facts that shard 0 prints at the end."""
+        """Return the facts that shard 0 prints at the end."""
         streams: list[str] = []
         with ExitStack() as watching:
             watch: Watcher | None = None
@@ -115,11 +126,10 @@ class _Driver:
                 shards = self._kept(self._servers, [self._shard(shard) for shard in range(len(self._servers))])
                 if all(shard.status == 0 for shard in shards):
                     break
-                ready = [shard.first.split() for shard in shards]
-                if all(words[:1] == ["ready"] for words in ready):
-                    where = [words[1] for words in ready]
+                if ready := _ready(shards):
+                    where = [each.address for each in ready]
                     self._kept(self._workers, [self._worker(where, rank) for rank in range(len(self._workers))])
-                    if streams != (streams := [words[3] for words in ready]):
+                    if streams != (streams := [each.stream for each in ready]):
                         watching.close()
                         watch = watching.enter_context(self._watch(streams))
                 if watch is None:
@@ -140,10 +150,12 @@ class _Driver:
         return states
 
     def _shard(self, shard: int) -> list[str]:
-        return [*server_arguments(self._config, shard, HOST), "--recover"]
+        address = f"tcp://{HOST}:0"
+        where = ["--bind", address, "--publish", address, "--shard", f"{shard}/{self._config.servers}"]
+        return [*self._server_words, *where, "--json"]
 
     def _worker(self, addresses: list[str], rank: int) -> list[str]:
-        return worker_arguments(self._config, addresses, rank)
+        return [*self._worker_words, *self._config.of_worker(rank, addresses), "--json"]
 
     def _watch(self, streams: list[str]) -> Watcher:
         config = self._config

@@ -1,6 +1,6 @@
-"""The run folder of a training, for whoever starts its processes: made with its options, and kept from others.
+"""Makes the run folder of a training, with its options in it, and locks it against other trainings.
 
-Servers that somebody starts by hand see to their folder themselves (`server.checkpoints.generations`).
+Servers started by hand make their folder themselves (`server.checkpoints.generations`).
 """
 
 from __future__ import annotations
@@ -9,24 +9,26 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glovewire.common.cli.command import to_toml, toml_value
+from glovewire.common.cli.config_file import to_toml, toml_value
 from glovewire.common.errors import ArtifactError, GlovewireError, Interrupted, OutputError, ProcessDied
+from glovewire.common.option import entries
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import write_text_atomically
 
 if TYPE_CHECKING:
-    from .local import LocalConfig
+    from .config import LocalConfig
 
 
 @contextlib.contextmanager
-def begun(config: LocalConfig) -> Iterator[None]:
-    """Have the run folder for oneself while the block lasts: new and with its options, or as it is to be resumed.
+def locked_run_folder(config: LocalConfig) -> Iterator[None]:
+    """Make the run folder, or find the one to resume, and hold its lock while the block lasts.
 
-    Nothing is made where the servers would refuse the options. Raises OutputError when the folder exists already, or
-    another training goes on in it.
+    Makes nothing where the servers would refuse the options. Raises OutputError when the folder exists already, or
+    another training runs in it.
     """
     if config.resume:
         with _held(config.out):
@@ -50,10 +52,10 @@ def begun(config: LocalConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held(run: Path) -> Iterator[None]:
-    """Keep every other training out of the folder `run`; OutputError while there is one.
+    """Lock the folder `run` against other trainings; OutputError while there is one.
 
-    The lock is the system's and on the folder itself: no file is left, children do not inherit it, and it is gone
-    with this process, however that ends.
+    It is a lock of the system on the folder itself: it leaves no file, children do not inherit it, and it ends with
+    this process, however that ends.
     """
     try:
         handle = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
@@ -62,7 +64,7 @@ def _held(run: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:  # any other: a file system without locks, on which nobody can be kept out
+        except OSError as error:  # another one: a file system without locks
             if isinstance(error, BlockingIOError):
                 raise OutputError(f"run {run} is in use by another glovewire train") from error
         yield
@@ -71,8 +73,8 @@ def _held(run: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def errors_say_what_is_left(run: Path) -> Iterator[None]:
-    """The error of a training that did not come to its end also says what there is of it."""
+def errors_tell_what_is_left(run: Path) -> Iterator[None]:
+    """Add to the error of a training that did not finish what it has left."""
     try:
         yield
     except (ProcessDied, Interrupted) as error:
@@ -85,27 +87,25 @@ def errors_say_what_is_left(run: Path) -> Iterator[None]:
         raise type(error)(f"{error}; {left}") from error
 
 
+LEFT_OUT = {"out", "launcher", "address", "resume", "keys", "progress"}
+"""Options of a run that do not shape its result: they say where it runs and what it shows."""
+
+
 def _resolved(config: LocalConfig) -> str:
-    """What `train --config` takes back: all that shapes the training, but neither keys nor where processes run."""
-    values = {
-        "workers": config.workers,
-        "servers": config.servers,
-        "store": config.store,
-        "checkpoint-every": config.checkpoint_every,
-        "keep-checkpoints": config.keep_checkpoints,
-        "init": config.init and config.init.resolve(),
-        "watch": [path.resolve() for path in config.watch],
-        "latency": config.latency,
-    }
-    given = {key: value for key, value in values.items() if value not in (None, [], ())}
-    return to_toml("train", config.options) + "".join(_line(key, value) for key, value in given.items())
+    """Return what `train --config` takes back: the options that shape the training."""
+    absolute = replace(
+        config, init=config.init and config.init.resolve(), watch=tuple(p.resolve() for p in config.watch)
+    )
+    values = {key: value for key, value in entries(absolute).items() if key not in LEFT_OUT and value != ()}
+    lost = [key for key, value in values.items() if not _is_unicode(value)]
+    kept = {key: value for key, value in values.items() if key not in lost}
+    return to_toml("train", kept) + "".join(f"# {key} was given, with a name that is not UTF-8\n" for key in lost)
 
 
-def _line(key: str, value: object) -> str:
-    """A line of TOML, which holds no file name that is not UTF-8."""
-    line = f"{key} = {toml_value(value)}\n"
+def _is_unicode(value: object) -> bool:
+    """Return whether TOML, which is UTF-8, can hold a value; a file name may be any bytes."""
     try:
-        line.encode()
+        toml_value(value).encode()
     except UnicodeEncodeError:
-        return f"# {key} was given, with a name that is not UTF-8\n"
-    return line
+        return False
+    return True

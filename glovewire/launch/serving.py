@@ -1,30 +1,29 @@
-"""Server shards of a dense model on this machine, from a program of one's own: started, watched over, ended.
+"""Starts, supervises and ends the server shards of a dense model, for a program of your own on this machine.
 
 A shard that is killed is started again at its address; all shards then go on from their last common checkpoint, or from
 what the workers have. Workers are the caller's: any processes that know the addresses.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glovewire.common.cli.config_file import configured
 from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Finish
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.transport.client import Conversation
-from glovewire.common.transport.curve_keys import ClientKeys, of_client
+from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.curve_keys import ClientKeys, load_client_keys
+from glovewire.server.config import ServerConfig
 
-from .local import training_arguments
-from .processes import READY_S, Child, Children
+from .config import ANY_PORT
+from .processes import Child, Children
 from .supervise import LAST_WORDS_S, until
 
 LOOK_EVERY_S = 0.1
@@ -52,33 +51,36 @@ def serving(
     keys: Path | None = None,
     **options: Any,
 ) -> Iterator[Serving]:
-    """Serve tensors into the folder `run` while the block lasts; what they are at its end is in `run/tensors.npz`.
+    """Serve tensors into the folder `run` while the block lasts; `run/tensors.npz` holds their final values.
 
     `options` are those of `glovewire server --objective tensors`: optimizer, learning_rate, consistency, steps, ...
-    Modes that go in step begin when `workers` have joined, and wait `lease_s` seconds for one that fell silent. A run
-    that is complete waits as long for those of them that have never come: they hear that there is nothing left to do.
-    `checkpoint_every` counts updates. With a folder of `keys`, as made by `glovewire keys`, clients need theirs.
+    Synchronous modes begin once `workers` have joined, and wait `lease_s` seconds for one that falls silent; a
+    finished run waits as long for any that never joined. `checkpoint_every` counts updates. With a folder of `keys`,
+    as made by `glovewire keys`, clients need theirs.
     """
-    known = None if keys is None else of_client(keys)
+    known = None if keys is None else load_client_keys(keys)
     folder = runs.prepare(Path(run))
     children = Children(folder / "logs")
     over = threading.Event()
-    training = training_arguments(TrainingOptions.of_tensors(**options))
-    protected = [] if keys is None else ["--keys", str(keys.resolve())]
+    how = ServerConfig(
+        out=folder,
+        bind=ANY_PORT,
+        publish=ANY_PORT,
+        checkpoint_every=checkpoint_every,
+        lease_s=lease_s,
+        workers=workers,
+        keys=keys and keys.resolve(),
+        join=True,
+        options=TrainingOptions.of_tensors(**options),
+    )
+    words = configured("server", how, children.logs / "server.toml")
     try:
         servers = [
-            children.start(
-                f"server {shard}",
-                [
-                    "server", "--out", str(folder), "--bind", "tcp://127.0.0.1:0", "--publish", "tcp://127.0.0.1:0",
-                    "--shard", f"{shard}/{shards}", "--workers", str(workers), "--checkpoint-every",
-                    str(checkpoint_every), "--lease", str(lease_s), "--join", "--json", *protected, *training,
-                ],
-            )
+            children.start(f"server {shard}", [*words, "--shard", f"{shard}/{shards}", "--json"])
             for shard in range(shards)
-        ]  # fmt: skip
-        lines = [server.ready_line(time.monotonic() + READY_S).split() for server in servers]
-        place = Serving(folder, [words[1] for words in lines], [words[3] for words in lines], servers)
+        ]
+        ready = [server.ready() for server in servers]
+        place = Serving(folder, [each.address for each in ready], [each.stream for each in ready], servers)
         watching = threading.Thread(target=_watch_over, args=(place, children, over), name="serving")
         watching.start()
         try:
@@ -96,9 +98,9 @@ def serving(
 
 
 def _finish(place: Serving, keys: ClientKeys | None) -> None:
-    """End the run on the shards where nobody has."""
+    """End the run on the shards that still run."""
     with (
-        Conversation(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
+        RequestClient(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
         contextlib.suppress(DeadlineExceeded),
     ):
         for shard, server in enumerate(place.servers):
@@ -107,7 +109,7 @@ def _finish(place: Serving, keys: ClientKeys | None) -> None:
 
 
 def _watch_over(place: Serving, children: Children, over: threading.Event) -> None:
-    """Start every shard again that was killed, where it was."""
+    """Restart every shard that was killed, at its address."""
     while not over.wait(LOOK_EVERY_S):
         for shard, server in enumerate(place.servers):
             if server.killed and children.may_restart(server.role):
@@ -115,7 +117,6 @@ def _watch_over(place: Serving, children: Children, over: threading.Event) -> No
 
 
 def _again(place: Serving, shard: int) -> list[str]:
-    arguments = list(place.servers[shard].arguments)
-    for flag, address in (("--bind", place.addresses[shard]), ("--publish", place.streams[shard])):
-        arguments[arguments.index(flag) + 1] = address
-    return arguments if "--recover" in arguments else [*arguments, "--recover"]
+    where = ["--bind", place.addresses[shard], "--publish", place.streams[shard], "--recover"]
+    words = list(place.servers[shard].arguments)
+    return words if "--recover" in words else [*words, *where]

@@ -1,14 +1,12 @@
-"""Watches over the processes of a local training: what ended well, what is started again, what ends the run.
+"""Supervises the processes of a local training: which are started again, and which end the run.
 
-A killed worker is replaced at once; a killed server is an error that the caller answers by starting over from a
-checkpoint. Starts nothing that was not running before.
+A killed worker is replaced at once; a killed server is an error, at which the caller starts over from a checkpoint.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import ProcessDied
 from glovewire.common.protocol.messages import LossSample
 from glovewire.monitor.watch import Watcher
@@ -18,7 +16,7 @@ from .processes import Child, Children
 LAST_WORDS_S = 90.0
 GOODBYE_S = 3.0
 LAST_ROUNDS_S = 5.0
-"""What workers get to complete their rounds: a server that was told to end waits for them a little less."""
+"""Time for workers to complete their rounds; a server that is told to end waits for them a little less."""
 Scored = Callable[[LossSample | None], None]
 
 
@@ -29,14 +27,11 @@ class ServerLost(ProcessDied):
 
 
 def until_over(watch: Watcher, servers: list[Child], workers: list[Child], children: Children, scored: Scored) -> None:
-    """Show progress until the servers are done; raise when a process died that is still needed."""
+    """Show progress until the servers are done; raise when a process that is still needed has died."""
     while any(server.running for server in servers) and not watch.over:
         watch.step(0.1)
         scored(watch.history.loss)
-        for server in servers:
-            if server.failed:
-                children.patience_s = 0.0  # without every shard there are no vectors to wait for
-                raise ServerLost(str(server.died())) if server.killed else server.died()
+        _raise_if_failed(servers, children)
         for rank, worker in enumerate(workers):
             if worker.killed and children.may_restart(worker.role):
                 workers[rank] = children.restart(worker)
@@ -48,37 +43,41 @@ def until_over(watch: Watcher, servers: list[Child], workers: list[Child], child
                 raise ProcessDied("every worker has left, and training is not complete")
 
 
+def _raise_if_failed(servers: list[Child], children: Children) -> None:
+    for server in servers:
+        if server.failed:
+            children.patience_s = 0.0  # without every shard there are no vectors to wait for
+            raise ServerLost(str(server.died())) if server.killed else server.died()
+
+
 def _step(watch: Watcher, servers: list[Child]) -> bool:
     watch.step(0.1)
     return not any(server.running for server in servers)
 
 
 def _done(workers: list[Child]) -> bool:
-    """Whether some worker left because the run was over, not because it alone was told to."""
-    return any('"interrupted"' not in worker.printed() for worker in workers)
+    """Return whether a worker left because the run was over, not because of a signal to it alone."""
+    return any(worker.facts()["ending"] != Ending.INTERRUPTED for worker in workers)
 
 
 def await_end(servers: list[Child], children: Children) -> None:
-    """The servers write what is left; ProcessDied when one cannot, or takes for ever."""
+    """Wait until the servers have written what is left; ProcessDied when one fails, or takes too long."""
     until(lambda: any(s.failed for s in servers) or not any(s.running for s in servers), LAST_WORDS_S)
-    for server in servers:
-        if server.failed:
-            children.patience_s = 0.0
-            raise ServerLost(str(server.died())) if server.killed else server.died()
+    _raise_if_failed(servers, children)
     for server in servers:
         if server.running:
             raise ProcessDied(f"{server.role} did not end within {LAST_WORDS_S:.0f} s after training")
 
 
 def end_in_order(servers: list[Child]) -> None:
-    """Tell the servers to end: workers complete the rounds that were begun, so that one can resume, and leave."""
+    """End the servers so that the run can be resumed: workers complete the rounds that were begun, and leave."""
     for server in servers:
-        server.tell()
+        server.terminate()
     until(lambda: not any(server.running for server in servers), LAST_ROUNDS_S)
 
 
 def until(happened: Callable[[], bool], seconds: float) -> None:
-    """Return when it `happened`, or after so many seconds."""
+    """Wait until it has `happened`, or for this many seconds."""
     deadline = time.monotonic() + seconds
     while not happened() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -4,8 +4,6 @@ A connection sends one message after another. Each of its two ends gives every c
 equal share of its link; the smaller share is the connection's rate.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ its cache, computes one block at a time and pushes; a pull waits for its partiti
 queues with a service rate; connections share links.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from bisect import bisect_left
@@ -18,7 +16,7 @@ from functools import partial
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.storage.dataset import MAX_PARTITION_ROWS
 from glovewire.server.leases.schedule import Block, Schedule
-from glovewire.worker.training.prefetch import Ahead, Kept, most
+from glovewire.worker.training.prefetch import PartitionCache, PrefetchWindow, cache_capacity
 
 from .links import Links
 
@@ -139,8 +137,8 @@ class _Epochs:
         self._waiting_leases: list[int] = []  # workers whose request shard 0 could not answer yet
         self._computing = [False] * cluster.workers
         size = cluster.words * cluster.row_bytes // cluster.partitions
-        self._kept: list[Kept[None]] = [Kept(most(size)) for _ in range(cluster.workers)]
-        self._ahead = [Ahead(size) for _ in range(cluster.workers)]
+        self._kept: list[PartitionCache[None]] = [PartitionCache(cache_capacity(size)) for _ in range(cluster.workers)]
+        self._ahead = [PrefetchWindow(size) for _ in range(cluster.workers)]
         self.now = 0.0
         self.pulled = self.pushed = 0
         self.busy: dict[Resource, float] = defaultdict(float)

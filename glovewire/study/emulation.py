@@ -4,8 +4,6 @@ Server and workers are real and talk over TCP; only the latency is simulated, so
 to save their start-up time, so no socket of this process may be open at that moment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -20,21 +18,24 @@ from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from glovewire.common.cli.config_file import configured
 from glovewire.common.endings import Ending
 from glovewire.common.errors import GlovewireError, NotReady, ProcessDied, RunOver
 from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.tensor_layout import TABLE
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.signals import Signalled
-from glovewire.common.transport.client import Conversation, raised
+from glovewire.common.transport.client import RequestClient, check_reply
+from glovewire.server.config import ServerConfig
 from glovewire.worker.config import WorkerConfig
 from glovewire.worker.dense.client import Client
 from glovewire.worker.kernels import objectives
 from glovewire.worker.service import work
 from glovewire.worker.simulated_latency import Latency
 
-from ..launch.local import training_arguments
-from ..launch.processes import READY_S, Child, Children
+from ..launch.config import ANY_PORT
+from ..launch.processes import Child, Children
+from .trainings import Conditions
 from .workloads import GloveProblem, ImageProblem, Problem
 
 NETWORK = "network"
@@ -43,15 +44,6 @@ LEAVE_S = 10.0
 DESERTED = "deserted"
 DIVERGED = 4.0
 """A loss this many times the first one counts as diverged."""
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """Number of workers, latency of their pushes, and the time limit of a training."""
-
-    workers: int
-    latency: tuple[str, ...]
-    seconds: float
 
 
 @dataclass
@@ -77,8 +69,11 @@ Ask = Callable[[m.Message], m.Message]
 class Workload(Protocol):
     """A problem as real processes train it."""
 
-    def serve(self, options: TrainingOptions, conditions: Conditions, run: Path) -> list[str]:
-        """Return the arguments of `glovewire` that start its server, without addresses and workers."""
+    dataset: Path | None
+    """What its server serves."""
+
+    def served(self, options: TrainingOptions, conditions: Conditions) -> TrainingOptions:
+        """Return the training options of its server."""
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """Train as one worker until the run is over."""
@@ -96,18 +91,20 @@ class GloveWorkload:
     """GloVe by minibatches, trained by `glovewire worker`."""
 
     def __init__(self, problem: GloveProblem) -> None:
-        self._problem, self._path = problem, problem.dataset.path
+        self._problem = problem
+        self.dataset: Path | None = problem.dataset.path
         objectives.warm()
 
-    def serve(self, options: TrainingOptions, conditions: Conditions, run: Path) -> list[str]:
+    def served(self, options: TrainingOptions, conditions: Conditions) -> TrainingOptions:
         """See Workload."""
         del conditions
-        return ["server", str(self._path), "--out", str(run), "--no-verify", *training_arguments(options)]
+        return options
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """See Workload."""
         del options
-        work(WorkerConfig(self._path, (address,), f"w{number}", verify=False, latency=latency))
+        dataset = self._problem.dataset.path
+        work(WorkerConfig(dataset=dataset, servers=(address,), name=f"w{number}", verify=False, latency=latency))
 
     def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
         """See Workload."""
@@ -120,14 +117,15 @@ class GloveWorkload:
 class ImageWorkload:
     """A dense network, trained through the dense client, as a user's own program would."""
 
+    dataset: Path | None = None
+
     def __init__(self, problem: ImageProblem) -> None:
         self._problem = problem
 
-    def serve(self, options: TrainingOptions, conditions: Conditions, run: Path) -> list[str]:
+    def served(self, options: TrainingOptions, conditions: Conditions) -> TrainingOptions:
         """See Workload. The number of updates is set so that all examples are seen."""
         gradients = -(-self._problem.examples * options.epochs // options.batch_size)
-        whole = dataclasses.replace(options, steps=-(-gradients // _together(options, conditions.workers)))
-        return ["server", "--out", str(run), *training_arguments(whole)]
+        return dataclasses.replace(options, steps=-(-gradients // _together(options, conditions.workers)))
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """See Workload."""
@@ -169,10 +167,18 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
     fork = multiprocessing.get_context("fork")
     go = fork.Semaphore(0)  # not an Event, which a badly timed signal can leave broken
     try:
-        free = "tcp://127.0.0.1:0"
-        where = ["--bind", free, "--publish", free, "--workers", str(conditions.workers), "--log-level", "warning"]
-        server = children.start("server", [*workload.serve(options, conditions, folder / "run"), *where])
-        address = server.ready_line(time.monotonic() + READY_S).split()[1]
+        how = ServerConfig(
+            dataset=workload.dataset,
+            out=folder / "run",
+            bind=ANY_PORT,
+            publish=ANY_PORT,
+            workers=conditions.workers,
+            verify=False,
+            log_level="warning",
+            options=workload.served(options, conditions),
+        )
+        server = children.start("server", configured("server", how, children.logs / "server.toml"))
+        address = server.ready().address
         for number in range(conditions.workers):
             latency = conditions.latency[min(number, len(conditions.latency) - 1)]
             log = folder / "logs" / f"worker-{number}.log"
@@ -180,7 +186,7 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
             begun = fork.Process(target=_one, args=what, daemon=True)
             begun.start()
             workers.append(begun)
-        with Conversation([address], "watcher") as client:
+        with RequestClient([address], "watcher") as client:
             trace = _observe(workload, client, partial(_ask, client, server), options, conditions, go, workers)
         if trace.ended == DESERTED:
             raise ProcessDied(f"every worker ended before its first gradient: see {folder / 'logs'}")
@@ -220,7 +226,7 @@ def _one(
         workload.work(options, address, number, latency)
 
 
-def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
+def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
     """See Ask. Notices at once when the server has ended, instead of waiting for the client's deadline."""
     answer: list[m.Message] = []
     client.send(0, request, answer.append)
@@ -229,12 +235,12 @@ def _ask(client: Conversation, server: Child, request: m.Message) -> m.Message:
         client.poll(int(LOOK_EVERY_S * 1e3))
         if ended and not answer:
             raise RunOver(text="the server has ended")
-    return raised(answer[0])
+    return check_reply(answer[0])
 
 
 def _observe(
     workload: Workload,
-    client: Conversation,
+    client: RequestClient,
     ask: Ask,
     options: TrainingOptions,
     conditions: Conditions,
@@ -282,18 +288,3 @@ def _count(ask: Ask, trace: Trace) -> None:
     assert isinstance(reply, m.Status)
     facts = json.loads(bytes(reply.body))
     trace.staleness, trace.row_ages = facts["staleness"], facts["row_ages"]
-
-
-def problems_of(conditions: Conditions) -> list[str]:
-    """Return the problems of some conditions, as text."""
-    problems = []
-    if not 1 <= conditions.workers <= 256:
-        problems.append(f"workers must be between 1 and 256, not {conditions.workers}")
-    if not (math.isfinite(conditions.seconds) and conditions.seconds > 0):
-        problems.append(f"seconds must be a positive number, not {conditions.seconds}")
-    for text in conditions.latency:
-        try:
-            Latency.parse(text)
-        except GlovewireError as error:
-            problems.append(str(error))
-    return problems

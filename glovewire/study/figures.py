@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glovewire.common.storage.artifacts import replacing
+from glovewire.common.storage.artifacts import atomic_stream
 from glovewire.monitor.sinks.plot import FAINT, FORMATS, INK, style
 
 if TYPE_CHECKING:
@@ -47,5 +47,5 @@ def legend(figure: Figure, axes: Axes, columns: int = 4, size: int = 11) -> None
 
 def save(figure: Figure, path: Path) -> None:
     """Write the figure to `path` (.png or .svg) atomically."""
-    with replacing(path) as stream:
+    with atomic_stream(path) as stream:
         figure.savefig(stream, format=FORMATS[path.suffix], dpi=120)

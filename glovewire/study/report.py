@@ -1,7 +1,5 @@
 """Write the report of `glovewire study staleness`: for each setting a verdict, a table and plots."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ An event queue replaces the network: a gradient arrives once its computation and
 not depend on how busy the machine is.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,15 +14,15 @@ import numpy as np
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints.cuts import Cuts
-from glovewire.server.consistency import blocks as consistency
-from glovewire.server.consistency.blocks import BEGINNING, OBSERVER
+from glovewire.server.consistency.interface import BEGINNING, OBSERVER, make_consistency
 from glovewire.server.core.pull_push import PullPush
 from glovewire.server.core.waiting import WaitingRequests
 from glovewire.server.table import optimizers
 from glovewire.server.table.table import Table
 from glovewire.worker.simulated_latency import Latency
 
-from .emulation import DIVERGED, Conditions, Trace
+from .emulation import DIVERGED, Trace
+from .trainings import Conditions
 from .workloads import HasRows, Problem
 
 COMPUTE_S = 0.005
@@ -55,7 +53,7 @@ class _Simulation:
         values, parameters = problem.initial(options)
         versions, step = np.zeros(len(values), np.int64), optimizers.make(options)
         self._table = Table("rows", 0, values, parameters, step, versions)
-        self._mode = consistency.make(options, np.zeros(2, np.int64), BEGINNING, conditions.workers)
+        self._mode = make_consistency(options, np.zeros(2, np.int64), BEGINNING, conditions.workers)
         cuts = Cuts(self._table, self._mode, options.epochs, 0, dict)
         self._pull_push = PullPush(self._table, self._mode, options, cuts, Counter(), WaitingRequests())
         self._total = problem.examples * options.epochs

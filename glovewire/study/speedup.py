@@ -4,19 +4,14 @@ Every variant is a separate `glovewire train`, one after the other, with the sam
 comparable. The figures come from the run folders' metrics and can be checked afterwards.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from glovewire.common.cli.command import printable
-from glovewire.common.errors import require
 from glovewire.common.model.options import PRESETS, TrainingOptions
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import write_text_atomically
@@ -24,9 +19,11 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.monitor.history.curve import Point, epoch_means
 from glovewire.monitor.history.records import read_metrics
 
-from ..bench.measured_run import Trial, carry_out
+from ..bench.measured_run import run_measured
 from ..bench.measurements import surroundings
+from ..launch.config import LocalConfig
 from ..launch.processes import Children
+from .config import SpeedupConfig
 from .speedup_plot import Curve, draw
 
 BASELINE = "baseline of the seeds: batches of 64, one process"
@@ -37,38 +34,11 @@ FEWEST = 0.002
 
 
 @dataclass(frozen=True)
-class SpeedupConfig:
-    """Options of `glovewire study speedup`; `seconds_limit` applies to the baseline alone."""
-
-    dataset: Path
-    out: Path
-    options: TrainingOptions
-    workers: int = 2
-    servers: int = 1
-    seconds_limit: float = 120.0
-
-    def __post_init__(self) -> None:
-        """Raise one UsageError that names every invalid value."""
-        problems = []
-        if not 1 <= self.workers <= 256:
-            problems.append(f"workers must be between 1 and 256, not {self.workers}")
-        if not 1 <= self.servers <= 256:
-            problems.append(f"servers must be between 1 and 256, not {self.servers}")
-        if not (math.isfinite(self.seconds_limit) and self.seconds_limit > 0):
-            problems.append(f"seconds-limit must be a positive number of seconds, not {self.seconds_limit}")
-        if self.options.objective != "glove":
-            problems.append("the study compares ways to train GloVe, as the seeds do: leave --objective glove")
-        if self.options.schedule != "blocks":
-            problems.append("the study compares block training with the seeds' minibatches: leave --schedule blocks")
-        require(problems)
-
-
-@dataclass(frozen=True)
 class Variant:
     """One way to train; after `limit_s` seconds it is stopped."""
 
     title: str
-    trial: Trial
+    trial: LocalConfig
     limit_s: float | None = None
 
 
@@ -77,16 +47,13 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
     dataset, name = Dataset.open(config.dataset), printable(config.dataset.name)
     runs.prepare(config.out)
     before, rows, curves = surroundings(), [], []
-    children = Children(config.out / "logs")
-    try:
+    with Children(config.out / "logs") as children:
         for variant in variants(config):
             tell(f"training: {variant.title}")
-            outcome = carry_out(variant.trial, children, variant.trial.out.name, variant.limit_s)
+            outcome = run_measured(variant.trial, children, variant.trial.out.name, variant.limit_s)
             curve = _curve(variant, dataset.total_entries, outcome.facts)
             rows.append(_row(variant, curve, outcome.facts))
             curves.append(curve)
-    finally:
-        children.end()
     _compare(rows, curves)
     result = {
         "surroundings": before,
@@ -108,9 +75,16 @@ def variants(config: SpeedupConfig) -> list[Variant]:
     shared = {name: getattr(config.options, name) for name in ("x_max", "alpha")}  # the same loss for all
     baseline = dataclasses.replace(config.options, **{**seeds, **shared})
 
-    def trial(name: str, store: str, workers: int, options: TrainingOptions = config.options) -> Trial:
-        servers = config.servers if store == "server" else 1
-        return Trial(config.dataset, config.out / name, options, store, workers, servers)
+    def trial(name: str, store: str, workers: int, options: TrainingOptions = config.options) -> LocalConfig:
+        return LocalConfig(
+            dataset=config.dataset,
+            out=config.out / name,
+            store=store,
+            workers=workers,
+            servers=config.servers if store == "server" else 1,
+            progress=False,
+            options=options,
+        )
 
     found = [
         Variant(BASELINE, trial("baseline", "local", 1, baseline), config.seconds_limit),

@@ -4,8 +4,6 @@ Every method trains once at each of a few learning rates; the best rate at which
 seeds, so that no method is judged at a rate that does not suit it. Trainings already on disk are not repeated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -21,9 +19,9 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.storage.artifacts import write_text_atomically
 
 from ..bench.measurements import surroundings
-from .emulation import Conditions, Trace
+from .emulation import Trace
 from .report import report
-from .trainings import Method, StalenessConfig, Training, folder
+from .trainings import Conditions, Method, StalenessConfig, Training, folder
 
 TRACE, FACTS, REPORT = "trace.json", "report.json", "REPORT.md"
 GOAL_AT = 2 / 3

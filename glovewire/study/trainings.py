@@ -6,7 +6,6 @@ Starts and writes nothing.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import UsageError, require
+from glovewire.common.errors import UsageError
 from glovewire.common.model.options import BATCH_MODES, POLICIES, Mode, TrainingOptions
-
-from .emulation import Conditions, problems_of
-
-POLICY_DEFAULTS = ("inverse", "hyperbolic:8", "gap", "dc:0.01")
+from glovewire.common.option import POSITIVE, Config, at_least, between, option
+from glovewire.worker.simulated_latency import Latency
 
 
 @dataclass(frozen=True)
@@ -34,32 +31,64 @@ class Method:
 
 
 @dataclass(frozen=True)
-class StalenessConfig:
+class Conditions:
+    """Number of workers, latency of their pushes, and the time limit of a training."""
+
+    workers: int
+    latency: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StalenessConfig(Config):
     """Options of `glovewire study staleness`; `shares` are the fractions of the learning rate that are tried."""
 
-    out: Path
+    out: Path = option(help="Folder; trainings that it holds are not repeated.")
+    workers: tuple[int, ...] = option((16,), range=between(1, 256), help="Worker processes; repeat for more settings.")
+    batch_sizes: tuple[int, ...] = option(
+        (2048,),
+        flags=("--batch",),
+        shown="2048 entries, or 32 images",
+        help="Examples in a batch; repeat for more settings.",
+    )
+    latencies: tuple[str, ...] = option(
+        ("pareto:100ms",),
+        flags=("--latency",),
+        check=Latency.parse,
+        metavar="TIME",
+        help="As of `worker`; repeat for more.",
+    )
+    modes: tuple[str, ...] = option(
+        ("sync",), flags=("--mode",), metavar="MODE", help="Modes to compare with; repeat for more."
+    )
+    policies: tuple[str, ...] = option(
+        ("inverse", "hyperbolic:8", "gap", "dc:0.01"),
+        flags=("--policy",),
+        metavar="POLICY",
+        help="Staleness policies; repeat for more.",
+    )
+    shares: tuple[float, ...] = option(
+        (1.0, 0.75, 0.5, 0.25, 0.125),
+        flags=("--share",),
+        help="Fractions of the learning rate at which every method is tried.",
+    )
+    seeds: int = option(3, range=between(1, 100), help="Runs of each method at its best rate.")
+    seconds: float = option(15.0, range=POSITIVE, help="Time limit of a run that has not trained all its entries.")
+    goal: float = option(
+        0.0,
+        range=at_least(0, "a loss, or 0 for that of async"),
+        shown="what async has after 2/3 of its entries",
+        help="Loss to be reached.",
+    )
     options: TrainingOptions
-    workers: tuple[int, ...] = (16,)
-    batch_sizes: tuple[int, ...] = (2048,)
-    latencies: tuple[str, ...] = ("pareto:100ms",)
-    policies: tuple[str, ...] = POLICY_DEFAULTS
-    modes: tuple[str, ...] = ("sync",)
-    shares: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.125)
-    seeds: int = 3
-    seconds: float = 15.0
-    goal: float = 0.0
 
-    def __post_init__(self) -> None:
-        """Raise one UsageError that names every invalid value."""
-        problems = [problem for conditions in self.conditions() for problem in problems_of(conditions)]
-        if not 1 <= self.seeds <= 100:
-            problems.append(f"seeds must be between 1 and 100, not {self.seeds}")
+    def conflicts(self) -> list[str]:
+        """Return what does not go together, or what some training of the study would refuse."""
+        problems = []
         if not (self.workers and self.batch_sizes and self.latencies):
             problems.append("workers, batch and latency need at least one value each")
         if not self.shares or not all(0 < share <= 1 for share in self.shares):
             problems.append("rates are tried at fractions of the learning rate above 0, up to 1")
-        if not (math.isfinite(self.goal) and self.goal >= 0):
-            problems.append(f"goal must be a loss, or 0 for that of async, not {self.goal}")
         if self.options.schedule != "minibatch":
             problems.append(
                 f"this study compares ways to train by minibatches, not with --schedule {self.options.schedule}"
@@ -67,8 +96,9 @@ class StalenessConfig:
         known = [("mode", self.modes, BATCH_MODES), ("policy", self.policies, POLICIES)]
         for what, named, ways in known:
             problems += [f"{what} {told}" for told in _refusals(partial(Mode.parse, known=ways), named)]
-        require(list(dict.fromkeys(problems)))
-        require(list(dict.fromkeys(_refusals(lambda training: training.options(self), self.possible()))))
+        if problems or min(self.workers) < 1:  # which leaves no trainings to look at
+            return problems
+        return _refusals(lambda training: training.options(self), self.possible())
 
     def conditions(self) -> list[Conditions]:
         """Return every combination of number of workers and latency."""

@@ -3,8 +3,6 @@
 Independent of how it is trained: `emulation` uses processes, `simulation` virtual time.
 """
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from glovewire.common.model.row_layout import RowLayout, state_columns
 from glovewire.common.model.tensor_layout import ROW
 from glovewire.common.storage.dataset import Dataset
 from glovewire.worker.kernels import glove as kernels
-from glovewire.worker.training.minibatch_trainer import Batch, RandomBatches
+from glovewire.worker.training.minibatch_trainer import Minibatch, MinibatchSampler
 
 SAMPLE = 20_000
 NO_WORKER = 1 << 40
@@ -78,18 +76,18 @@ class GloveProblem:
         self.dataset = Dataset.open(data)
         self.examples, words = self.dataset.total_entries, len(self.dataset.words)
         self.name = f"GloVe on {printable(data.name)}, {words:,} words, {self.examples / 1e6:.2f} million entries"
-        self.sample = RandomBatches(self.dataset, SAMPLE, 0, NO_WORKER).next()
+        self.sample = MinibatchSampler(self.dataset, SAMPLE, 0, NO_WORKER).next()
 
     def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
         """See Problem."""
         layout = RowLayout.of(options)
         return layout.initial(0, self.dataset.layout.rows, options), layout.parameters
 
-    def batches(self, options: TrainingOptions, worker: int) -> Callable[[], Batch]:
+    def batches(self, options: TrainingOptions, worker: int) -> Callable[[], Minibatch]:
         """See Problem."""
-        return RandomBatches(self.dataset, options.batch_size, options.seed, worker).next
+        return MinibatchSampler(self.dataset, options.batch_size, options.seed, worker).next
 
-    def gradients(self, batch: Batch, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
+    def gradients(self, batch: Minibatch, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
         """See Problem."""
         layout = RowLayout.of(options)
         gradients = np.zeros((len(batch.rows), layout.parameters), np.float32)

@@ -5,8 +5,6 @@ questions with a word outside the vocabulary are left out and counted; a word is
 lower case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,21 +3,16 @@
 The formats themselves are in `formats` (vectors) and `matrix` (datasets).
 """
 
-from __future__ import annotations
-
-import errno
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import ArtifactError, OutputError, UsageError
+from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import peek_kind, require_free
+from glovewire.common.storage.artifacts import atomic, files_in, output_errors, peek_kind, require_free
 
 from . import formats, matrix
 from .formats import most_frequent_first
@@ -48,7 +43,7 @@ def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int 
         facts = _export_dataset(path, form, out, seed=seed)
     else:
         raise ArtifactError(f"{path} is a {kind}: only a run or a dataset can be exported")
-    return {"format": form, "out": str(out), **facts, "bytes": _bytes(out)}
+    return {"format": form, "out": str(out), **facts, "bytes": sum(path.stat().st_size for path in files_in(out))}
 
 
 def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[str, Any]:
@@ -85,36 +80,8 @@ def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str,
 
 @contextmanager
 def _placing(out: Path) -> Iterator[Path]:
-    """Yield a scratch path beside `out` that is renamed to it at the end; after an error nothing is left."""
-    scratch = out.parent / f".{out.name}.{os.getpid()}.partial"
-    try:
+    """Yield a scratch path that becomes `out` at the end; OutputError if it cannot be written."""
+    with output_errors(out, "export"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        _remove(scratch)
-        yield scratch
-        for path in _files(scratch):
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())
-        if out.is_dir():
-            out.rmdir()
-        scratch.rename(out)
-    except OSError as error:
-        full = error.errno == errno.ENOSPC
-        reason = "no space left on the disk" if full else error.strerror or error
-        raise OutputError(f"export {out} cannot be written: {reason}") from error
-    finally:
-        _remove(scratch)
-
-
-def _files(path: Path) -> list[Path]:
-    return [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _bytes(path: Path) -> int:
-    return sum(p.stat().st_size for p in _files(path))
+        with atomic(out) as scratch:
+            yield scratch

@@ -3,8 +3,6 @@
 An artifact of another kind is described by its facts and files.
 """
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import Mapping
@@ -13,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common.cli.command import read_toml
+from glovewire.common.cli.config_file import read_toml
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets

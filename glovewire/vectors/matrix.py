@@ -4,8 +4,6 @@ Each function writes one file or folder at a scratch path, which `export` rename
 give equal bytes.
 """
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Iterator
@@ -26,10 +24,10 @@ _UNKNOWN = "<unk>"
 _ENTRIES_AT_ONCE = 1 << 20
 _BUCKET_RECORDS = 1 << 22
 
-Entries = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
+Triplets = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
-def entries(dataset: Dataset) -> Iterator[Entries]:
+def entries(dataset: Dataset) -> Iterator[Triplets]:
     """Yield the full matrix in pieces: row, column (in vocabulary order) and value, each of shape (n,).
 
     Pieces follow the stored order; a mirrored entry is in the same piece as its original, and n is at most 2,097,152.
@@ -44,7 +42,7 @@ def entries(dataset: Dataset) -> Iterator[Entries]:
             yield _mirrored(row, column, stored["x"]) if layout.symmetric else (row, column, stored["x"])
 
 
-def _mirrored(row: npt.NDArray[np.int32], column: npt.NDArray[np.int32], value: npt.NDArray[np.float32]) -> Entries:
+def _mirrored(row: npt.NDArray[np.int32], column: npt.NDArray[np.int32], value: npt.NDArray[np.float32]) -> Triplets:
     off = row != column
     return (np.concatenate([row, column[off]]), np.concatenate([column, row[off]]), np.concatenate([value, value[off]]))
 
@@ -126,7 +124,7 @@ def _write_shuffled(path: Path, dataset: Dataset, numbers: npt.NDArray[np.int32]
             stream.write(records[shuffle.permutation(size)].tobytes())
 
 
-def _drawn(dataset: Dataset, buckets: int, seed: int) -> Iterator[tuple[Entries, npt.NDArray[np.int64]]]:
+def _drawn(dataset: Dataset, buckets: int, seed: int) -> Iterator[tuple[Triplets, npt.NDArray[np.int64]]]:
     random = np.random.default_rng([seed, 0])
     for piece in entries(dataset):
         yield piece, random.integers(0, buckets, len(piece[0]))

@@ -1,7 +1,5 @@
 """Format the plain values of the other modules as aligned lines of text, without colour. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A malformed line is refused with the file's name and the line's number. Words stay as they are written.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Keep a loss curve of bounded length: when it is full, neighbouring points are merged in pairs. No I/O."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

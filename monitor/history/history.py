@@ -5,8 +5,6 @@
 tests are dropped, so that memory is bounded whatever arrives.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

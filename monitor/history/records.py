@@ -5,8 +5,6 @@ A loss line has `t` (seconds), `entries` (trained), `loss`, `epoch`, `worker` (o
 only the last one, which readers skip and the next Recorder cuts off.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from glovewire.common.cli.command import printable
 from glovewire.common.errors import OutputError, UsageError
-from glovewire.common.storage.artifacts import replacing
+from glovewire.common.storage.artifacts import atomic_stream
 
 from ..history import formatting
 from ..history.curve import Point
@@ -45,7 +45,7 @@ def plot(history: RunHistory, path: Path, title: str = "") -> None:
     """Draw `history` into `path` (.png or .svg), atomically; OutputError when it cannot be written."""
     check_path(path)
     figure = draw(history, title)
-    with warnings.catch_warnings(), replacing(path) as stream:
+    with warnings.catch_warnings(), atomic_stream(path) as stream:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a worker may have any name
         figure.savefig(stream, format=FORMATS[path.suffix.lower()], dpi=150)
 

@@ -9,8 +9,6 @@ validates everything that it receives. It has no threads and belongs to the thre
 down: it subscribes, and requests only what is missing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,11 +28,11 @@ from glovewire.common.errors import (
 )
 from glovewire.common.protocol.messages import TOPICS, GetHistory, History
 from glovewire.common.protocol.wire import decode_sample
-from glovewire.common.transport.curve_keys import of_client
-from glovewire.common.transport.sockets import Context, check_address, receive
-from glovewire.common.transport.zap import Attempts
+from glovewire.common.transport.client import QueryClient, expect
+from glovewire.common.transport.curve_keys import load_client_keys
+from glovewire.common.transport.sockets import Context, check_address, receive, with_port
+from glovewire.common.transport.zap import HandshakeMonitor
 
-from .query_client import Line, beside, expect
 from .reassembly import Reassembly, ReceivedSample
 
 __all__ = ["Feed", "ReceivedSample", "RunFailed"]
@@ -58,8 +56,8 @@ class _Subscription:
 
     socket: zmq.Socket[bytes]
     stream: Reassembly
-    attempts: Attempts
-    client: Line | None = None
+    attempts: HandshakeMonitor
+    client: QueryClient | None = None
 
     def close_client(self) -> None:
         if self.client is not None:
@@ -97,7 +95,7 @@ class Feed:
         self._topics = frozenset(topics)
         self._timeout_s, self._silence_s = timeout_s, silence_s
         self._now, self._polled_at = 0.0, time.monotonic()
-        self.keys = None if keys is None else of_client(keys)
+        self.keys = None if keys is None else load_client_keys(keys)
         self._context = Context(self.keys)
         self._poller = zmq.Poller()
         self._subscriptions: list[_Subscription] = []
@@ -105,7 +103,7 @@ class Feed:
             socket = self._context.subscriber(address)
             self._poller.register(socket, zmq.POLLIN)
             stream = Reassembly(address, history=history)
-            self._subscriptions.append(_Subscription(socket, stream, self._context.attempts(socket)))
+            self._subscriptions.append(_Subscription(socket, stream, self._context.handshakes(socket)))
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -125,7 +123,7 @@ class Feed:
     @property
     def requests(self) -> tuple[str, ...]:
         """The request addresses of the shards, as far as they are known."""
-        return tuple(beside(stream.address, stream.port) for stream in self._streams if stream.port)
+        return tuple(with_port(stream.address, stream.port) for stream in self._streams if stream.port)
 
     @property
     def refused(self) -> int:
@@ -209,7 +207,7 @@ class Feed:
             each.close_client()
             return
         if each.client is None:
-            each.client = Line(beside(stream.address, stream.port), self.keys)
+            each.client = QueryClient(with_port(stream.address, stream.port), self.keys)
         if each.client.asked is None:
             each.client.ask(GetHistory(after))
 

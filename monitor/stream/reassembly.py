@@ -6,8 +6,6 @@ samples are released in order and each once. A sample that was overtaken fills i
 closed it is dropped, and stays missing.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Plot curves in characters: braille dots, eight to a cell, or ASCII on a terminal without UTF-8. No I/O."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

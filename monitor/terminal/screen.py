@@ -1,7 +1,5 @@
 """Render one screen of the terminal view for rich, never higher or wider than asked. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

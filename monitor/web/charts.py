@@ -1,7 +1,5 @@
 """Build the dashboard's charts: Bokeh figures over columns of a RunHistory. page.js paints them light or dark."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ work; it never waits. Vectors are fetched on demand, when those at hand are olde
 change, once. A table of more than MAX_BYTES is refused. The search itself is in `common.model.neighbours`.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable, Generator, Sequence
@@ -22,9 +20,8 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.run_folder import load_vectors
+from glovewire.common.transport.client import QueryClient, expect
 from glovewire.common.transport.curve_keys import ClientKeys
-
-from ..stream.query_client import Line, expect
 
 FRESH_S = 10.0
 ANSWER_S = 5.0
@@ -70,7 +67,7 @@ class ServerLookup:
     def __init__(self, requests: Callable[[], Sequence[str]], keys: ClientKeys | None = None) -> None:
         self._requests, self._keys = requests, keys
         self._name = f"monitor-{secrets.token_hex(4)}"
-        self._client: Line | None = None
+        self._client: QueryClient | None = None
         self._fetching: Requests | None = None
         self._words: list[str] = []
         self._run = ""
@@ -127,7 +124,7 @@ class ServerLookup:
     def _connect(self, address: str) -> None:
         if self._client is not None:
             self._client.close()
-        self._client = Line(address, self._keys)
+        self._client = QueryClient(address, self._keys)
 
     def _send(self, request: m.Message) -> None:
         assert self._client is not None

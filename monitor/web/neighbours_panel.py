@@ -3,8 +3,6 @@
 Words come from the network: each goes through `panels.escape`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from glovewire.common.model.neighbours import Neighbours, UnitVectors

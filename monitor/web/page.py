@@ -1,7 +1,5 @@
 """Keep one browser's page up to date while it is open: read RunHistories into charts and panels, send what changed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files

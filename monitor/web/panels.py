@@ -3,8 +3,6 @@
 Names come from the network: each goes through `escape`, and nothing else makes markup of a value.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 

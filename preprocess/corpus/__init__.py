@@ -1,1 +1,1 @@
-"""Read text: sources, formats, compression, and blocks of work."""
+"""Read text: sources, file formats, compression, and input splits."""

@@ -1,12 +1,11 @@
-"""Files of one or more bzip2 or xz streams, as `pbzip2`, `cat` and multistream dumps leave them.
+"""Open compressed files, including bzip2 and xz files of several streams as `pbzip2`, `cat` and Wikipedia dumps make.
 
-Python's own readers take what does not begin like a stream for the end of the file, and so lose the rest of a damaged
-one; here it is an error, as `bzip2 -t` and `xz -t` have it.
+Python's own readers treat anything that does not begin like a stream as the end of the file, and so lose the rest of a
+damaged one; here it is an error, as it is for `bzip2 -t` and `xz -t`.
 """
 
-from __future__ import annotations
-
 import bz2
+import gzip
 import io
 import lzma
 from pathlib import Path
@@ -17,28 +16,38 @@ _READ_BYTES = 1 << 15
 _XZ_PADDING = 4
 
 
-def unpacked(path: Path, compression: str) -> IO[bytes]:
-    """What the streams of a file hold, end to end; `compression` is `.bz2` or `.xz`.
+def open_decompressed(path: Path, compression: str) -> IO[bytes]:
+    """Open a file for its decompressed content; `compression` is .gz, .bz2, .xz, .zst, or empty for a plain file.
 
-    Reading raises EOFError, LZMAError or OSError where the file is damaged.
+    Reading raises EOFError, LZMAError, zlib.error or OSError where the file is damaged.
     """
-    return cast(IO[bytes], io.BufferedReader(_Streams(path, compression), BUFFER_BYTES))
+    if compression == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    if compression in (".bz2", ".xz"):
+        return cast(IO[bytes], io.BufferedReader(_MultiStream(path, compression), BUFFER_BYTES))
+    if compression == ".zst":
+        import pyarrow as pa
+
+        return cast(IO[bytes], pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
+    return path.open("rb")
 
 
-class _Streams(io.RawIOBase):
+class _MultiStream(io.RawIOBase):
+    """The content of a file's streams, end to end."""
+
     def __init__(self, path: Path, compression: str) -> None:
         self._xz = compression == ".xz"
         self._file = path.open("rb", buffering=0)
-        self._fed = b""
+        self._pending = b""
         self._decoder: Any = lzma.LZMADecompressor() if self._xz else bz2.BZ2Decompressor()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a part of `buffer`; nothing of it at the end of the last stream."""
+        """Fill part of `buffer` and return the number of bytes; 0 at the end of the last stream."""
         with memoryview(buffer).cast("B") as target:
-            data = self._some(len(target))
+            data = self._decompress(len(target))
             target[: len(data)] = data
         return len(data)
 
@@ -46,19 +55,19 @@ class _Streams(io.RawIOBase):
         self._file.close()
         super().close()
 
-    def _some(self, most: int) -> bytes:
+    def _decompress(self, limit: int) -> bytes:
         while not self._decoder.eof or self._begin_next():
             piece = b""
             if self._decoder.needs_input:
-                piece, self._fed = self._fed or self._file.read(_READ_BYTES), b""
+                piece, self._pending = self._pending or self._file.read(_READ_BYTES), b""
                 if not piece:
                     raise EOFError("it ends in the middle of a stream")
-            if data := cast(bytes, self._decoder.decompress(piece, most)):
+            if data := cast(bytes, self._decoder.decompress(piece, limit)):
                 return data
         return b""
 
     def _begin_next(self) -> bool:
-        """Whether another stream follows; xz allows zeros before it and at the end, four at a time."""
+        """Start the next stream and return whether there is one; xz allows zeros between streams, four at a time."""
         rest, zeros = cast(bytes, self._decoder.unused_data), 0
         while rest or (rest := self._file.read(_READ_BYTES)):
             if not self._xz:
@@ -68,9 +77,9 @@ class _Streams(io.RawIOBase):
             if rest:
                 break
         if zeros % _XZ_PADDING:
-            raise lzma.LZMAError("zeros after a stream must come by fours")
+            raise lzma.LZMAError("zeros after a stream must come in multiples of four")
         if not rest:
             return False
-        self._fed = rest
+        self._pending = rest
         self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ) if self._xz else bz2.BZ2Decompressor()
         return True

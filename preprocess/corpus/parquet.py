@@ -1,4 +1,4 @@
-"""Parquet files: opened with a clear refusal, and cut into blocks of one row group each."""
+"""Read Parquet files: one input split per row group, and the texts of a split's column."""
 
 from __future__ import annotations
 
@@ -7,14 +7,47 @@ from typing import TYPE_CHECKING
 
 from glovewire.common.errors import CorpusError
 
-from .splits import Block, File
+from .splits import InputSplit, SourceFile, one_line
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet
 
+_ROWS_PER_READ = 1024
 
-def open_parquet(path: str, label: str) -> pyarrow.parquet.ParquetFile:
-    """A parquet file; CorpusError if it is none."""
+
+def row_group_splits(file: SourceFile, limit: int | None) -> Iterator[InputSplit]:
+    """Yield one split per row group that is not empty, with `limit` rows at most in all."""
+    with _open(str(file.path), file.label) as parquet:
+        for group in range(parquet.metadata.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            if limit is not None:
+                rows = min(rows, limit)
+                limit -= rows
+            if rows:
+                yield InputSplit("parquet", file.label, str(file.path), group, group + 1, items=rows)
+
+
+def column_texts(split: InputSplit, column: str) -> Iterator[str]:
+    """Yield the texts in a column of a split; CorpusError if the column is missing, holds no text or is damaged."""
+    import pyarrow as pa
+
+    with _open(split.path, split.label) as parquet:
+        names = parquet.schema_arrow.names
+        if column not in names:
+            raise CorpusError(f"{split.label} has no column {column!r}; it has {', '.join(names)} (--text-column)")
+        left = split.items
+        try:
+            groups = range(split.start, split.stop)
+            for rows in parquet.iter_batches(_ROWS_PER_READ, row_groups=groups, columns=[column]):
+                texts = _strings(rows.column(0), split.label, column)[:left]
+                left -= len(texts)
+                yield from texts
+        except (pa.ArrowException, OSError) as error:
+            raise CorpusError(f"{split.label} is damaged: {one_line(error)}") from error
+
+
+def _open(path: str, label: str) -> pyarrow.parquet.ParquetFile:
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -24,17 +57,13 @@ def open_parquet(path: str, label: str) -> pyarrow.parquet.ParquetFile:
         raise CorpusError(f"{label} is not a readable parquet file: {one_line(error)}") from error
 
 
-def row_groups(file: File, first: int, limit: int | None) -> Iterator[Block]:
-    """Blocks of a parquet file: one a row group; at most `limit` rows."""
-    with open_parquet(str(file.path), file.label) as parquet:
-        for group in range(parquet.metadata.num_row_groups):
-            rows = parquet.metadata.row_group(group).num_rows
-            take = rows if limit is None else min(rows, limit)
-            if take:
-                yield Block(first + group, "parquet", file.label, str(file.path), group, group + 1, items=take)
-            limit = None if limit is None else limit - take
+def _strings(values: pa.Array, label: str, column: str) -> list[str]:
+    import pyarrow as pa
 
-
-def one_line(error: Exception) -> str:
-    """Return an error's text on one line of at most 200 characters."""
-    return " ".join(str(error).split())[:200]
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise CorpusError(f"{label}: column {column!r} holds {kind}, not text (--text-column)")
+    try:
+        return ["" if text is None else text for text in values.to_pylist()]
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{label}: column {column!r} is not UTF-8 text") from error

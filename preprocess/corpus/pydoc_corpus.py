@@ -1,10 +1,8 @@
-"""The embedded corpus: English prose that every Python install carries.
+"""Collect the `pydoc` corpus: English prose that comes with every Python installation.
 
-The help topics of `pydoc_data` and the docstrings of the standard library and of the installed packages that
-Glovewire itself needs, as paragraphs, each once. Sources are parsed, never imported or run.
+It consists of the help topics of `pydoc_data` and the docstrings of the standard library and of the installed packages
+that Glovewire depends on, as distinct paragraphs. Source files are parsed, never imported or run.
 """
-
-from __future__ import annotations
 
 import ast
 import re
@@ -18,17 +16,17 @@ from ..parallel.pool import Pool
 
 _PROJECT = "glovewire"
 _TESTS = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
-# A paragraph of prose: several words, mostly letters; not an example session, a table or a line of dashes.
-_FEWEST_WORDS = 4
-_LEAST_LETTERS = 0.6
+# A paragraph of prose has several words and is mostly letters; example sessions, tables and rules are not.
+_MIN_WORDS = 4
+_MIN_LETTERS = 0.6
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BODIES = ("body", "handlers", "orelse", "finalbody")
-_FILES_TOGETHER = 50
+FILES_PER_TASK = 50
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def paragraphs(processes: int = 1) -> Iterator[str]:
-    """Every paragraph once, in the order of the files' names; the files are parsed by that many processes."""
+    """Yield every distinct paragraph, in the order of the files' names; `processes` parse the files."""
     from pydoc_data.topics import topics
 
     seen: set[str] = set()
@@ -40,30 +38,31 @@ def paragraphs(processes: int = 1) -> Iterator[str]:
 
 
 class _ParseJob:
-    """Numbered groups of files to the paragraphs of their docstrings."""
+    """Turns a numbered group of files into the paragraphs of their docstrings."""
 
     def do(self, task: tuple[int, list[Path]]) -> tuple[int, list[str]]:
         number, paths = task
         return number, _prose(text for path in paths for text in _docstrings(path))
 
     def finish(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 def _parsed(processes: int) -> list[list[str]]:
-    paths = list(_sources())
-    groups = [paths[at : at + _FILES_TOGETHER] for at in range(0, len(paths), _FILES_TOGETHER)]
+    paths = list(source_files())
+    groups = [paths[at : at + FILES_PER_TASK] for at in range(0, len(paths), FILES_PER_TASK)]
     with Pool(processes, _ParseJob, lambda _: None) as pool:
         return [lines for _, lines in sorted(pool.run(enumerate(groups)))]
 
 
 def _prose(texts: Iterable[str]) -> list[str]:
-    """The paragraphs of prose in these texts, each as one line."""
+    """Return the paragraphs of prose in these texts, each as one line."""
     found = (" ".join(part.split()) for text in texts for part in re.split(r"\n[ \t]*\n", text))
     return [line for line in found if _is_prose(line)]
 
 
-def _sources() -> Iterator[Path]:
+def source_files() -> Iterator[Path]:
+    """Yield the modules of the standard library and of the packages that Glovewire depends on, without tests."""
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
         if not _TESTS.intersection(path.relative_to(library).parts):
@@ -76,7 +75,7 @@ def _sources() -> Iterator[Path]:
 
 
 def _packages() -> set[str]:
-    """Names of the installed distributions that Glovewire needs, directly or not; extras are left out."""
+    """Return the installed distributions that Glovewire depends on, directly or not, without extras."""
     found: set[str] = set()
     waiting = [_PROJECT]
     while waiting:
@@ -85,30 +84,21 @@ def _packages() -> set[str]:
             requirements = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
             continue
+        found.add(name)
         needed = [r for r in requirements if "extra ==" not in r]
-        fresh = {_normal(match[0]) for r in needed if (match := _REQUIREMENT.match(r))} - found
-        found |= {name for name in fresh if _installed(name)}
-        waiting.extend(fresh)
-    return found
+        waiting.extend({_normalised(match[0]) for r in needed if (match := _REQUIREMENT.match(r))} - found)
+    return found - {_PROJECT}
 
 
-def _normal(name: str) -> str:
+def _normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _docstrings(path: Path) -> Iterator[str]:
     try:
         source = path.read_text(encoding="utf-8")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's invalid escapes are not the user's concern
+            warnings.simplefilter("ignore")  # invalid escapes in other people's code
             tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError, RecursionError):
         return
@@ -117,13 +107,12 @@ def _docstrings(path: Path) -> Iterator[str]:
         node = waiting.pop()
         if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
             yield text
-        # only statements are followed, for a docstring is never inside an expression
+        # only statements are followed: a docstring is never inside an expression
         inner = [child for field in _BODIES for child in getattr(node, field, ())]
         waiting.extend(reversed(inner))
 
 
 def _is_prose(line: str) -> bool:
-    if ">>>" in line or line.count(" ") + 1 < _FEWEST_WORDS or "\0" in line:
+    if ">>>" in line or line.count(" ") + 1 < _MIN_WORDS or "\0" in line:
         return False
-    letters = sum(character.isalpha() for character in line)
-    return letters >= _LEAST_LETTERS * len(line)
+    return sum(character.isalpha() for character in line) >= _MIN_LETTERS * len(line)

@@ -1,10 +1,8 @@
-"""Where an entry of the matrix belongs on disk: one integer key per cell whose order is the order of the dataset.
+"""Compute a sort key for every cell of the matrix: an integer whose order is the order of entries on disk.
 
 A key holds, from its highest bits: partition of the row, partition of the column, row of tiles, column of tiles, row
-in the tile, column in the tile. Each half depends on one word only, so a key is one OR of two table look-ups. Pure.
+in the tile, column in the tile. Each half depends on one word only, so a key is one OR of two table look-ups. No I/O.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,22 +10,21 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.array_types import Entries, Ids, Indices, Pairs
 from glovewire.common.runtime.compiled import compiled
 from glovewire.common.storage.dataset import ENTRY, Layout
 
-from ..tokens.string_table import Longs
-
 Keys = npt.NDArray[np.uint64]
-# Bits of a key: a record of the spill holds a key and four bits of distance.
-MOST_BITS = 58
+MAX_KEY_BITS = 58
+"""A spilled record holds a key and four bits of distance."""
 
 
 @dataclass(frozen=True)
-class Arrangement:
-    """Keys for the words of a vocabulary under a layout; `permutation` is int32 (rows,): the word of each row."""
+class CellKeys:
+    """Keys of the cells of a matrix with a layout; `permutation` is int32 (rows,): the word of each row."""
 
     layout: Layout
-    permutation: npt.NDArray[np.int32]
+    permutation: Ids
 
     @cached_property
     def _bits(self) -> tuple[int, int, int]:
@@ -37,12 +34,12 @@ class Arrangement:
 
     @property
     def bits(self) -> int:
-        """Bits of a key."""
+        """Number of bits in a key."""
         return 2 * sum(self._bits)
 
     @cached_property
-    def words(self) -> Keys:
-        """For each word: its row, its part of a key as a row, as a column; uint64 of shape (words, 3)."""
+    def word_keys(self) -> Keys:
+        """For each word its row, and its half of a key as a row and as a column; uint64 of shape (words, 3)."""
         partition_bits, tile_bits, local_bits = self._bits
         row = np.empty(self.layout.rows, np.int64)
         row[self.permutation] = np.arange(self.layout.rows)
@@ -58,8 +55,8 @@ class Arrangement:
         return np.stack([row, above, column], axis=1).astype(np.uint64)
 
     @cached_property
-    def tile_numbers(self) -> Longs:
-        """For each value of a key without its local bits, the tile's number in the layout; -1 where there is none."""
+    def tile_numbers(self) -> Indices:
+        """The tile's number in the layout for each value of a key without its local bits; -1 if there is no tile."""
         partition_bits, tile_bits, _ = self._bits
         numbers = np.full(1 << (2 * (partition_bits + tile_bits)), -1, np.int64)
         side = -(-np.diff(self.layout.bounds) // self.layout.tile)
@@ -69,27 +66,27 @@ class Arrangement:
             numbers[prefix] = self.layout.first_tile[block] + i * side[b] + j
         return numbers
 
-    def entries(self, keys: Keys, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.void]:
-        """Sorted cells as entries of the dataset, dtype ENTRY."""
+    def entries(self, keys: Keys, weights: npt.NDArray[np.float32]) -> Entries:
+        """Return sorted cells as entries of the dataset, dtype ENTRY."""
         _, tile_bits, local_bits = self._bits
         out = np.empty(len(keys), ENTRY)
         _unpack(keys, tile_bits, local_bits, self.layout.tile, out["i"], out["j"])
         out["x"] = weights
         return out
 
-    def tiles_of(self, keys: Keys) -> Longs:
-        """The number of each cell's tile in the layout; int64 (cells,)."""
+    def tiles_of(self, keys: Keys) -> Indices:
+        """Return the number of each cell's tile in the layout; int64 (cells,)."""
         return self.tile_numbers[(keys >> np.uint64(2 * self._bits[2])).astype(np.int64)]
 
     def on_diagonal(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Which cells are on the matrix's diagonal."""
+        """Return which cells are on the diagonal of the matrix; bool (cells,)."""
         out = np.empty(len(keys), np.bool_)
         _on_diagonal(keys, *self._bits, out)
         return out
 
 
 def _width(values: int) -> int:
-    """Bits that numbers below `values` need."""
+    """Return the number of bits that numbers below `values` need."""
     return int(values - 1).bit_length()
 
 
@@ -106,9 +103,7 @@ def _on_diagonal(keys: Keys, partition_bits: int, tile_bits: int, local_bits: in
 
 
 @compiled
-def _unpack(
-    keys: Keys, tile_bits: int, local_bits: int, tile: int, i: npt.NDArray[np.uint16], j: npt.NDArray[np.uint16]
-) -> None:
+def _unpack(keys: Keys, tile_bits: int, local_bits: int, tile: int, i: Pairs, j: Pairs) -> None:
     local, tiles = (1 << local_bits) - 1, (1 << tile_bits) - 1
     for n in range(len(keys)):
         key = np.int64(keys[n])

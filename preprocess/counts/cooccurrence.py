@@ -1,10 +1,10 @@
-"""Counting who stands near whom: streams of words in, spilled runs of (cell, weight) records out.
+"""Count co-occurrences: streams of words in, records of (cell, distance) out.
 
-A pair at distance d weighs lcm(1..window) / d units (or one unit), so all sums are integers and no order of adding
-matters. Pairs of two frequent words are added up in a small dense square; any other pair becomes a record, a cell's
-key and the distance, and full buffers of records are written grouped by bucket, a bucket being a range of keys. A
-bucket is later added up in memory by `reduction`: every record is written once and read once, whatever the size of
-the corpus, so there are no levels of merging. Weights are never floats here.
+A pair at distance d weighs lcm(1..window) / d units (or one unit), so sums are integers and do not depend on the order
+of addition. Pairs of two frequent words are added up in a small dense square. Any other pair becomes a record, the
+cell's key and the distance; full buffers of records are written grouped by bucket, which is a range of keys. `reduce`
+later adds up each bucket in memory: every record is written once and read once, whatever the size of the corpus, so
+there are no levels of merging.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.array_types import Ids, Indices
 from glovewire.common.runtime.compiled import compiled
 
-from ..tokens.string_table import Ids, Longs
-from .cell_keys import Arrangement, Keys
+from .cell_keys import CellKeys, Keys
 
-LONGEST_WINDOW = 15
-_RING = 16
 _DISTANCE_BITS = 4
-_MOST_BUCKET_BITS = 12
+_MAX_WINDOW = (1 << _DISTANCE_BITS) - 1
+_RING = _MAX_WINDOW + 1
+_MAX_BUCKET_BITS = 12
 _DENSE_RANGE_BITS = 20
-_NARROW_RANGE_BITS = 32 - _DISTANCE_BITS
+NARROW_RANGE_BITS = 32 - _DISTANCE_BITS
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,23 @@ class Weighting:
 
     @staticmethod
     def of(kind: str, window: int) -> Weighting:
-        """The weights of kind `distance` (1 / distance) or `uniform` up to `window`."""
-        scale = math.lcm(*range(1, window + 1)) if kind == "distance" else 1
-        near = range(1, window + 1)
-        units = [0, *(scale // d if kind == "distance" else 1 for d in near)]
+        """Return the weights of kind `distance` (1 / distance) or `uniform` up to `window`."""
+        distances = range(1, window + 1)
+        scale = math.lcm(*distances) if kind == "distance" else 1
+        units = [0, *(scale // d if kind == "distance" else 1 for d in distances)]
         return Weighting(np.array(units + [0] * (_RING - len(units)), np.uint64), scale)
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """How records are cut: keys of `bits` bits, the lowest `range_bits` of which stand in the record."""
+    """Ranges of keys of `bits` bits; a record holds only the lowest `range_bits` of its key."""
 
     bits: int
 
     @property
     def range_bits(self) -> int:
         """Bits of a key inside its bucket."""
-        return max(self.bits - _MOST_BUCKET_BITS, min(self.bits, _DENSE_RANGE_BITS))
+        return max(self.bits - _MAX_BUCKET_BITS, min(self.bits, _DENSE_RANGE_BITS))
 
     @property
     def count(self) -> int:
@@ -64,29 +64,36 @@ class Buckets:
     @property
     def dtype(self) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
         """Type of a record: the key inside the bucket, shifted left by four, and the distance."""
-        return np.dtype(np.uint32) if self.range_bits <= _NARROW_RANGE_BITS else np.dtype(np.uint64)
+        return np.dtype(np.uint32) if self.range_bits <= NARROW_RANGE_BITS else np.dtype(np.uint64)
 
 
 class PairCounter:
-    """Counts the pairs of streams; `hot` is the side of the dense square, `room` the records held at once."""
+    """Counts the pairs of streams, with a dense square for the most frequent words and a buffer of records."""
 
     def __init__(
-        self, arrangement: Arrangement, by_rank: Ids, window: int, weighting: Weighting, hot: int, room: int
+        self,
+        cell_keys: CellKeys,
+        by_rank: Ids,
+        window: int,
+        weighting: Weighting,
+        *,
+        square_side: int,
+        max_records: int,
     ) -> None:
-        self._symmetric = arrangement.layout.symmetric
-        self._ranked = arrangement.words[by_rank]
+        self._symmetric = cell_keys.layout.symmetric
+        self._ranked = cell_keys.word_keys[by_rank]
         self._window, self._weighting = window, weighting
-        self.buckets = Buckets(arrangement.bits)
-        self._hot = min(hot, len(by_rank))
-        self._square = np.zeros((self._hot, self._hot), np.uint64)
-        self._records = np.empty(max(room, 4 * LONGEST_WINDOW), np.uint64)
+        self._buckets = Buckets(cell_keys.bits)
+        side = min(square_side, len(by_rank))
+        self._square = np.zeros((side, side), np.uint64)
+        self._records = np.empty(max(max_records, 4 * _MAX_WINDOW), np.uint64)
         self._state = np.zeros(2 + _RING, np.int64)
 
     def add(self, stream: Ids, ranks: Ids) -> int:
-        """Count from the beginning of `stream`: words from 1, and a 0 after each line.
+        """Count the pairs of `stream`: words from 1, and a 0 after each line; return how much of it was counted.
 
-        `ranks[w - 1]` is the frequency rank of word w, or -1. Returns how many words were taken; when that is not all
-        of them, the records are full: call `take_records` and add the rest.
+        `ranks[w - 1]` is the frequency rank of word w, or -1. If not all of the stream was counted, the buffer is full:
+        call `take_records`, then add the rest.
         """
         return _count_pairs(
             stream,
@@ -100,22 +107,17 @@ class PairCounter:
             self._symmetric,
         )
 
-    @property
-    def full(self) -> bool:
-        """Whether `take_records` is due."""
-        return bool(self._state[0] + 2 * LONGEST_WINDOW > len(self._records))
-
-    def take_records(self) -> tuple[npt.NDArray[np.uint32] | npt.NDArray[np.uint64], Longs]:
-        """The records held, grouped by bucket, and where each bucket begins, int64 (buckets + 1,); none are left."""
+    def take_records(self) -> tuple[npt.NDArray[np.uint32] | npt.NDArray[np.uint64], Indices]:
+        """Empty the buffer; return its records grouped by bucket, and the buckets' bounds, int64 (buckets + 1,)."""
         records = self._records[: self._state[0]]
-        bounds = np.zeros(self.buckets.count + 1, np.int64)
-        out = np.empty(len(records), self.buckets.dtype)
-        _group(records, np.uint64(self.buckets.range_bits + _DISTANCE_BITS), bounds, out)
+        bounds = np.zeros(self._buckets.count + 1, np.int64)
+        out = np.empty(len(records), self._buckets.dtype)
+        _group(records, np.uint64(self._buckets.range_bits + _DISTANCE_BITS), bounds, out)
         self._state[0] = 0
         return out, bounds
 
     def take_square(self) -> tuple[Keys, Keys]:
-        """Keys (sorted) and units of the cells in the dense square; it is empty afterwards."""
+        """Empty the dense square; return the sorted keys of its cells and their units."""
         keys, units = np.empty(self._square.size, np.uint64), np.empty(self._square.size, np.uint64)
         count = _square_cells(self._square, self._ranked, self._symmetric, keys, units)
         self._square[:] = 0
@@ -132,11 +134,11 @@ def _count_pairs(
     units: Keys,
     square: Keys,
     records: Keys,
-    state: Longs,
+    state: Indices,
     symmetric: bool,
 ) -> int:
-    """See PairCounter.add. `state` holds the records' number, the words kept in this line, and a ring of the last."""
-    hot = len(square)
+    """See PairCounter.add. `state`: number of records, vocabulary words in this line, ring of the last words' ranks."""
+    side = len(square)
     ring = state[2:]
     count, kept = state[0], state[1]
     taken = len(stream)
@@ -153,7 +155,7 @@ def _count_pairs(
             break
         for d in range(1, min(window, kept) + 1):
             there = ring[(kept - d) & (_RING - 1)]
-            if here < hot and there < hot:
+            if here < side and there < side:
                 square[here, there] += units[d]
                 continue
             key = ranked[here, 1] | ranked[there, 2]
@@ -162,7 +164,7 @@ def _count_pairs(
             record = (key << np.uint64(_DISTANCE_BITS)) | np.uint64(d)
             records[count] = record
             count += 1
-            if symmetric and here == there:  # both directions fall on the same cell of the diagonal
+            if symmetric and here == there:  # both directions count for the same cell of the diagonal
                 records[count] = record
                 count += 1
         ring[kept & (_RING - 1)] = here
@@ -172,8 +174,8 @@ def _count_pairs(
 
 
 @compiled
-def _group(records: Keys, shift: np.uint64, bounds: Longs, out: npt.NDArray[Any]) -> None:
-    """Scatter `records` to `out` by bucket, keeping the bits below `shift`; `bounds` come as zeros."""
+def _group(records: Keys, shift: np.uint64, bounds: Indices, out: npt.NDArray[Any]) -> None:
+    """Scatter `records` to `out` by bucket, with the bits below `shift`, and fill `bounds`, which are zeros before."""
     for n in range(len(records)):
         bounds[np.int64(records[n] >> shift) + 1] += 1
     for bucket in range(len(bounds) - 1):
@@ -188,7 +190,7 @@ def _group(records: Keys, shift: np.uint64, bounds: Longs, out: npt.NDArray[Any]
 
 @compiled
 def _square_cells(square: Keys, ranked: Keys, symmetric: bool, keys: Keys, units: Keys) -> int:
-    """List the cells of the dense square that are not zero; a symmetric one is folded into one triangle."""
+    """List the cells of the dense square that are not zero; fold a symmetric one into one triangle."""
     count = 0
     for here in range(len(square)):
         for there in range(here if symmetric else 0, len(square)):

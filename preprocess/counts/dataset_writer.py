@@ -1,49 +1,28 @@
-"""The dataset's files from finished parts: the last step of preprocessing.
+"""Write the dataset's files from finished parts: the last step of preprocessing.
 
-Parts are ranges of buckets in order, so their entries are only put end to end. Nothing is counted or sorted here.
+Parts are consecutive ranges of buckets, so their entries are only concatenated; nothing is counted or sorted here.
 """
-
-from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from glovewire.common.array_types import Indices
 from glovewire.common.errors import CorpusError
-from glovewire.common.storage import artifacts
-from glovewire.common.storage.dataset import (
-    COUNTS,
-    ENTRIES,
-    ENTRY,
-    KIND,
-    PERMUTATION,
-    SCHEMA,
-    TILES,
-    VOCABULARY,
-    Layout,
-)
+from glovewire.common.storage import artifacts, dataset
 
-from ..parallel.scratch import PART, Scratch
-from ..tokens.string_table import Longs
-from .cell_keys import Arrangement
+from ..parallel.scratch import PART, ScratchFolder
+from .cell_keys import CellKeys
 from .spill import save
+from .vocabulary import Vocabulary
 
 
-@dataclass(frozen=True)
-class Words:
-    """The vocabulary as it is written: sorted by code point, with counts, int64 (V,)."""
-
-    words: tuple[str, ...]
-    counts: Longs
-
-
-def totals(folder: Scratch, layout: Layout, scale: int) -> dict[str, Any]:
-    """Entries, sum and density of the full matrix, and the entries that are stored; CorpusError if there are none."""
-    parts = [facts for _, facts in folder.kept(PART)]
+def matrix_totals(scratch: ScratchFolder, layout: dataset.Layout, scale: int) -> dict[str, Any]:
+    """Return entries, sum and density of the full matrix, and stored entries; CorpusError if there are none."""
+    parts = [facts for _, facts in scratch.committed(PART)]
     stored, diagonal, total, on_diagonal = (
         sum(part[name] for part in parts) for name in ("stored", "diagonal", "sum", "diagonal_sum")
     )
@@ -55,35 +34,35 @@ def totals(folder: Scratch, layout: Layout, scale: int) -> dict[str, Any]:
     return {"entries": entries, "stored": stored, "sum": total / scale, "density": entries / layout.rows**2}
 
 
-def write(
-    out: Path, folder: Scratch, arrangement: Arrangement, vocabulary: Words, facts: dict[str, Any]
+def write_dataset(
+    out: Path, scratch: ScratchFolder, cell_keys: CellKeys, vocabulary: Vocabulary, facts: dict[str, Any]
 ) -> Iterator[int]:
-    """Write the dataset `out` from the parts in `folder`; bytes of entries as they are done."""
-    names = [name for name, _ in folder.kept(PART)]
-    with artifacts.writing(out, KIND, SCHEMA, facts) as scratch:
+    """Write the dataset `out` from the parts in `scratch`; yield the bytes of entries written for each."""
+    parts = [name for name, _ in scratch.committed(PART)]
+    with artifacts.writing_artifact(out, dataset.KIND, dataset.SCHEMA, facts) as folder:
         words = "".join(f"{word}\n" for word in vocabulary.words)
-        (scratch / VOCABULARY).write_text(words, encoding="utf-8", newline="\n")
-        save(scratch / COUNTS, vocabulary.counts)
-        save(scratch / PERMUTATION, arrangement.permutation)
-        save(scratch / TILES, _tile_starts(folder, names, arrangement.layout))
-        yield from _join(folder, names, scratch / ENTRIES, facts["stored"])
+        (folder / dataset.VOCABULARY).write_text(words, encoding="utf-8", newline="\n")
+        save(folder / dataset.COUNTS, vocabulary.counts)
+        save(folder / dataset.PERMUTATION, cell_keys.permutation)
+        save(folder / dataset.TILES, _tile_starts(scratch, parts, cell_keys.layout))
+        yield from _join_entries(scratch, parts, folder / dataset.ENTRIES, facts["stored"])
 
 
-def _tile_starts(folder: Scratch, parts: list[str], layout: Layout) -> Longs:
+def _tile_starts(scratch: ScratchFolder, parts: list[str], layout: dataset.Layout) -> Indices:
     starts = np.zeros(int(layout.first_tile[-1]) + 1, np.int64)
     for name in parts:
-        tiles = np.load(folder.folder / f"{name}.tiles.npy", allow_pickle=False)
+        tiles = np.load(scratch.folder / f"{name}.tiles.npy", allow_pickle=False)
         np.add.at(starts, tiles[:, 0] + 1, tiles[:, 1])
     return np.cumsum(starts)
 
 
-def _join(folder: Scratch, parts: list[str], path: Path, stored: int) -> Iterator[int]:
-    """Write the entries of all parts, in order, as one .npy file; the size of each as it is done."""
-    header = {"descr": np.lib.format.dtype_to_descr(ENTRY), "fortran_order": False, "shape": (stored,)}
+def _join_entries(scratch: ScratchFolder, parts: list[str], path: Path, stored: int) -> Iterator[int]:
+    """Write the entries of all parts, in order, as one .npy file; yield the size of each part."""
+    header = {"descr": np.lib.format.dtype_to_descr(dataset.ENTRY), "fortran_order": False, "shape": (stored,)}
     with path.open("wb") as out:
         np.lib.format.write_array_header_1_0(out, header)
         for name in parts:
-            source = folder.folder / f"{name}.entries"
+            source = scratch.folder / f"{name}.entries"
             with source.open("rb") as stream:
                 shutil.copyfileobj(stream, out, 1 << 20)
             yield source.stat().st_size

@@ -1,11 +1,9 @@
-"""Buckets of records to sorted cells with their sums: the second half of counting.
+"""Reduce buckets of records to sorted cells with their sums: the second half of counting.
 
-Where a bucket's range of keys is small, its records are added up in an array with one place per key; otherwise they
-are sorted. Either way a bucket is finished in memory, and the memory depends on the range or on the bucket's records,
-never on the corpus.
+If a bucket's range of keys is small, its records are added up in an array with one element per key; otherwise they are
+sorted. Either way a bucket is finished in memory that depends on the range or on the bucket's records, never on the
+corpus.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -16,23 +14,22 @@ from glovewire.common.runtime.compiled import compiled
 
 from .cell_keys import Keys
 from .cooccurrence import Buckets, Weighting
-from .spill import Records, Spill
+from .spill import Records, Spill, Sums
 
-# Up to this many bits, an array over the whole range costs less than sorting.
-_DENSE_BITS = 22
-Sums = npt.NDArray[Any]  # uint64 units, or float64 from counts made elsewhere
+DENSE_BITS = 22
+"""Up to this many bits, an array over the whole range costs less than sorting."""
 
 
 class Reducer:
-    """Adds up buckets of a spill; keeps one dense array between them."""
+    """Adds up buckets of a spill, with one dense array for all of them."""
 
     def __init__(self, spill: Spill, buckets: Buckets, weighting: Weighting) -> None:
         self._spill, self._buckets, self._weighting = spill, buckets, weighting
-        dense = buckets.range_bits <= _DENSE_BITS
+        dense = buckets.range_bits <= DENSE_BITS
         self._dense = np.zeros(1 << buckets.range_bits, np.uint64) if dense else None
 
     def reduce(self, first: int, last: int) -> tuple[Keys, Sums]:
-        """The cells of buckets [first, last): keys in ascending order, and sums in units."""
+        """Return the cells of buckets [first, last): keys in ascending order, and sums in units."""
         runs = list(self._spill.records(first, last))
         bits = self._buckets.range_bits
         cells = list(self._spill.cells(first << bits, last << bits))
@@ -40,8 +37,8 @@ class Reducer:
         for bucket in range(first, last):
             parts = [r[b[bucket - first] : b[bucket - first + 1]] for r, b in runs]
             base = bucket << bits
-            own = [_between(keys, sums, base, base + (1 << bits)) for keys, sums in cells]
-            found.append(self._reduce_one(base, [p for p in parts if len(p)], [c for c in own if len(c[0])]))
+            inside = [_between(keys, sums, base, base + (1 << bits)) for keys, sums in cells]
+            found.append(self._reduce_one(base, [p for p in parts if len(p)], [c for c in inside if len(c[0])]))
         keys, sums = ([part[n] for part in found] for n in (0, 1))
         return np.concatenate(keys), np.concatenate(sums)
 
@@ -49,7 +46,7 @@ class Reducer:
         if not parts and not cells:
             return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
         if any(sums.dtype != np.uint64 for _, sums in cells):
-            return _combined([], cells)
+            return _combined(cells)
         if self._dense is not None:
             return self._reduce_dense(self._dense, base, parts, cells)
         return self._reduce_sorted(base, parts, cells)
@@ -73,7 +70,7 @@ class Reducer:
         count = _add_sorted(records, self._weighting.units, np.uint64(base), keys, units)
         if not cells:
             return keys[:count].copy(), units[:count].copy()
-        return _combined([(keys[:count], units[:count])] if count else [], cells)
+        return _combined([(keys[:count], units[:count]), *cells])
 
 
 def _between(keys: Keys, sums: Sums, low: int, high: int) -> tuple[Keys, Sums]:
@@ -81,9 +78,9 @@ def _between(keys: Keys, sums: Sums, low: int, high: int) -> tuple[Keys, Sums]:
     return keys[start:stop], sums[start:stop]
 
 
-def _combined(first: list[tuple[Keys, Any]], more: list[tuple[Keys, Any]]) -> tuple[Keys, Sums]:
-    keys = np.concatenate([part[0] for part in (*first, *more)])
-    sums = np.concatenate([part[1] for part in (*first, *more)])
+def _combined(cells: list[tuple[Keys, Sums]]) -> tuple[Keys, Sums]:
+    keys = np.concatenate([part[0] for part in cells])
+    sums = np.concatenate([part[1] for part in cells])
     order = np.argsort(keys, kind="stable")
     keys, sums = keys[order], sums[order]
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
@@ -99,7 +96,7 @@ def _add_records(records: npt.NDArray[Any], units: Keys, dense: Keys) -> None:
 
 @compiled
 def _collect(dense: Keys, base: np.uint64, keys: Keys, sums: Keys) -> None:
-    """List the places that are not zero, and make them zero."""
+    """List the elements that are not zero, and reset them."""
     count = 0
     for place in range(len(dense)):
         if dense[place] != 0:
@@ -111,7 +108,7 @@ def _collect(dense: Keys, base: np.uint64, keys: Keys, sums: Keys) -> None:
 
 @compiled
 def _add_sorted(records: Keys, units: Keys, base: np.uint64, keys: Keys, sums: Keys) -> int:
-    """Add up equal keys of sorted records; the number of distinct keys."""
+    """Add up equal keys of sorted records, and return the number of distinct keys."""
     count = 0
     four = np.uint64(4)
     for n in range(len(records)):

@@ -1,49 +1,47 @@
-"""Counts on their way to the dataset: runs of records, grouped by bucket, and lists of cells, sorted by key.
+"""Spill counts to disk: runs of records, grouped by bucket, and lists of cells, sorted by key.
 
 A run is one file of records and one of bucket bounds; a list of cells is one file of keys and one of sums. All are
-plain .npy files, read in slices, one file open at a time. A file is whole once it bears its name.
+plain .npy files, read in slices, one file open at a time, and complete once they have their final name.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
-from ..tokens.string_table import Longs
+from glovewire.common.array_types import Array, Indices
+from glovewire.common.storage.artifacts import atomic, save_array
+
 from .cell_keys import Keys
 from .cooccurrence import Buckets
 
 Records = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
+Sums = Array
+"""uint64 units, or float64 from counts made elsewhere."""
 
 
-def save(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array under a scratch name beside `path`, then rename it."""
-    scratch = path.with_name(path.name + ".partial")
-    form = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
-    with scratch.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, form)
-        write_raw(stream, array)
-    scratch.rename(path)
+def save(path: Path, array: Array) -> None:
+    """Write an array to `path`, whole or not at all."""
+    with atomic(path, flush=False) as scratch:
+        save_array(scratch, array)
 
 
-def write_raw(stream: IO[bytes], array: npt.NDArray[Any]) -> None:
-    """Write an array's bytes; unlike numpy's own writing, a full disk is an OSError that says so."""
+def write_raw(stream: IO[bytes], array: Array) -> None:
+    """Write an array's bytes; unlike numpy's own methods, raise an OSError that says so when the disk is full."""
     stream.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def load(path: Path) -> npt.NDArray[Any]:
-    """A whole array; never unpickles."""
-    array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+def load(path: Path) -> Array:
+    """Read a whole array, without unpickling."""
+    array: Array = np.load(path, allow_pickle=False)
     return array
 
 
-def load_part(path: Path, start: int, stop: int) -> npt.NDArray[Any]:
-    """Elements [start, stop) of a one-dimensional array."""
+def load_part(path: Path, start: int, stop: int) -> Array:
+    """Read elements [start, stop) of a one-dimensional array."""
     with path.open("rb") as stream:
         np.lib.format.read_magic(stream)
         _, _, dtype = np.lib.format.read_array_header_1_0(stream)
@@ -57,30 +55,30 @@ class Spill:
 
     folder: Path
 
-    def add_run(self, name: str, records: Records, bounds: Longs) -> None:
+    def add_run(self, name: str, records: Records, bounds: Indices) -> None:
         """Write a run of records grouped by bucket; `bounds` int64 (buckets + 1,)."""
         save(self.folder / f"{name}.records.npy", records)
         save(self.folder / f"{name}.buckets.npy", bounds)
 
-    def add_cells(self, name: str, keys: Keys, sums: npt.NDArray[Any]) -> None:
+    def add_cells(self, name: str, keys: Keys, sums: Sums) -> None:
         """Write cells sorted by key."""
         save(self.folder / f"{name}.keys.npy", keys)
         save(self.folder / f"{name}.sums.npy", sums)
 
-    def runs(self) -> Iterator[tuple[Path, Longs]]:
-        """Every run's file of records and its bounds."""
+    def runs(self) -> Iterator[tuple[Path, Indices]]:
+        """Yield the file of records of every run, and its bucket bounds."""
         for path in sorted(self.folder.glob("*.buckets.npy")):
             yield path.with_name(path.name.replace(".buckets.", ".records.")), load(path)
 
-    def records(self, first: int, last: int) -> Iterator[tuple[Records, Longs]]:
-        """Of every run, the records of buckets [first, last) and where each bucket begins in them."""
+    def records(self, first: int, last: int) -> Iterator[tuple[Records, Indices]]:
+        """Yield from every run the records of buckets [first, last), and the bounds of these buckets."""
         for path, bounds in self.runs():
             start, stop = int(bounds[first]), int(bounds[last])
             if start < stop:
                 yield load_part(path, start, stop), bounds[first : last + 1] - start
 
-    def cells(self, low: int, high: int) -> Iterator[tuple[Keys, npt.NDArray[Any]]]:
-        """Of every list, the cells with low <= key < high."""
+    def cells(self, low: int, high: int) -> Iterator[tuple[Keys, Sums]]:
+        """Yield from every list the cells with low <= key < high."""
         for path in sorted(self.folder.glob("*.keys.npy")):
             keys = np.load(path, mmap_mode="r", allow_pickle=False)
             start, stop = (int(n) for n in np.searchsorted(keys, np.array([low, high], np.uint64)))
@@ -88,8 +86,8 @@ class Spill:
                 sums = path.with_name(path.name.replace(".keys.", ".sums."))
                 yield np.array(keys[start:stop]), load_part(sums, start, stop)
 
-    def bucket_sizes(self, buckets: Buckets) -> Longs:
-        """Records and cells in each bucket, over all runs and lists; int64 (buckets,)."""
+    def bucket_sizes(self, buckets: Buckets) -> Indices:
+        """Return the number of records and cells in each bucket, over all runs and lists; int64 (buckets,)."""
         sizes = np.zeros(buckets.count, np.int64)
         for _, bounds in self.runs():
             sizes += np.diff(bounds)

@@ -1,8 +1,8 @@
-"""The most frequent words of the whole corpus, from the counts of its segments.
+"""Choose the most frequent words of the whole corpus from the word counts of its segments.
 
-Ties go to the word that came first in the corpus, as in `Counter.most_common`; the chosen words are then sorted by
-code point. Every word of the corpus is counted, so nothing is approximate. Words are handled in groups by hash, as
-many groups as the memory asks for.
+Ties go to the word that occurs first in the corpus, as in `Counter.most_common`; the chosen words are then sorted by
+code point. Every word of the corpus is counted, so nothing is approximate. Words are handled in groups by hash, in as
+many groups as the memory requires.
 """
 
 from __future__ import annotations
@@ -11,109 +11,87 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ..tokens.encoder import Counts
-from ..tokens.string_table import Ids, Longs, StringTable, hashes
+from glovewire.common.array_types import Ids, Indices
+
+from ..tokens.encoder import WordCounts
+from ..tokens.string_table import StringTable, hashes, packed
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words sorted by code point; `counts` int64 (V,); `by_rank` int32 (V,): words from the most frequent down."""
+    """Words sorted by code point; `counts` int64 (V,); `by_rank` int32 (V,): places of the words by frequency."""
 
     words: tuple[str, ...]
-    counts: Longs
+    counts: Indices
     by_rank: Ids
 
-    def ranker(self) -> Ranker:
-        """What finds the ranks of other numberings of words."""
-        return Ranker([self.words[word].encode() for word in self.by_rank])
+    @staticmethod
+    def of_ranked(words: Sequence[str], counts: Indices) -> Vocabulary:
+        """Return the vocabulary of words that are given from the most frequent down."""
+        order = sorted(range(len(words)), key=words.__getitem__)
+        by_rank = np.empty(len(order), np.int32)
+        by_rank[order] = np.arange(len(order), dtype=np.int32)
+        return Vocabulary(tuple(words[n] for n in order), counts[order], by_rank)
 
 
 class Ranker:
-    """Frequency ranks by word."""
+    """Looks up the frequency ranks of words."""
 
-    def __init__(self, words: list[bytes]) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self._table = StringTable()
-        self._table.intern_all(words)
+        self._table.intern(*packed([vocabulary.words[word].encode() for word in vocabulary.by_rank]))
 
-    def ranks(self, segment: Counts, length: int) -> Ids:
-        """For word numbers 1 to `length` of a segment, the frequency rank or -1; int32 (length,)."""
+    def ranks(self, segment: WordCounts, length: int) -> Ids:
+        """Return the frequency rank, or -1, of a segment's words 1 to `length`; int32 (length,)."""
         out = np.full(length, -1, np.int32)
         out[segment.numbers - 1] = self._table.look_up(segment.data, segment.bounds[:-1], segment.bounds[1:])
         return out
 
 
-def choose(segments: Sequence[Callable[[], Counts]], size: int, min_count: int, groups: int = 1) -> Vocabulary:
-    """The `size` most frequent words that come at least `min_count` times; fewer if the corpus has fewer.
+def choose_vocabulary(
+    segments: Sequence[Callable[[], WordCounts]], size: int, min_count: int, groups: int = 1
+) -> Vocabulary:
+    """Return the `size` most frequent words that occur at least `min_count` times, or fewer if there are fewer.
 
-    Each of `segments` loads one segment's counts; with `groups` > 1 they are loaded that many times, and at any time
-    about 1 / groups of the distinct words are held.
+    Each of `segments` loads one segment's counts. With `groups` > 1 they are loaded that many times, and about
+    1 / groups of the distinct words are held at a time.
     """
-    best = _Candidates.none()
+    words: list[bytes] = []
+    counts = first = np.zeros(0, np.int64)
     for group in range(groups):
-        best = best.joined(_count_group(segments, group, groups).top(size, min_count)).top(size, min_count)
-    order = sorted(range(len(best.words)), key=best.words.__getitem__)
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    return Vocabulary(tuple(best.words[n].decode() for n in order), best.counts[order], place)
+        table, group_counts, group_first = _count_group(segments, group, groups)
+        top = _most_frequent(group_counts, group_first, size, min_count)
+        words += [table.string(n) for n in top]
+        counts, first = np.concatenate([counts, group_counts[top]]), np.concatenate([first, group_first[top]])
+        top = _most_frequent(counts, first, size, min_count)
+        words, counts, first = [words[n] for n in top], counts[top], first[top]
+    return Vocabulary.of_ranked([word.decode() for word in words], counts)
 
 
-@dataclass(frozen=True)
-class _Candidates:
-    words: list[bytes]
-    counts: Longs
-    first: Longs
-
-    @staticmethod
-    def none() -> _Candidates:
-        return _Candidates([], np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-    def joined(self, other: _Candidates) -> _Candidates:
-        return _Candidates(
-            self.words + other.words,
-            np.concatenate([self.counts, other.counts]),
-            np.concatenate([self.first, other.first]),
-        )
-
-    def top(self, size: int, min_count: int) -> _Candidates:
-        order = _most_frequent(self.counts, self.first, size, min_count)
-        return _Candidates([self.words[n] for n in order], self.counts[order], self.first[order])
-
-
-class _Group:
-    def __init__(self) -> None:
-        self.table = StringTable()
-        self.counts = np.zeros(0, np.int64)
-        self.first = np.zeros(0, np.int64)
-
-    def add(self, segment: Counts, chosen: npt.NDArray[np.bool_]) -> None:
-        ids = self.table.intern(segment.data, segment.bounds[:-1][chosen], segment.bounds[1:][chosen])
-        more = self.table.count - len(self.counts)
-        self.counts = np.concatenate([self.counts, np.zeros(more, np.int64)])
-        self.first = np.concatenate([self.first, np.full(more, np.iinfo(np.int64).max)])
-        self.counts[ids] += segment.counts[chosen]  # a word comes once in a segment
-        self.first[ids] = np.minimum(self.first[ids], segment.first[chosen])
-
-    def top(self, size: int, min_count: int) -> _Candidates:
-        order = _most_frequent(self.counts, self.first, size, min_count)
-        return _Candidates([self.table.string(n) for n in order], self.counts[order], self.first[order])
-
-
-def _count_group(segments: Sequence[Callable[[], Counts]], group: int, groups: int) -> _Group:
-    found = _Group()
+def _count_group(
+    segments: Sequence[Callable[[], WordCounts]], group: int, groups: int
+) -> tuple[StringTable, Indices, Indices]:
+    """Return the words of one group with their counts and first places in the whole corpus."""
+    table = StringTable()
+    counts = first = np.zeros(0, np.int64)
     for load in segments:
         segment = load()
         chosen = np.ones(len(segment.counts), np.bool_)
         if groups > 1:
             chosen = hashes(segment.data, segment.bounds) % np.uint64(groups) == np.uint64(group)
-        found.add(segment, chosen)
-    return found
+        ids = table.intern(segment.data, segment.bounds[:-1][chosen], segment.bounds[1:][chosen])
+        new = table.count - len(counts)
+        counts = np.concatenate([counts, np.zeros(new, np.int64)])
+        first = np.concatenate([first, np.full(new, np.iinfo(np.int64).max)])
+        counts[ids] += segment.counts[chosen]  # a segment lists each word once
+        first[ids] = np.minimum(first[ids], segment.first[chosen])
+    return table, counts, first
 
 
-def _most_frequent(counts: Longs, first: Longs, size: int, min_count: int) -> Longs:
+def _most_frequent(counts: Indices, first: Indices, size: int, min_count: int) -> Indices:
     enough = np.flatnonzero(counts >= min_count)
-    if len(enough) > size:  # most words are rare: leave them out before sorting
+    if len(enough) > size:  # most words are rare: drop them before sorting
         least = np.partition(counts[enough], len(enough) - size)[len(enough) - size]
         enough = enough[counts[enough] >= least]
     order = np.lexsort((first[enough], -counts[enough]))[:size]

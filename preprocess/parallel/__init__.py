@@ -1,1 +1,1 @@
-"""Spread work over processes: pools, scratch folder, progress, disk space."""
+"""Run jobs in parallel: worker processes, Ray, scratch folder, progress, disk space."""

@@ -1,6 +1,4 @@
-"""Whether what a run will write fits on the disk: asked before each phase that writes much."""
-
-from __future__ import annotations
+"""Estimate what a run will write, and check before each large phase that it fits on the disk."""
 
 import shutil
 from pathlib import Path
@@ -8,33 +6,33 @@ from pathlib import Path
 from glovewire.common.errors import OutputError
 from glovewire.common.storage.dataset import ENTRY
 
-# English prose, with a margin: bytes of text a token takes, and the share of pairs that are not added up in memory.
+# For English prose, with a margin: text per token, the share of pairs that are not added up in memory, and the share of
+# records that are distinct cells.
 _BYTES_PER_TOKEN = 5.0
 _SPILLED_PAIRS = 0.6
-# Of the records, how many are distinct cells.
 _DISTINCT = 0.25
 _TOKEN_BYTES = 4
 _GIB = 1 << 30
 
 
-def for_text(nbytes: int, window: int, record_bytes: int) -> int:
-    """Bytes that preprocessing this much text writes at most at one time, roughly, before the dataset itself."""
+def text_bytes(nbytes: int, window: int, record_size: int) -> int:
+    """Estimate the peak of scratch bytes for `nbytes` of text, without the dataset itself."""
     tokens = nbytes / _BYTES_PER_TOKEN
-    return int(tokens * _TOKEN_BYTES) + for_records(int(tokens), window, record_bytes)
+    return int(tokens * _TOKEN_BYTES) + record_bytes(int(tokens), window, record_size)
 
 
-def for_records(tokens: int, window: int, record_bytes: int) -> int:
-    """Bytes of the records of that many tokens, roughly."""
-    return int(tokens * window * _SPILLED_PAIRS * record_bytes)
+def record_bytes(tokens: int, window: int, record_size: int) -> int:
+    """Estimate the bytes of the records of that many tokens."""
+    return int(tokens * window * _SPILLED_PAIRS * record_size)
 
 
-def for_entries(records: int) -> int:
-    """Bytes of finished entries, roughly: as parts, and then joined in the dataset."""
+def entry_bytes(records: int) -> int:
+    """Estimate the bytes of finished entries: once in parts, once in the dataset."""
     return int(2 * ENTRY.itemsize * records * _DISTINCT)
 
 
 def require(folder: Path, needed: int) -> None:
-    """Raise OutputError unless the disk of `folder` has room for `needed` bytes more."""
+    """Raise OutputError unless the disk of `folder` has `needed` bytes free."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OutputError(

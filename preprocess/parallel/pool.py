@@ -1,18 +1,16 @@
-"""Worker processes that take one task at a time and end with their parent.
+"""Run tasks in worker processes that take one at a time and end with their parent.
 
-Processes are forked, so a worker starts with everything that its parent has loaded; no threads run at that time. A
-worker that dies, a worker that reports a fault and Ctrl-C all end the pool at once, and leave no process behind.
-Tasks and results travel over private pipes; nothing is read from disk.
+Processes are forked, so a worker starts with everything that its parent has loaded; no other thread runs at that time.
+A worker that dies, a worker that reports a fault and Ctrl-C end the pool at once and leave no process behind. Tasks and
+results travel over private pipes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,36 +21,38 @@ from typing import Any, Protocol
 
 from glovewire.common.errors import CorpusError, GlovewireError, OutputError, ProcessDied, from_wire
 from glovewire.common.runtime.memory import keep_freed_memory
+from glovewire.common.runtime.signals import serve_parent
 
 _TICK_S = 0.2
 _JOIN_S = 5.0
-_PR_SET_PDEATHSIG = 1
+NO_TASK = object()
+"""What an exhausted iterator of tasks yields."""
 
 
 class Job(Protocol):
-    """What a worker does with tasks; made inside the worker."""
+    """Processes tasks; made inside the worker."""
 
     def do(self, task: Any) -> Any:
-        """One task to its result; raises GlovewireError for expected faults."""
+        """Process a task and return its result; raise GlovewireError for expected faults."""
 
     def finish(self) -> Any:
-        """What is left to do when there are no more tasks."""
+        """Complete the work when there are no more tasks."""
 
 
 @dataclass
-class _Worker:
+class _WorkerProcess:
     process: BaseProcess
     connection: Connection
     busy: bool = False
 
 
 class Pool:
-    """`processes` workers, each with its own Job; a context manager."""
+    """Context manager of `processes` workers, each with its own Job; `tick` is called with their ids while waiting."""
 
     def __init__(self, processes: int, make_job: Callable[[], Job], tick: Callable[[list[int]], None]) -> None:
         self._make_job, self._tick = make_job, tick
         self._processes = processes
-        self._workers: list[_Worker] = []
+        self._workers: list[_WorkerProcess] = []
 
     def __enter__(self) -> Pool:
         try:
@@ -67,25 +67,25 @@ class Pool:
         self.close()
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """Results of the tasks, as they come; raises the first fault, or ProcessDied."""
+        """Yield the results of the tasks as they arrive; raise the first fault, or ProcessDied."""
         waiting = iter(tasks)
-        task = next(waiting, _NOTHING)
-        while task is not _NOTHING or any(worker.busy for worker in self._workers):
+        task = next(waiting, NO_TASK)
+        while task is not NO_TASK or any(worker.busy for worker in self._workers):
             for worker in self._workers:
-                if task is not _NOTHING and not worker.busy:
+                if task is not NO_TASK and not worker.busy:
                     self._send(worker, ("do", task))
-                    task = next(waiting, _NOTHING)
+                    task = next(waiting, NO_TASK)
             yield from self._results()
 
     def finish(self) -> Iterator[Any]:
-        """Results of every job's `finish`."""
+        """Yield the results of every job's `finish`."""
         for worker in self._workers:
             self._send(worker, ("finish", None))
         while any(worker.busy for worker in self._workers):
             yield from self._results()
 
     def close(self) -> None:
-        """End all workers now; closing twice is fine."""
+        """Terminate all workers; closing twice is fine."""
         for worker in self._workers:
             worker.connection.close()
             worker.process.terminate()
@@ -97,16 +97,16 @@ class Pool:
             worker.process.close()
         self._workers = []
 
-    def _start(self) -> _Worker:
+    def _start(self) -> _WorkerProcess:
         ours, theirs = multiprocessing.Pipe()
         inherited = [worker.connection for worker in self._workers] + [ours]
         context = multiprocessing.get_context("fork")
         process = context.Process(target=_serve, args=(theirs, inherited, self._make_job, os.getpid()), daemon=True)
         process.start()
         theirs.close()
-        return _Worker(process, ours)
+        return _WorkerProcess(process, ours)
 
-    def _send(self, worker: _Worker, message: tuple[str, Any]) -> None:
+    def _send(self, worker: _WorkerProcess, message: tuple[str, Any]) -> None:
         worker.busy = True
         try:
             worker.connection.send(message)
@@ -117,7 +117,7 @@ class Pool:
         self._tick([os.getpid(), *(worker.process.pid or 0 for worker in self._workers)])
         busy = {worker.connection: worker for worker in self._workers if worker.busy}
         for ready in wait(list(busy), _TICK_S):
-            worker = busy[ready]  # type: ignore[index]  # `wait` gives back the objects that it got
+            worker = busy[ready]  # type: ignore[index]  # `wait` returns the objects that it was given
             try:
                 kind, value = worker.connection.recv()
             except (EOFError, OSError):
@@ -127,46 +127,28 @@ class Pool:
             worker.busy = False
             yield value
 
-    def _death(self, worker: _Worker) -> ProcessDied:
+    def _death(self, worker: _WorkerProcess) -> ProcessDied:
         worker.process.join(_JOIN_S)
         code = worker.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
         return ProcessDied(f"a worker process ({worker.process.pid}) {how}")
 
 
-class _Nothing:
-    pass
-
-
-_NOTHING = _Nothing()
-
-
 def _serve(connection: Connection, inherited: list[Connection], make_job: Callable[[], Job], parent: int) -> None:
-    """A worker's life: tasks until the parent closes the pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _end_with(parent)
-    keep_freed_memory()
+    """Run tasks until the parent closes the pipe or dies."""
+    serve_parent(parent)
+    keep_freed_memory(64 << 20)
     for other in inherited:
         other.close()
     job = make_job()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             kind, task = connection.recv()
-            connection.send(outcome(job.finish if kind == "finish" else partial(job.do, task)))
+            connection.send(run_task(job.finish if kind == "finish" else partial(job.do, task)))
 
 
-def _end_with(parent: int) -> None:
-    """Have the kernel end this process when its parent dies; on other systems the closed pipe does it, a task later."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(1)
-
-
-def outcome(work: Callable[[], Any]) -> tuple[str, Any]:
-    """("done", what the work returns) or ("fault", (code, text)), which travels."""
+def run_task(work: Callable[[], Any]) -> tuple[str, Any]:
+    """Do the work and return ("done", its result) or ("fault", (code, text)), which can be sent to the parent."""
     try:
         return "done", work()
     except GlovewireError as error:
@@ -174,11 +156,11 @@ def outcome(work: Callable[[], Any]) -> tuple[str, Any]:
     except MemoryError:
         return "fault", (CorpusError.code, "out of memory: give a smaller --memory, or fewer --processes")
     except OSError as error:
-        return "fault", (OutputError.code, output_fault(error))
+        return "fault", (OutputError.code, disk_error(error))
 
 
-def output_fault(error: OSError) -> str:
-    """An error of writing counts, in one line."""
+def disk_error(error: OSError) -> str:
+    """Return the message for an error of writing counts."""
     if error.errno == errno.ENOSPC:
         return "no space left on the disk for the counts"
     return f"the counts cannot be written: {error.strerror or error}"

@@ -1,10 +1,8 @@
-"""The folder where a run keeps what it has done so far, beside the dataset to be.
+"""Keep the intermediate results of a run in a scratch folder beside the dataset, so that the run can be resumed.
 
-It is locked while a run is alive, says which job it belongs to, and holds committed pieces: a piece counts once its
-`.json` is there, and files of pieces that never came so far are swept away. Knows nothing of what the files hold.
+The folder is locked while a run is alive, records which job it belongs to, and holds pieces. A piece is committed once
+its `.json` file exists; files of pieces that were never committed are removed.
 """
-
-from __future__ import annotations
 
 import fcntl
 import json
@@ -17,50 +15,50 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common.errors import OutputError
+from glovewire.common.storage.artifacts import atomic
 
 SEGMENT, COUNTED, PART = "segment", "counted", "part"
-"""Kinds of pieces: segments of the stream, counted pairs, and parts of the matrix."""
+"""Kinds of pieces: segments of the word stream, counted pairs, parts of the matrix."""
 _JOB, _LOCK = "job", "lock"
 
 
 @dataclass(frozen=True)
-class Scratch:
-    """The run's folder; pieces are named KIND-NAME."""
+class ScratchFolder:
+    """A run's scratch folder; pieces are named KIND-NAME."""
 
     folder: Path
 
-    def kept(self, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Name and facts of every committed piece of a kind, in the order of names."""
+    def committed(self, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the name and facts of every committed piece of a kind, in the order of names."""
         for path in sorted(self.folder.glob(f"{kind}-*.json")):
             yield path.stem, json.loads(path.read_text(encoding="utf-8"))
 
     def commit(self, name: str, facts: dict[str, Any]) -> None:
-        """Make a piece count."""
-        scratch = self.folder / f"{name}.json.partial"
-        scratch.write_text(json.dumps(facts), encoding="utf-8")
-        scratch.rename(self.folder / f"{name}.json")
+        """Commit a piece with its facts."""
+        with atomic(self.folder / f"{name}.json", flush=False) as scratch:
+            scratch.write_text(json.dumps(facts), encoding="utf-8")
 
     def sweep(self, kind: str) -> None:
-        """Remove files of pieces of this kind that were not committed."""
-        names = {name for name, _ in self.kept(kind)}
-        for path in self.folder.glob(f"{kind}-*"):
-            if path.name.split(".")[0] not in names or path.name.endswith(".partial"):
+        """Remove the files of pieces of a kind that were not committed."""
+        names = {name for name, _ in self.committed(kind)}
+        for path in (*self.folder.glob(f"{kind}-*"), *self.folder.glob(f".{kind}-*")):
+            if path.name.split(".")[0] not in names:  # "" for `.NAME.PID.partial`
                 path.unlink()
 
     def drop(self, kind: str) -> None:
-        """Remove everything of a kind."""
+        """Remove all pieces of a kind."""
         for path in self.folder.glob(f"{kind}-*"):
             path.unlink()
 
 
 @contextmanager
-def opened(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[Scratch]:
-    """The scratch folder of the dataset `out`: as left by the same job when resuming, otherwise empty.
+def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[ScratchFolder]:
+    """Open and lock the scratch folder of the dataset `out`: as the same job left it when resuming, otherwise empty.
 
-    It is removed when the block ends well, and kept when it does not, unless the caller drops it with `discard`.
-    Raises OutputError if another live process has it.
+    It is removed when the block succeeds, and kept when it raises; see `discard_scratch`. Raises OutputError if another
+    live process holds it.
     """
-    folder = place(out)
+    folder = scratch_path(out)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as lock:
         _lock(lock.fileno(), out)
@@ -69,25 +67,27 @@ def opened(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[Scratch]
         if not (resume and record.exists() and record.read_text(encoding="utf-8") == text):
             _empty(folder)
             record.write_text(text, encoding="utf-8")
-        yield Scratch(folder)
-        discard(out)
+        yield ScratchFolder(folder)
+        discard_scratch(out)
 
 
-def place(out: Path) -> Path:
-    """Where the scratch folder of `out` is."""
+def scratch_path(out: Path) -> Path:
+    """Return the path of the scratch folder of `out`."""
     return out.parent / f".{out.name}.preprocess"
 
 
-def discard(out: Path) -> None:
-    """Remove the scratch folder."""
-    shutil.rmtree(place(out), ignore_errors=True)
+def discard_scratch(out: Path) -> None:
+    """Remove the scratch folder of `out`."""
+    shutil.rmtree(scratch_path(out), ignore_errors=True)
 
 
 def _lock(handle: int, out: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise OutputError(f"another `glovewire preprocess` is writing {out} at the moment") from error
+        raise OutputError(
+            f"another `glovewire preprocess` is writing {out}: wait for it or name another --out"
+        ) from error
 
 
 def _empty(folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""Turn text into word numbers."""
+"""Turn text into word numbers: tokenisers, string table, encoder."""

@@ -1,20 +1,16 @@
-"""The compiled short cut of the tokeniser: ASCII pieces whose tokens are plainly their parts.
+"""Tokenise plain ASCII pieces in compiled code: the fast path in front of `nltk_tokens`.
 
-It says where the tokens of a piece begin and end, by the same rules as `tokens`, or that `tokens` must tell: other
-scripts, quotation marks, runs of marks, letters cut in two. `tokens` stays the definition; tests compare the two.
+It finds where the tokens of a piece begin and end by the same rules as `nltk_tokens`, or leaves the piece to that
+module: other scripts, quotation marks, runs of marks, contractions. `nltk_tokens` is the definition; tests compare the
+two.
 """
 
-from __future__ import annotations
-
 import numpy as np
-import numpy.typing as npt
 
+from glovewire.common.array_types import Bytes, Indices
 from glovewire.common.runtime.compiled import compiled
 
-from .string_table import Bytes, Longs
-
-# What a byte is: a letter or digit, an ordinary mark, a mark that is a token alone, one of `:` and `,`; all else is
-# for `tokens`.
+# Classes of bytes: a mark of class ALONE is a token by itself, COLON is `:` or `,`, OTHER is left to `nltk_tokens`.
 _OTHER, _LETTER, _DIGIT, _MARK, _ALONE, _COLON, _QUOTE = range(7)
 _HYPHEN, _STOP, _APOSTROPHE = 45, 46, 39
 
@@ -34,43 +30,43 @@ def _kinds() -> Bytes:
 
 
 _KINDS = _kinds()
-_CLOSING = np.isin(np.arange(256), [ord(character) for character in "])}>"])
+CLOSING_BYTES = np.isin(np.arange(256), [ord(character) for character in "])}>"])
 _OPENING = np.isin(np.arange(256), [ord(character) for character in "([{<"])
 _AFTER_CLITIC = np.isin(np.arange(256), [ord(character) for character in ",;:?!)]"])
 
 
 @compiled
-def _is_simple(data: Bytes, start: int, stop: int, kinds: Bytes) -> bool:
-    """Whether the tokens are found by looking at single bytes; there may be one apostrophe."""
+def _is_simple(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether single bytes decide the tokens; one apostrophe is allowed."""
     quotes = 0
     for at in range(start, stop):
-        byte, kind = data[at], kinds[data[at]]
+        byte, kind = data[at], _KINDS[data[at]]
         quotes += kind == _QUOTE
         if kind == _OTHER or quotes > 1:
             return False
         if at + 1 < stop:
             after = data[at + 1]
-            if kind == _COLON and kinds[after] == _COLON:
+            if kind == _COLON and _KINDS[after] == _COLON:
                 return False
-            # all contractions (cannot, gimme, gotta ...) are cut between two equal letters: `tokens` looks closer
+            # contractions (cannot, gimme, gotta ...) are all cut between two equal letters; NLTK decides those
             if byte == after and (byte in (_HYPHEN, _STOP) or byte in (109, 110, 116)):
                 return False
     return True
 
 
 @compiled
-def _clitic(data: Bytes, start: int, stop: int, kinds: Bytes, after: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Where the clitic of a word begins and ends (`'s`, `n't` ...; perhaps one mark follows), or (-1, -1)."""
+def _clitic(data: Bytes, start: int, stop: int) -> tuple[int, int]:
+    """Return where the clitic of a word (`'s`, `n't` ...) begins and ends, or (-1, -1); one mark may follow it."""
     quote = start
     while quote < stop and data[quote] != _APOSTROPHE:
-        kind = kinds[data[quote]]
+        kind = _KINDS[data[quote]]
         if kind != _LETTER and kind != _DIGIT and data[quote] != _HYPHEN:
             return -1, -1
         quote += 1
     end = quote + 1
-    while end < stop and kinds[data[end]] == _LETTER:
+    while end < stop and _KINDS[data[end]] == _LETTER:
         end += 1
-    if quote in (start, stop) or stop - end > 1 or (stop - end == 1 and not after[data[end]]):
+    if quote in (start, stop) or stop - end > 1 or (stop - end == 1 and not _AFTER_CLITIC[data[end]]):
         return -1, -1
     length = end - quote - 1
     first = data[quote + 1] if length >= 1 else np.uint8(0)
@@ -85,23 +81,14 @@ def _clitic(data: Bytes, start: int, stop: int, kinds: Bytes, after: npt.NDArray
 
 
 @compiled
-def _cut_one(
-    data: Bytes,
-    start: int,
-    stop: int,
-    kinds: Bytes,
-    after_clitic: npt.NDArray[np.bool_],
-    begins: Longs,
-    ends: Longs,
-    count: int,
-) -> int:
-    """Write the tokens of a piece; their new number, or -1."""
-    if not _is_simple(data, start, stop, kinds):
+def _split_piece(data: Bytes, start: int, stop: int, begins: Indices, ends: Indices, count: int) -> int:
+    """Write the bounds of a piece's tokens and return the new `count`, or -1 if NLTK must decide."""
+    if not _is_simple(data, start, stop):
         return -1
     at = start
     for look in range(start, stop):
         if data[look] == _APOSTROPHE:
-            clitic, end = _clitic(data, start, stop, kinds, after_clitic)
+            clitic, end = _clitic(data, start, stop)
             if clitic < 0:
                 return -1
             begins[count], ends[count] = start, clitic
@@ -111,8 +98,8 @@ def _cut_one(
             break
     token = at
     while at < stop:
-        kind = kinds[data[at]]
-        digit_next = at + 1 < stop and kinds[data[at + 1]] == _DIGIT
+        kind = _KINDS[data[at]]
+        digit_next = at + 1 < stop and _KINDS[data[at + 1]] == _DIGIT
         if kind == _ALONE or (kind == _COLON and not digit_next):
             if token < at:
                 begins[count], ends[count] = token, at
@@ -128,32 +115,23 @@ def _cut_one(
 
 
 @compiled
-def _cut(
-    data: Bytes,
-    bounds: Longs,
-    at_end: bool,
-    tables: tuple[Bytes, npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]],
-    begins: Longs,
-    ends: Longs,
-    lengths: Longs,
-) -> int:
-    kinds, closing, opening, after_clitic = tables
+def _split_pieces(data: Bytes, bounds: Indices, at_end: bool, begins: Indices, ends: Indices, lengths: Indices) -> int:
     count = 0
     for n in range(len(lengths)):
         start, stop = bounds[n], bounds[n + 1]
         body = stop
         if at_end:
-            while body > start and closing[data[body - 1]]:
+            while body > start and CLOSING_BYTES[data[body - 1]]:
                 body -= 1
             if body > start and data[body - 1] == _STOP:
                 body -= 1
         lengths[n] = -1
-        if body > start and at_end and (data[body - 1] == _STOP or opening[data[body - 1]]):
+        if body > start and at_end and (data[body - 1] == _STOP or _OPENING[data[body - 1]]):
             continue
-        after = _cut_one(data, start, body, kinds, after_clitic, begins, ends, count)
+        after = _split_piece(data, start, body, begins, ends, count)
         if after < 0:
             continue
-        for at in range(body, stop):  # the full stop and the closing marks
+        for at in range(body, stop):  # the full stop and closing marks
             begins[after], ends[after] = at, at + 1
             after += 1
         lengths[n] = after - count
@@ -161,15 +139,14 @@ def _cut(
     return count
 
 
-def cut(data: Bytes, bounds: Longs, *, at_end: bool) -> tuple[Longs, Longs, Longs]:
-    """The tokens of the pieces data[bounds[n]:bounds[n + 1]], standing inside a line or at its end.
+def split_ascii(data: Bytes, bounds: Indices, *, at_end: bool) -> tuple[Indices, Indices, Indices]:
+    """Tokenise the pieces data[bounds[n]:bounds[n + 1]], which stand inside a line or at its end.
 
-    Where they start and stop, int64 (tokens,) twice, and the number of each piece's, int64 (pieces,): -1 where
-    `tokens` must tell.
+    Returns where tokens start and stop, int64 (tokens,) twice, and the number of tokens of each piece, int64
+    (pieces,): -1 where NLTK must decide.
     """
     most = int(bounds[-1] - bounds[0]) if len(bounds) else 0
     begins, ends = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
     lengths = np.empty(len(bounds) - 1, np.int64)
-    tables = (_KINDS, _CLOSING, _OPENING, _AFTER_CLITIC)
-    count = _cut(data, bounds, at_end, tables, begins, ends, lengths)
+    count = _split_pieces(data, bounds, at_end, begins, ends, lengths)
     return begins[:count], ends[:count], lengths

@@ -1,76 +1,71 @@
-"""Text to a stream of word numbers, with a memo of what every piece of text gives.
+"""Encode text as a stream of word numbers, with a memo of the tokens of every piece of text.
 
-A line is cut at blanks. With k the last piece that holds more than closing marks, the pieces before k are looked up
-one by one, and the rest of the line, from k on, as one string. Lines where that does not hold (one piece only, other
-white space before k) go to the tokeniser whole. Each distinct piece is tokenised once. Reads and writes no files.
+A line is split at blanks. With k the last piece that holds more than closing marks, the pieces before k are looked up
+one by one, and the rest of the line, from k on, as one string. Lines to which that does not apply (one piece only,
+other white space before k) go to the tokeniser whole. Each distinct piece is tokenised once. No I/O.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from glovewire.common.array_types import Array, Bytes, Ids, Indices
 
 from . import encoder_kernels as kernels
-from .ascii_tokens import cut
+from .ascii_tokens import split_ascii
 from .nltk_tokens import CLOSERS, CONTRACTIONS, QUOTES, Tokenizer
-from .string_table import Bytes, Ids, Longs, StringTable, packed, padded
+from .string_table import StringTable, packed, padded
 
-# A text whose end or whole is longer than this is not remembered: it will hardly come again.
-_LONGEST_REMEMBERED = 64
-_LEAST = 1 << 12
+_MAX_MEMO_BYTES = 64
+"""Longer ends of lines, and longer whole lines, are not memoised: they hardly ever repeat."""
+_MIN_CAPACITY = 1 << 12
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What a stream held: distinct words, how often and where first each came.
+class WordCounts:
+    """Distinct words of a stream, with the number and the place of the first of their occurrences.
 
-    `numbers` int64 (n,), `counts` int64 (n,), `first` int64 (n,): place of the first occurrence, see Encoder.encode;
-    `data` uint8 and `bounds` int64 (n + 1,): the words' UTF-8, end to end.
+    `numbers`, `counts` and `first` (see Encoder.encode) are int64 (n,); `data` uint8 and `bounds` int64 (n + 1,) are
+    the words in UTF-8, end to end.
     """
 
-    numbers: Longs
-    counts: Longs
-    first: Longs
+    numbers: Indices
+    counts: Indices
+    first: Indices
     data: Bytes
-    bounds: Longs
+    bounds: Indices
 
 
 class _Memo:
-    """Strings and what each gives.
+    """Strings and their tokens.
 
-    `rows` is int64 (strings, 3): the code, how often the string came as a word, and where first. A code >= 0 is the
-    one word, a code <= LIST the list of words LIST - code. The three stand together because they are used together.
+    `rows` is int64 (strings, 3): the code, the count of the string as a word, and the place of its first occurrence. A
+    code >= 0 is a single word, a code <= LIST the list of words LIST - code. All three share a cache line.
     """
 
     def __init__(self) -> None:
         self.table = StringTable()
         self.rows = np.empty((0, 3), np.int64)
-        self.fit()
 
     @property
     def nbytes(self) -> int:
         return self.table.nbytes + self.rows.nbytes
 
-    def intern(self, data: Bytes, starts: Longs, stops: Longs) -> Ids:
+    def intern(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
+        """Number the strings data[starts[n]:stops[n]], with a row for each."""
         ids = self.table.intern(data, starts, stops)
-        self.fit()
+        self.rows = _extended(self.rows, self.table.count, (kernels.UNKNOWN, 0, 0))
         return ids
 
-    def fit(self) -> None:
-        """A row for every string."""
-        self.rows = _extended(self.rows, self.table.count, (kernels.UNKNOWN, 0, 0))
-
-    def fresh(self, ids: Ids) -> Longs:
-        """The distinct ids whose code is unknown, in order; they are marked as pending."""
+    def claim_unknown(self, ids: Ids) -> Indices:
+        """Return the distinct ids whose code is unknown, in order, and mark them as pending."""
         out = np.empty(len(ids), np.int64)
         return out[: kernels.claim_unknown(ids, self.rows, out)]
 
 
-class _Lists:
+class _WordLists:
     """Lists of words, end to end."""
 
     def __init__(self) -> None:
@@ -78,8 +73,8 @@ class _Lists:
         self.bounds = np.zeros(1 << 12, np.int64)
         self.words = np.zeros(1 << 12, np.int32)
 
-    def append(self, words: Ids, lengths: Longs) -> Ids:
-        """Add lists of `lengths` words; their codes."""
+    def append(self, words: Ids, lengths: Indices) -> Ids:
+        """Add lists of `lengths` words and return their codes."""
         codes = (kernels.LIST - self.count - np.arange(len(lengths))).astype(np.int32)
         self.bounds = _extended(self.bounds, self.count + len(lengths) + 1, 0)
         self.words = _extended(self.words, self.used + len(words), 0)
@@ -89,12 +84,12 @@ class _Lists:
         return codes
 
     def truncate(self, count: int) -> None:
-        """Forget all but the first `count` lists."""
+        """Keep the first `count` lists only."""
         self.count, self.used = count, int(self.bounds[count])
 
 
 class Encoder:
-    """Tokenises batches of lines into word numbers; counts words since the last `take_counts`."""
+    """Tokenises batches of lines into word numbers, and counts words since the last `take_counts`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -103,30 +98,30 @@ class Encoder:
             kernels.LINE: tokenizer.line,
             kernels.FIRST: tokenizer.first,
         }
-        self.forget()
+        self.clear()
 
     @property
     def nbytes(self) -> int:
-        """Memory that the memo and the counts hold, in bytes."""
+        """Memory of the memo and the counts, in bytes."""
         arrays = (self._flags, self._lists.bounds, self._lists.words)
         memos = (self._inside, *self._memos.values())
         return sum(array.nbytes for array in arrays) + sum(memo.nbytes for memo in memos)
 
-    def forget(self) -> None:
-        """Begin with an empty memo; the numbers of words given so far mean nothing any more."""
-        self._inside, self._lists = _Memo(), _Lists()
+    def clear(self) -> None:
+        """Empty the memo; word numbers returned so far become invalid."""
+        self._inside, self._lists = _Memo(), _WordLists()
         self._memos = {place: _Memo() for place in self._ends}
         self._flags = np.zeros(1 << 12, np.uint8)
-        if not self._tokenizer.local:
+        if not self._tokenizer.is_local:
             ids = self._inside.intern(*packed([word.encode() for word in CONTRACTIONS]))
-            self._remember(self._inside, self._inside.fresh(ids), [[word[:3], word[3:]] for word in CONTRACTIONS])
+            self._memoise(self._inside, self._inside.claim_unknown(ids), [[w[:3], w[3:]] for w in CONTRACTIONS])
 
-    def encode(self, text: bytes, starts: Longs, stops: Longs, place: int) -> Ids:
-        """The words of the lines text[starts[n]:stops[n]], numbered from 1, with a 0 after each line; int32.
+    def encode(self, text: bytes, starts: Indices, stops: Indices, place: int) -> Ids:
+        """Return the words of the lines text[starts[n]:stops[n]], numbered from 1, with a 0 after each line; int32.
 
-        `text` is UTF-8 whose ASCII letters are lower-cased. `place` says where the batch stands in the corpus: the
-        first occurrence of a word is `place` + its index in the result. Raises UnicodeDecodeError on what is not
-        UTF-8 and NulByte on a NUL.
+        `text` is UTF-8 with its ASCII letters lower-cased. `place` is the batch's place in the corpus: the first
+        occurrence of a word is recorded as `place` + its index in the result. Raises UnicodeDecodeError for text that
+        is not UTF-8 and NulByte for a NUL.
         """
         data = padded(np.frombuffer(text, np.uint8), stops)
         chunks = kernels.split(data, starts, stops)
@@ -134,7 +129,7 @@ class Encoder:
         self._resolve_inside(ids)
         kept = self._lists.count
         endings = kernels.no_endings(chunks)
-        if not self._tokenizer.local:
+        if not self._tokenizer.is_local:
             kernels.decide(data, starts, stops, chunks, ids, self._flags, endings)
             kept = self._resolve_ends(data, endings)
         out = np.empty(int((stops - starts).sum()) + len(starts), np.int32)
@@ -143,39 +138,40 @@ class Encoder:
         self._lists.truncate(kept)
         return out[:size]
 
-    def spelt(self, ids: Ids) -> bytes:
-        """A stream as text: words with blanks between them, a line a line, in UTF-8."""
+    def decode(self, ids: Ids) -> bytes:
+        """Return a stream as UTF-8 text: words separated by blanks, one line per line."""
         numbers = ids.astype(np.int64) - 1
         data, bounds = self._inside.table.strings(np.maximum(numbers, 0), b" ")
         out = np.empty(len(data), np.uint8)
         return out[: kernels.join_lines(data, bounds, numbers, out)].tobytes()
 
-    def take_counts(self) -> Counts:
-        """Counts since the last call, in the order of word numbers; they begin anew."""
+    def take_counts(self) -> WordCounts:
+        """Return the counts since the last call, in the order of word numbers, and reset them."""
         rows = self._inside.rows
         numbers = np.flatnonzero(rows[:, 1])
         data, bounds = self._inside.table.strings(numbers)
-        counts = Counts(numbers + 1, rows[numbers, 1], rows[numbers, 2], data, bounds)
+        counts = WordCounts(numbers + 1, rows[numbers, 1], rows[numbers, 2], data, bounds)
         rows[:, 1] = 0
         return counts
 
     def _resolve_inside(self, ids: Ids) -> None:
-        fresh = self._inside.fresh(ids)
+        fresh = self._inside.claim_unknown(ids)
         self._flags = _extended(self._flags, self._inside.table.count, 0)
         plain = self._inside.table.alphanumeric(fresh)
         self._inside.rows[fresh[plain], 0] = fresh[plain]
         rest = fresh[~plain]
-        if not self._tokenizer.local:
+        if not self._tokenizer.is_local:
             data, bounds = self._inside.table.strings(rest)
             self._flags[rest] = kernels.ascii_flags(data, bounds)
-            rest = self._remember_cut(self._inside, rest, at_end=False)
-        pieces = self._strings(rest)
+            rest = self._memoise_ascii(self._inside, rest, at_end=False)
+        data, _ = self._inside.table.strings(rest, b" ")
+        pieces = _decoded(data.tobytes()).split(" ")[:-1]
         self._flags[rest] = [_flags(piece) for piece in pieces]
-        self._remember(self._inside, rest, self._tokenizer.inside(pieces))
+        self._memoise(self._inside, rest, self._tokenizer.inside(pieces))
 
     def _resolve_ends(self, data: Bytes, endings: kernels.Endings) -> int:
-        """Give every line's beginning and end its code; the number of lists that are to stay."""
-        long: list[tuple[Ids, Any, list[list[str]]]] = []
+        """Fill in the codes of every line's beginning and end; return the number of word lists to keep."""
+        long: list[tuple[Ids, Indices, list[list[str]]]] = []
         for place, tokenize in self._ends.items():
             codes, begins, stops = (
                 (endings.first, endings.first_start, endings.first_stop)
@@ -183,48 +179,41 @@ class Encoder:
                 else (endings.last, endings.last_start, endings.last_stop)
             )
             lines = np.flatnonzero(codes == place)
-            short = stops[lines] - begins[lines] <= _LONGEST_REMEMBERED
-            some = lines[short]
+            is_short = stops[lines] - begins[lines] <= _MAX_MEMO_BYTES
+            short, others = lines[is_short], lines[~is_short]
             memo = self._memos[place]
-            ids = memo.intern(data, begins[some], stops[some])
-            fresh = memo.fresh(ids)
+            ids = memo.intern(data, begins[short], stops[short])
+            fresh = memo.claim_unknown(ids)
             if place == kernels.LAST:
-                fresh = self._remember_cut(memo, fresh, at_end=True)
-            self._remember(memo, fresh, [tokenize(_decoded(memo.table.string(n))) for n in fresh])
-            codes[some] = memo.rows[ids, 0]
-            others = lines[~short]
-            texts = [_decoded(data[begins[n] : stops[n]].tobytes()) for n in others]
-            long.append((codes, others, [tokenize(text) for text in texts]))
+                fresh = self._memoise_ascii(memo, fresh, at_end=True)
+            self._memoise(memo, fresh, [tokenize(_decoded(memo.table.string(n))) for n in fresh])
+            codes[short] = memo.rows[ids, 0]
+            long.append((codes, others, [tokenize(_decoded(data[begins[n] : stops[n]].tobytes())) for n in others]))
         kept = self._lists.count
         for codes, lines, tokens in long:
             codes[lines] = self._codes(tokens)
         return kept
 
-    def _remember_cut(self, memo: _Memo, ids: Longs, *, at_end: bool) -> Longs:
-        """Resolve the strings whose tokens are plainly their parts; the others' ids."""
+    def _memoise_ascii(self, memo: _Memo, ids: Indices, *, at_end: bool) -> Indices:
+        """Memoise the strings that the fast path can tokenise, and return the ids of the others."""
         data, bounds = memo.table.strings(ids)
-        begins, ends, lengths = cut(data, bounds, at_end=at_end)
+        begins, ends, lengths = split_ascii(data, bounds, at_end=at_end)
         done = lengths >= 0
         words = self._inside.intern(data, begins, ends)
         memo.rows[ids[done], 0] = self._codes_of(words, lengths[done])
         return ids[~done]
 
-    def _strings(self, ids: Longs) -> list[str]:
-        """The pieces of these ids, which hold no blank, decoded together."""
-        data, _ = self._inside.table.strings(ids, b" ")
-        return _decoded(data.tobytes()).split(" ")[:-1] if len(ids) else []
-
-    def _remember(self, memo: _Memo, ids: Longs, tokens: list[list[str]]) -> None:
+    def _memoise(self, memo: _Memo, ids: Indices, tokens: list[list[str]]) -> None:
         memo.rows[ids, 0] = self._codes(tokens)
 
     def _codes(self, tokens: list[list[str]]) -> Ids:
-        """The code of each list of tokens, whose words are numbered."""
+        """Number the words of each list of tokens and return the code of each list."""
         text = " ".join([word for some in tokens for word in some]).encode()
         words = self._inside.intern(*kernels.split_words(text))
         return self._codes_of(words, np.array([len(some) for some in tokens], np.int64))
 
-    def _codes_of(self, words: Ids, lengths: Longs) -> Ids:
-        """The code of each list of `lengths` words."""
+    def _codes_of(self, words: Ids, lengths: Indices) -> Ids:
+        """Return the code of each list of `lengths` words."""
         single = lengths == 1
         codes = np.empty(len(lengths), np.int32)
         codes[single] = words[np.cumsum(lengths)[single] - 1]
@@ -233,7 +222,7 @@ class Encoder:
 
 
 class NulByte(ValueError):
-    """A NUL in what should be text."""
+    """The text holds a NUL byte."""
 
 
 def _decoded(piece: bytes) -> str:
@@ -254,11 +243,11 @@ def _flags(piece: str) -> int:
     return flags
 
 
-def _extended(array: npt.NDArray[Any], length: int, fill: Any) -> npt.NDArray[Any]:
-    """`array`, or a longer one of at least `length` that begins with it."""
+def _extended(array: Array, length: int, fill: Any) -> Array:
+    """Return `array`, or one of at least `length` that begins with it and goes on with `fill`."""
     if length <= len(array):
         return array
-    out = np.empty((max(length, 2 * len(array), _LEAST), *array.shape[1:]), array.dtype)
+    out = np.empty((max(length, 2 * len(array), _MIN_CAPACITY), *array.shape[1:]), array.dtype)
     out[: len(array)] = array
     out[len(array) :] = fill
     return out

@@ -1,49 +1,46 @@
-"""The compiled loops of `encoder`: cutting lines at blanks, deciding how a line ends, writing the stream of words."""
-
-from __future__ import annotations
+"""Compiled loops of `encoder`: split lines at blanks, decide how a line ends, write the stream of words."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from glovewire.common.array_types import Bytes, Ids, Indices
 from glovewire.common.runtime.compiled import compiled
 
-from .string_table import Bytes, Ids, Longs
+from .ascii_tokens import CLOSING_BYTES
 
-# Codes of a string: not tokenised yet, being tokenised, first of the codes that mean a list of words.
+# Codes of a string: not tokenised yet, being tokenised, and the first of the codes that stand for a list of words.
 UNKNOWN, PENDING, LIST = -1, -2, -3
-# Codes of a line's beginning or end before it is tokenised, and of none at all.
+# Codes of a line's beginning or end: absent, or before it is tokenised.
 NONE, LAST, LINE, FIRST = -1, -2, -3, -4
-# What a piece is made of.
+# Flags of a piece: only closing marks; holds white space; begins with a quotation mark.
 CLOSING, SPACE, QUOTE = 1, 2, 4
 _BLANK, _NEWLINE = 32, 10
-_CLOSERS = np.isin(np.arange(256), [ord(character) for character in "])}>"])
 
 
 class Chunks(NamedTuple):
-    """Pieces between blanks: int64 (pieces,) twice, and the first piece of each line, int64 (lines + 1,)."""
+    """Pieces between blanks: their bounds, int64 (pieces,), and the first piece of each line, int64 (lines + 1,)."""
 
-    starts: Longs
-    stops: Longs
-    of_line: Longs
+    starts: Indices
+    stops: Indices
+    of_line: Indices
 
 
 class Endings(NamedTuple):
-    """For each line: the code of its beginning, the pieces taken singly, the code of its end; bytes of both texts."""
+    """Per line: code of its beginning, pieces that are looked up singly, code of its end; bounds of both texts."""
 
     first: Ids
-    first_start: Longs
-    first_stop: Longs
-    from_piece: Longs
-    to_piece: Longs
+    first_start: Indices
+    first_stop: Indices
+    from_piece: Indices
+    to_piece: Indices
     last: Ids
-    last_start: Longs
-    last_stop: Longs
+    last_start: Indices
+    last_stop: Indices
 
 
 @compiled
-def _split(data: Bytes, starts: Longs, stops: Longs, begins: Longs, ends: Longs, of_line: Longs) -> int:
+def _split(data: Bytes, starts: Indices, stops: Indices, begins: Indices, ends: Indices, of_line: Indices) -> int:
     count = 0
     for line in range(len(starts)):
         of_line[line] = count
@@ -62,8 +59,8 @@ def _split(data: Bytes, starts: Longs, stops: Longs, begins: Longs, ends: Longs,
     return count
 
 
-def split(data: Bytes, starts: Longs, stops: Longs) -> Chunks:
-    """The pieces between blanks of the lines data[starts[n]:stops[n]]."""
+def split(data: Bytes, starts: Indices, stops: Indices) -> Chunks:
+    """Return the pieces between blanks of the lines data[starts[n]:stops[n]]."""
     most = int((stops - starts + 1).sum()) // 2 + len(starts)
     begins, ends = np.empty(most, np.int64), np.empty(most, np.int64)
     of_line = np.empty(len(starts) + 1, np.int64)
@@ -72,8 +69,8 @@ def split(data: Bytes, starts: Longs, stops: Longs) -> Chunks:
 
 
 @compiled
-def claim_unknown(ids: Ids, rows: Longs, out: Longs) -> int:
-    """Write the distinct ids whose code is UNKNOWN to `out`, mark them PENDING; how many."""
+def claim_unknown(ids: Ids, rows: Indices, out: Indices) -> int:
+    """Write the distinct ids whose code is UNKNOWN to `out`, mark them PENDING, and return their number."""
     count = 0
     for n in range(len(ids)):
         if rows[ids[n], 0] == UNKNOWN:
@@ -83,42 +80,42 @@ def claim_unknown(ids: Ids, rows: Longs, out: Longs) -> int:
     return count
 
 
-def split_words(text: bytes) -> tuple[Bytes, Longs, Longs]:
-    """The words of a text that blanks separate: its bytes, where each word starts and stops."""
+def split_words(text: bytes) -> tuple[Bytes, Indices, Indices]:
+    """Return the bytes of a text whose words are separated by blanks, and where each word starts and stops."""
     data = np.frombuffer(text, np.uint8)
     words = split(data, np.zeros(1, np.int64), np.array([len(text)]))
     return data, words.starts, words.stops
 
 
 @compiled
-def _ascii_flags(data: Bytes, bounds: Longs, closers: npt.NDArray[np.bool_], out: Bytes) -> None:
+def _ascii_flags(data: Bytes, bounds: Indices, out: Bytes) -> None:
     for n in range(len(out)):
         closing = True
         for at in range(bounds[n], bounds[n + 1]):
-            closing = closing and closers[data[at]]
+            closing = closing and CLOSING_BYTES[data[at]]
         out[n] = CLOSING if closing else 0
 
 
-def ascii_flags(data: Bytes, bounds: Longs) -> Bytes:
-    """Flags of strings that hold neither white space nor quotation marks nor other scripts; uint8 (strings,)."""
+def ascii_flags(data: Bytes, bounds: Indices) -> Bytes:
+    """Return the flags of ASCII strings without white space and quotation marks; uint8 (strings,)."""
     out = np.empty(len(bounds) - 1, np.uint8)
-    _ascii_flags(data, bounds, _CLOSERS, out)
+    _ascii_flags(data, bounds, out)
     return out
 
 
 def no_endings(chunks: Chunks) -> Endings:
-    """Every piece of every line taken singly."""
+    """Return endings by which every piece of every line is looked up singly."""
     lines = len(chunks.of_line) - 1
-    zero = np.zeros((4, lines), np.int64)
-    none = np.full((2, lines), NONE, np.int32)
-    return Endings(
-        none[0], zero[0], zero[1], chunks.of_line[:-1].copy(), chunks.of_line[1:].copy(), none[1], zero[2], zero[3]
-    )
+    zero, none = np.zeros((4, lines), np.int64), np.full((2, lines), NONE, np.int32)
+    first, last = chunks.of_line[:-1].copy(), chunks.of_line[1:].copy()
+    return Endings(none[0], zero[0], zero[1], first, last, none[1], zero[2], zero[3])
 
 
 @compiled
-def decide(data: Bytes, starts: Longs, stops: Longs, chunks: Chunks, ids: Ids, flags: Bytes, endings: Endings) -> None:
-    """Fill `endings`: which pieces of each line may be taken singly, and which text at its ends may not."""
+def decide(
+    data: Bytes, starts: Indices, stops: Indices, chunks: Chunks, ids: Ids, flags: Bytes, endings: Endings
+) -> None:
+    """Fill `endings`: which pieces of each line are looked up singly, and which text at its ends is not."""
     for line in range(len(starts)):
         begin, end = chunks.of_line[line], chunks.of_line[line + 1]
         if begin == end:
@@ -143,8 +140,8 @@ def decide(data: Bytes, starts: Longs, stops: Longs, chunks: Chunks, ids: Ids, f
 
 
 @compiled
-def _put_list(code: np.int64, bounds: Longs, words: Ids, rows: Longs, place: int, out: Ids, size: int) -> int:
-    """Write the words of one code to `out` at `size` and count them; the new size."""
+def _put_list(code: np.int64, bounds: Indices, words: Ids, rows: Indices, place: int, out: Ids, size: int) -> int:
+    """Write the words of one code to `out` at `size`, count them, and return the new size."""
     start, stop = 0, 1
     if code < 0:
         start, stop = bounds[LIST - code], bounds[LIST - code + 1]
@@ -159,8 +156,8 @@ def _put_list(code: np.int64, bounds: Longs, words: Ids, rows: Longs, place: int
 
 
 @compiled
-def emit(ids: Ids, rows: Longs, endings: Endings, lists: Any, place: int, out: Ids) -> int:
-    """Write each line's words and a 0, and count them; the length of the stream."""
+def emit(ids: Ids, rows: Indices, endings: Endings, lists: Any, place: int, out: Ids) -> int:
+    """Write each line's words and a 0, count the words, and return the length of the stream."""
     bounds, words = lists
     size = 0
     for line in range(len(endings.first)):
@@ -184,8 +181,8 @@ def emit(ids: Ids, rows: Longs, endings: Endings, lists: Any, place: int, out: I
 
 
 @compiled
-def join_lines(data: Bytes, bounds: Longs, numbers: Longs, out: Bytes) -> int:
-    """Copy the strings of `numbers` >= 0 and a newline for each -1; the bytes written."""
+def join_lines(data: Bytes, bounds: Indices, numbers: Indices, out: Bytes) -> int:
+    """Write the strings of `numbers` >= 0 and a newline for each -1, and return the number of bytes."""
     size = 0
     for n in range(len(numbers)):
         if numbers[n] < 0:

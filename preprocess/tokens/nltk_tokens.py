@@ -1,140 +1,122 @@
-"""What the tokens of a piece of text are: exactly those of NLTK's NLTKWordTokenizer on the lower-cased line.
+"""Define the tokens of a piece of text: exactly those of NLTK's NLTKWordTokenizer on the lower-cased line.
 
-NLTK's tokeniser is a chain of regular expressions over the whole line, but almost none of them looks past a blank.
-So a line may be cut at blanks, each piece tokenised once and remembered, as long as the piece does not stand at the
-end of the line (where a full stop is split off) or at its beginning with a quotation mark. `encoder.py`
-does the cutting and remembering; here is what a piece gives in each place. Pieces without quotation marks and the
-like are split by one equivalent expression, the others by NLTK itself, many at a time. Reads and writes nothing.
+NLTK's tokeniser is a chain of regular expressions over the whole line, but almost none of them looks past a blank. So a
+line can be split at blanks and each piece tokenised once, unless the piece stands at the end of the line (where a full
+stop is split off) or at its beginning with a quotation mark. `encoder` splits lines and memoises pieces; this module
+tokenises a piece by its place in the line. Pieces without quotation marks and the like are split by one equivalent
+expression, the others by NLTK itself, many at a time. No I/O.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from glovewire.common.errors import hidden
 
 if TYPE_CHECKING:
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
-# ASCII words that NLTK cuts in two although they hold nothing but letters.
+# Words of ASCII letters that NLTK splits in two.
 CONTRACTIONS = ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")
-# What may follow the full stop of a line and still leave it the line's full stop.
+# Marks that may follow a full stop at the end of a line.
 CLOSERS = "])}>\"'»”’"
 QUOTES = "\"'`«“‘„»”’"
 
-# A private character that no rule of NLTK touches: it separates pieces that are tokenised together.
+# A private-use character that no rule of NLTK touches; it separates pieces that are tokenised together.
 _SENTINEL = "\uf8ff"
 _CONTRACTED = f"(?i:{'|'.join(CONTRACTIONS)})"
-# Pieces for NLTK itself: white space, quotation marks but for the plain ones, runs of marks, letters cut in two. NLTK
-# uses the engine `regex`, this module `re`: what the two may see differently (other scripts' digits) is here too.
+# Pieces for NLTK itself: white space, quotation marks other than ", runs of marks, contractions. NLTK uses the engine
+# `regex`, this module `re`; what they may treat differently (digits of other scripts) goes to NLTK, too.
 _HARD = re.compile(rf"[\s'`«“‘„»”’{_SENTINEL}]|--|\.\.|[:,][:,\x80-\U0010ffff]|{_CONTRACTED}")
 _ALONE = r";@#$%&?!*()\[\]{}<>\u2012-\u2015"
 _SIMPLE = re.compile(rf"[{_ALONE}]|[:,](?![0-9])|``|''|(?:[^{_ALONE}:,'` ]|[:,](?=[0-9]))+")
 _CLOSING = '])}>"'
 _OPENERS = "([{<"
-# A word with one clitic at its end, and perhaps one mark after it.
+# A word with one clitic at its end, optionally followed by one mark.
 _CLITIC = re.compile(r"([a-z0-9-]*[a-z0-9])('(?:s|m|d|ll|re|ve)?)([,;:?!)\]]?)")
 _NEGATION = re.compile(r"([a-z0-9-]+)(n't)([,;:?!)\]]?)")
 _NOT_A_CORE = re.compile(rf"--|{_CONTRACTED}")
-_TOGETHER = 256
+_PIECES_PER_CALL = 256
 
 
-class Tokenizer(Protocol):
-    """Tokens of lower-cased text, by the place of the text in its line."""
+class Tokenizer(ABC):
+    """Tokenises lower-cased text by its place in the line."""
 
-    @property
-    def local(self) -> bool:
-        """Whether every piece between blanks gives its tokens wherever it stands."""
+    is_local = True
+    """Whether the tokens of a piece between blanks do not depend on its place in the line."""
+
+    @abstractmethod
+    def line(self, text: str) -> list[str]:
+        """Return the tokens of a whole line."""
 
     def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Tokens of pieces without a blank, with a blank before and more text after."""
+        """Return the tokens of pieces without a blank that have a blank before and more text after them."""
+        return [self.line(piece) for piece in pieces]
 
     def first(self, piece: str) -> list[str]:
-        """Tokens of a piece at the very beginning of a line, with more text after."""
+        """Return the tokens of a piece at the beginning of a line, with more text after it."""
+        return self.line(piece)
 
     def last(self, text: str) -> list[str]:
-        """Tokens of the end of a line, with a blank before."""
+        """Return the tokens of the end of a line, with a blank before it."""
+        return self.line(text)
+
+
+class WhitespaceTokenizer(Tokenizer):
+    """Splits at white space, for text that is tokenised already."""
 
     def line(self, text: str) -> list[str]:
-        """Tokens of a whole line."""
-
-    def load(self) -> None:
-        """Do now what would be done at the first use."""
+        """Return what white space separates."""
+        return text.split()
 
 
-class WhitespaceTokenizer:
-    """Text that is tokenised already: tokens are what white space separates."""
+class NltkTokenizer(Tokenizer):
+    """Tokenises exactly as NLTKWordTokenizer does, piece by piece."""
 
-    local = True
-
-    def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Tokens of each piece."""
-        return [piece.split() for piece in pieces]
-
-    def first(self, piece: str) -> list[str]:
-        """Tokens of the piece."""
-        return piece.split()
-
-    last = line = first
-
-    def load(self) -> None:
-        """Nothing is to be loaded."""
-
-
-class NltkTokenizer:
-    """Exactly NLTKWordTokenizer, piece by piece."""
-
-    local = False
+    is_local = False
 
     @cached_property
     def _nltk(self) -> NLTKWordTokenizer:
-        with hidden("sklearn", "scipy"):  # NLTK loads both for its classifiers: 140 MB, 1 s
+        with hidden("sklearn", "scipy"):  # NLTK would load both for its classifiers: 140 MB, 1 s
             from nltk.tokenize.destructive import NLTKWordTokenizer
 
         return NLTKWordTokenizer()
 
     def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Tokens of pieces without a blank, with a blank before and more text after."""
-        found = [_quick(piece) for piece in pieces]
+        """Return the tokens of pieces without a blank that have a blank before and more text after them."""
+        found = [_tokenize_simple(piece) for piece in pieces]
         hard = [n for n, tokens in enumerate(found) if tokens is None]
-        for at in range(0, len(hard), _TOGETHER):
-            some = hard[at : at + _TOGETHER]
-            for n, tokens in zip(some, self._inside_together([pieces[n] for n in some]), strict=True):
+        for at in range(0, len(hard), _PIECES_PER_CALL):
+            some = hard[at : at + _PIECES_PER_CALL]
+            for n, tokens in zip(some, self._inside_by_nltk([pieces[n] for n in some]), strict=True):
                 found[n] = tokens
         return [tokens for tokens in found if tokens is not None]
 
     def first(self, piece: str) -> list[str]:
-        """Tokens of a piece at the very beginning of a line, with more text after."""
-        if piece.startswith('"') and '"' not in piece[1:]:
-            tokens = _quick(piece)
-            if tokens is not None:
-                return tokens
+        """Return the tokens of a piece at the beginning of a line, with more text after it."""
+        if piece.startswith('"') and '"' not in piece[1:] and (tokens := _tokenize_simple(piece)) is not None:
+            return tokens
         return self.line(piece + " x")[:-1]
 
     def last(self, text: str) -> list[str]:
-        """Tokens of the end of a line, with a blank before."""
+        """Return the tokens of the end of a line, with a blank before it."""
         body = text.rstrip(_CLOSING)
         closing = text[len(body) :]
         stop = body.endswith(".")
         body = body.removesuffix(".")
-        if not body.endswith((".", *_OPENERS)):
-            tokens = _quick(body)
-            if tokens is not None:
-                return [*tokens, *("." * stop), *("''" if mark == '"' else mark for mark in closing)]
+        if not body.endswith((".", *_OPENERS)) and (tokens := _tokenize_simple(body)) is not None:
+            return [*tokens, *("." * stop), *("''" if mark == '"' else mark for mark in closing)]
         return self.line(" " + text)
 
     def line(self, text: str) -> list[str]:
-        """Tokens of a whole line, by NLTK itself."""
+        """Return the tokens of a whole line, by NLTK itself."""
         tokens: list[str] = self._nltk.tokenize(text)
         return tokens
 
-    def load(self) -> None:
-        """Import NLTK, which takes a second."""
-        self.line("")
-
-    def _inside_together(self, pieces: list[str]) -> list[list[str]]:
+    def _inside_by_nltk(self, pieces: list[str]) -> list[list[str]]:
         if any(_SENTINEL in piece for piece in pieces):
             return [self.line(f" {piece} x")[:-1] for piece in pieces]
         tokens = self.line(" " + f" {_SENTINEL} ".join([*pieces, "x"]))
@@ -147,8 +129,8 @@ class NltkTokenizer:
         return found[:-1]
 
 
-def _quick(piece: str) -> list[str] | None:
-    """The tokens of a piece between blanks, or None where NLTK itself must tell."""
+def _tokenize_simple(piece: str) -> list[str] | None:
+    """Return the tokens of a piece between blanks, or None if NLTK itself must decide."""
     if _HARD.search(piece):
         if match := _CLITIC.fullmatch(piece) or _NEGATION.fullmatch(piece):
             return None if _NOT_A_CORE.search(piece) else [part for part in match.groups() if part]
@@ -159,7 +141,7 @@ def _quick(piece: str) -> list[str] | None:
 
 
 def _quoted(piece: str) -> str:
-    """A piece whose plain quotation marks are spelt out: one opens after a blank or a bracket, and closes elsewhere."""
+    """Replace " by `` after a blank or an opening bracket, and by '' elsewhere."""
     if piece.startswith('"'):
         piece = " `` " + piece[1:]
     for bracket in _OPENERS:
@@ -168,12 +150,12 @@ def _quoted(piece: str) -> str:
 
 
 def make_tokenizer(name: str) -> Tokenizer:
-    """The tokeniser called `nltk` or `whitespace`."""
+    """Return the tokeniser called `nltk` or `whitespace`."""
     return NltkTokenizer() if name == "nltk" else WhitespaceTokenizer()
 
 
 def nltk_version() -> str:
-    """The version of the NLTK that is installed."""
+    """Return the version of the installed NLTK."""
     from importlib.metadata import version
 
     return version("nltk")

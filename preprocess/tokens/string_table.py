@@ -1,37 +1,34 @@
-"""Byte strings to small numbers: an open-addressing table in numpy arrays, driven by compiled loops.
+"""Intern byte strings as small numbers: an open-addressing hash table in numpy arrays, driven by compiled loops.
 
-A table holds every distinct string once, end to end in one array of bytes, and numbers them in the order in which
-they came. A slot holds a string's first eight bytes beside its number, so that most look-ups touch one cache line.
-It knows nothing of text, tokens or files.
+A table holds every distinct string once, end to end in one array of bytes, and numbers them in order of first
+appearance. A slot holds a string's first eight bytes beside its number, so that most look-ups touch one cache line.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.array_types import Bytes, Ids, Indices
 from glovewire.common.runtime.compiled import compiled
 
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
-Ids = npt.NDArray[np.int32]
-Words = npt.NDArray[np.uint64]
+Eights = npt.NDArray[np.uint64]
+"""Eight bytes each, as one number."""
 
 _FIRST_SLOTS = 1 << 12
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _TAG_SHIFT = np.uint64(40)
-# A slot without a string; a string's second word is its number, 32 bits, under a 32-bit tag with its length.
+# The second number of an empty slot; in a slot with a string it is the string's number (32 bits) below a 32-bit tag,
+# which holds its length.
 _FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _INLINE = 8
 
 
 @compiled
-def _hash(eights: Words, start: int, length: int) -> np.uint64:
-    """A 64-bit hash of `length` bytes from `start`: eight at a time, multiplied and folded."""
+def _hash(eights: Eights, start: int, length: int) -> np.uint64:
+    """Return a 64-bit hash of `length` bytes from `start`: eight at a time, multiplied and folded."""
     h = np.uint64(length)
     for at in range(0, length, _INLINE):
         word = eights[start + at]
@@ -44,21 +41,21 @@ def _hash(eights: Words, start: int, length: int) -> np.uint64:
 
 @compiled
 def _intern(
-    eights: Words,
-    starts: Longs,
-    stops: Longs,
+    eights: Eights,
+    starts: Indices,
+    stops: Indices,
     done: int,
     ids: Ids,
-    slots: Words,
-    offsets: Longs,
+    slots: Eights,
+    offsets: Indices,
     arena: Bytes,
-    kept: Words,
+    kept: Eights,
     count: int,
     adding: bool,
 ) -> tuple[int, int]:
-    """Number the strings from `done` on; (next one, strings now), early when an array is full.
+    """Number the strings from `done` on; return (next string, strings in the table), early when an array is full.
 
-    Without `adding`, a string that is not there gets -1. One loop without calls: it is the hottest of the package.
+    Without `adding`, an unknown string gets -1. One loop without calls, because it is the hottest of the package.
     """
     mask = len(slots) - 1
     for n in range(done, len(starts)):
@@ -110,7 +107,7 @@ def _intern(
 
 
 @compiled
-def _rehash(slots: Words, offsets: Longs, kept: Words, count: int) -> None:
+def _rehash(slots: Eights, offsets: Indices, kept: Eights, count: int) -> None:
     mask = len(slots) - 1
     slots[:] = _FREE
     for number in range(count):
@@ -128,13 +125,13 @@ def _rehash(slots: Words, offsets: Longs, kept: Words, count: int) -> None:
 
 
 @compiled
-def _hashes(eights: Words, bounds: Longs, out: Words) -> None:
+def _hashes(eights: Eights, bounds: Indices, out: Eights) -> None:
     for n in range(len(out)):
         out[n] = _hash(eights, bounds[n], bounds[n + 1] - bounds[n])
 
 
 @compiled
-def _gather(arena: Bytes, offsets: Longs, ids: Longs, after: Bytes, out: Bytes, ends: Longs) -> None:
+def _gather(arena: Bytes, offsets: Indices, ids: Indices, after: Bytes, out: Bytes, ends: Indices) -> None:
     at = 0
     for n in range(len(ids)):
         for byte in range(offsets[ids[n]], offsets[ids[n] + 1]):
@@ -147,7 +144,7 @@ def _gather(arena: Bytes, offsets: Longs, ids: Longs, after: Bytes, out: Bytes, 
 
 
 @compiled
-def _are_alphanumeric(arena: Bytes, offsets: Longs, ids: Longs, out: npt.NDArray[np.bool_]) -> None:
+def _are_alphanumeric(arena: Bytes, offsets: Indices, ids: Indices, out: npt.NDArray[np.bool_]) -> None:
     for n in range(len(ids)):
         good = True
         for at in range(offsets[ids[n]], offsets[ids[n] + 1]):
@@ -157,7 +154,7 @@ def _are_alphanumeric(arena: Bytes, offsets: Longs, ids: Longs, out: npt.NDArray
 
 
 class StringTable:
-    """Distinct byte strings, numbered 0, 1, 2 ... in the order of their first appearance."""
+    """Distinct byte strings, numbered 0, 1, 2 ... in order of first appearance."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -170,19 +167,15 @@ class StringTable:
         """Memory held, in bytes."""
         return self._slots.nbytes + self._offsets.nbytes + self._arena.nbytes
 
-    def intern(self, data: Bytes, starts: Longs, stops: Longs) -> Ids:
-        """The numbers of the strings data[starts[n]:stops[n]], new ones added; int32 of shape (len(starts),)."""
+    def intern(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
+        """Return the numbers of the strings data[starts[n]:stops[n]], int32 (len(starts),); add those that are new."""
         return self._number(data, starts, stops, adding=True)
 
-    def intern_all(self, strings: list[bytes]) -> Ids:
-        """`intern` for a list of byte strings."""
-        return self.intern(*packed(strings))
-
-    def look_up(self, data: Bytes, starts: Longs, stops: Longs) -> Ids:
-        """As `intern`, but -1 for strings that the table lacks; adds nothing."""
+    def look_up(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
+        """Return numbers as `intern` does, but -1 for unknown strings; add nothing."""
         return self._number(data, starts, stops, adding=False)
 
-    def _number(self, data: Bytes, starts: Longs, stops: Longs, *, adding: bool) -> Ids:
+    def _number(self, data: Bytes, starts: Indices, stops: Indices, *, adding: bool) -> Ids:
         ids = np.empty(len(starts), np.int32)
         eights = _eights(padded(data, stops))
         done = 0
@@ -194,24 +187,24 @@ class StringTable:
             self._grow(int(stops[done] - starts[done]))
 
     def string(self, number: int) -> bytes:
-        """The string of that number."""
+        """Return the string of that number."""
         return self._arena[self._offsets[number] : self._offsets[number + 1]].tobytes()
 
-    def strings(self, ids: Longs, after: bytes = b"") -> tuple[Bytes, Longs]:
-        """The strings of `ids` end to end, `after` after each, and the bounds of them, int64 (len(ids) + 1,)."""
+    def strings(self, ids: Indices, after: bytes = b"") -> tuple[Bytes, Indices]:
+        """Return the strings of `ids` end to end, each followed by `after`, and their bounds, int64 (len(ids) + 1,)."""
         size = int((self._offsets[ids + 1] - self._offsets[ids]).sum()) + len(after) * len(ids)
         out, bounds = np.empty(size, np.uint8), np.zeros(len(ids) + 1, np.int64)
         _gather(self._arena, self._offsets, ids, np.frombuffer(after, np.uint8), out, bounds[1:])
         return out, bounds
 
-    def alphanumeric(self, ids: Longs) -> npt.NDArray[np.bool_]:
-        """Which of these strings hold only a-z and 0-9; bool (len(ids),)."""
+    def alphanumeric(self, ids: Indices) -> npt.NDArray[np.bool_]:
+        """Return which of these strings hold only a-z and 0-9; bool (len(ids),)."""
         out = np.empty(len(ids), np.bool_)
         _are_alphanumeric(self._arena, self._offsets, ids, out)
         return out
 
     def _grow(self, needed_bytes: int) -> None:
-        """Room for one more string of `needed_bytes`, and for many short ones."""
+        """Make room for one more string of `needed_bytes`, and for many short ones."""
         if 2 * self.count >= len(self._slots):
             self._slots = np.empty((2 * len(self._slots), 2), np.uint64)
             _rehash(self._slots, self._offsets, _eights(self._arena), self.count)
@@ -221,27 +214,27 @@ class StringTable:
             self._arena = _longer(self._arena, 2 * len(self._arena) + needed_bytes)
 
 
-def hashes(data: Bytes, bounds: Longs) -> Words:
-    """A 64-bit hash of each string data[bounds[n]:bounds[n + 1]]; the same on every machine."""
+def hashes(data: Bytes, bounds: Indices) -> Eights:
+    """Return a 64-bit hash of each string data[bounds[n]:bounds[n + 1]]; the same on every machine."""
     out = np.empty(len(bounds) - 1, np.uint64)
     _hashes(_eights(padded(data, bounds)), bounds, out)
     return out
 
 
-def padded(data: Bytes, stops: Longs) -> Bytes:
-    """`data` with at least eight bytes after the last string, so that eight at once can be read anywhere in it."""
+def padded(data: Bytes, stops: Indices) -> Bytes:
+    """Return `data` with at least eight bytes after the last string, so that eight can be read at any place in it."""
     if len(stops) == 0 or int(stops.max()) + _INLINE <= len(data):
         return data
     return np.concatenate([data, np.zeros(_INLINE, np.uint8)])
 
 
-def _eights(data: Bytes) -> Words:
-    """The eight bytes that begin at each byte, as one number each: a view, unaligned."""
+def _eights(data: Bytes) -> Eights:
+    """Return the eight bytes that begin at each byte as one number each: an unaligned view."""
     return np.ndarray((max(0, len(data) - _INLINE + 1),), "<u8", data, strides=(1,))
 
 
-def packed(strings: list[bytes]) -> tuple[Bytes, Longs, Longs]:
-    """A list of byte strings as (bytes end to end, starts, stops)."""
+def packed(strings: list[bytes]) -> tuple[Bytes, Indices, Indices]:
+    """Return byte strings as (bytes end to end, starts, stops)."""
     bounds = np.zeros(len(strings) + 1, np.int64)
     np.cumsum([len(string) for string in strings], out=bounds[1:])
     return np.frombuffer(b"".join(strings), np.uint8), bounds[:-1], bounds[1:]

@@ -1,6 +1,4 @@
-"""What the rows of a shard are when it starts: drawn from the seed, taken from other vectors, or from a checkpoint."""
-
-from __future__ import annotations
+"""Make the rows that a shard starts with: drawn from the seed, taken from other vectors, or from a checkpoint."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +13,15 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CONFIG, Vectors, load_vectors
 
-from ..consistency.blocks import BEGINNING, Reached
-from . import files as checkpoint
+from ..consistency.interface import BEGINNING, Reached
+from . import files
 
 
 @dataclass(frozen=True)
-class Start:
-    """Rows [first, ...) of the table, how far they are, and the entries trained to get there.
+class InitialState:
+    """Rows [first, ...) of the table, their progress, and the entries trained to get there.
 
-    `versions` counts the changes of each row, where it is known.
+    `versions` counts the changes of each row, if known.
     """
 
     rows: Rows
@@ -32,8 +30,8 @@ class Start:
     versions: Indices | None = None
 
 
-def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, init: Path | None) -> Start:
-    """Initial rows; words that the run `init` knows begin with its vectors."""
+def draw_state(options: TrainingOptions, dataset: Dataset, first: int, last: int, init: Path | None) -> InitialState:
+    """Draw the initial rows; words that the run `init` knows start with its vectors."""
     layout = RowLayout.of(options)
     rows = layout.initial(first, last, options)
     if init is not None:
@@ -45,11 +43,11 @@ def fresh(options: TrainingOptions, dataset: Dataset, first: int, last: int, ini
             for role in range(layout.roles):
                 at = layout.columns[role, 0]
                 rows[found, at : at + options.dim] = vectors / layout.roles
-    return Start(rows)
+    return InitialState(rows)
 
 
 def vectors_of(init: Path, options: TrainingOptions) -> Vectors:
-    """The vectors that words begin with; ArtifactError when there are none, UsageError when they do not fit."""
+    """Return the vectors to start with; ArtifactError if there are none, UsageError if they do not fit."""
     known = load_vectors(init)
     if known.dim != options.dim:
         raise UsageError(f"{init} has vectors of {known.dim} dimensions, not {options.dim}")
@@ -57,56 +55,54 @@ def vectors_of(init: Path, options: TrainingOptions) -> Vectors:
 
 
 def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:
-    """The training options of the checkpoint that a resumed run goes on from.
+    """Return the training options of the checkpoint to resume `run` from.
 
-    Raises UsageError when it has another objective than the one asked for: its rows mean something else; and when
+    Raises UsageError if it has another objective than the requested one, so that its rows mean something else, or if
     another version of the program, with other options, wrote it.
     """
-    label, shards = checkpoint.newest(run)
-    _, facts = checkpoint.read(run, label, shards)
+    label, shards = files.newest(run)
+    _, facts = files.read(run, label, shards)
     try:
         options = TrainingOptions.from_message(facts["options"])
     except UsageError as error:
-        raise UsageError(f"{run} cannot go on from {label}: {error}") from error
+        raise UsageError(f"{run} cannot be resumed from {label}: {error}") from error
     if objective not in (None, options.objective):
-        raise UsageError(f"{run} was begun with the objective {options.objective} and cannot go on with {objective}")
+        raise UsageError(f"{run} was begun with the objective {options.objective} and cannot continue with {objective}")
     return options
 
 
-def resumed(
+def restore_state(
     run: Path, label: str, shards: int, options: TrainingOptions, dataset: Dataset, first: int, last: int
-) -> Start:
-    """Rows [first, last) of a checkpoint in `run`, however many shards made it; ArtifactError when it does not fit."""
-    rows, facts = checkpoint.read(run, label, shards)
-    versions = checkpoint.read_versions(run, label, shards)
+) -> InitialState:
+    """Return rows [first, last) of a checkpoint, whatever its number of shards; ArtifactError if it does not fit."""
+    rows, facts = files.read(run, label, shards)
+    versions = files.read_versions(run, label, shards)
+    checkpoint = f"the checkpoint {label} of {run}"
     if versions is not None and versions.shape != (len(rows),):
-        raise ArtifactError(f"the checkpoint {label} of {run} counts the changes of other rows")
+        raise ArtifactError(f"{checkpoint} counts the changes of other rows")
     if facts["options"] != options.as_message():
-        raise ArtifactError(f"the checkpoint {label} of {run} was trained with other options: see {run / CONFIG}")
+        raise ArtifactError(f"{checkpoint} was trained with other options: see {run / CONFIG}")
     if facts["dataset"] != dataset.checksum:
-        raise ArtifactError(f"the checkpoint {label} of {run} was trained on another dataset")
+        raise ArtifactError(f"{checkpoint} was trained on another dataset")
     if len(rows) != dataset.layout.rows:
-        raise ArtifactError(f"the checkpoint {label} of {run} has {len(rows)} rows instead of {dataset.layout.rows}")
-    mine = np.ascontiguousarray(rows[first:last])
-    width, most, round = RowLayout.of(options).width, options.epochs * dataset.layout.partitions, int(facts["round"])
+        raise ArtifactError(f"{checkpoint} has {len(rows)} rows instead of {dataset.layout.rows}")
+    ours, round = np.ascontiguousarray(rows[first:last]), int(facts["round"])
     blocks = options.schedule == "blocks"
-    strange = not 0 <= round <= most if blocks else round != -1
-    if mine.dtype != np.float32 or rows.shape[1] != width or not np.isfinite(mine).all() or strange:
-        raise ArtifactError(f"the checkpoint {label} of {run} holds rows or a round that training cannot have reached")
+    possible = 0 <= round <= options.epochs * dataset.layout.partitions if blocks else round == -1
+    fits = ours.dtype == np.float32 and rows.shape[1] == RowLayout.of(options).width
+    if not (possible and fits and np.isfinite(ours).all()):
+        raise ArtifactError(f"{checkpoint} holds rows or a round that training cannot have reached")
     if blocks:
-        return Start(mine, Reached(round), entries_before(dataset, options, round))
-    counted = None if versions is None else versions[first:last].copy()
+        return InitialState(ours, Reached(round), entries_before(dataset, options, round))
     reached = Reached(0, int(facts.get("updates", 0)), int(facts.get("gradients", 0)))
-    # Reports come later than the gradients that they are of.
-    return Start(mine, reached, max(int(facts["entries"]), reached.gradients * options.batch_size), counted)
+    entries = max(int(facts["entries"]), reached.gradients * options.batch_size)  # reports follow their gradients
+    return InitialState(ours, reached, entries, None if versions is None else versions[first:last].copy())
 
 
 def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> int:
-    """Entries of the full matrix that the rounds before a global round cover."""
+    """Return the entries of the full matrix in the rounds before a global round."""
     epoch, rest = divmod(round, dataset.layout.partitions)
-    pairs = epoch_rounds(dataset.layout.partitions, options.seed, epoch)[:rest]
-    symmetric = dataset.layout.symmetric
-    both = [(a, b) for some in pairs for a, b in some] + [
-        (b, a) for some in pairs for a, b in some if a != b and not symmetric
-    ]
-    return epoch * dataset.total_entries + sum(dataset.full_entries(a, b) for a, b in both)
+    done = [pair for pairs in epoch_rounds(dataset.layout.partitions, options.seed, epoch)[:rest] for pair in pairs]
+    if not dataset.layout.symmetric:
+        done += [(b, a) for a, b in done if a != b]
+    return epoch * dataset.total_entries + sum(dataset.full_entries(a, b) for a, b in done)

@@ -9,8 +9,6 @@ core of checkpoints that were written (`checkpointed`) and of an end that comes 
 `final` and `summary` say what is left of it. Nothing else of a core is for callers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -130,9 +128,9 @@ class Core:
         """Record that a checkpoint is on disk, after `seconds`, or could not be written, and which were `removed`."""
         state = self._state
         reply = m.Checkpointed(label) if error is None else self._refusal(error)
-        for peer, number in state.cuts.written(label, on_disk=error is None):
+        for peer, number in state.cuts.mark_written(label, on_disk=error is None):
             self._replies.send(Outgoing(peer, number, reply))
-        state.cuts.gone(removed)
+        state.cuts.mark_removed(removed)
         if error is None:
             state.counters["checkpoints"] += 1
             state.checkpoint_s = seconds
@@ -165,7 +163,7 @@ class Core:
 
     def free_table(self) -> None:
         """Release the memory of the rows, which are on disk."""
-        self._state.table.give_up()
+        self._state.table.release()
 
     # ---- sessions
 
@@ -378,7 +376,7 @@ class Core:
         if state.over is None:
             state.over = end
             state.waiting.wake_all()
-            for peer, number in state.cuts.give_up():
+            for peer, number in state.cuts.cancel_incomplete():
                 self._replies.send(Outgoing(peer, number, self._refusal(RunOver(end.ending, LAST_CHECKPOINT))))
 
     def _close_when_complete(self) -> None:
@@ -428,7 +426,7 @@ class Core:
         state = self._state
         ending = state.ending or state.over
         cuts = state.cuts
-        return Effects(self._replies.take(), cuts.take(), published, ending, finished, cuts.awaited)
+        return Effects(self._replies.take(), cuts.take_ready(), published, ending, finished, cuts.requested)
 
 
 def _as_refusal(error: GlovewireError) -> m.Refused:

@@ -3,8 +3,6 @@
 The core checks who may ask; this module does what the request means for the table, versions, undo log and checkpoints.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,12 +11,13 @@ from glovewire.common.model.options import POLICIES, Mode, TrainingOptions
 from glovewire.common.protocol import messages as m
 
 from ..checkpoints.cuts import Cuts
-from ..consistency.blocks import Consistency, ExclusiveBlocks
-from ..consistency.minibatch import Arrived, Fate
-from ..consistency.staleness import Histogram, Policy, combined
+from ..consistency.blocks import ExclusiveBlocks
+from ..consistency.interface import Consistency
+from ..consistency.minibatch import Admission, PendingPush
+from ..consistency.staleness import StalenessHistogram, StalenessPolicy, combine
 from ..limits import Credit
 from ..sessions import Session
-from ..table.hot_rows import Heat
+from ..table.hot_rows import HotRows
 from ..table.table import Table
 from .tensors import Tensors
 from .undo_log import BeforeImage, UndoLog
@@ -45,13 +44,13 @@ class PullPush:
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
         self._exclusive = consistency if isinstance(consistency, ExclusiveBlocks) else None
         self._waiting, self._tensors = waiting, tensors
-        self._policy = Policy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
+        self._policy = StalenessPolicy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
         self._mean = options.mean_gradient
         self.undo_log, self.credit = UndoLog(), Credit()
-        self.staleness, self.hot_rows = Histogram(), Heat(table.first, table.shape[0])
+        self.staleness, self.hot_rows = StalenessHistogram(), HotRows(table.first, table.shape[0])
 
     @property
-    def ages(self) -> Histogram:
+    def ages(self) -> StalenessHistogram:
         """By how many changes the rows of gradients were behind."""
         return self._policy.ages
 
@@ -108,7 +107,7 @@ class PullPush:
     def rounds_complete(self, low_water: int) -> None:
         """Record that every block of the rounds before `low_water` is in every table."""
         self.undo_log.drop_before(low_water)
-        self._cuts.whole(low_water)
+        self._cuts.advance_low_water(low_water)
 
     def condition(self, pull: m.Pull) -> Condition | int:
         """Return what a pull that `read` could not answer waits for."""
@@ -130,7 +129,7 @@ class PullPush:
         if (versions := self._table.versions_of(pull)) is None:
             return m.Rows(version, values)
         if self._policy.measures:
-            self._policy.pulled(worker, self._table.local(pull), version, values)
+            self._policy.pulled(worker, self._table.local_rows(pull), version, values)
         return m.Rows(version, values, self._consistency.gradients, versions)
 
     def apply(self, push: m.Push, worker: int) -> m.Applied:
@@ -138,21 +137,21 @@ class PullPush:
         self._require_table(push.table)
         self.rounds_complete(push.low_water)
         if self._tensors is not None:
-            push = self._tensors.widened(push)
-        self._table.check(push)
+            push = self._tensors.widen(push)
+        self._table.check_push(push)
         if self._tensors is not None and not self._tensors.is_step(push):
-            self._table.write(push)
+            self._table.apply(push)
             if self._tensors.assigned(push):
                 self._waiting.wake(Condition.VALUES)
             return self._applied(push, worker)
         if push.operation == "gradient":
             self._policy.check(push, self._consistency.version(push.first))
         fate = self._consistency.admit(push, worker)
-        if fate is Fate.NEW and push.operation == "gradient":
+        if fate is Admission.NEW and push.operation == "gradient":
             self._policy.admitted(worker, push)
-        self._counters["late"] += fate is Fate.LATE
+        self._counters["late"] += fate is Admission.LATE
         self._apply_due()
-        return self._applied(push, worker, repeated=fate is Fate.REPEATED, late=fate is Fate.LATE)
+        return self._applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
 
     def repeat(self, push: m.Push, worker: int) -> m.Applied:
         """Return the answer to a push that this session has made before."""
@@ -168,7 +167,7 @@ class PullPush:
             raise BadRequest(f"no table is called {name[:40]!r}")
 
     def _apply_due(self) -> None:
-        while group := self._consistency.due():
+        while group := self._consistency.next_update():
             for arrived in group:
                 self._measure(arrived.push)
             first = group[0].push
@@ -177,27 +176,27 @@ class PullPush:
             else:
                 self._change(first)
             if self._tensors is not None:
-                self._cuts.after(self._consistency.version(0))
+                self._cuts.updates_applied(self._consistency.version(0))
             elif first.operation == "gradient":
-                self._cuts.after(self._consistency.gradients)
+                self._cuts.updates_applied(self._consistency.gradients)
             if self._waiting:
                 exclusive = self._exclusive
                 self._waiting.wake(
                     Condition.ROWS if exclusive is None else exclusive.partition(first.first, first.last)
                 )
 
-    def _step(self, group: Sequence[Arrived]) -> None:
+    def _step(self, group: Sequence[PendingPush]) -> None:
         """Take one step of the optimizer for all gradients of a group, at the lowest of their rates."""
         version = self._consistency.version(0) - 1
         parts = [self._policy.weigh(arrived, version) for arrived in group]
-        self._policy.step(combined(parts, mean=self._mean), min(arrived.push.rate for arrived in group))
+        self._policy.step(combine(parts, mean=self._mean), min(arrived.push.rate for arrived in group))
 
     def _change(self, push: m.Push) -> None:
         if self._exclusive is not None:
             self.undo_log.keep(BeforeImage(push.lease, push.first, push.version, self._table.replace(push)))
         else:
-            self._table.write(push)
-        self._cuts.offer(push)
+            self._table.apply(push)
+        self._cuts.push_applied(push)
 
     def _measure(self, push: m.Push) -> None:
         """Count a push that is about to be applied; without a version its staleness is unknown."""

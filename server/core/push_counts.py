@@ -4,8 +4,6 @@ A repeat was in the table before: a message that was sent twice, or a block that
 A gradient that came too late for its step is refused.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Hold everything that one shard knows. The core alone changes it; telemetry reads it. No I/O."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from glovewire.common.protocol.messages import WORKERS_PER_GENERATION
 
 from ..checkpoints.cuts import Cuts
 from ..config import Identity
-from ..consistency.blocks import Consistency
+from ..consistency.interface import Consistency
 from ..leases.progress import Progress
 from ..sessions import Sessions
 from ..table.table import Table

@@ -4,8 +4,6 @@ Nothing is known at the start. The first worker that declares its model must bri
 that worker is lost before all rows are here, the next one takes its place.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 
@@ -13,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.errors import BadRequest, LimitExceeded, NotReady
-from glovewire.common.model import tensor_layout
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import state_columns
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.model.tensor_layout import MOST_EXAMPLES, ROW, TABLE, Spec
+from glovewire.common.model.tensor_layout import BFLOAT16, MAX_EXAMPLES, ROW, TABLE, ModelSpec, from_bfloat16
 from glovewire.common.protocol.messages import Create, Created, Push
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 
@@ -36,7 +33,7 @@ class TensorProgress(Progress):
     Its loss may be negative, as a log-likelihood.
     """
 
-    least_loss = -LARGEST_FIGURE
+    min_loss = -LARGEST_FIGURE
 
     def __init__(self, losses: Losses, updates: Callable[[], int], steps: int) -> None:
         super().__init__(None, losses, updates, 1)
@@ -48,15 +45,16 @@ class TensorProgress(Progress):
         return 0 < self._steps <= self._updates()
 
     @property
-    def _most(self) -> int:
-        return MOST_EXAMPLES
+    def max_entries(self) -> int:
+        """Return the most examples that one report can be of."""
+        return MAX_EXAMPLES
 
 
 class Tensors:
     """The tensors of shard `shard` of `shards`; `table` gets its rows when they are known."""
 
     def __init__(self, options: TrainingOptions, shard: int, shards: int) -> None:
-        self.spec: Spec | None = None
+        self.spec: ModelSpec | None = None
         none, step = np.zeros((0, ROW), np.float32), optimizers.make(options)
         self.table = Table(TABLE, 0, none, ROW, step, np.zeros(0, np.int64), parameters_only=True)
         self._options, self._shard, self._shards = options, shard, shards
@@ -68,7 +66,7 @@ class Tensors:
         """Whether every row of this shard has had its first value."""
         return self.spec is not None and not self._missing.any()
 
-    def restore(self, spec: Spec, rows: npt.NDArray[np.floating]) -> None:
+    def restore(self, spec: ModelSpec, rows: npt.NDArray[np.floating]) -> None:
         """Continue from a checkpoint: `rows` are those of this shard, optimizer state included."""
         self._take(spec, self._bounds(spec)[0], rows)
         self._missing[:] = False
@@ -78,7 +76,7 @@ class Tensors:
 
         Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for an impossible one.
         """
-        spec = None if create.spec is None else Spec.from_json(create.spec)
+        spec = None if create.spec is None else ModelSpec.from_json(create.spec)
         if self.spec is not None and spec is not None and (self.complete or self._filler not in (None, session.index)):
             self.spec.require_same(spec)
         if self.complete:
@@ -113,11 +111,11 @@ class Tensors:
             raise BadRequest("trained tensors change by gradients alone")
         return push.operation == "gradient"
 
-    def widened(self, push: Push) -> Push:
+    def widen(self, push: Push) -> Push:
         """Return the push; a gradient that came as bfloat16 gets the precision of the table."""
-        if push.operation != "gradient" or push.values.dtype != tensor_layout.DTYPE:
+        if push.operation != "gradient" or push.values.dtype != BFLOAT16:
             return push
-        values = tensor_layout.widened(push.values).astype(self.table.values.dtype, copy=False)
+        values = from_bfloat16(push.values).astype(self.table.values.dtype, copy=False)
         return dataclasses.replace(push, values=values)
 
     def assigned(self, push: Push) -> bool:
@@ -125,34 +123,34 @@ class Tensors:
         self._missing[push.first - self.table.first : push.last - self.table.first] = False
         return self.complete
 
-    def require_complete(self) -> Spec:
+    def require_complete(self) -> ModelSpec:
         """Return the declared tensors; NotReady while values are missing."""
         if self.spec is None or not self.complete:
             raise NotReady(UNKNOWN)
         return self.spec
 
-    def _bounds(self, spec: Spec) -> tuple[int, int]:
+    def _bounds(self, spec: ModelSpec) -> tuple[int, int]:
         sharding = Sharding(spec.rows, self._shards)
         return sharding.bound(self._shard), sharding.bound(self._shard + 1)
 
-    def _allocate(self, spec: Spec) -> None:
+    def _allocate(self, spec: ModelSpec) -> None:
         first, last = self._bounds(spec)
         if (min(last, spec.trained_rows) - first) * ROW * spec.dtype.itemsize > MAX_FRAME_BYTES:
             needed = -(-spec.rows * ROW * spec.dtype.itemsize // MAX_FRAME_BYTES)
             raise LimitExceeded(
-                f"a model of {spec.elements:,} parameters needs {needed} shards: its gradient does not fit in "
+                f"a model of {spec.parameters:,} parameters needs {needed} shards: its gradient does not fit in "
                 f"messages of {MAX_FRAME_BYTES >> 20} MiB"
             )
         state = state_columns(self._options.optimizer, ROW)
         try:
             values = np.zeros((last - first, ROW + state), spec.dtype)
         except MemoryError as error:
-            raise LimitExceeded(f"a model of {spec.elements:,} parameters does not fit in this server") from error
+            raise LimitExceeded(f"a model of {spec.parameters:,} parameters does not fit in this server") from error
         if self._options.optimizer == "adagrad":
             values[:, ROW:] = self._options.initial_accumulator
         self._take(spec, first, values)
 
-    def _take(self, spec: Spec, first: int, values: npt.NDArray[np.floating]) -> None:
+    def _take(self, spec: ModelSpec, first: int, values: npt.NDArray[np.floating]) -> None:
         self.spec, self.table.first, self.table.values = spec, first, values
         self.table.versions = np.zeros(len(values), np.int64)
         self._missing = np.ones(len(values), bool)

@@ -4,8 +4,6 @@ A block changes two partitions, on one shard or two. When its worker is lost in 
 needs both as they were. A before-image is dropped as soon as its block is known to be in every table completely.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from glovewire.common.array_types import Array

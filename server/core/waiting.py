@@ -4,8 +4,6 @@ A request waits for one condition: a pull for its partition to change, a lease f
 It is looked at again only when that condition was woken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum

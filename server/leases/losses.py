@@ -1,11 +1,9 @@
-"""Adds up what workers report and decides whose sample is due. Pure: `now` is an argument, seconds since any start.
+"""Add up what workers report and decide whose sample is due. No I/O; `now` is an argument, seconds since any start.
 
-Losses are sums over entries of the full matrix; samples carry means over the entries since the sample before. There are
-ten samples a second, whatever the number of workers: three of four are of all together, the fourth is of the worker
-that has waited longest, and tells of everything that it did meanwhile.
+Losses are sums over entries of the full matrix; samples carry means over the entries since the previous sample. There
+are ten samples a second, whatever the number of workers: three of four are of all workers together, the fourth is of
+the worker that has waited longest and covers all it did since its last one.
 """
-
-from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -19,8 +17,8 @@ MAX_PARTS = 4096
 
 
 @dataclass
-class Sum:
-    """Running sums of one worker, or of all."""
+class MeanSums:
+    """Running sums from which means per entry are computed."""
 
     entries: int = 0
     loss: float = 0.0
@@ -28,58 +26,63 @@ class Sum:
     norm: float = 0.0
 
     def add(self, report: Report) -> None:
-        """Count a report; norms are weighted by entries."""
+        """Add a report; norms are weighted by entries."""
         self.entries += report.entries
         self.loss += report.loss
         self.bias_only_loss += report.bias_only_loss
         self.norm += report.norm * report.entries
 
     def means(self) -> tuple[float, float, float]:
-        """Loss, bias-only loss and vector norm per entry."""
+        """Return loss, bias-only loss and vector norm per entry."""
         n = max(self.entries, 1)
         return self.loss / n, self.bias_only_loss / n, self.norm / n
 
 
-@dataclass
-class Whole:
-    """The mean over the whole matrix: each part of it as it was when it was last trained.
+class MatrixMean:
+    """Mean loss over the whole matrix: each part as it was when last trained.
 
-    Some blocks can be fitted better than others. A mean over the last few says which blocks they were rather than how
-    far training is; this one holds each block once, from the first epoch's end on. What is no block (minibatches) is a
-    part of its own until an epoch of entries has come after it.
+    Some blocks can be fitted better than others, so a mean over the last few shows which blocks they were rather than
+    how far training is; this one holds each block once, from the end of the first epoch on. A report that is of no
+    block (minibatches) is a part of its own until an epoch of entries has followed it.
     """
 
-    per_epoch: int
-    _parts: dict[Hashable, Sum] = field(default_factory=dict)
-    _entries: int = 0
-    _count: int = 0
+    def __init__(self, per_epoch: int) -> None:
+        self._per_epoch = per_epoch
+        self._parts: dict[Hashable, MeanSums] = {}
+        self._entries = self._reports = 0
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
     def add(self, part: Hashable, report: Report) -> None:
-        """A part was trained; None for one that will not be named again."""
-        self._count += 1
+        """Count the report of a part, None if it has no name."""
+        self._reports += 1
         self._forget(part)
-        self._parts[self._count if part is None else part] = one = Sum()
-        one.add(report)
-        self._entries += one.entries
+        self._parts[self._reports if part is None else part] = sums = MeanSums()
+        sums.add(report)
+        self._entries += sums.entries
         while len(self._parts) > 1:
             oldest = next(iter(self._parts))
-            if self._entries - self._parts[oldest].entries < self.per_epoch and len(self._parts) <= MAX_PARTS:
+            if self._entries - self._parts[oldest].entries < self._per_epoch and len(self._parts) <= MAX_PARTS:
                 break
             self._forget(oldest)
 
     def means(self) -> tuple[float, float]:
-        """Loss and bias-only loss per entry."""
+        """Return loss and bias-only loss per entry."""
         entries, parts = max(self._entries, 1), self._parts.values()
         return sum(part.loss for part in parts) / entries, sum(part.bias_only_loss for part in parts) / entries
 
     def _forget(self, part: Hashable) -> None:
-        gone = self._parts.pop(part, None)
-        self._entries -= gone.entries if gone is not None else 0
+        if (sums := self._parts.pop(part, None)) is not None:
+            self._entries -= sums.entries
 
 
 @dataclass
 class Losses:
-    """Progress of the whole run; only shard 0 has reports to count."""
+    """Entries and losses of the whole run, reported to shard 0; `entries` starts at those of its checkpoint.
+
+    `recent` holds time and entries of the samples of the last RATE_OVER_S.
+    """
 
     total: int
     epochs: int
@@ -87,94 +90,88 @@ class Losses:
     first_report: float | None = None
     last_report: float = 0.0
     entries: int = 0
-    _epochs: dict[int, Sum] = field(default_factory=dict)
-    _since: dict[str, Sum] = field(default_factory=dict)
-    _done: dict[str, int] = field(default_factory=dict)
-    _told: dict[str, float] = field(default_factory=dict)
-    _sampled: float = -1e9
-    _slot: int = 0
-    _marks: list[tuple[float, int]] = field(default_factory=list)
+    _by_epoch: dict[int, MeanSums] = field(default_factory=dict)
+    _unsampled: dict[str, MeanSums] = field(default_factory=dict)
+    _entries_of: dict[str, int] = field(default_factory=dict)
+    _last_sample_of: dict[str, float] = field(default_factory=dict)
+    _last_sample: float = -1e9
+    _samples: int = 0
+    recent: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._whole = Whole(self.per_epoch)
-        self._before = self.entries  # in the checkpoint that this begins from
+        self._matrix_mean = MatrixMean(self.per_epoch)
+        self._restored = self.entries
 
     @property
     def per_epoch(self) -> int:
-        """Entries of one epoch."""
+        """Return the entries of one epoch."""
         return max(self.total // max(self.epochs, 1), 1)
 
     @property
     def epoch(self) -> int:
-        """Epochs done."""
+        """Return the number of completed epochs."""
         return min(self.entries // self.per_epoch, self.epochs)
 
     def add(self, worker: str, epoch: int, report: Report, now: float, part: Hashable = None) -> None:
-        """Count one report of `worker` for `epoch`; `part` of the matrix is the block that it is about, if any."""
+        """Count one report of `worker` in `epoch`, about the block `part` of the matrix, if any."""
         if self.first_report is None:
             self.first_report = now - report.seconds
         self.last_report = now
         self.entries += report.entries
-        self._done[worker] = self._done.get(worker, 0) + report.entries
-        self._told.setdefault(worker, now - report.seconds)
-        self._whole.add(part, report)
-        for sums in (
-            self._since.setdefault(worker, Sum()),
-            self._since.setdefault(ALL, Sum()),
-            self._epochs.setdefault(epoch, Sum()),
-        ):
-            sums.add(report)
+        self._entries_of[worker] = self._entries_of.get(worker, 0) + report.entries
+        self._last_sample_of.setdefault(worker, now - report.seconds)
+        self._matrix_mean.add(part, report)
+        for name in (worker, ALL):
+            self._unsampled.setdefault(name, MeanSums()).add(report)
+        self._by_epoch.setdefault(epoch, MeanSums()).add(report)
 
     def epoch_means(self, epoch: int) -> tuple[float, float, float]:
-        """Mean loss, bias-only loss and norm over an epoch (from 0) so far."""
-        return self._epochs.get(epoch, Sum()).means()
+        """Return mean loss, bias-only loss and norm of an epoch (from 0) so far."""
+        return self._by_epoch.get(epoch, MeanSums()).means()
 
     def last_epoch(self) -> int:
-        """The newest epoch that has reports."""
-        return max(self._epochs, default=0)
+        """Return the newest epoch that has reports."""
+        return max(self._by_epoch, default=0)
 
     def seconds(self) -> float:
-        """From the start of the first reported work to the last report."""
+        """Return the time from the start of the first reported work to the last report."""
         return 0.0 if self.first_report is None else self.last_report - self.first_report
 
-    def pace(self) -> float:
-        """Entries a second in `seconds`, so without those of the training that this one goes on with."""
+    def entries_per_second(self) -> float:
+        """Return the mean rate over `seconds`, without the entries of the checkpoint that this run resumed."""
         seconds = self.seconds()
-        return (self.entries - self._before) / seconds if seconds else 0.0
+        return (self.entries - self._restored) / seconds if seconds else 0.0
 
     def samples(self, now: float, *, force: bool = False) -> list[LossSample]:
-        """The sample that is due, if any; with `force`, at the end, one of each worker with news and of all."""
-        if not self._since or not (force or now - self._sampled >= SAMPLE_EVERY_S):
+        """Return the sample that is due, if any; with `force` (at the end) those of all workers with new reports."""
+        if not self._unsampled or not (force or now - self._last_sample >= SAMPLE_EVERY_S):
             return []
-        on_time = now - self._sampled < 2 * SAMPLE_EVERY_S
-        self._sampled = self._sampled + SAMPLE_EVERY_S if on_time and not force else now
-        if not force:
-            return [self._sample(self._next(), now)]
-        names = sorted(self._since, key=lambda name: name == ALL)
+        on_time = now - self._last_sample < 2 * SAMPLE_EVERY_S
+        self._last_sample = self._last_sample + SAMPLE_EVERY_S if on_time and not force else now
+        names = sorted(self._unsampled, key=lambda name: name == ALL) if force else [self._next()]
         return [self._sample(name, now) for name in names]
 
     def _next(self) -> str:
-        """Whose turn it is: names stand in the order in which they began to have news."""
-        self._slot += 1
-        worker = next((name for name in self._since if name != ALL), ALL)
-        return worker if self._slot % 4 == 0 or ALL not in self._since else ALL
+        """Return whose turn it is; names are in the order of their first report since their last sample."""
+        self._samples += 1
+        worker = next((name for name in self._unsampled if name != ALL), ALL)
+        return worker if self._samples % 4 == 0 or ALL not in self._unsampled else ALL
 
     def _sample(self, worker: str, now: float) -> LossSample:
-        sums = self._since.pop(worker)
-        loss, floor, norm = sums.means()
-        mean_loss, mean_floor = self._whole.means() if worker == ALL else (loss, floor)
-        done = self.entries if worker == ALL else self._done[worker]
-        rate = self._rate(now) if worker == ALL else sums.entries / max(now - self._told[worker], SAMPLE_EVERY_S)
-        self._told[worker] = now
-        return LossSample(
-            now - self.started, worker, self.epoch, self.epochs, done, self.total, loss, floor, norm, rate, mean_loss,
-            mean_floor,
-        )  # fmt: skip
+        sums = self._unsampled.pop(worker)
+        means = sums.means()
+        if worker == ALL:
+            entries, rate, matrix_means = self.entries, self._recent_rate(now), self._matrix_mean.means()
+        else:
+            rate = sums.entries / max(now - self._last_sample_of[worker], SAMPLE_EVERY_S)
+            entries, matrix_means = self._entries_of[worker], means[:2]
+        self._last_sample_of[worker] = now
+        progress = (self.epoch, self.epochs, entries, self.total)
+        return LossSample(now - self.started, worker, *progress, *means, rate, *matrix_means)
 
-    def _rate(self, now: float) -> float:
-        self._marks = [(t, n) for t, n in self._marks if t >= now - RATE_OVER_S] or self._marks[-1:]
-        self._marks.append((now, self.entries))
-        first, entries = self._marks[0]
-        if first == now:
-            return self.pace()
-        return (self.entries - entries) / (now - first)
+    def _recent_rate(self, now: float) -> float:
+        """Return entries per second over the last RATE_OVER_S."""
+        self.recent = [(t, n) for t, n in self.recent if t >= now - RATE_OVER_S] or self.recent[-1:]
+        self.recent.append((now, self.entries))
+        since, entries = self.recent[0]
+        return self.entries_per_second() if since == now else (self.entries - entries) / (now - since)

@@ -1,6 +1,4 @@
-"""How far the whole run is: blocks leased and trained, entries and losses counted. Only shard 0 is told; no I/O."""
-
-from __future__ import annotations
+"""Keep the progress of the whole run, on shard 0: blocks leased and trained, entries and losses. No I/O."""
 
 from collections.abc import Callable
 
@@ -16,39 +14,39 @@ LARGEST_FIGURE = 1e30
 
 
 class Progress:
-    """Hands out the blocks of `schedule` (None for minibatches, and on other shards) and counts what comes back.
+    """Grants the blocks of `schedule` (None for minibatches, and on other shards) and counts reports.
 
-    A training by minibatches is complete when `gradients()` of them, each of `batch` entries, cover its epochs.
+    Training by minibatches is complete when `gradients()` of them, each of `batch` entries, cover its epochs.
     """
 
-    least_loss = 0.0
-    """Of a report: a sum of squares is not below it."""
+    min_loss = 0.0
+    """Lowest loss of a report: a sum of squares is not negative."""
 
     def __init__(self, schedule: Schedule | None, losses: Losses, gradients: Callable[[], int], batch: int) -> None:
         self.schedule, self.losses = schedule, losses
         self._gradients, self._batch = gradients, batch
-        self._begun = losses.entries  # in the checkpoint that this began from
-        self._epoch_said = losses.epoch
+        self._restored = losses.entries
+        self._announced_epoch = losses.epoch
 
     @property
     def complete(self) -> bool:
-        """Whether everything has been trained."""
+        """Return whether everything has been trained."""
         if self.schedule is not None:
             return self.schedule.complete
-        return max(self._gradients() * self._batch, self._begun) >= self.losses.total
+        return max(self._gradients() * self._batch, self._restored) >= self.losses.total
 
     @property
     def floor(self) -> int:
-        """Every block of the rounds before this one has been trained and reported; 0 where there are no rounds."""
+        """Return the first round with a block that is not trained and reported; 0 where there are no rounds."""
         return self.schedule.floor if self.schedule is not None else 0
 
     @property
-    def _most(self) -> int:
-        """Entries that one report can be of: the last batch may go beyond the end."""
+    def max_entries(self) -> int:
+        """Return the most entries that one report can be of: the last batch may go beyond the end."""
         return self.losses.total + self._batch
 
     def stop(self) -> None:
-        """Hand out no more than what brings every partition to the same round."""
+        """Grant only the blocks that bring every partition to the same round."""
         if self.schedule is not None:
             self.schedule.stop()
 
@@ -67,7 +65,7 @@ class Progress:
         return answer
 
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
-        """Count a report; the events that follow, at `t` seconds. LeaseLost when the lease is somebody else's."""
+        """Count a report; return the events that follow, at `t` seconds. LeaseLost if another worker has the lease."""
         self._check(report)
         epoch, part = self.losses.epoch, None
         if self.schedule is not None:
@@ -76,25 +74,23 @@ class Progress:
             block = self.schedule.finish(report.lease)
             epoch, part = self.schedule.epoch_of(block), (block.a, block.b)
         self.losses.add(session.name, epoch, report, now, part)
-        if self.losses.epoch <= self._epoch_said:
+        if self.losses.epoch <= self._announced_epoch:
             return []
-        self._epoch_said = self.losses.epoch
-        loss, floor, _ = self.losses.epoch_means(self._epoch_said - 1)
-        return [Event(t, "epoch", str(self._epoch_said), f"loss {loss:.5f}, with the vectors at zero {floor:.5f}")]
+        self._announced_epoch = self.losses.epoch
+        loss, bias_only_loss, _ = self.losses.epoch_means(self.losses.epoch - 1)
+        return [Event(t, "epoch", str(self.losses.epoch), f"loss {loss:.5f}, bias-only loss {bias_only_loss:.5f}")]
 
     def _check(self, report: Report) -> None:
-        """Refuse figures that nobody can have measured: one of them would end the run or spoil every mean."""
+        """Raise BadRequest for impossible figures: one would end the run or spoil every mean."""
         if (report.lease >= 0) != (self.schedule is not None):
             raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
-        if not 0 <= report.entries <= self._most:
-            raise BadRequest(f"entries must be between 0 and {self._most}, not {report.entries}")
-        if not self.least_loss <= report.loss <= LARGEST_FIGURE:
-            raise BadRequest(
-                f"the loss must be between {self.least_loss:g} and {LARGEST_FIGURE:g}, not {report.loss:g}"
-            )
+        if not 0 <= report.entries <= self.max_entries:
+            raise BadRequest(f"entries must be between 0 and {self.max_entries}, not {report.entries}")
+        if not self.min_loss <= report.loss <= LARGEST_FIGURE:
+            raise BadRequest(f"the loss must be between {self.min_loss:g} and {LARGEST_FIGURE:g}, not {report.loss:g}")
         figures = (report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
         if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
-            raise BadRequest("losses, norm, seconds and bytes must be reasonable numbers of at least 0")
+            raise BadRequest(f"losses, norm, seconds and bytes must be between 0 and {LARGEST_FIGURE:g}")
 
     def release(self, worker: str) -> list[Block]:
         """Take back the leases of a worker that left or was lost."""

@@ -1,10 +1,9 @@
-"""Compiled loops over rows of the table: gather, scatter, finiteness, one optimizer step per row.
+"""Compile the loops over rows of the table: gather, scatter, finiteness, and one optimizer step per row.
 
-Rows may repeat only where a docstring says so. `scales` multiplies each row's final step, after the preconditioner, so
-that accumulators see the gradient as it is. Nothing here allocates more than its result or checks its input.
+Rows may repeat only where a docstring says so; arguments are not checked; nothing is allocated but the result. The
+optimizer's state follows the parameters in each row, in their order. `scales` multiplies each row's final step, after
+the preconditioner, so that accumulators see the unscaled gradient.
 """
-
-from __future__ import annotations
 
 import itertools
 from typing import Any
@@ -16,17 +15,17 @@ from glovewire.common.array_types import Array, Indices, Rows, Scales
 from glovewire.common.runtime.compiled import compiled, compiled_fast
 
 TINY = np.float32(1e-12)
-"""Added under roots: a gradient of zero on an accumulator of zero (padding, a role not touched) changes nothing."""
+"""Added under square roots: a zero gradient on a zero accumulator (padding, an untouched role) changes nothing."""
 
 
 def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array, or a copy where it lies in a frame at an address that is no multiple of its element's size."""
+    """Return the array, or a copy if it starts at a misaligned address inside a received frame."""
     return array if array.flags.aligned else array.copy()
 
 
 @compiled_fast
 def all_finite(values: npt.NDArray[Any]) -> bool:
-    """Whether a contiguous 2-d float array has no NaN and no infinity."""
+    """Return whether a contiguous 2-d float array holds no NaN and no infinity."""
     flat = values.ravel()
     total = flat.dtype.type(0)
     for k in range(flat.size):
@@ -35,8 +34,8 @@ def all_finite(values: npt.NDArray[Any]) -> bool:
 
 
 @compiled
-def within(rows: Indices, first: int, last: int) -> bool:
-    """Whether first <= row < last for each of `rows`."""
+def all_within(rows: Indices, first: int, last: int) -> bool:
+    """Return whether first <= row < last for every row."""
     good = True
     for n in range(rows.size):
         good &= first <= rows[n] and rows[n] < last
@@ -44,15 +43,15 @@ def within(rows: Indices, first: int, last: int) -> bool:
 
 
 @compiled
-def count(counters: npt.NDArray[Any], rows: Indices, first: int) -> None:
-    """counters[rows - first] += 1; rows that repeat are all counted."""
+def count_rows(counters: npt.NDArray[Any], rows: Indices, first: int) -> None:
+    """Compute counters[rows - first] += 1; repeated rows are all counted."""
     for n in range(rows.size):
         counters[rows[n] - first] += 1
 
 
 @compiled
-def counted(counters: npt.NDArray[Any], rows: Indices, first: int) -> Indices:
-    """counters[rows - first] as a new array."""
+def gather_counts(counters: npt.NDArray[Any], rows: Indices, first: int) -> Indices:
+    """Return counters[rows - first] as a new array."""
     out = np.empty(rows.size, np.int64)
     for n in range(rows.size):
         out[n] = counters[rows[n] - first]
@@ -61,7 +60,7 @@ def counted(counters: npt.NDArray[Any], rows: Indices, first: int) -> Indices:
 
 @compiled_fast
 def gather(table: Rows, rows: Indices, first: int) -> Rows:
-    """table[rows - first] as a new array of shape (len(rows), width)."""
+    """Return table[rows - first] as a new array of shape (len(rows), width); rows may repeat."""
     out = np.empty((rows.size, table.shape[1]), table.dtype)
     for n in range(rows.size):
         row = rows[n] - first
@@ -72,7 +71,7 @@ def gather(table: Rows, rows: Indices, first: int) -> Rows:
 
 @compiled_fast
 def add_range(table: Rows, first: int, values: Rows) -> None:
-    """table[first:first + len(values)] += values."""
+    """Compute table[first : first + len(values)] += values."""
     for n in range(values.shape[0]):
         for k in range(values.shape[1]):
             table[first + n, k] += values[n, k]
@@ -80,16 +79,16 @@ def add_range(table: Rows, first: int, values: Rows) -> None:
 
 @compiled_fast
 def add_rows(table: Rows, rows: Indices, values: Rows, first: int) -> None:
-    """table[rows - first] += values; rows that repeat are all counted."""
+    """Compute table[rows - first] += values; repeated rows are all added."""
     for n in range(rows.size):
-        row = rows[n] - first  # read here: in the inner loop it might change with the table, for all that LLVM knows
+        row = rows[n] - first  # hoisted: LLVM cannot rule out that `rows` aliases the table
         for k in range(values.shape[1]):
             table[row, k] += values[n, k]
 
 
 @compiled_fast
 def step_sgd(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
-    """Plain gradient descent; `gradients` covers the leading parameter columns."""
+    """Take a step of plain gradient descent; `gradients` covers the leading parameter columns."""
     for n in range(rows.size):
         row, eta = rows[n], table.dtype.type(rate) * scales[n]
         for k in range(gradients.shape[1]):
@@ -98,7 +97,7 @@ def step_sgd(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: S
 
 @compiled_fast
 def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
-    """AdaGrad per element (Duchi et al. 2011); the accumulators stand behind the parameters, in their order."""
+    """Take a step of AdaGrad with one accumulator per parameter (Duchi et al. 2011)."""
     width = gradients.shape[1]
     for n in range(rows.size):
         row, eta = table[rows[n]], table.dtype.type(rate) * scales[n]
@@ -112,7 +111,10 @@ def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float, scale
 def step_adagrad_row(
     table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales, columns: Indices, dim: int
 ) -> None:
-    """AdaGrad with one accumulator a vector (mean squared gradient) and one a bias; `columns` (roles, 4)."""
+    """Take a step of AdaGrad with one accumulator per vector (mean squared gradient) and per bias.
+
+    `columns` (roles, 4) are `RowLayout.columns`.
+    """
     for n in range(rows.size):
         row, eta = table[rows[n]], np.float32(rate) * scales[n]
         for role in range(columns.shape[0]):
@@ -129,32 +131,9 @@ def step_adagrad_row(
             row[bias] -= eta * g / np.sqrt(row[bias_state] + TINY)
 
 
-def warm(dtype: str = "<f4") -> None:
-    """Compile (or load from the cache) what a server needs, before anybody waits for it."""
-    table, values, rows = np.ones((1, 16), dtype), np.ones((1, 16), dtype), np.zeros(1, np.int64)
-    for writable, frozen in itertools.product((True, False), repeat=2):  # small frames are read-only, big ones are not
-        values.setflags(write=writable)
-        rows.setflags(write=not frozen)
-        all_finite(values)
-        add_range(table, 0, values)
-        add_rows(table, rows, values, 0)
-        within(rows, 0, 1)
-        gather(table, rows, 0)
-        for counters in (np.zeros(1, np.uint32), np.zeros(1, np.int64)):
-            count(counters, rows, 0)
-            counted(counters, rows, 0)
-
-
-# ---- Compiled optimizer steps with momenta, over rows of float32 or float64. As server.table.kernels: nothing is
-# checked here.
-#
-# The state of a row stands behind its parameters, in their order. `scales` multiplies each row's final step.
-#
-
-
 @compiled_fast
-def with_decay(table: Array, rows: Indices, gradients: Array, decay: float) -> Array:
-    """The gradients with `decay` times the parameters added: those of a loss with an L2 penalty."""
+def add_decay(table: Array, rows: Indices, gradients: Array, decay: float) -> Array:
+    """Return the gradients plus `decay` times the parameters, as an L2 penalty on the loss adds."""
     out, factor = np.empty_like(gradients), table.dtype.type(decay)
     for n in range(rows.size):
         for k in range(gradients.shape[1]):
@@ -164,9 +143,9 @@ def with_decay(table: Array, rows: Indices, gradients: Array, decay: float) -> A
 
 @compiled_fast
 def step_momentum(
-    table: Array, rows: Indices, gradients: Array, rate: float, scales: Scales, momentum: float, ahead: bool
+    table: Array, rows: Indices, gradients: Array, rate: float, scales: Scales, momentum: float, nesterov: bool
 ) -> None:
-    """Velocity = momentum * velocity + gradient; `ahead` is Nesterov's form of it (Sutskever et al. 2013)."""
+    """Take a step along velocity = momentum * velocity + gradient, or of Nesterov's form (Sutskever et al. 2013)."""
     width, keep = gradients.shape[1], table.dtype.type(momentum)
     for n in range(rows.size):
         row, eta = table[rows[n]], table.dtype.type(rate) * scales[n]
@@ -174,7 +153,7 @@ def step_momentum(
             g = gradients[n, k]
             velocity = keep * row[width + k] + g
             row[width + k] = velocity
-            row[k] -= eta * (g + keep * velocity if ahead else velocity)
+            row[k] -= eta * (g + keep * velocity if nesterov else velocity)
 
 
 @compiled_fast
@@ -189,7 +168,10 @@ def step_adam(
     epsilon: float,
     decay: float,
 ) -> None:
-    """Adam (Kingma and Ba 2015); with `decay` AdamW (Loshchilov and Hutter 2019). Each row counts its own steps."""
+    """Take a step of Adam (Kingma and Ba 2015), with `decay` of AdamW (Loshchilov and Hutter 2019).
+
+    Each row counts its own steps, for the bias correction.
+    """
     width, real = gradients.shape[1], table.dtype.type
     keep1, keep2 = real(beta1), real(beta2)
     add1, add2, small = real(1.0 - beta1), real(1.0 - beta2), real(epsilon)
@@ -208,3 +190,19 @@ def step_adam(
             row[width + k] = mean
             row[2 * width + k] = square
             row[k] = left * row[k] - step * mean / (np.sqrt(square) * root + small)
+
+
+def warm() -> None:
+    """Compile, or load from the cache, the kernels that a server needs, before the first request waits for them."""
+    table, values, rows = np.ones((1, 16), np.float32), np.ones((1, 16), np.float32), np.zeros(1, np.int64)
+    for writable, frozen in itertools.product((True, False), repeat=2):  # small frames are read-only, large ones not
+        values.setflags(write=writable)
+        rows.setflags(write=not frozen)
+        all_finite(values)
+        add_range(table, 0, values)
+        add_rows(table, rows, values, 0)
+        all_within(rows, 0, 1)
+        gather(table, rows, 0)
+        for counters in (np.zeros(1, np.uint32), np.zeros(1, np.int64)):
+            count_rows(counters, rows, 0)
+            gather_counts(counters, rows, 0)

@@ -1,11 +1,10 @@
-"""The optimizers that run on the server for pushed gradients. Pure arithmetic on rows: no I/O, no clock.
+"""Choose the optimizer that the server runs for pushed gradients. No I/O, no clock.
 
-Accumulators may start at zero: kernels.TINY keeps a gradient of zero on an accumulator of zero from becoming NaN.
+Accumulators may start at zero: `kernels.TINY` keeps a zero gradient on a zero accumulator from becoming NaN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,17 +14,16 @@ from glovewire.common.model.row_layout import RowLayout, state_columns
 from glovewire.common.model.tensor_layout import ROW
 
 from . import kernels
-from . import kernels as step_kernels
 
 Step = Callable[[Rows, Indices, Rows, float, Scales], None]
-"""(table, distinct rows, gradients of shape (rows, parameters), rate, scales of shape (rows,)): steps in place.
+"""(table, distinct rows, gradients of shape (rows, parameters), rate, scales of shape (rows,)): step in place.
 
-`scales` multiplies each row's final step, behind the preconditioner: accumulators see the gradients as they came.
+`scales` multiplies each row's final step, after the preconditioner: accumulators see the unscaled gradients.
 """
 
 
 def warm(options: TrainingOptions) -> None:
-    """Compile (or load from the cache) the step, before a worker waits for it."""
+    """Compile the step, or load it from the cache, before a worker waits for it."""
     words = RowLayout.of(options)
     parameters, width = words.parameters, words.width
     if options.objective == "tensors":
@@ -38,50 +36,36 @@ def warm(options: TrainingOptions) -> None:
 
 
 def make(options: TrainingOptions) -> Step:
-    """The step of the optimizer that the options name."""
-    step = _preconditioned(options)
+    """Return the step of the optimizer that the options name, with its weight decay."""
+    step = _bare_step(options)
     if not options.weight_decay or options.optimizer == "adamw":
         return step
 
     def decayed(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
-        pulled = step_kernels.with_decay(table, rows, gradients, options.weight_decay)
-        step(table, rows, pulled, rate, scales)
+        step(table, rows, kernels.add_decay(table, rows, gradients, options.weight_decay), rate, scales)
 
     return decayed
 
 
-def _preconditioned(options: TrainingOptions) -> Step:
-    if options.optimizer == "sgd":
-        return kernels.step_sgd
-    if options.optimizer == "adagrad":
-        return kernels.step_adagrad
-    if options.optimizer in ("momentum", "nesterov"):
-        return _momentum(options)
-    if options.optimizer in ("adam", "adamw"):
-        return _adam(options)
+def _bare_step(options: TrainingOptions) -> Step:
+    match options.optimizer:
+        case "sgd":
+            return kernels.step_sgd
+        case "adagrad":
+            return kernels.step_adagrad
+        case "momentum" | "nesterov":
+            return _bound(kernels.step_momentum, options.momentum, options.optimizer == "nesterov")
+        case "adam" | "adamw":
+            decay = options.weight_decay if options.optimizer == "adamw" else 0.0
+            return _bound(kernels.step_adam, options.beta1, options.beta2, options.epsilon, decay)
     layout = RowLayout.of(options)
-    columns = layout.columns[: layout.roles]
-
-    def adagrad_row(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
-        kernels.step_adagrad_row(table, rows, gradients, rate, scales, columns, layout.dim)
-
-    return adagrad_row
+    return _bound(kernels.step_adagrad_row, layout.columns[: layout.roles], layout.dim)
 
 
-def _momentum(options: TrainingOptions) -> Step:
-    momentum, ahead = options.momentum, options.optimizer == "nesterov"
+def _bound(kernel: Callable[..., None], *settings: Any) -> Step:
+    """Return the kernel with its trailing arguments filled in."""
 
     def step(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
-        step_kernels.step_momentum(table, rows, gradients, rate, scales, momentum, ahead)
-
-    return step
-
-
-def _adam(options: TrainingOptions) -> Step:
-    beta1, beta2, epsilon = options.beta1, options.beta2, options.epsilon
-    decay = options.weight_decay if options.optimizer == "adamw" else 0.0
-
-    def step(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
-        step_kernels.step_adam(table, rows, gradients, rate, scales, beta1, beta2, epsilon, decay)
+        kernel(table, rows, gradients, rate, scales, *settings)
 
     return step

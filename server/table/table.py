@@ -1,7 +1,7 @@
-"""The rows of one shard: plain arrays in this process's memory, read and changed by ranges or by row numbers.
+"""Keep the rows of one shard in this process's memory; read and change them by range or by row number.
 
-Row numbers are those of the whole table. Checks what the network may not be trusted with (range, shape, finiteness);
-knows nothing of sessions or time. `versions`, where it is kept, counts the changes of each row.
+Row numbers are those of the whole table. Range, shape and finiteness of everything that came over the network are
+checked here. No I/O, no clock; sessions are unknown here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .optimizers import Step
 
 
 class Table:
-    """Rows [first, last) of the table `name`; `values` is of shape (last - first, width), float32 for word vectors.
+    """Rows [first, last) of the table `name`; `values` has shape (last - first, width), float32 for word vectors.
 
-    `bounds` (of the whole table, from first to last) part rows that `replace` exchanges; any other change joins them.
-    The leading `parameters` columns are the model's, the others the optimizer's. Whole rows travel, or, with
-    `parameters_only`, those columns alone. `versions` (last - first,) counts changes of each row, or is None. `rows` is
-    how many there are, also when they have been given up.
+    The leading `parameters` columns are the model's, the others the optimizer's. Requests carry whole rows or, with
+    `parameters_only`, those columns alone. `versions` (last - first,) counts the changes of each row, if not None.
+    `bounds` (row numbers, from first to last) cut the rows into pages, which `replace` exchanges without a copy; any
+    other change joins the pages. `rows` is the number of rows, even after `release`.
     """
 
     def __init__(
@@ -49,82 +49,85 @@ class Table:
         self.versions = versions
         self.parameters = parameters
         self._step = step
-        self._keep(Pages(values, [bound - first for bound in bounds]))
+        self._set_pages(Pages(values, [bound - first for bound in bounds]))
 
     @property
     def values(self) -> Rows:
-        """All rows: the array that they are in, or a copy where `bounds` part them."""
+        """Return all rows: the array that holds them, or a copy if they are in several pages."""
         return self._pages.whole()
 
     @values.setter
     def values(self, values: Rows) -> None:
         self.rows = len(values)
-        self._keep(Pages(values))
+        self._set_pages(Pages(values))
 
-    def _keep(self, pages: Pages) -> None:
-        """What every message is compared with, at hand."""
+    def _set_pages(self, pages: Pages) -> None:
+        """Hold these rows, and cache what every request is compared with."""
         self._pages = pages
         self.last = self.first + pages.shape[0]
-        self._travelling = self.parameters if self._parameters_only else pages.shape[1]
+        self._request_width = self.parameters if self._parameters_only else pages.shape[1]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Return the numbers of rows and columns."""
         return self._pages.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the rows."""
+        """Return the dtype of the rows."""
         return self._pages.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows."""
+        """Return the bytes of all rows."""
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
-    def give_up(self) -> None:
-        """The run is over and the rows are on disk: let their memory go."""
-        self._keep(Pages(self.values[:0].copy()))
+    def release(self) -> None:
+        """Free the rows' memory, once the run is over and they are on disk."""
+        self._set_pages(Pages(self.values[:0].copy()))
 
     def check_pull(self, pull: Pull) -> None:
-        """Raise BadRequest unless the rows are all ours, LimitExceeded when they do not fit in one message."""
+        """Raise BadRequest unless all rows are on this shard, LimitExceeded if they do not fit in one message."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
-            self._fits(high - low)
+            count = high - low
         else:
-            self._fits(pull.rows.size)
+            count = pull.rows.size
+        if count * self._request_width * self.dtype.itemsize > MAX_FRAME_BYTES:
+            raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")
+        if pull.rows is not None:
             self._check_rows(pull.rows)
 
     def read(self, pull: Pull) -> Rows:
-        """The rows asked for by a pull that `check_pull` has passed, as they are now; they will not change."""
+        """Return the current rows of a pull that `check_pull` has passed; later changes do not reach them."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
-            rows = self._pages.between(low, high)[:, : self._travelling]
+            rows = self._pages.between(low, high)[:, : self._request_width]
             return rows if self._pages.divided else rows.copy()
         if self._parameters_only:
-            return self.parameters_of(self._local(pull.rows))
+            return self.parameters_of(pull.rows - self.first)
         return self._pages.gather(pull.rows, self.first)
 
     def between(self, first: int, last: int) -> Rows:
-        """Rows [first, last) of this shard, to be looked at before anything changes."""
+        """Return rows [first, last) of this shard, valid until the next change."""
         return self._pages.between(*self._range(first, last))
 
     def replace(self, push: Push) -> Rows:
-        """Assign all rows between two bounds by a push that `check` has passed; the rows as they were."""
+        """Assign all rows between two bounds from a push that `check_push` has passed; return their before-image."""
         return self._pages.replace(push.first - self.first, kernels.aligned(push.values))
 
     def join(self) -> Rows:
-        """All rows in one array, from now on."""
+        """Join the pages into one array, which is returned."""
         return self._pages.join()
 
-    def check(self, push: Push) -> None:
-        """Raise BadRequest or NotFinite unless `write` can carry this out."""
+    def check_push(self, push: Push) -> None:
+        """Raise BadRequest or NotFinite unless `apply` can carry this out."""
         if push.operation not in ("assign", "add", "gradient"):
             raise BadRequest(f"no operation is called {push.operation[:40]!r}")
         if not 0 <= push.rate <= MAX_RATE:
             raise BadRequest(f"rate must be between 0 and {MAX_RATE:g}, not {push.rate}")
         count = push.last - push.first if push.rows is None else push.rows.size
-        width = self.parameters if push.operation == "gradient" else self._travelling
+        width = self.parameters if push.operation == "gradient" else self._request_width
         if push.values.dtype != self.dtype or push.values.shape != (count, width):
             raise BadRequest(f"values must be {self.dtype} of shape ({count}, {width})")
         if push.rows is None:
@@ -136,11 +139,11 @@ class Table:
         if not kernels.all_finite(kernels.aligned(push.values)):
             raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
 
-    def write(self, push: Push) -> None:
-        """Carry out a push that `check` has passed."""
+    def apply(self, push: Push) -> None:
+        """Apply a push that `check_push` has passed."""
         values = kernels.aligned(push.values)
         if push.operation == "gradient":
-            rows = self.local(push)
+            rows = self.local_rows(push)
             self.step(rows, values, push.rate, ones(len(rows)))
         elif push.rows is None:
             low, high = self._range(push.first, push.last)
@@ -149,7 +152,7 @@ class Table:
             else:
                 kernels.add_range(self.join(), low, values)
         elif push.operation == "assign":
-            self.join()[self._local(push.rows), : values.shape[1]] = values
+            self.join()[push.rows - self.first, : values.shape[1]] = values
         else:
             kernels.add_rows(self.join(), kernels.aligned(push.rows), values, self.first)
 
@@ -157,25 +160,25 @@ class Table:
         """Let the optimizer step distinct local rows; `gradients` (rows, parameters), `scales` (rows,)."""
         self._step(self.join(), rows, gradients, rate, scales)
         if self.versions is not None:
-            kernels.count(self.versions, rows, 0)
+            kernels.count_rows(self.versions, rows, 0)
 
     def versions_of(self, pull: Pull) -> Indices | None:
-        """How often each row asked for has changed, where that is counted."""
+        """Return the version of each row of a pull, None if versions are not counted."""
         if self.versions is None:
             return None
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
             return self.versions[low:high].copy()
-        return kernels.counted(self.versions, kernels.aligned(pull.rows), self.first)
+        return kernels.gather_counts(self.versions, kernels.aligned(pull.rows), self.first)
 
-    def local(self, request: Pull | Push) -> Indices:
-        """The rows of a request that was checked, counted from this table's first."""
+    def local_rows(self, request: Pull | Push) -> Indices:
+        """Return the rows of a checked request, counted from this table's first."""
         if request.rows is None:
-            return numbers(*self._range(request.first, request.last))
-        return self._local(request.rows)
+            return row_numbers(*self._range(request.first, request.last))
+        return request.rows - self.first
 
     def parameters_of(self, rows: Indices) -> Rows:
-        """A copy of the parameters of local rows."""
+        """Return a copy of the parameters of local rows."""
         return np.ascontiguousarray(self.values[rows, : self.parameters])
 
     def _range(self, first: int, last: int) -> tuple[int, int]:
@@ -184,37 +187,27 @@ class Table:
         return first - self.first, last - self.first
 
     def _check_rows(self, rows: Indices) -> None:
-        if not kernels.within(kernels.aligned(rows), self.first, self.last):
+        if not kernels.all_within(kernels.aligned(rows), self.first, self.last):
             raise BadRequest(f"some rows are not on this shard, which has {self.first}..{self.last}")
-
-    def _local(self, rows: Indices) -> Indices:
-        """Where rows that were checked stand in `values`."""
-        return rows - self.first
-
-    def _fits(self, count: int) -> None:
-        if count * self._travelling * self.dtype.itemsize > MAX_FRAME_BYTES:
-            raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")
 
 
 @lru_cache(maxsize=8)
 def ones(count: int) -> Scales:
-    """So many ones, shape (count,), the same array every time: nobody writes into it."""
+    """Return `count` ones, shape (count,): a shared array that must not be written to."""
     return np.ones(count, np.float32)
 
 
 @lru_cache(maxsize=8)
-def numbers(first: int, last: int) -> Indices:
-    """first to last - 1, shape (last - first,), the same array every time: nobody writes into it."""
+def row_numbers(first: int, last: int) -> Indices:
+    """Return first to last - 1, shape (last - first,): a shared array that must not be written to."""
     return np.arange(first, last)
 
 
-# ---- Rows in one piece, or in several that are exchanged whole: what has arrived takes a place and is not copied.
-
-
 class Pages:
-    """Takes `rows` (rows, width) over. `bounds` are where pages begin and end, counted from the first row.
+    """Rows in one array, or in several pages that are exchanged whole, so that received rows are not copied.
 
-    With several pages none is ever changed in place: whoever has been given one may keep it.
+    Takes ownership of `rows` (rows, width). `bounds` are where pages begin and end, counted from the first row. One of
+    several pages never changes in place: its readers may keep it.
     """
 
     def __init__(self, rows: Array, bounds: Sequence[int] = ()) -> None:
@@ -222,19 +215,19 @@ class Pages:
         self.shape: tuple[int, int] = rows.shape[0], rows.shape[1]
         self.dtype = rows.dtype
         self._starts = np.array(cuts[:-1] or [0])
-        self._pages = [rows] if len(cuts) <= 2 else _divided(rows, cuts)
+        self._pages = [rows] if len(cuts) <= 2 else _divide(rows, cuts)
 
     @property
     def divided(self) -> bool:
-        """Whether there are several."""
+        """Return whether there are several pages."""
         return len(self._pages) > 1
 
     def whole(self) -> Array:
-        """All rows as one array: the one that they are in, or a copy of all pages."""
+        """Return all rows as one array: the one that holds them, or a copy of all pages."""
         return np.concatenate(self._pages) if self.divided else self._pages[0]
 
     def join(self) -> Array:
-        """The same, and they stay in that array; never is more than a page there twice."""
+        """Move all rows into one array and return it; at most one page is in memory twice at a time."""
         if self.divided:
             rows = np.empty(self.shape, self.dtype)
             for number, start in enumerate(self._starts.tolist()):
@@ -244,7 +237,7 @@ class Pages:
         return self._pages[0]
 
     def between(self, low: int, high: int) -> Array:
-        """Rows [low, high): part of a page, or a copy when they are in several."""
+        """Return rows [low, high): part of a page, or a copy if they span several."""
         number = int(np.searchsorted(self._starts, low, "right")) - 1
         page, start = self._pages[number], int(self._starts[number])
         if high > start + len(page):
@@ -252,7 +245,7 @@ class Pages:
         return page[low - start : high - start]
 
     def gather(self, rows: Indices, first: int = 0) -> Array:
-        """A copy of the given rows, in their order; they are counted from `first`."""
+        """Return a copy of the given rows, counted from `first`, in their order."""
         if not self.divided:
             return kernels.gather(self._pages[0], kernels.aligned(rows), first)
         rows, found = rows - first, np.empty((len(rows), self.shape[1]), self.dtype)
@@ -263,7 +256,7 @@ class Pages:
         return found
 
     def replace(self, low: int, rows: Array) -> Array:
-        """Put `rows` at [low, ...) and return what was there. A page takes them as they are, and must not be split."""
+        """Put `rows` at [low, ...) and return what was there; with several pages they must fill exactly one."""
         if not self.divided:
             before = self._pages[0][low : low + len(rows)].copy()
             self._pages[0][low : low + len(rows)] = rows
@@ -274,8 +267,8 @@ class Pages:
         return before
 
 
-def _divided(rows: Array, cuts: Sequence[int]) -> list[Array]:
-    """Pages of their own, from the last to the first: what is copied is cut off, so that memory holds all but once."""
+def _divide(rows: Array, cuts: Sequence[int]) -> list[Array]:
+    """Copy `rows` into pages from the last to the first, shrinking it on the way: memory holds little more than one."""
     pages = []
     rows = rows if rows.flags.owndata else rows.copy()
     for low in reversed(cuts[:-1]):

@@ -6,8 +6,6 @@ older, the coarser. A merged loss is the mean over the entries of both. Events a
 4,096 of each are kept.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Append losses and scores to `metrics.jsonl`: whole lines only, and a full disk never stops training."""
 
-from __future__ import annotations
-
 import logging
 from io import FileIO
 from pathlib import Path

@@ -5,8 +5,6 @@ that come all at once (fifty workers that join) are queued and leave one after t
 training: of what does not fit in the queue the oldest is dropped.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple

@@ -65,7 +65,7 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
         **end.as_fields(),
         "seconds": losses.seconds(),
         "entries": losses.entries,
-        "entries_per_second": losses.pace(),
+        "entries_per_second": losses.entries_per_second(),
         **_means(state, "mean_vector_norm"),
         "epochs": losses.epoch,
         "servers": state.identity.shards,

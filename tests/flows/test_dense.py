@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from processes import FREE, Flow, until
 
 from glovewire.cli.main import program
-from glovewire.common.storage.run_folder import read
-from glovewire.common.transport.curve_keys import make
+from glovewire.common.storage.run_folder import load_tensors
+from glovewire.common.transport.curve_keys import make_keys
 from glovewire.launch.serving import Serving, serving
 from glovewire.worker.dense.client import Client
 
@@ -84,7 +84,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
             assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, None, None]
             eye.finish()
         assert ended(workers) == [-signal.SIGKILL, 0, 0]
-    kept, manifest = read(tmp_path / "run")
+    kept, manifest = load_tensors(tmp_path / "run")
     assert manifest.facts["updates"] >= again + 50
     assert np.abs(kept["x"] - TARGET).mean() < 0.8 * np.abs(TARGET).mean()
 
@@ -92,7 +92,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
 def test_a_worker_that_is_killed_in_step_holds_the_others_up_for_a_lease_and_no_longer(tmp_path: Path) -> None:
     """The doomed one dies with a step half done, for which the others wait. All of it behind keys."""
     keys = tmp_path / "keys"
-    make(keys, ["worker"])
+    make_keys(keys, ["worker"])
     with serving(tmp_path / "run", workers=3, consistency="sync", optimizer="sgd", lease_s=3, keys=keys) as place:
         workers = [start(place.addresses, rank, doomed=rank == 0, keys=keys) for rank in range(3)]
         with Client(place.addresses, "eye", observe=True, keys=keys) as eye:
@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_in_step_holds_the_others_up_for_a_lease_and_no_
             assert " examples/s\n  loss      " in said.output, said.output
             eye.finish()
         assert ended(workers) == [-signal.SIGKILL, 0, 0]
-    assert read(tmp_path / "run")[1].facts["updates"] >= 30
+    assert load_tensors(tmp_path / "run")[1].facts["updates"] >= 30
 
 
 def test_an_observer_that_was_busy_when_the_run_ended_hears_so(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_who_comes_when_all_is_done_hears_so(tmp_path: Path) -> None:
     with serving(tmp_path / "run", workers=2, consistency="async", optimizer="sgd", steps=20) as place:
         for rank in range(2):
             assert ended([start(place.addresses, rank)]) == [0]
-    facts = read(tmp_path / "run")[1].facts
+    facts = load_tensors(tmp_path / "run")[1].facts
     assert (facts["updates"], facts["examples"]) == (20, 20)
     assert {"examples_per_second", "mean_gradient_norm"} < facts.keys()
     assert not {"entries", "mean_vector_norm", "bias_only_loss", "epochs"} & facts.keys()

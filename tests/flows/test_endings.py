@@ -13,7 +13,7 @@ import pytest
 from processes import PROGRAM, Flow, until
 
 from glovewire.cli.main import program
-from glovewire.launch.processes import PARENT_VARIABLE, die_with_parent
+from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent
 
 INTERRUPTED = "error: interrupted by SIGINT\n"
 

@@ -49,8 +49,8 @@ def test_the_others_go_back_with_a_shard_that_is_started_again(flow: Flow, victi
 
 KILLED = """
 import os, signal
-from glovewire.server.checkpoints import files
-files.assemble = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from glovewire.server.checkpoints import files as checkpoint
+checkpoint.assemble = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 from glovewire.cli.main import main
 main()
 """

@@ -20,7 +20,7 @@ from strangers import GREETING, port_of
 
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.messages import GetStatus, Hello, Refused
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 EPOCHS = 600
 
@@ -89,7 +89,7 @@ def bother(address: str, stream: str) -> None:
     assert asked(address, [b"x" * 100_000, *good]) is not None
     assert asked(address, [b"", good[1], noise.randbytes(2000)]) is not None
     assert asked(address, [b"", good[1], good[2], bytes((64 << 20) + 1)], wait_ms=500) is None
-    with Conversation([address], "mallory", dataset="another") as client:
+    with RequestClient([address], "mallory", dataset="another") as client:
         reply: list[object] = []
         client.send(0, Hello("worker", "mallory", 1, "another"), reply.append)
         until(lambda: (client.poll(20), reply)[1], "an answer to a wrong dataset")

@@ -29,7 +29,7 @@ def test_a_server_and_a_worker_tell_the_same(tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)
     with Flow(tmp_path) as flow:
         server = flow.server("run", "--prometheus", 0, "--epochs", 1_000_000)
-        address = until(lambda: re.match(r"ready (\S+)", server.out), "ready")[1]
+        address = server.ready()[0]
         worker = flow.start("worker", "data", "--server", address, "--name", "anna", "--prometheus", 0)
         of_server, of_worker = url_of(server), url_of(worker)
         trained = ("glovewire_worker_entries_total", "anna")

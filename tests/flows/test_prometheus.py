@@ -18,7 +18,7 @@ from processes import Flow, free_port, until
 from source import ROOT
 
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus")
@@ -59,7 +59,7 @@ def test_every_panel_of_the_dashboard_has_data(tmp_path: Path) -> None:
             "--config.file", "prometheus.yml", "--storage.tsdb.path", "stored",
             "--web.listen-address", url.removeprefix("http://"), program=["prometheus"],
         )  # fmt: skip
-        with Conversation([address], "judge") as judge:
+        with RequestClient([address], "judge") as judge:
             judge.connect("observer")
             judge.ask(0, m.Score("similarity", 42.0))
         until(lambda: healthy(url), "the target is up")

@@ -85,7 +85,10 @@ WRONG = {
     "a bad address": (["server", "data", "--out", "run", "--bind", "5555"], ["'5555' is not an address: write tcp://"]),
     "a bad port": (["worker", "data", "--server", "tcp://127.0.0.1:99999"], ["is not an address: write tcp://"]),
     "a question to nobody": (["stats", "localhost:5555"], ["is not an address: write tcp://"]),
-    "a wait without an end": (["stats", "tcp://127.0.0.1:9", "--timeout", "nan"], ["nan is not a positive number"]),
+    "a wait without an end": (
+        ["stats", "tcp://127.0.0.1:9", "--timeout", "nan"],
+        ["timeout must be a positive number", "nan"],
+    ),
     "a worker that waits for no time": (["worker", "data", "--timeout", "0"], ["timeout must be a positive number"]),
     **{
         f"a worker's name that {why}": (

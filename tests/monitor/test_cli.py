@@ -152,4 +152,4 @@ def test_the_example_of_a_subscriber_runs(tmp_path: Path) -> None:
 def test_a_wait_of_nan_is_refused() -> None:
     refused = CliRunner().invoke(monitor, ["--replay", "no such run", "--web", "0", "--linger", "nan"])
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
-    assert "nan is not a number of seconds" in refused.stderr
+    assert "linger must be a number of seconds" in refused.stderr

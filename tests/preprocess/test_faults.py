@@ -1,4 +1,4 @@
-"""Preprocessing that is hurt: no half-written output, one clear line, no process left, and --resume goes on."""
+"""Faults during preprocessing: no partial output, one clear line, no process left, and --resume continues."""
 
 import os
 import signal
@@ -27,9 +27,9 @@ WORDS = "the cat sat on a mat and the dog lay near it while we read of many othe
 
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A text in many blocks, each a piece of its own."""
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", 2000)
-    monkeypatch.setattr(jobs, "_COMMIT_EVERY_S", -1.0)
+    """A text in many splits, each of which is committed as a piece of its own."""
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 2000)
+    monkeypatch.setattr(jobs, "COMMIT_EVERY_S", -1.0)
     rng = np.random.default_rng(1)
     path = tmp_path / "text.txt"
     path.write_text("\n".join(" ".join(rng.choice(WORDS.split(), 12)) for _ in range(600)), encoding="utf-8")
@@ -45,7 +45,7 @@ def checksums(path: Path) -> dict[str, str]:
 
 
 def kill_self_at(number: int, mark: Path, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, but the worker that makes the call of this number, over all processes, kills itself first."""
+    """Wrap `original` so that the worker that makes the call of this number, over all processes, kills itself first."""
 
     def call(*arguments: Any) -> Any:
         with mark.open("ab") as counter:
@@ -73,21 +73,23 @@ def test_a_killed_worker_ends_the_run_and_resume_completes_it(
         watched.setattr(jobs.EncodeJob, "do", counted(jobs.EncodeJob.do, tmp_path / "again"))
         run(config(corpus, out, resume=True))
     assert checksums(out) == checksums(tmp_path / "whole")
-    blocks = -(-corpus.stat().st_size // 2000)
+    splits = -(-corpus.stat().st_size // 2000)
     again = (tmp_path / "again").stat().st_size if (tmp_path / "again").exists() else 0
-    assert again < blocks  # what was committed is not done again
-    assert not scratch.place(out).exists()
+    assert again < splits  # committed pieces are not repeated
+    assert not scratch.scratch_path(out).exists()
 
 
 @pytest.mark.parametrize("call", [3, 25])
-def test_what_was_not_committed_counts_for_nothing(
+def test_pieces_that_were_not_committed_are_ignored(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     """Killed between the writing of a piece and its commit, while tokenising (3rd) and while counting (25th)."""
     run(config(corpus, tmp_path / "whole"))
     out = tmp_path / "out"
     with monkeypatch.context() as hurt:
-        hurt.setattr(scratch.Scratch, "commit", kill_self_at(call, tmp_path / "calls", scratch.Scratch.commit))
+        hurt.setattr(
+            scratch.ScratchFolder, "commit", kill_self_at(call, tmp_path / "calls", scratch.ScratchFolder.commit)
+        )
         with pytest.raises(ProcessDied):
             run(config(corpus, out))
     run(config(corpus, out, resume=True))
@@ -103,20 +105,20 @@ def counted(original: Callable[..., Any], mark: Path) -> Callable[..., Any]:
     return call
 
 
-def test_a_run_without_resume_begins_anew(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_resume_starts_over(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as hurt:
         hurt.setattr(jobs.CountJob, "do", kill_self_at(3, tmp_path / "calls", jobs.CountJob.do))
         with pytest.raises(ProcessDied):
             run(config(corpus, out))
-    assert list(scratch.place(out).glob("segment-*"))
+    assert list(scratch.scratch_path(out).glob("segment-*"))
     corpus.write_text("quite another text of words\n" * 9, encoding="utf-8")
     run(config(corpus, out))
     assert Dataset.open(out).words == ("another", "of", "quite", "text", "words")
-    assert not scratch.place(out).exists()
+    assert not scratch.scratch_path(out).exists()
 
 
-def test_resume_of_another_job_begins_anew(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_of_another_job_starts_over(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as hurt:
         hurt.setattr(jobs.CountJob, "do", kill_self_at(3, tmp_path / "calls", jobs.CountJob.do))
@@ -127,7 +129,7 @@ def test_resume_of_another_job_begins_anew(tmp_path: Path, corpus: Path, monkeyp
     assert checksums(out) == checksums(tmp_path / "whole")
 
 
-def test_resume_of_blocks_of_another_size_begins_anew(
+def test_resume_with_splits_of_another_size_starts_over(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -135,13 +137,13 @@ def test_resume_of_blocks_of_another_size_begins_anew(
         hurt.setattr(jobs.CountJob, "do", kill_self_at(1, tmp_path / "calls", jobs.CountJob.do))
         with pytest.raises(ProcessDied):
             run(config(corpus, out))
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", 700)
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 700)
     run(config(corpus, out, resume=True))
     run(config(corpus, tmp_path / "whole"))
     assert checksums(out) == checksums(tmp_path / "whole")
 
 
-def test_ctrl_c_ends_the_run_in_one_line_and_resume_goes_on(tmp_path: Path, corpus: Path) -> None:
+def test_ctrl_c_ends_the_run_in_one_line_and_resume_continues_it(tmp_path: Path, corpus: Path) -> None:
     out = tmp_path / "out"
     began = threading.Event()
     original = jobs.CountJob.do
@@ -176,7 +178,7 @@ def test_ctrl_c_ends_the_run_in_one_line_and_resume_goes_on(tmp_path: Path, corp
 def test_two_runs_cannot_write_the_same_dataset(tmp_path: Path, corpus: Path) -> None:
     out = tmp_path / "out"
     with (
-        scratch.opened(out, {"job": 1}, resume=False) as folder,
+        scratch.open_scratch(out, {"job": 1}, resume=False) as folder,
         pytest.raises(OutputError, match="another `glovewire preprocess` is writing"),
     ):
         run(config(corpus, out))
@@ -184,7 +186,7 @@ def test_two_runs_cannot_write_the_same_dataset(tmp_path: Path, corpus: Path) ->
     run(config(corpus, out))
 
 
-def test_the_line_of_a_fault_is_counted_over_blocks(tmp_path: Path, corpus: Path) -> None:
+def test_the_line_of_a_fault_is_counted_over_splits(tmp_path: Path, corpus: Path) -> None:
     lines = corpus.read_bytes().split(b"\n")
     lines[431] = b"bad \xff"
     corpus.write_bytes(b"\n".join(lines))
@@ -195,10 +197,10 @@ def test_the_line_of_a_fault_is_counted_over_blocks(tmp_path: Path, corpus: Path
 FULL_DISK = """
 import sys
 from pathlib import Path
-from preprocess import disk, jobs
-from preprocess.config import PreprocessConfig
-from preprocess.run import run
-disk.require = lambda *_: None
+from glovewire.preprocess.parallel import disk_space
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.run import run
+disk_space.require = lambda *_: None
 try:
     run(PreprocessConfig(corpus=(sys.argv[1],), out=Path(sys.argv[2]), processes=2, memory=1 << 30))
 except Exception as error:
@@ -228,9 +230,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
 KILLED_PARENT = """
 import os, sys, signal
 from pathlib import Path
-from preprocess import jobs
-from preprocess.config import PreprocessConfig
-from preprocess.run import run
+from glovewire.preprocess import jobs
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.run import run
 def stop(*_):
     print(os.getpid(), flush=True)
     signal.pause()

@@ -1,4 +1,4 @@
-"""The dataset against the seeds' own algorithm, and its bytes against every way of making it."""
+"""The dataset equals that of the seeds' own algorithm, with the same bytes for every way of making it."""
 
 import itertools
 import json
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from handmade import full_matrix
 
 from glovewire.common.storage.artifacts import file_sha256
 from glovewire.common.storage.dataset import Dataset
@@ -26,7 +27,7 @@ MEMORY = 1 << 30
 def naive(
     texts: list[str], size: int, window: int, *, symmetric: bool = True, uniform: bool = False, tokenizer: str = "nltk"
 ) -> tuple[list[str], list[int], dict[tuple[int, int], float]]:
-    """Vocabulary, counts and matrix as the seeds compute them: counters over tokenised lines."""
+    """Compute vocabulary, counts and matrix as the seeds do, with counters over tokenised lines."""
     line = make_tokenizer(tokenizer).line
     sentences = [line(text.lower()) for text in texts]
     counts = dict(Counter(token for sentence in sentences for token in sentence).most_common(size))
@@ -52,7 +53,7 @@ def assert_is(dataset: Dataset, reference: tuple[list[str], list[int], dict[tupl
     words, counts, matrix = reference
     assert list(dataset.words) == words
     assert dataset.counts.tolist() == counts
-    found = dataset.matrix()
+    found = full_matrix(dataset)
     cells = dict(zip(zip(found.row.tolist(), found.col.tolist(), strict=True), found.data.tolist(), strict=True))
     assert cells.keys() == matrix.keys()
     assert len(cells) == dataset.total_entries == len(found.data)
@@ -62,7 +63,7 @@ def assert_is(dataset: Dataset, reference: tuple[list[str], list[int], dict[tupl
 
 
 def prose(lines: int, seed: int = 0) -> list[str]:
-    """Lines of words with a long tail, quotes and marks."""
+    """Return lines of words with a long tail, quotation marks and other marks."""
     rng = random.Random(seed)
     words = [f"w{int(1.15**n)}{'s' * (n % 3)}" for n in range(60)] + ["don't", '"so', 'said,"', "(b).", "Ünïcode", "—"]
     return [" ".join(rng.choices(words, k=rng.randrange(0, 30))) + rng.choice([".", "", " ?"]) for _ in range(lines)]
@@ -91,7 +92,7 @@ def test_counts_are_the_seeds_counts(
     assert_is(dataset, naive(corpus[1], size, window, symmetric=symmetric, uniform=uniform))
 
 
-def test_ties_go_to_the_word_that_came_first(tmp_path: Path) -> None:
+def test_ties_go_to_the_word_that_occurs_first(tmp_path: Path) -> None:
     path = tmp_path / "ties.txt"
     texts = ["z y x z y x", "b a b a", "q z", "r r"]
     path.write_text("\n".join(texts), encoding="utf-8")
@@ -127,14 +128,13 @@ def test_bytes_do_not_depend_on_how_the_work_is_shared(
 ) -> None:
     usual = checksums(made(tmp_path, corpus[0], "usual", vocab_size=50, processes=1))
     assert usual == checksums(made(tmp_path, corpus[0], "three", vocab_size=50, processes=3))
-    monkeypatch.setattr(
-        "glovewire.preprocess.corpus.splits.BLOCK_BYTES", 700
-    )  # many blocks, cut in the middle of lines
-    monkeypatch.setattr("glovewire.preprocess.corpus.readers._BATCH_BYTES", 90)
-    assert usual == checksums(made(tmp_path, corpus[0], "blocks", vocab_size=50, processes=2))
-    monkeypatch.setattr(pipeline, "_MOST_HOT", 3)  # nearly every pair is spilled,
-    monkeypatch.setattr(pipeline, "_MOST_ROOM", 200)  # in many small runs,
-    monkeypatch.setattr(jobs, "_COMMIT_EVERY_S", -1.0)  # in a piece for every block
+    # many splits, divided in the middle of lines
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 700)
+    monkeypatch.setattr("glovewire.preprocess.corpus.readers.BATCH_BYTES", 90)
+    assert usual == checksums(made(tmp_path, corpus[0], "splits", vocab_size=50, processes=2))
+    monkeypatch.setattr(pipeline, "MAX_SQUARE_SIDE", 3)  # nearly every pair is spilled,
+    monkeypatch.setattr(pipeline, "MAX_RECORDS", 200)  # in many small runs,
+    monkeypatch.setattr(jobs, "COMMIT_EVERY_S", -1.0)  # in a piece for every split
     assert usual == checksums(made(tmp_path, corpus[0], "spilled", vocab_size=50, processes=2))
 
 
@@ -142,9 +142,9 @@ def test_a_small_memo_is_emptied_and_changes_nothing(
     tmp_path: Path, corpus: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = checksums(made(tmp_path, corpus[0], "usual", vocab_size=50))
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", 2000)
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 2000)
     monkeypatch.setattr(jobs.Encoder, "nbytes", property(lambda _: 1 << 60))
-    monkeypatch.setattr(pipeline, "_vocabulary_groups", lambda *_: 5)
+    monkeypatch.setattr(pipeline, "vocabulary_groups", lambda *_: 5)
     assert usual == checksums(made(tmp_path, corpus[0], "small", vocab_size=50, processes=2))
 
 
@@ -158,13 +158,13 @@ def test_wide_keys_are_sorted_instead_of_added_up_in_place(
     tmp_path: Path, corpus: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = checksums(made(tmp_path, corpus[0], "usual", vocab_size=50))
-    monkeypatch.setattr("glovewire.preprocess.counts.reduce._DENSE_BITS", -1)
+    monkeypatch.setattr("glovewire.preprocess.counts.reduce.DENSE_BITS", -1)
     assert usual == checksums(made(tmp_path, corpus[0], "sorted", vocab_size=50))
-    monkeypatch.setattr("glovewire.preprocess.counts.cooccurrence._NARROW_RANGE_BITS", -1)  # records of 64 bits
+    monkeypatch.setattr("glovewire.preprocess.counts.cooccurrence.NARROW_RANGE_BITS", -1)  # records of 64 bits
     assert usual == checksums(made(tmp_path, corpus[0], "wide", vocab_size=50))
 
 
-def test_the_command_tells_what_it_made(tmp_path: Path, corpus: tuple[Path, list[str]]) -> None:
+def test_the_command_reports_what_it_made(tmp_path: Path, corpus: tuple[Path, list[str]]) -> None:
     out = tmp_path / "d"
     result = CliRunner().invoke(preprocess, [str(corpus[0]), "--out", str(out), "--processes", "2", "--json"])
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""What preprocessing refuses, in one clear line, before or after it began; nothing is left behind."""
+"""Preprocessing refuses bad input in one clear line, before or during the run, and leaves nothing behind."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from glovewire.common.errors import CorpusError, OutputError, UsageError
 from glovewire.preprocess.cli import preprocess
 from glovewire.preprocess.config import PreprocessConfig, parse_memory
-from glovewire.preprocess.parallel import disk_space as disk
+from glovewire.preprocess.parallel import disk_space
 from glovewire.preprocess.run import run
 
 MEMORY = 1 << 30
@@ -38,7 +38,7 @@ def config(corpus: Path, out: Path) -> PreprocessConfig:
         (b"word " * (6 << 20), "is longer than"),
     ],
 )
-def test_what_is_no_text_leaves_nothing(tmp_path: Path, data: bytes, message: str) -> None:
+def test_input_that_is_not_text_leaves_nothing(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(data)
     with pytest.raises(CorpusError, match=message) as raised:
@@ -47,7 +47,7 @@ def test_what_is_no_text_leaves_nothing(tmp_path: Path, data: bytes, message: st
     assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
 
 
-def test_an_output_that_exists_or_cannot_be(tmp_path: Path, corpus: Path) -> None:
+def test_an_output_that_exists_or_cannot_be_made(tmp_path: Path, corpus: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
     with pytest.raises(OutputError, match="exists already"):
@@ -59,7 +59,7 @@ def test_an_output_that_exists_or_cannot_be(tmp_path: Path, corpus: Path) -> Non
 
 def test_too_small_a_disk_is_refused_before_work(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 100})
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(OutputError, match=r"about [0-9.]+ MiB of disk in .*, which has 0\.0 MiB free"):
         run(config(corpus, tmp_path / "out"))
     assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
@@ -68,16 +68,19 @@ def test_too_small_a_disk_is_refused_before_work(tmp_path: Path, corpus: Path, m
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 16, "vocab_size": 0}, "--vocab-size must be from 1 to 4000000; --window must be from 1 to 15"),
+        (
+            {"window": 16, "vocab_size": 0},
+            "vocab-size must be between 1 and 4,000,000, not 0; window must be between 1 and 15, not 16",
+        ),
         ({"memory": 1 << 20}, "--memory must be at least"),
-        ({"partitions": 0}, "--partitions must be"),
+        ({"partitions": 0}, "partitions must be at least 1"),
         ({"corpus": ()}, "name a CORPUS"),
         ({"corpus": ("-",), "resume": True}, "--resume cannot read standard input again"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        PreprocessConfig(**{"corpus": ("pydoc",), "out": Path("out"), **options}).check()
+        PreprocessConfig(**{"corpus": ("pydoc",), "out": Path("out"), **options})
 
 
 def test_amounts_of_memory() -> None:

@@ -1,4 +1,4 @@
-"""What the seeds say of whole corpora: density, sum, symmetry, the diagonal. Small here; large where one asks for it.
+"""Density, sum, symmetry and diagonal of whole corpora, as the seeds give them; large corpora only on request.
 
 `GLOVEWIRE_TEST_CORPORA` lists more corpora to count, with commas: `enwiki-large.txt.xz` (of the shared data) and
 `wikitext-103-raw-v1` (over the network), or a folder that holds the same text.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade import full_matrix
 from processes import Flow
 
 from glovewire.common.storage.dataset import Dataset
@@ -23,7 +24,7 @@ KNOWN = {
     "enwiki-large.txt.xz": (32_000, (0.05, 0.06), (300 * MILLION, 310 * MILLION)),
     "wikitext-103-raw-v1": (32_000, (0.05, 0.06), (440 * MILLION, 450 * MILLION)),
 }
-"""Corpus: vocabulary, density, sum. The seeds name the last; the others are what the first count brought."""
+"""Corpus: vocabulary, density, sum. The last is from the seeds; the others are from our first count."""
 
 
 @pytest.mark.timeout(1800 if ASKED else 400)
@@ -38,14 +39,14 @@ def test_the_matrix_of_a_corpus(tmp_path: Path, shared_data: Path, corpus: str) 
     assert facts["vocabulary"] == size
     assert density[0] <= facts["density"] <= density[1]
     assert total[0] <= facts["sum"] <= total[1]
-    matrix = Dataset.open(tmp_path / "data").matrix().tocsr()
+    matrix = full_matrix(Dataset.open(tmp_path / "data")).tocsr()
     assert matrix.nnz == facts["entries"]
     assert np.count_nonzero(matrix.diagonal()) > size / 50
     assert (matrix != matrix.T).nnz == 0
 
 
 def test_text_of_new_words_only_keeps_within_its_memory(tmp_path: Path) -> None:
-    """Pieces full of quotation marks are the dearest: NLTK itself cuts them, each into six words."""
+    """Pieces full of quotation marks take the most memory: NLTK itself splits each into six words."""
     draw = random.Random(4)
     lines = (
         " ".join(f"'{draw.randbytes(6).hex()}``a--«{draw.randrange(10)}bc»" for _ in range(20)) for _ in range(6_000)

@@ -26,7 +26,7 @@ WRONG = {
     "no number": (
         "thinc",
         ["mnist_thinc.py", "--set", "optimizer.learning_rate=fast"],
-        "optimizer.learning_rate is 0.006 in mnist_thinc.cfg, which 'fast' cannot stand for",
+        "optimizer.learning_rate is 0.006 in mnist_thinc.cfg; 'fast' is of another type",
     ),
     "no such key": ("thinc", ["mnist_thinc.py", "--set", "training.stpes=60"], "mnist_thinc.cfg has no training.stpes"),
 }

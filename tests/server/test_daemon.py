@@ -20,7 +20,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.daemon import Daemon
 
@@ -51,7 +51,7 @@ def daemon(one: Shard, run: Path) -> Iterator[Daemon]:
 
 
 def test_a_worker_is_served(daemon: Daemon, one: Shard) -> None:
-    with Conversation([daemon.address], "w0", one.dataset.checksum) as client:
+    with RequestClient([daemon.address], "w0", one.dataset.checksum) as client:
         assert client.connect().run == "run"
         before = client.ask(0, pull(0, 2))
         assert client.ask(0, add(one, 1)) == applied(1, 1)
@@ -63,7 +63,7 @@ def test_a_worker_is_served(daemon: Daemon, one: Shard) -> None:
 
 
 def test_the_stream_is_numbered_and_says_who_came(daemon: Daemon, one: Shard) -> None:
-    with sockets.Context() as context, Conversation([daemon.address], "w0", one.dataset.checksum) as client:
+    with sockets.Context() as context, RequestClient([daemon.address], "w0", one.dataset.checksum) as client:
         subscriber = context.subscriber(daemon.stream_address)
         found: list[wire.Numbered] = []
 
@@ -84,7 +84,7 @@ def test_the_stream_is_numbered_and_says_who_came(daemon: Daemon, one: Shard) ->
 
 
 def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path) -> None:
-    with Conversation([daemon.address], "w0", one.dataset.checksum) as client:
+    with RequestClient([daemon.address], "w0", one.dataset.checksum) as client:
         client.connect()
         granted = client.ask(0, m.Lease(1))
         assert isinstance(granted, m.Granted)
@@ -97,7 +97,7 @@ def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path)
 
 
 def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon: Daemon, run: Path) -> None:
-    with Conversation([daemon.address], "eye") as client:
+    with RequestClient([daemon.address], "eye") as client:
         done = client.ask(0, m.Checkpoint(0))
         assert isinstance(done, m.Checkpointed)
         rows, facts = checkpoint.read(run, done.name, 1)
@@ -107,7 +107,7 @@ def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon:
 
 def test_a_checkpoint_that_cannot_be_written_costs_an_answer_only(daemon: Daemon, run: Path) -> None:
     (run / "checkpoints").write_text("in the way")
-    with Conversation([daemon.address], "eye") as client:
+    with RequestClient([daemon.address], "eye") as client:
         with pytest.raises(GlovewireError, match="cannot be written") as caught:
             client.ask(0, m.Checkpoint(0))
         assert caught.value.code == "output"
@@ -116,7 +116,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_an_answer_only(daemon: Daemon
 
 def test_finish_ends_it_and_returns_why(dataset: Dataset, run: Path) -> None:
     daemon = Daemon(shard(dataset, out=run, now=time.monotonic(), **MINIBATCH).core, run, LOCAL, LOCAL)
-    with served(daemon) as ended, Conversation([daemon.address], "eye") as client:
+    with served(daemon) as ended, RequestClient([daemon.address], "eye") as client:
         assert client.ask(0, m.Finish(Ending.ASKED)) == m.Finishing(0)
         until(lambda: bool(ended), "the end")
         assert ended == [RunEnd(Ending.ASKED)]

@@ -1,6 +1,6 @@
 """Who gets in when a server has keys, and what the others are told; every wait is far shorter than its deadline.
 
-Seen to fail: without `socket.set(zmq.CURVE_SERVER, 1)` strangers get in; without `door.answer()` nobody does; without
+Seen to fail: without `socket.set(zmq.CURVE_SERVER, 1)` strangers get in; without `zap.answer()` nobody does; without
 `attempts.check()` a client that is turned away waits for its whole deadline.
 """
 
@@ -24,7 +24,7 @@ from glovewire.common.errors import DeadlineExceeded, NotAdmitted
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.transport import curve_keys as keys
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.monitor.stream.feed import Feed
 from glovewire.server.daemon import Daemon
 
@@ -41,19 +41,19 @@ def one(tmp_path: Path) -> Shard:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    keys.make(tmp_path / "keys")
+    keys.make_keys(tmp_path / "keys")
     return tmp_path / "keys"
 
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    keys.make(tmp_path / "others")
+    keys.make_keys(tmp_path / "others")
     return tmp_path / "others"
 
 
 @pytest.fixture
 def daemon(one: Shard, ours: Path, tmp_path: Path) -> Iterator[Daemon]:
-    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.of_server(ours))
+    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.load_server_keys(ours))
     with served(daemon):
         yield daemon
 
@@ -65,9 +65,9 @@ def open_daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-def client(daemon: Daemon, one: Shard, path: Path | None, silence_s: float = 100.0) -> Conversation:
-    mine = None if path is None else keys.of_client(path)
-    return Conversation([daemon.address], "w0", one.dataset.checksum, silence_s, mine)
+def client(daemon: Daemon, one: Shard, path: Path | None, silence_s: float = 100.0) -> RequestClient:
+    mine = None if path is None else keys.load_client_keys(path)
+    return RequestClient([daemon.address], "w0", one.dataset.checksum, silence_s, mine)
 
 
 def turned_away(daemon: Daemon, one: Shard, path: Path | None, words: str) -> None:
@@ -124,14 +124,14 @@ def test_another_server_than_one_knows(daemon: Daemon, one: Shard, ours: Path, t
 def test_something_else_that_listens(words: bytes) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
-        Conversation([f"tcp://127.0.0.1:{other.getsockname()[1]}"], "w0", silence_s=100) as lost,
+        RequestClient([f"tcp://127.0.0.1:{other.getsockname()[1]}"], "w0", silence_s=100) as lost,
     ):
         lost.send(0, m.GetStatus(), lambda _: None)
         stranger, _ = other.accept()
         stranger.sendall(words)
         if not words:
             stranger.close()
-        until(lambda: (lost.poll(10), lost.links[0].where)[1].endswith("or not yet)"), "the client has its doubts")
+        until(lambda: (lost.poll(10), lost.channels[0].where)[1].endswith("or not yet)"), "the client has its doubts")
         stranger.close()
 
 
@@ -163,10 +163,10 @@ def listening_in(address: str) -> Iterator[tuple[str, bytearray]]:
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_a_listener_in_the_middle_reads_nothing(one: Shard, ours: Path, tmp_path: Path, protected: bool) -> None:
-    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.of_server(ours) if protected else None)
+    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys.load_server_keys(ours) if protected else None)
     with served(daemon), listening_in(daemon.address) as (address, seen):
-        mine = keys.of_client(ours) if protected else None
-        with Conversation([address], "w0", one.dataset.checksum, keys=mine) as worker:
+        mine = keys.load_client_keys(ours) if protected else None
+        with RequestClient([address], "w0", one.dataset.checksum, keys=mine) as worker:
             worker.connect()
             worker.ask(0, add(one, 1, 1.0))
             worker.ask(0, m.Leave(Ending.LEFT))

@@ -14,7 +14,7 @@ from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as outbox
 from glovewire.server.daemon import Daemon
 from glovewire.server.limits import Outbox, Tracker
@@ -101,7 +101,7 @@ def test_a_worker_that_never_reads_gets_no_more_and_harms_nobody(
     monkeypatch.setattr("glovewire.server.daemon.Outbox", lambda: box)
     daemon = Daemon(one.core, tmp_path / "run", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
     everything = pull(0, 400)
-    with served(daemon), sockets.Context() as context, Conversation([daemon.address], "w", dataset.checksum) as client:
+    with served(daemon), sockets.Context() as context, RequestClient([daemon.address], "w", dataset.checksum) as client:
         deaf = context.dealer(daemon.address)
         for number, message in enumerate([m.Hello("worker", "deaf", 1, dataset.checksum), *[everything] * 200], 1):
             sockets.send(deaf, [b"", *wire.encode(number, message)])

@@ -51,7 +51,12 @@ def shards_of(
         daemons = []
         for number in range(count):
             config = ServerConfig(
-                None, run, training, shard=number, shards=count, workers=workers, checkpoint_every=checkpoint_every
+                out=run,
+                options=training,
+                shard=number,
+                shards=count,
+                workers=workers,
+                checkpoint_every=checkpoint_every,
             )
             daemons.append(DenseShard(prepare(config, None, Generation(0, "run", count), 0.0), run))
             stack.enter_context(served(daemons[-1]))
@@ -65,5 +70,5 @@ def addresses(daemons: list[DenseShard]) -> list[str]:
 def begin_again(daemons: list[DenseShard], run: Path) -> None:
     """A new life of the run without a checkpoint, as after a kill before the first one."""
     for number, daemon in enumerate(daemons):
-        config = ServerConfig(None, run, daemon.state.options, shard=number, shards=len(daemons))
+        config = ServerConfig(out=run, options=daemon.state.options, shard=number, shards=len(daemons))
         daemon.begin_again(prepare(config, None, Generation(1, "again", len(daemons)), 0.0))

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from glovewire.common.storage import dataset as datasets
-from glovewire.common.storage.artifacts import writing
+from glovewire.common.storage.artifacts import writing_artifact
 
 HARD_TO_DRAW = "d\udcff $x^$ y"
 """A folder whose name is not UTF-8, and would be a formula."""
@@ -49,7 +49,7 @@ def write_dataset(
         "entries": len(matrix.data),
         "window": 5,
     }
-    with writing(path, datasets.KIND, datasets.SCHEMA, facts) as scratch:
+    with writing_artifact(path, datasets.KIND, datasets.SCHEMA, facts) as scratch:
         (scratch / datasets.VOCABULARY).write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
         np.save(scratch / datasets.COUNTS, counts.astype(np.int64))
         np.save(scratch / datasets.PERMUTATION, permutation)
@@ -69,3 +69,18 @@ def random_dataset(path: Path, *, size: int = 25, symmetric: bool = True) -> tup
     counts = random.integers(1, 6, size)
     opened = write_dataset(path, scipy.sparse.coo_matrix(dense), counts, words, symmetric=symmetric)
     return opened, dense
+
+
+def full_matrix(dataset: datasets.Dataset) -> scipy.sparse.coo_matrix:
+    """The whole matrix in vocabulary order, float32, both triangles."""
+    rows, columns, values = [], [], []
+    for a, b in dataset.layout.blocks:
+        entries, _ = dataset.block(a, b)
+        rows.append(dataset.permutation[dataset.layout.bounds[a] + entries["i"]])
+        columns.append(dataset.permutation[dataset.layout.bounds[b] + entries["j"]])
+        values.append(entries["x"])
+    i, j, x = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
+    if dataset.layout.symmetric:
+        off = i != j
+        i, j, x = np.concatenate([i, j[off]]), np.concatenate([j, i[off]]), np.concatenate([x, x[off]])
+    return scipy.sparse.coo_matrix((x, (i, j)), shape=(len(dataset.words), len(dataset.words)))

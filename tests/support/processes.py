@@ -23,6 +23,8 @@ from typing import Any, Self
 
 import psutil
 
+from glovewire.common.ready import Ready
+
 DEADLINE_S = 180.0  # far above what anything takes: what waits is a machine that is slow or busy
 PROGRAM = [sys.executable, "-m", "glovewire"]
 FREE = "tcp://127.0.0.1:0"
@@ -70,9 +72,9 @@ class Running:
     def ready(self) -> tuple[str, str]:
         """A server's request and stream addresses, once it is bound."""
         until(lambda: "\n" in self.out or not self.running, f"{self.words} is ready")
-        words = self.out.split()
-        assert words[:1] == ["ready"], self.story
-        return words[1], words[3]
+        assert self.out.startswith("ready "), self.story
+        ready = Ready.parse(self.out.splitlines()[0])
+        return ready.address, ready.stream
 
     def says(self, text: str, seconds: float = DEADLINE_S) -> None:
         """Wait until it has said `text`, on stdout or stderr."""

@@ -115,7 +115,7 @@ def shard(
     generation = Generation(options.pop("generation", 0), "run")
     own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every", "workers") if key in options}
     training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
-    config = ServerConfig(dataset.path, out, training, shard=number, shards=shards, **own)
+    config = ServerConfig(dataset=dataset.path, out=out, options=training, shard=number, shards=shards, **own)
     return Shard(prepare(config, dataset, generation, now), dataset, now)
 
 

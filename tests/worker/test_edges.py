@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from handmade import random_dataset, write_dataset
+from handmade import full_matrix, random_dataset, write_dataset
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
@@ -55,7 +55,7 @@ def trained(dataset: Dataset, **options: object) -> tuple[np.ndarray, list[m.Rep
     [
         pytest.param(1, [(0, 0)], 1, id="one word that met itself"),
         pytest.param(2, [(0, 1)], 1, id="one pair"),
-        pytest.param(9, [(0, 1), (0, 8)], 3, id="words that met nobody"),
+        pytest.param(9, [(0, 1), (0, 8)], 3, id="words that met no other"),
         pytest.param(3, [(0, 1), (1, 2)], 8, id="partitions without words"),
         pytest.param(4, [], 2, id="no entry at all"),
     ],
@@ -78,7 +78,7 @@ def test_skip_gram_weighs_a_pair_by_what_is_left_of_its_count(tmp_path: Path, sy
     dataset, _ = random_dataset(tmp_path / "data", symmetric=symmetric)
     _, reports = trained(dataset, objective="sgns", epochs=1, sample=0.04, x_max=3.0, alpha=0.5, negatives=2.0)
     kept = np.minimum(1, np.sqrt(0.04 * dataset.counts.sum() / dataset.counts))
-    pairs = dataset.matrix()
+    pairs = full_matrix(dataset)
     weights = np.minimum(1, pairs.data * kept[pairs.row] * kept[pairs.col] / 3) ** 0.5
     assert 0 < (kept < 1).sum() < len(kept)
     assert sum(report.bias_only_loss for report in reports) == pytest.approx(3 * np.log(2) * weights.sum(), rel=1e-5)

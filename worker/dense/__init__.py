@@ -1,1 +1,6 @@
-"""Dense models: a client for models of your own, PyTorch and Thinc."""
+"""Train dense models: a client for programs of your own, PyTorch and Thinc."""
+
+from .affinity import own_core
+from .client import Client
+
+__all__ = ["Client", "own_core"]

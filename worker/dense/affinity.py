@@ -1,11 +1,9 @@
-"""A core for each worker: of processes that compute in step, one that waits behind another holds up all of them.
+"""Pin each worker to a core: in synchronous training, one that waits behind another delays all of them.
 
-Linux leaves a thread that it woke beside a busy one where it is for up to 4 ms, though another core may be idle: about
-as long as a small gradient takes. With as many workers of one thread as cores, in step, that costs a tenth of the pace
+Linux may leave a thread that it woke behind a busy one for up to 4 ms although another core is idle: about as long as a
+small gradient takes. With as many single-threaded synchronous workers as cores that costs a tenth of the speed
 (`glovewire bench dense`); with fewer or more of them it makes no difference.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Iterator
@@ -14,10 +12,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def own_core(rank: int) -> Iterator[int | None]:
-    """Keep this thread, and those that it starts, to one core: the `rank`-th of those it may use, and round again.
+    """Pin this thread, and those that it starts in the block, to the `rank`-th (modulo their number) core it may use.
 
-    Afterwards it may use what it could before. Yields the core's number; None, and nothing is done, where the system
-    refuses it.
+    Yields the core's number, or None where the system refuses.
     """
     before = os.sched_getaffinity(0)
     core = sorted(before)[rank % len(before)]

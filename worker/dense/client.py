@@ -1,4 +1,4 @@
-"""A worker of a dense model, for programs of your own: create tensors, pull them, push gradients, finish.
+"""Train a dense model from a program of your own: create tensors, pull them, push gradients, finish.
 
     with Client(["tcp://127.0.0.1:5555"]) as ps:
         ps.create({"weight": np.zeros((10, 784), np.float32), "bias": np.zeros(10, np.float32)})
@@ -6,12 +6,11 @@
             gradients, loss = ...
             ps.push(gradients, loss=loss, examples=128)
 
-The optimizer, its rates and the order of updates are the server's (`glovewire server --objective tensors`). Knows
-nothing of GloVe, of frameworks or of sockets (those are `common.transport.client`'s). One thread, no locks.
+The optimizer, its learning rates and the order of updates are the server's (`glovewire server --objective tensors`).
+One thread, no locks.
 """
 
-from __future__ import annotations
-
+import contextlib
 import logging
 import math
 import os
@@ -19,7 +18,6 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -29,31 +27,33 @@ from glovewire.common import errors, log
 from glovewire.common.array_types import Array
 from glovewire.common.endings import Ending
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.tensor_layout import MOST_EXAMPLES, Spec, narrowed
+from glovewire.common.model.tensor_layout import MAX_EXAMPLES, ModelSpec, to_bfloat16
 from glovewire.common.protocol.messages import NO_VERSION, Finish, Score
-from glovewire.common.runtime.memory import keep_buffers
-from glovewire.common.transport.curve_keys import of_client
+from glovewire.common.runtime.memory import keep_freed_memory
+from glovewire.common.transport.curve_keys import load_client_keys
 
 from .session import TensorSession
 
-AFRESH = (errors.UnknownSession, errors.NotReady, errors.LeaseLost)
-"""What a server says that was away, or took us for lost: we join again with what we have."""
+REJOIN = (errors.UnknownSession, errors.NotReady, errors.LeaseLost)
+"""Errors of a server that was restarted or took this worker for lost; the client joins again."""
 
 WAIT_S = 600.0
-"""For another worker to bring the first values."""
+"""Until another worker has brought the first values."""
+
+NOT_JOINED = "say which tensors there are (create), or take part in what is there (attach)"
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
 class Client:
-    """Speaks to the servers of a dense model as the worker `name`, or, with `observe`, as somebody who only looks.
+    """A worker called `name` of the servers of a dense model, or, with `observe`, an observer that pushes no gradients.
 
-    `addresses` are those of every shard, in order. Errors are those of common.errors, in words: ModelMismatch for
+    `addresses` are those of every shard, in order. Raises the errors of `glovewire.common.errors`: ModelMismatch for
     another architecture than the server's, NotFinite for a gradient with NaN, BadRequest for an unknown tensor or a
-    wrong shape, DeadlineExceeded naming a server that is silent for `timeout_s`, Finishing when the run is over. A
-    server that is started again is joined again: a push that was on its way to it may be lost, nothing else.
-    `keys` is as in `--keys`. With `half`, gradients travel as bfloat16: half the bytes, each number within 1/256.
+    wrong shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. A restarted server is joined
+    again; a push in flight to it may be lost, nothing else. `keys` is as in `--keys`. With `half`, gradients travel as
+    bfloat16: half the bytes, each number within 1/256.
     """
 
     def __init__(
@@ -68,50 +68,50 @@ class Client:
     ) -> None:
         self._addresses, self._timeout_s = addresses, timeout_s
         self._name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
-        self._keys = None if keys is None else of_client(keys)
+        self._keys = None if keys is None else load_client_keys(keys)
         self._role = "observer" if observe else "worker"
         self._half = half
         self._over, self._wait_s = False, WAIT_S
         self._session: TensorSession | None = None
         self._pulled_in: TensorSession | None = None
-        self._spec: Spec | None = None
-        self._trained: Array | None = None  # as pulled last: a shard that comes back with nothing gets them from us
+        self._spec: ModelSpec | None = None
+        self._trained: Array | None = None  # as pulled last: a shard that was restarted without values gets these
         self._fixed: Array | None = None
 
     def create(self, tensors: Mapping[str, npt.ArrayLike], fixed: Collection[str] = ()) -> None:
-        """Say which tensors the model has, by name. The first worker brings their values, those of others are ignored.
+        """Define the model's tensors by name. The first worker's values are used, those of others are ignored.
 
-        Those named in `fixed`, and all that are no floats, are kept as they are and not trained. Waits while another
-        worker brings the values. Who comes when the run is over is told so by `over`, and by the first `pull`.
+        Tensors in `fixed`, and all that are not floats, are stored but not trained. Waits while another worker brings
+        the values. When the run is over already, `over` is True and the first `pull` raises RunOver.
         """
-        spec = Spec.of(tensors, fixed)
+        spec = ModelSpec.of(tensors, fixed)
         self._spec, self._trained, self._fixed = spec, *spec.pack_all(tensors)
         self._until_joined()
 
     def attach(self, wait_s: float = WAIT_S) -> None:
-        """Take part in whatever model the servers have, waiting until they have one."""
+        """Join the model that the servers have, waiting up to `wait_s` seconds until they have one."""
         self._wait_s = wait_s
         self._until_joined()
 
     def pull(self, *, after: int = NO_VERSION) -> dict[str, Array]:
-        """The trained tensors by name; yours to change.
+        """Return the trained tensors by name; yours to change.
 
-        In synchronous training this waits for the update that the last push belongs to; with `after`, until so many
-        updates are in.
+        In synchronous training, waits for the update that the last push belongs to; with `after`, until that many
+        updates are done.
         """
-        if self.over:  # what the last push asked for may be here: nobody needs a gradient of it
+        if self.over:  # even if the last push has brought rows already
             raise errors.RunOver()
-        rows = self._again(lambda session: session.pull(trained=True, after=int(after)))
+        rows = self._with_rejoin(lambda session: session.pull(trained=True, after=int(after)))
         self._trained, self._pulled_in = rows, self._session
         return self.spec.unpack(rows.copy(), trained=True)
 
     def pull_fixed(self) -> dict[str, Array]:
-        """The tensors that are not trained, by name; yours to change."""
-        self._fixed = self._again(lambda session: session.pull(trained=False))
+        """Return the tensors that are not trained, by name; yours to change."""
+        self._fixed = self._with_rejoin(lambda session: session.pull(trained=False))
         return self.spec.unpack(self._fixed.copy(), trained=False)
 
     def steps(self) -> Iterator[dict[str, Array]]:
-        """`pull` again and again, until the run is over."""
+        """Yield the result of `pull` again and again, until the run is over."""
         while not self.over:
             try:
                 parameters = self.pull()
@@ -120,30 +120,27 @@ class Client:
             yield parameters
 
     def push(self, gradients: Mapping[str, npt.ArrayLike], *, loss: float = 0.0, examples: int = 1) -> None:
-        """Hand in the gradients of the mean loss of `examples` examples; a tensor that is left out has gradient zero.
+        """Push the gradients of the mean loss of `examples` examples; a tensor that is left out has gradient zero.
 
-        Longer than the server's clip-norm (the norm over all tensors), they are shortened to it. Returns before the
-        server has answered: what it says is raised by the next call. For NaN, an unknown tensor, a wrong shape or a
-        loss that is no number nothing is sent; nor when a server has begun again since the parameters were pulled.
+        They are scaled down to the server's clip-norm (over all tensors) if they exceed it. Returns before the server
+        has answered: its error is raised by the next call. For NaN, an unknown tensor, a wrong shape or a loss that is
+        not a number nothing is sent; nor when a server was restarted after the parameters were pulled.
         """
         rows = self.spec.pack(gradients, trained=True)
-        loss, examples = _number(loss, "the loss"), _count(examples)
+        loss, examples = _to_float(loss, "the loss"), _to_count(examples)
         norm = self._norm(rows)
         if 0 < self.options.clip_norm < norm:
             rows *= rows.dtype.type(self.options.clip_norm / norm)
         rate = self.options.rate_of_step(max(self.updates, 0))
-        sent = narrowed(rows) if self._half else rows
+        sent = to_bfloat16(rows) if self._half else rows
         self._unless_over(lambda session: session.push(sent, rate) if self._is_of(session) else None)
         if self._is_of(self._session):
             self._unless_over(lambda session: session.count(examples, loss, norm))
         else:
-            logger.warning(log.line("dropped", why="a gradient of parameters from before a server began again"))
+            logger.warning(log.line("dropped", why="a gradient of parameters from before a server was restarted"))
 
     def push_fixed(self, values: Mapping[str, npt.ArrayLike]) -> None:
-        """Set tensors that are not trained, such as running means, for whoever pulls them next: the last one wins.
-
-        Those that are not named stay as they are.
-        """
+        """Set tensors that are not trained, such as running means; the last write wins, the others stay as they are."""
         if self._fixed is None:
             self.pull_fixed()
         assert self._fixed is not None
@@ -152,36 +149,36 @@ class Client:
             at = first - self.spec.trained_rows
             self._fixed[at : at + len(rows)] = rows
 
-        def hand_in(session: TensorSession) -> None:
+        def assign(session: TensorSession) -> None:
             for first, rows in runs:
                 session.assign(rows, first)
 
-        self._unless_over(hand_in)
+        self._unless_over(assign)
 
     def score(self, test: str, percent: float) -> None:
-        """Put a score on the stream, for the monitor and `metrics.jsonl`."""
-        score = Score(test, _number(percent, "the score"))
+        """Publish a score, for the monitor and `metrics.jsonl`."""
+        score = Score(test, _to_float(percent, "the score"))
         self._unless_over(lambda session: session.ask(0, score))
 
     def finish(self) -> None:
-        """End the run for everybody, once what was pushed is in; the servers keep the tensors."""
+        """End the run for all workers, once this one's pushes are done; the servers keep the tensors."""
 
-        def tell(session: TensorSession) -> None:
+        def finish(session: TensorSession) -> None:
             session.flush()
             for shard in range(len(self._addresses)):
                 session.ask(shard, Finish(Ending.COMPLETE))
 
-        self._unless_over(tell)
+        self._unless_over(finish)
         self._over = True
 
     def close(self) -> None:
-        """Hand in what is on its way, say goodbye and close; twice is fine."""
+        """Wait for what was pushed, say goodbye and close; twice is fine."""
         session, self._session = self._session, None
         if session is None:
             return
         try:
             session.leave()
-        except errors.GlovewireError as error:  # they are gone: there is nobody to take leave of
+        except errors.GlovewireError as error:  # the servers have ended
             logger.info(log.line("parted", why=error))
         finally:
             session.close()
@@ -189,44 +186,44 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
     def over(self) -> bool:
-        """Whether a server has said that the run is over."""
+        """Whether a server has reported that the run is over."""
         return self._over or (self._session is not None and self._session.over)
 
     @property
-    def spec(self) -> Spec:
-        """Which tensors there are."""
+    def spec(self) -> ModelSpec:
+        """The tensors of the model."""
         if self._spec is None:
-            raise errors.UsageError("say which tensors there are (create), or take part in what is there (attach)")
+            raise errors.UsageError(NOT_JOINED)
         return self._spec
 
     @property
     def options(self) -> TrainingOptions:
-        """How the servers train."""
+        """The training options of the servers."""
         return self._joined().options
 
     @property
     def updates(self) -> int:
-        """Updates that the parameters of the last pull had seen, -1 before the first."""
+        """Updates that the parameters of the last pull include, -1 before the first."""
         return max(self._joined().versions)
 
     def _joined(self) -> TensorSession:
         if self._session is None or not self._session.joined:
             if self._over:
                 raise errors.RunOver()
-            raise errors.UsageError("say which tensors there are (create), or take part in what is there (attach)")
+            raise errors.UsageError(NOT_JOINED)
         return self._session
 
     def _is_of(self, session: TensorSession | None) -> bool:
-        """Whether the parameters of the last pull, if any, have a version in this session."""
+        """Return whether the parameters of the last pull, if any, are of this session, which knows their version."""
         return self._pulled_in in (None, session)
 
     def _norm(self, rows: Array) -> float:
-        """Euclidean norm of a gradient; NotFinite, naming the tensor, for one that is none."""
+        """Return the Euclidean norm of a gradient; NotFinite, naming the tensor, if it is not finite."""
         norm = float(np.linalg.norm(rows))
         if not math.isfinite(norm) and not (finite := np.isfinite(rows).all(axis=1)).all():
             raise errors.NotFinite(f"the gradient of {self.spec.name_of(int(finite.argmin()))!r} has NaN or infinity")
@@ -237,12 +234,12 @@ class Client:
             self._session.close()
             self._session = None
         self._session = TensorSession(self._addresses, self._name, self._role, self._timeout_s, self._keys)
-        spec = self._spec if self._trained is not None and self._fixed is not None else None  # else others have values
+        spec = self._spec if self._trained is not None and self._fixed is not None else None  # else others have them
         self._spec = self._session.join(spec, self._trained, self._fixed, self._wait_s)
 
     def _until_joined(self) -> None:
-        """Join, for as long as servers that come up may take to know what they serve."""
-        keep_buffers()
+        """Join, retrying while servers that were just started do not know their model yet."""
+        keep_freed_memory()
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -250,32 +247,30 @@ class Client:
             except errors.RunOver:
                 self._over = True
                 return None
-            except AFRESH:
+            except REJOIN:
                 if time.monotonic() > deadline:
                     raise
 
-    def _again(self, action: Callable[[TensorSession], T]) -> T:
-        """The result of `action`; when a server was away, after joining again."""
+    def _with_rejoin(self, action: Callable[[TensorSession], T]) -> T:
+        """Return the result of `action`, repeated after joining again if a server was restarted."""
         while True:
             try:
                 return action(self._joined())
-            except AFRESH as error:
-                logger.warning(log.line("afresh", why=error))
+            except REJOIN as error:
+                logger.warning(log.line("rejoin", why=error))
                 self._until_joined()
             except errors.RunOver:
                 self._over = True
                 raise
 
     def _unless_over(self, action: Callable[[TensorSession], object]) -> None:
-        """Do what is pointless at the end of a run."""
-        try:
-            self._again(action)
-        except errors.RunOver:
-            return
+        """Do something that is not needed once the run is over."""
+        with contextlib.suppress(errors.RunOver):
+            self._with_rejoin(action)
 
 
-def _number(value: Any, what: str) -> float:
-    """A number of whatever library as Python's own; BadRequest or NotFinite when it is none."""
+def _to_float(value: Any, what: str) -> float:
+    """Convert a number of any library; BadRequest if it is not a number, NotFinite if it is not finite."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as error:
@@ -285,12 +280,10 @@ def _number(value: Any, what: str) -> float:
     return number
 
 
-def _count(value: Any) -> int:
-    """A number of examples of whatever library as Python's own; BadRequest when it is none."""
-    try:
+def _to_count(value: Any) -> int:
+    """Convert a number of examples of any library; BadRequest if it is not a whole number in range."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         count = int(value)
-        if count == value and 0 <= count <= MOST_EXAMPLES:
+        if count == value and 0 <= count <= MAX_EXAMPLES:
             return count
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise errors.BadRequest(f"examples must be a whole number from 0 to {MOST_EXAMPLES}, not {value!r:.80}")
+    raise errors.BadRequest(f"examples must be a whole number from 0 to {MAX_EXAMPLES}, not {value!r:.80}")

@@ -1,4 +1,4 @@
-"""A PyTorch module as a worker of a parameter server: any `nn.Module`, with tied weights, buffers and frozen layers.
+"""Train a PyTorch module with a parameter server: any `nn.Module`, with tied weights, buffers and frozen layers.
 
     with Client(addresses) as ps:
         trainer = TorchTrainer(ps, ConvNet())
@@ -6,10 +6,8 @@
             if not trainer.step(lambda model: F.nll_loss(model(images), labels), examples=len(labels)):
                 break
 
-The module's own optimizer is not needed: steps are the server's. Needs the extra `torch`.
+The server steps; the module needs no optimizer. Needs the extra `torch`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,13 +24,13 @@ try:
 except ImportError as error:
     raise MissingExtra("PyTorch is not installed: pip install 'glovewire[torch]'") from error
 
-Module = Any  # torch.nn.Module, where type checkers know nothing of PyTorch
+Module = Any  # torch.nn.Module, where type checkers do not have PyTorch
 
 
 class TorchModel:
-    """The tensors of a module by name: parameters that want a gradient are trained, all else is fixed.
+    """The tensors of a module by name: parameters that require a gradient are trained, all others are fixed.
 
-    A weight that several layers share is one tensor, under the first of its names. Half precision is float32 here.
+    A weight that several layers share is one tensor, under the first of its names. Half precision becomes float32.
     """
 
     def __init__(self, module: Module) -> None:
@@ -47,26 +45,26 @@ class TorchModel:
         return [*self._frozen, *self._buffers]
 
     def values(self) -> dict[str, Array]:
-        """Every tensor as it is now."""
+        """Return every tensor."""
         return {name: _as_numpy(each) for name, each in self._all().items()}
 
     def buffers(self) -> dict[str, Array]:
-        """Running means and the like, as the last forward pass left them."""
+        """Return the buffers, such as running means, as the last forward pass left them."""
         return {name: _as_numpy(buffer) for name, buffer in self._buffers_now().items()}
 
     def load(self, values: Mapping[str, Array]) -> None:
-        """Take over values by name, also of some tensors only."""
+        """Set tensors by name, all or some."""
         tensors = self._all()
         with torch.no_grad():
             for name, value in values.items():
                 tensors[name].copy_(torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape)))
 
     def gradients(self) -> dict[str, Array]:
-        """The gradients that the last backward pass left; a parameter that took no part has none."""
+        """Return the gradients of the last backward pass; a parameter that took no part has none."""
         return {name: _as_numpy(p.grad) for name, p in self._trained.items() if p.grad is not None}
 
     def forget_gradients(self) -> None:
-        """As `zero_grad`, which would look for the parameters in every layer once more."""
+        """Drop the gradients, like `zero_grad` but without a search of every layer."""
         for parameter in self._trained.values():
             parameter.grad = None
 
@@ -74,13 +72,13 @@ class TorchModel:
         return {**self._trained, **self._frozen, **self._buffers_now()}
 
     def _buffers_now(self) -> dict[str, Any]:
-        """By name: a module may have put another tensor in a buffer's place."""
-        here = dict(self.module.named_buffers(remove_duplicate=False))
-        return {name: here[name] for name in self._buffers if name in here}
+        """Look buffers up by name: a module may have replaced the tensor of one."""
+        current = dict(self.module.named_buffers(remove_duplicate=False))
+        return {name: current[name] for name in self._buffers if name in current}
 
 
 class TorchTrainer:
-    """Trains `module` with the servers that `ps` speaks to; begins with the values that these have, if any."""
+    """Trains `module` with the servers of `ps`, from the values that they have, if any."""
 
     def __init__(self, ps: Client, module: Module) -> None:
         self.model = TorchModel(module)
@@ -90,9 +88,9 @@ class TorchTrainer:
             self.model.load(ps.pull_fixed())
 
     def step(self, loss_of: Callable[[Module], Any], examples: int = 1) -> bool:
-        """One step: pull, forward and backward through `loss_of(module)`, a mean over `examples`, push.
+        """Pull, compute `loss_of(module)`, a mean over `examples`, and its gradients, and push them.
 
-        False, and nothing done, when the run is over.
+        Returns False, without a step, when the run is over.
         """
         try:
             self.model.load(self._ps.pull())

@@ -1,4 +1,4 @@
-"""A Thinc model as a worker of a parameter server: every node that `Model.walk` finds gives its parameters.
+"""Train a Thinc model with a parameter server: the parameters of every node that `Model.walk` finds.
 
     with Client(addresses) as ps:
         trainer = ThincTrainer(ps, model)           # initialised: its shapes are known
@@ -6,10 +6,8 @@
             if not trainer.step(X, Y):
                 break
 
-Thinc's optimizer is not needed: steps are the server's. Needs the extra `thinc`.
+The server steps; Thinc's optimizer is not needed. Needs the extra `thinc`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,13 +20,13 @@ from glovewire.common.errors import RunOver, UsageError
 from .client import Client
 
 Gradient = Callable[[Any, Any], tuple[Any, float]]
-"""(guesses, truth): the gradient of the mean loss by the guesses, and that loss."""
+"""(guesses, truth) -> the gradient of the mean loss by the guesses, and that loss."""
 
 
 class ThincModel:
-    """The parameters of a model by name, `3.relu.W`: a node's place in the walk, its name, the parameter's name.
+    """The parameters of a model by name, such as `3.relu.W`: position in the walk, node name, parameter name.
 
-    A node that stands in the model twice is walked once. Raises UsageError for a model that was not initialised.
+    A node that the model has twice is walked once. Raises UsageError for a model that was not initialised.
     """
 
     def __init__(self, model: Any) -> None:
@@ -42,17 +40,17 @@ class ThincModel:
             raise UsageError(f"the model has no values for {missing[0]!r} yet: call initialize with a batch first")
 
     def values(self) -> dict[str, Array]:
-        """Every parameter as it is now."""
+        """Return every parameter."""
         return {name: _as_numpy(node.get_param(of)) for name, (node, of) in self._places.items()}
 
     def load(self, values: Mapping[str, Array]) -> None:
-        """Take over values by name."""
+        """Set parameters by name."""
         for name, value in values.items():
             node, of = self._places[name]
             node.set_param(of, self.model.ops.asarray(value))
 
     def take_gradients(self) -> dict[str, Array]:
-        """The gradients that the last backward pass left; they are gone from the model afterwards."""
+        """Return the gradients of the last backward pass, and zero them in the model."""
         found = {}
         for name, (node, of) in self._places.items():
             if node.has_grad(of):
@@ -62,7 +60,7 @@ class ThincModel:
 
 
 class ThincTrainer:
-    """Trains `model` with the servers that `ps` speaks to; `gradient` is cross-entropy's after a softmax by default."""
+    """Trains `model` with the servers of `ps`; the default `gradient` is that of cross-entropy after a softmax."""
 
     def __init__(self, ps: Client, model: Any, gradient: Gradient | None = None) -> None:
         self.model = ThincModel(model)
@@ -70,7 +68,7 @@ class ThincTrainer:
         ps.create(self.model.values())
 
     def step(self, X: Any, Y: Any) -> bool:
-        """One step on a batch: pull, forward, backward, push. False, and nothing done, when the run is over."""
+        """Pull, run the batch forward and backward, and push; False, without a step, when the run is over."""
         try:
             self.model.load(self._ps.pull())
         except RunOver:
@@ -83,7 +81,7 @@ class ThincTrainer:
 
 
 def cross_entropy(guesses: Any, truth: Any) -> tuple[Any, float]:
-    """Of a softmax over classes: `guesses` and one-hot `truth` of shape (examples, classes)."""
+    """Return gradient and loss of a softmax over classes; `guesses`, one-hot `truth` of shape (examples, classes)."""
     picked = (_as_numpy(guesses) * _as_numpy(truth)).sum(axis=1)
     return (guesses - truth) / len(truth), float(-np.log(np.maximum(picked, 1e-30)).mean())
 

@@ -1,6 +1,4 @@
-"""Compiled arithmetic on single numbers: logarithm, exponential and weight in float32, and the walk over a tile."""
-
-from __future__ import annotations
+"""Compute logarithm, exponential and GloVe weight of a float32, and the order in which the groups of a tile come."""
 
 from typing import Any
 
@@ -13,7 +11,7 @@ LN_2 = np.float32(0.6931471805599453)
 
 @compiled_fast
 def log(x: Any) -> Any:
-    """Natural logarithm of a positive normal float32, to about 1e-7: exponent, then atanh series of the mantissa."""
+    """Return the natural logarithm of a positive normal float32, to about 1e-7: exponent plus atanh series."""
     bits = np.float32(x).view(np.int32)
     exponent = np.float32((bits >> 23) - 127)
     mantissa = np.int32((bits & 0x7FFFFF) | 0x3F800000).view(np.float32)
@@ -28,7 +26,7 @@ def log(x: Any) -> Any:
 
 @compiled_fast
 def exp(x: Any) -> Any:
-    """Exponential of a float32 between -80 and 0, to about 1e-6: power of two, then Taylor series."""
+    """Return the exponential of a float32 between -80 and 0, to about 1e-6: power of two and Taylor series."""
     whole = np.floor(x * np.float32(1 / 0.6931471805599453) + np.float32(0.5))
     f = x - whole * LN_2
     tail = np.float32(1 / 24) + f * (np.float32(1 / 120) + f * np.float32(1 / 720))
@@ -37,14 +35,14 @@ def exp(x: Any) -> Any:
 
 
 @compiled_fast
-def weight_of(log_x: Any, log_max: Any, alpha: Any) -> Any:
-    """GloVe's weight min(1, (x / x_max)^alpha) from logarithms."""
+def glove_weight(log_x: Any, log_max: Any, alpha: Any) -> Any:
+    """Return GloVe's weight min(1, (x / x_max)^alpha) from the logarithms of x and x_max."""
     return exp(min(max(alpha * (log_x - log_max), np.float32(-80)), np.float32(0)))
 
 
 @compiled
-def stride(seed: int, size: int) -> int:
-    """A step that visits all of `size` places (coprime to it), different for each seed, about 0.6 of the way."""
+def coprime_stride(seed: int, size: int) -> int:
+    """Return a stride of about 0.6 x `size` that visits all `size` places, because it is coprime to it; by `seed`."""
     found = int(size * (0.55 + 0.1 * ((seed * 2654435761) % 4096) / 4096.0)) | 1
     while True:
         a, b = found, size

@@ -1,7 +1,6 @@
-"""What is minimised, as the trainer sees it: one record an objective. A new objective is a new record and its loops."""
+"""List the training objectives. A new objective is a new `Objective` with its compiled loops."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,20 +10,19 @@ import numpy.typing as npt
 from glovewire.common.array_types import Indices, Rows
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.storage.dataset import ENTRY
 
-from . import glove as kernels
-from . import sgns
-from . import sgns as sgns_kernels
+from . import glove, sgns
 
 Sums = tuple[float, float, int]
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """A piece of a block: the tiles `order` of its entries, of which tile t is entries[starts[t]:starts[t + 1]].
+    """Some tiles of a block: those in `order`; tile t is entries[starts[t]:starts[t + 1]].
 
-    `frequencies` are those of the words of both partitions, fractions of the text, each of shape (rows,). `seed`
-    belongs to the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too; in a
+    `frequencies` are those of the words of both partitions, fractions of the text, each of shape (rows,). `seed` is
+    that of the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too; in a
     `diagonal` block both partitions are the same.
     """
 
@@ -39,51 +37,62 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Objective:
-    """How one objective is trained.
+    """An objective called `name` on the command line.
 
     `train` steps over the tiles on the rows of both partitions (float32, laid out by RowLayout, changed in place, the
-    same array for a diagonal block) at a rate; it returns the sums of the loss and of the loss with the vectors at
-    zero, and the entries of the full matrix covered. `warm` compiles (or loads from the cache) its loops.
+    same array for a diagonal block) at a learning rate; it returns the sums of the loss and of the loss with the
+    vectors at zero, and the entries of the full matrix covered.
     """
 
+    name: str
     train: Callable[[Rows, Rows, Tiles, RowLayout, TrainingOptions, float], Sums]
-    warm: Callable[[], None]
+
+    def warm(self) -> None:
+        """Compile the loops, or load them from the cache, before a server waits for this worker."""
+        options = TrainingOptions.from_flags(objective=self.name, dim=16)
+        layout = RowLayout.of(options)
+        rows, entries, ones = np.ones((1, layout.width), np.float32), np.ones(0, ENTRY), np.ones(1)
+        entries.setflags(write=False)
+        none = np.zeros(0, np.int64)
+        tiles = Tiles(entries, (ones, ones), np.zeros(2, np.int64), np.zeros(1, np.int64), 0, True, True)
+        self.train(rows, rows, tiles, layout, options, 0.1)
+        glove.mean_norm(rows, layout.columns, layout.dim)
+        if self.name == "glove":  # the only one with minibatches
+            counts = np.ones(0, np.float32)
+            glove.batch_gradients(rows, none, none, counts, layout.columns, layout.dim, 1.0, 1.0, rows.copy())
 
 
 def _train_glove(
     rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
 ) -> Sums:
-    pairs, counts = kernels.plain(tiles.entries)
-    return kernels.train_block(
+    pairs, counts = glove.as_plain_arrays(tiles.entries)
+    return glove.train_block(
         rows_a, rows_b, pairs, counts, tiles.starts, tiles.order, tiles.seed, layout.columns, layout.dim,
-        kernels.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
+        glove.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
         options.alpha, rate,
     )  # fmt: skip
-
-
-def _warm_glove() -> None:
-    kernels.warm(RowLayout(16, True, "adagrad-row").columns, 32, 16)
 
 
 def _train_sgns(
     rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
 ) -> Sums:
-    kept_a, kept_b = (np.log(sgns.kept(each, options.sample)).astype(np.float32) for each in tiles.frequencies)
-    return sgns_kernels.train_block(
-        rows_a, rows_b, tiles.entries, kept_a, kept_b, tiles.starts, tiles.order, tiles.seed, layout.columns,
-        layout.dim, tiles.symmetric, tiles.diagonal, options.x_max, options.alpha, options.negatives, rate,
+    pairs, counts = glove.as_plain_arrays(tiles.entries)
+    kept_a, kept_b = (
+        np.log(sgns.keep_probability(each, options.sample)).astype(np.float32) for each in tiles.frequencies
+    )
+    loss, total, covered = sgns.train_block(
+        rows_a, rows_b, pairs, counts, kept_a, kept_b, tiles.starts, tiles.order, tiles.seed, layout.columns,
+        tiles.symmetric, tiles.diagonal, np.float32(np.log(options.x_max)), np.float32(options.alpha),
+        np.float32(options.negatives), sgns.group_buffers(layout.span),
+        sgns.SgnsParams(np.float32(rate), layout.span, np.float32(1 / layout.dim)),
     )  # fmt: skip
+    return loss, math.log(2.0) * (1.0 + options.negatives) * total, covered
 
 
-def _warm_sgns() -> None:
-    layout = RowLayout(16, False, "adagrad-row", biases=False)
-    sgns_kernels.warm(layout.columns, layout.width, layout.dim)
-
-
-OBJECTIVES = {"glove": Objective(_train_glove, _warm_glove), "sgns": Objective(_train_sgns, _warm_sgns)}
+OBJECTIVES = {each.name: each for each in (Objective("glove", _train_glove), Objective("sgns", _train_sgns))}
 
 
 def warm() -> None:
-    """Make the loops of every objective ready, before a server waits for this worker."""
+    """Compile the loops of every objective."""
     for objective in OBJECTIVES.values():
         objective.warm()

@@ -1,84 +1,43 @@
-"""Skip-gram with negative sampling (Mikolov et al. 2013) on weighted pairs, in plain numpy: the kernels' reference.
+"""Train skip-gram with negative sampling (Mikolov et al. 2013) on weighted pairs, in compiled loops on local rows.
 
-A group is one row u against the rows v of its pairs, each with a weight w, and against shared negatives n:
+A group is one row u against up to POSITIVES rows v of its pairs, of weight w each, and NEGATIVES shared negatives n:
 
     loss = - sum_k w_k log s(u . v_k) - (K sum_k w_k / M) sum_m log s(-u . n_m),   s(x) = 1 / (1 + exp(-x))
 
-with K negatives for each pair, estimated from M rows. The weight of a pair is GloVe's, of what is left of its count
-when frequent words are thinned out. Pure: no I/O, no state, any float dtype.
+with K negatives for each pair, estimated from M = NEGATIVES rows. These are the columns of entries drawn from the same
+tile: they lie in the cache, and frequent words are drawn more often. The weight of a pair is GloVe's, for what is left
+of its count when frequent words are subsampled. All gradients of a group are taken at the old values; AdaGrad has one
+accumulator a row and role. Arrays must be checked by the caller; nothing allocates per entry. All in float32, sums of
+losses in float64.
 """
 
-from __future__ import annotations
-
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from glovewire.common.array_types import Entries, Floats, Indices, Pairs, Rows
+from glovewire.common.array_types import Floats, Indices, Pairs, Rows
 from glovewire.common.runtime.compiled import compiled_bare, compiled_fast, inlined_fast
-from glovewire.common.storage.dataset import ENTRY
 
-from .fast_math import exp, log, stride, weight_of
-from .glove import padded, plain
-from .sgns_simd import add_to_one, dots, step_others
-
-
-def kept(frequencies: Floats, sample: float) -> Floats:
-    """What thinning leaves of each word: min(1, sqrt(sample / f)) for fractions f of the text.
-
-    Source: the "subsampling of frequent words" of Mikolov et al. 2013.
-    """
-    return np.sqrt(sample / np.maximum(frequencies, sample))
-
-
-def weights_of(weights: Floats, rows: int, negatives: float) -> Floats:
-    """Weights of the pairs, shape (pairs,), followed by those of `rows` shared negatives: shape (pairs + rows,)."""
-    return np.concatenate([weights, np.full(rows, negatives * weights.sum() / rows)])
-
-
-def loss(u: Floats, v: Floats, n: Floats, weights: Floats, negatives: float) -> float:
-    """Loss of a group: u (dim,), pairs v (pairs, dim) with weights (pairs,), shared negatives n (rows, dim)."""
-    signed = np.concatenate([v @ u, -(n @ u)])
-    return float(weights_of(weights, len(n), negatives) @ np.logaddexp(0.0, -signed))
-
-
-def gradients(u: Floats, v: Floats, n: Floats, weights: Floats, negatives: float) -> tuple[Floats, Floats, Floats]:
-    """Gradients of `loss` with respect to u (dim,), v (pairs, dim) and n (rows, dim)."""
-    signs = np.concatenate([np.ones(len(v)), -np.ones(len(n))])
-    others = np.concatenate([v, n])
-    scale = -signs * weights_of(weights, len(n), negatives) / (1.0 + np.exp(signs * (others @ u)))
-    to_others = scale[:, None] * u
-    return scale @ others, to_others[: len(v)], to_others[len(v) :]
-
-
-# ---- The compiled loops of skip-gram with negative sampling: steps over the entries of a block on local rows.
-#
-# Entries that share their row are taken up to four at a time, against NEGATIVES rows that are the columns of entries
-# drawn from the same tile: they lie in the cache, and frequent words come up more often. All gradients of a group come
-# from the values before it (worker.kernels.sgns has the formulas); AdaGrad has one accumulator a row and role. Arrays
-# come
-# checked; nothing here allocates per entry. All in float32, sums of losses in float64.
-#
+from .fast_math import coprime_stride, exp, glove_weight, log
+from .sgns_simd import add_scaled, bundle_dots, step_bundle
 
 POSITIVES, NEGATIVES = 4, 8
 BUNDLE = POSITIVES + NEGATIVES
-TINY = np.float32(1e-12)
-LN_2 = math.log(2.0)
+EPSILON = np.float32(1e-12)
 
 
-class Side(NamedTuple):
-    """Rows of a partition, float32 of shape (rows, width), in one role: where its vector and its accumulator stand."""
+class SgnsRole(NamedTuple):
+    """Rows of a partition, float32 of shape (rows, width), and the columns of one role: vector and accumulator."""
 
     rows: Any
     vector: Any
     state: Any
 
 
-class Scratch(NamedTuple):
-    """A group in the making, BUNDLE long: rows of the others, their weights, and what a step needs; `gradient` is u's.
+class GroupBuffers(NamedTuple):
+    """Buffers for one group, BUNDLE long: row numbers and weights of v and n, and what a step needs.
 
-    `weights` is 0 for places to spare; `places` is where the vectors of `others` start.
+    `weights` is 0 for unused positives, `places` are the offsets of the vectors, `gradient` (a vector) is u's.
     """
 
     others: Any
@@ -89,24 +48,32 @@ class Scratch(NamedTuple):
     gradient: Any
 
 
-class Pace(NamedTuple):
-    """How far a step goes; `span` is the length of a padded vector, `inverse` one over the length of a vector."""
+class SgnsParams(NamedTuple):
+    """Parameters of a step: `span` is the length of a padded vector, `inverse` one over the length of a vector."""
 
     rate: Any
     span: Any
     inverse: Any
 
 
-def scratch_of(span: int) -> Scratch:
-    """Room for one group."""
+def group_buffers(span: int) -> GroupBuffers:
+    """Return the buffers for one group."""
     others, places = np.empty((2, BUNDLE), np.int64)
     weights, scales, steps = np.empty((3, BUNDLE), np.float32)
-    return Scratch(others, weights, places, scales, steps, np.empty(span, np.float32))
+    return GroupBuffers(others, weights, places, scales, steps, np.empty(span, np.float32))
+
+
+def keep_probability(frequencies: Floats, sample: float) -> Floats:
+    """Return the part of each word that subsampling keeps: min(1, sqrt(sample / f)) for fractions f of the text.
+
+    Source: "Subsampling of frequent words" in Mikolov et al. 2013.
+    """
+    return np.sqrt(sample / np.maximum(frequencies, sample))
 
 
 @compiled_fast
-def groups_of(pairs: Pairs, first: int, size: int, groups: Indices) -> int:
-    """Cut `size` entries from `first` on into groups of up to POSITIVES that share their row i; returns how many.
+def split_groups(pairs: Pairs, first: int, size: int, groups: Indices) -> int:
+    """Split `size` entries from `first` on into groups of up to POSITIVES of one row i; returns how many.
 
     Group k is entries first + groups[k] to first + groups[k + 1].
     """
@@ -121,15 +88,15 @@ def groups_of(pairs: Pairs, first: int, size: int, groups: Indices) -> int:
 
 
 @inlined_fast
-def draw(state: Any, below: int) -> tuple[Any, Any]:
-    """The next state of a linear congruential generator (Knuth's constants), and a number from 0 to below - 1."""
+def next_random(state: Any, below: int) -> tuple[Any, Any]:
+    """Return the next state of a linear congruential generator (Knuth's constants), and a number in [0, below)."""
     state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
     return state, np.int64(((state >> np.uint64(32)) * np.uint64(below)) >> np.uint64(32))
 
 
 @inlined_fast
-def scales_of(products: Rows, weights: Rows) -> Any:
-    """Turn the products u . v of a group into the derivatives of its loss by them, in place; returns the loss."""
+def loss_derivatives(products: Rows, weights: Rows) -> Any:
+    """Replace the dot products of a group by the derivatives of its loss by them; returns the loss."""
     loss = np.float32(0)
     for k in range(BUNDLE):
         sign = np.float32(1) if k < POSITIVES else np.float32(-1)
@@ -142,30 +109,30 @@ def scales_of(products: Rows, weights: Rows) -> Any:
 
 
 @inlined_fast
-def train_group(one: Side, others: Side, row: Any, group: Scratch, pace: Pace) -> Any:
-    """One step on a group: row `row` of `one` against the rows and weights of `group`; returns the loss before it."""
+def train_group(one: SgnsRole, others: SgnsRole, row: Any, group: GroupBuffers, params: SgnsParams) -> Any:
+    """Step row `row` of `one` against the rows and weights of `group`; returns the loss before the step."""
     width = others.rows.shape[1]
     for k in range(BUNDLE):
         group.places[k] = group.others[k] * width + others.vector
     at = row * one.rows.shape[1] + one.vector
-    squares = dots(one.rows, at, others.rows, group.places, pace.span, group.scales)
-    loss = scales_of(group.scales, group.weights)
+    squares = bundle_dots(one.rows, at, others.rows, group.places, params.span, group.scales)
+    loss = loss_derivatives(group.scales, group.weights)
     for k in range(BUNDLE):
-        others.rows[group.others[k], others.state] += group.scales[k] * group.scales[k] * squares * pace.inverse
+        others.rows[group.others[k], others.state] += group.scales[k] * group.scales[k] * squares * params.inverse
         group.steps[k] = others.rows[group.others[k], others.state]
     for k in range(BUNDLE):
-        group.steps[k] = pace.rate * group.scales[k] / np.sqrt(group.steps[k] + TINY)
-    one.rows[row, one.state] += pace.inverse * step_others(
-        one.rows, at, others.rows, group.places, pace.span, group.gradient, group.scales, group.steps
+        group.steps[k] = params.rate * group.scales[k] / np.sqrt(group.steps[k] + EPSILON)
+    one.rows[row, one.state] += params.inverse * step_bundle(
+        one.rows, at, others.rows, group.places, params.span, group.gradient, group.scales, group.steps
     )
-    add_to_one(one.rows, at, group.gradient, pace.span, -pace.rate / np.sqrt(one.rows[row, one.state] + TINY))
+    add_scaled(one.rows, at, group.gradient, params.span, -params.rate / np.sqrt(one.rows[row, one.state] + EPSILON))
     return loss
 
 
 @compiled_bare
 def train_tile(
-    one: Side,
-    others: Side,
+    one: SgnsRole,
+    others: SgnsRole,
     pairs: Pairs,
     first: int,
     size: int,
@@ -174,19 +141,19 @@ def train_tile(
     targets: Rows,
     seed: Any,
     ratio: Any,
-    no_self: bool,
-    group: Scratch,
-    pace: Pace,
+    skip_self: bool,
+    group: GroupBuffers,
+    params: SgnsParams,
 ) -> tuple[float, float, int]:
-    """A step on each of the `count` groups of the tile that begins at `first`, in an order that `seed` decides.
+    """Step over the `count` groups of the tile that begins at `first`, in an order set by `seed`.
 
-    `targets` are the weights of its `size` entries, `ratio` the negatives for each. With `no_self`, entries of a word
+    `targets` are the weights of its `size` entries, `ratio` the negatives for each. With `skip_self`, entries of a word
     with itself are left out. Returns the sums of loss and weights, and the entries covered.
     """
     loss = total = 0.0
     covered = 0
     state = np.uint64(seed)
-    jump, place = stride(seed, count), seed % count
+    jump, place = coprime_stride(seed, count), seed % count
     for _ in range(count):
         low, many = groups[place], groups[place + 1] - groups[place]
         place += jump
@@ -197,21 +164,21 @@ def train_tile(
         for k in range(POSITIVES):
             j = np.int64(pairs[first + low + min(k, many - 1), 1])
             group.others[k], group.weights[k] = j, np.float32(0)
-            if k < many and not (no_self and i == j):
+            if k < many and not (skip_self and i == j):
                 group.weights[k] = targets[low + k]
                 weight += targets[low + k]
                 covered += 1
         for k in range(POSITIVES, BUNDLE):
-            state, n = draw(state, size)
+            state, n = next_random(state, size)
             group.others[k] = np.int64(pairs[first + n, 1])
             group.weights[k] = ratio * weight / np.float32(NEGATIVES)
-        loss += train_group(one, others, i, group, pace)
+        loss += train_group(one, others, i, group, params)
         total += float(weight)
     return loss, total, covered
 
 
 @compiled_fast
-def train_tiles(
+def train_block(
     rows_a: Rows,
     rows_b: Rows,
     pairs: Pairs,
@@ -227,10 +194,16 @@ def train_tiles(
     log_max: Any,
     alpha: Any,
     ratio: Any,
-    group: Scratch,
-    pace: Pace,
+    group: GroupBuffers,
+    params: SgnsParams,
 ) -> tuple[float, float, int]:
-    """The compiled part of `train_block`: sums of loss and weights, and the entries covered."""
+    """Step over the entries of the tiles in `order`; returns the sums of loss and weights, and the entries covered.
+
+    `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
+    block. `pairs` and `counts` are the block's entries from `as_plain_arrays`; `starts` (tiles + 1,) delimits tiles.
+    `kept_a` and `kept_b` are the logarithms of the `keep_probability` of their words, `columns` as in RowLayout. A
+    stored entry of a symmetric matrix stands for its mirror image too: a second step with the roles swapped.
+    """
     loss = total = 0.0
     covered = 0
     largest = 0
@@ -241,62 +214,16 @@ def train_tiles(
         first, size = starts[t], starts[t + 1] - starts[t]
         if size == 0:
             continue
-        count = groups_of(pairs, first, size, groups)
+        count = split_groups(pairs, first, size, groups)
         for k in range(size):
             kept = kept_a[pairs[first + k, 0]] + kept_b[pairs[first + k, 1]]
-            targets[k] = weight_of(log(counts[first + k, 1]) + kept, log_max, alpha)
+            targets[k] = glove_weight(log(counts[first + k, 1]) + kept, log_max, alpha)
         for mirrored in range(2 if symmetric else 1):
-            one = Side(rows_a, columns[mirrored, 0], columns[mirrored, 2])
-            others = Side(rows_b, columns[1 - mirrored, 0], columns[1 - mirrored, 2])
-            # An entry of a word with itself is its own mirror image.
+            one = SgnsRole(rows_a, columns[mirrored, 0], columns[mirrored, 2])
+            others = SgnsRole(rows_b, columns[1 - mirrored, 0], columns[1 - mirrored, 2])
             found = train_tile(
                 one, others, pairs, first, size, groups, count, targets, seed + 7919 * t + mirrored, ratio,
-                diagonal and mirrored == 1, group, pace,
+                diagonal and mirrored == 1, group, params,  # an entry of a word with itself is its own mirror image
             )  # fmt: skip
             loss, total, covered = loss + found[0], total + found[1], covered + found[2]
     return loss, total, covered
-
-
-def train_block(
-    rows_a: Rows,
-    rows_b: Rows,
-    entries: Entries,
-    kept_a: Rows,
-    kept_b: Rows,
-    starts: Indices,
-    order: Indices,
-    seed: int,
-    columns: Indices,
-    dim: int,
-    symmetric: bool,
-    diagonal: bool,
-    x_max: float,
-    alpha: float,
-    negatives: float,
-    rate: float,
-) -> tuple[float, float, int]:
-    """Steps over the entries of the tiles in `order`; sums of loss and of the loss at zero, entries covered.
-
-    `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
-    block. `kept_a` and `kept_b` are the logarithms of what is kept of each of their words, at most 0. `columns` as in
-    RowLayout. A stored entry of a symmetric matrix stands for its mirror image too: a second step in which the roles
-    are changed. `starts` (tiles + 1,) delimits tiles.
-    """
-    pairs, counts = plain(entries)
-    span = padded(dim)
-    loss, total, covered = train_tiles(
-        rows_a, rows_b, pairs, counts, kept_a, kept_b, starts, order, seed, columns, symmetric, diagonal,
-        np.float32(np.log(x_max)), np.float32(alpha), np.float32(negatives), scratch_of(span),
-        Pace(np.float32(rate), span, np.float32(1 / dim)),
-    )  # fmt: skip
-    return loss, LN_2 * (1.0 + negatives) * total, covered
-
-
-def warm(columns: Indices, width: int, dim: int) -> None:
-    """Compile (or load from the cache) the loops, before a server waits for this worker."""
-    rows = np.ones((1, width), np.float32)
-    entries = np.ones(0, ENTRY)
-    entries.setflags(write=False)
-    starts, order = np.zeros(2, np.int64), np.zeros(1, np.int64)
-    kept = np.zeros(1, np.float32)
-    train_block(rows, rows, entries, kept, kept, starts, order, 0, columns, dim, True, True, 1.0, 1.0, 1.0, 0.1)

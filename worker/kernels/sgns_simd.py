@@ -1,18 +1,16 @@
-"""Explicit vector instructions for skip-gram: one row against the BUNDLE of rows of its group, in the style of `lanes`.
+"""Compute skip-gram's steps in explicit SIMD instructions: one row against the BUNDLE of rows of its group.
 
-Arrays are contiguous and flat; `places` holds where the other vectors start. `n` floats of a vector are processed, a
+Arrays are contiguous and flat; `places` holds where the other vectors begin. `n` floats of a vector are processed, a
 multiple of 16. Nothing is checked.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 
-from .simd import INT, Builder, Value, intrinsic, store_vector, summed
-from .simd_rows import _accumulators, _at, _load, _multiply_add, _splat, _steps
+from .simd import INT, Builder, Value, intrinsic, reduce_add, store_vector
+from .simd_rows import accumulators, lane_address, lane_loop, load_lanes, multiply_add, splat_lanes
 
 BUNDLE = 12
 
@@ -26,25 +24,25 @@ def _items(builder: Builder, data: Value) -> list[Value]:
 
 
 def _vectors(context: Any, builder: Builder, signature: Any, args: Any) -> tuple[Value, list[Value]]:
-    """Addresses of the one vector and of the others: arguments are (one, at, others, places, ...)."""
+    """Return the addresses of the one vector and of the others; arguments (one, at, others, places, ...)."""
     one, others, places = (_data(context, builder, signature, args, which) for which in (0, 2, 3))
     starts = [builder.load(place) for place in _items(builder, places)]
     return builder.gep(one, [args[1]]), [builder.gep(others, [start]) for start in starts]
 
 
 @intrinsic
-def dots(typing: Any, one: Any, at: Any, others: Any, places: Any, n: Any, out: Any) -> Any:
+def bundle_dots(typing: Any, one: Any, at: Any, others: Any, places: Any, n: Any, out: Any) -> Any:
     """Put one . other_k into out[k]; returns one . one."""
 
     def codegen(context: Any, builder: Builder, signature: Any, args: Any) -> Value:
         one, others = _vectors(context, builder, signature, args)
-        sums = _accumulators(builder, BUNDLE + 1)
-        with _steps(builder, args[4]) as loop:
-            u = _load(builder, _at(builder, one, loop.index))
-            loaded = [_load(builder, _at(builder, other, loop.index)) for other in others]
+        sums = accumulators(builder, BUNDLE + 1)
+        with lane_loop(builder, args[4]) as loop:
+            u = load_lanes(builder, lane_address(builder, one, loop.index))
+            loaded = [load_lanes(builder, lane_address(builder, other, loop.index)) for other in others]
             for total, v in zip(sums, [*loaded, u], strict=True):
-                builder.store(_multiply_add(builder, u, v, builder.load(total)), total)
-        *products, squares = (summed(builder, builder.load(total)) for total in sums)
+                builder.store(multiply_add(builder, u, v, builder.load(total)), total)
+        *products, squares = (reduce_add(builder, builder.load(total)) for total in sums)
         for product, item in zip(products, _items(builder, _data(context, builder, signature, args, 5)), strict=True):
             builder.store(product, item)
         return squares
@@ -53,43 +51,43 @@ def dots(typing: Any, one: Any, at: Any, others: Any, places: Any, n: Any, out: 
 
 
 @intrinsic
-def step_others(
+def step_bundle(
     typing: Any, one: Any, at: Any, others: Any, places: Any, n: Any, into: Any, scales: Any, steps: Any
 ) -> Any:
-    """Sum scales[k] * other_k into `into`, then other_k -= steps[k] * one; returns into . into."""
+    """Do into = sum of scales[k] * other_k, then other_k -= steps[k] * one; returns into . into."""
 
     def codegen(context: Any, builder: Builder, signature: Any, args: Any) -> Value:
         one, others = _vectors(context, builder, signature, args)
         into, scales, steps = (_data(context, builder, signature, args, which) for which in (5, 6, 7))
-        up = [_splat(builder, builder.load(item)) for item in _items(builder, scales)]
-        down = [_splat(builder, builder.fneg(builder.load(item))) for item in _items(builder, steps)]
-        (squares,) = _accumulators(builder, 1)
-        with _steps(builder, args[4]) as loop:
-            u = _load(builder, _at(builder, one, loop.index))
+        up = [splat_lanes(builder, builder.load(item)) for item in _items(builder, scales)]
+        down = [splat_lanes(builder, builder.fneg(builder.load(item))) for item in _items(builder, steps)]
+        (squares,) = accumulators(builder, 1)
+        with lane_loop(builder, args[4]) as loop:
+            u = load_lanes(builder, lane_address(builder, one, loop.index))
             total = ir.Constant(u.type, [0.0] * u.type.count)
             for other, s, t in zip(others, up, down, strict=True):
-                at_other = _at(builder, other, loop.index)
-                v = _load(builder, at_other)
-                total = _multiply_add(builder, s, v, total)
-                store_vector(builder, _multiply_add(builder, t, u, v), at_other)
-            store_vector(builder, total, _at(builder, into, loop.index))
-            builder.store(_multiply_add(builder, total, total, builder.load(squares)), squares)
-        return summed(builder, builder.load(squares))
+                at_other = lane_address(builder, other, loop.index)
+                v = load_lanes(builder, at_other)
+                total = multiply_add(builder, s, v, total)
+                store_vector(builder, multiply_add(builder, t, u, v), at_other)
+            store_vector(builder, total, lane_address(builder, into, loop.index))
+            builder.store(multiply_add(builder, total, total, builder.load(squares)), squares)
+        return reduce_add(builder, builder.load(squares))
 
     return types.float32(one, types.int64, others, places, types.int64, into, scales, steps), codegen
 
 
 @intrinsic
-def add_to_one(typing: Any, one: Any, at: Any, other: Any, n: Any, scale: Any) -> Any:
-    """one += scale * other."""
+def add_scaled(typing: Any, one: Any, at: Any, other: Any, n: Any, scale: Any) -> Any:
+    """Do one += scale * other."""
 
     def codegen(context: Any, builder: Builder, signature: Any, args: Any) -> Value:
         one = builder.gep(_data(context, builder, signature, args, 0), [args[1]])
-        other, scale = _data(context, builder, signature, args, 2), _splat(builder, args[4])
-        with _steps(builder, args[3]) as loop:
-            at_one = _at(builder, one, loop.index)
-            v = _load(builder, _at(builder, other, loop.index))
-            store_vector(builder, _multiply_add(builder, scale, v, _load(builder, at_one)), at_one)
+        other, scale = _data(context, builder, signature, args, 2), splat_lanes(builder, args[4])
+        with lane_loop(builder, args[3]) as loop:
+            at_one = lane_address(builder, one, loop.index)
+            v = load_lanes(builder, lane_address(builder, other, loop.index))
+            store_vector(builder, multiply_add(builder, scale, v, load_lanes(builder, at_one)), at_one)
         return context.get_dummy_value()
 
     return types.void(one, types.int64, other, types.int64, types.float32), codegen

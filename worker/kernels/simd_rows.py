@@ -1,88 +1,88 @@
-"""Explicit vector instructions for the kernels: dot products and updates of one row against a few others.
+"""Compute dot products and updates of one row against a few others in explicit SIMD instructions of 16 lanes.
 
-LLVM does not vectorise loops over two rows that might overlap, so these spell out 16-lane operations. Offsets are in
-floats from the start of a contiguous float32 array; `n` floats are processed, a multiple of 16. Nothing is checked.
+LLVM does not vectorise loops over rows that might overlap. Offsets are in floats from the start of a contiguous float32
+array; `n` floats are processed, a multiple of 16. Nothing is checked.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from .simd import FAST as _FAST
-from .simd import INT as _INT
 from .simd import (
+    FAST_MATH,
+    INT,
     Builder,
-    Pack,
+    SimdVector,
     Value,
     address_of,
-    gathered,
+    element_addresses,
+    elements_of,
     intrinsic,
     load_vector,
-    places,
+    reduce_add,
     splat,
-    spread,
     store_vector,
-    summed,
+    vector_of,
     vector_type,
 )
 
 LANES = 16
 
 
-def _load(builder: Builder, address: Value) -> Value:
+def load_lanes(builder: Builder, address: Value) -> Value:
+    """Load LANES floats."""
     return load_vector(builder, address, LANES)
 
 
-_store = store_vector
-_sum = summed
+def multiply_add(builder: Builder, x: Value, y: Value, z: Value) -> Value:
+    """Return x * y + z."""
+    return builder.fadd(builder.fmul(x, y, flags=FAST_MATH), z, flags=FAST_MATH)
 
 
-def _multiply_add(builder: Builder, x: Value, y: Value, z: Value) -> Value:
-    return builder.fadd(builder.fmul(x, y, flags=_FAST), z, flags=_FAST)
-
-
-def _splat(builder: Builder, scalar: Value) -> Value:
+def splat_lanes(builder: Builder, scalar: Value) -> Value:
+    """Return LANES times the same number."""
     return splat(builder, scalar, LANES)
 
 
-def _steps(builder: Builder, n: Value) -> Any:
-    return cgutils.for_range(builder, builder.udiv(n, _INT(LANES)))
+def lane_loop(builder: Builder, n: Value) -> Any:
+    """Loop over `n` floats, LANES at a time."""
+    return cgutils.for_range(builder, builder.udiv(n, INT(LANES)))
 
 
-def _accumulators(builder: Builder, count: int) -> list[Value]:
+def accumulators(builder: Builder, count: int) -> list[Value]:
+    """Allocate `count` vectors of zeros."""
     return [cgutils.alloca_once_value(builder, vector_type(LANES)([0.0] * LANES)) for _ in range(count)]
 
 
-def _at(builder: Builder, address: Value, step: Value) -> Value:
-    return builder.gep(address, [builder.mul(step, _INT(LANES))])
+def lane_address(builder: Builder, address: Value, step: Value) -> Value:
+    """Return the address that step number `step` of a `lane_loop` from `address` on has come to."""
+    return builder.gep(address, [builder.mul(step, INT(LANES))])
 
 
 def _rows(context: Any, builder: Builder, sig: Any, args: Any) -> tuple[Value, list[Value]]:
-    """Addresses of the one row and of the others; arguments (one, at, others, tuple of rows, width, column, ...)."""
+    """Return the addresses of the one row and of the others; arguments (one, at, others, rows, width, column, ...)."""
     kinds = types.void(*sig.args[2:6])
     one = address_of(context, builder, sig.args[0], args[0], args[1])
-    return one, places(context, builder, kinds, args[2:6])
+    return one, element_addresses(context, builder, kinds, args[2:6])
 
 
 @intrinsic
 def dots(typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, column: Any, n: Any) -> Any:
-    """(pack of one . other, one . one): `one` begins at `at`, the others at row * width + column for each of `rows`."""
+    """Return the vector of one . other, and one . one; others begin at row * width + column for each of `rows`."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         at_one, at_others = _rows(context, builder, sig, args)
-        sums = _accumulators(builder, rows.count + 1)
-        with _steps(builder, args[6]) as loop:
-            u = _load(builder, _at(builder, at_one, loop.index))
-            loaded = [_load(builder, _at(builder, other, loop.index)) for other in at_others]
+        sums = accumulators(builder, rows.count + 1)
+        with lane_loop(builder, args[6]) as loop:
+            u = load_lanes(builder, lane_address(builder, at_one, loop.index))
+            loaded = [load_lanes(builder, lane_address(builder, other, loop.index)) for other in at_others]
             for total, v in zip(sums, [*loaded, u], strict=True):
-                builder.store(_multiply_add(builder, u, v, builder.load(total)), total)
-        *found, squares = (summed(builder, builder.load(total)) for total in sums)
-        return context.make_tuple(builder, sig.return_type, [gathered(builder, found), squares])
+                builder.store(multiply_add(builder, u, v, builder.load(total)), total)
+        *found, squares = (reduce_add(builder, builder.load(total)) for total in sums)
+        return context.make_tuple(builder, sig.return_type, [vector_of(builder, found), squares])
 
-    i, result = types.int64, types.Tuple([Pack(rows.count), types.float32])
+    i, result = types.int64, types.Tuple([SimdVector(rows.count), types.float32])
     return result(one, i, others, types.UniTuple(i, rows.count), i, i, i), codegen
 
 
@@ -90,39 +90,41 @@ def dots(typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, col
 def update(
     typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, column: Any, n: Any, s: Any, t: Any
 ) -> Any:
-    """one -= sum of s_k * other_k and other_k -= t_k * one, all from the old values; the new one . one."""
+    """Do one -= sum of s_k * other_k and other_k -= t_k * one with the old values; returns the new one . one."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         at_one, at_others = _rows(context, builder, sig, args)
-        to_one, to_others = ([_splat(builder, builder.fneg(x)) for x in spread(builder, pack)] for pack in args[7:])
-        (squares,) = _accumulators(builder, 1)
-        with _steps(builder, args[6]) as loop:
-            here = _at(builder, at_one, loop.index)
-            u = new = _load(builder, here)
+        to_one, to_others = (
+            [splat_lanes(builder, builder.fneg(x)) for x in elements_of(builder, vector)] for vector in args[7:]
+        )
+        (squares,) = accumulators(builder, 1)
+        with lane_loop(builder, args[6]) as loop:
+            here = lane_address(builder, at_one, loop.index)
+            u = new = load_lanes(builder, here)
             for other, scale, step in zip(at_others, to_one, to_others, strict=True):
-                there = _at(builder, other, loop.index)
-                v = _load(builder, there)
-                new = _multiply_add(builder, scale, v, new)
-                _store(builder, _multiply_add(builder, step, u, v), there)
-            _store(builder, new, here)
-            builder.store(_multiply_add(builder, new, new, builder.load(squares)), squares)
-        return summed(builder, builder.load(squares))
+                there = lane_address(builder, other, loop.index)
+                v = load_lanes(builder, there)
+                new = multiply_add(builder, scale, v, new)
+                store_vector(builder, multiply_add(builder, step, u, v), there)
+            store_vector(builder, new, here)
+            builder.store(multiply_add(builder, new, new, builder.load(squares)), squares)
+        return reduce_add(builder, builder.load(squares))
 
     i, f = types.int64, types.float32
     return f(one, i, others, types.UniTuple(i, rows.count), i, i, i, s, t), codegen
 
 
 @intrinsic
-def prefetch(typing: Any, rows: Any, at: Any, n: Any) -> Any:
-    """Ask for `n` floats from offset `at` on, so that they are near when they are needed."""
+def prefetch_floats(typing: Any, rows: Any, at: Any, n: Any) -> Any:
+    """Prefetch `n` floats from offset `at` on into the cache."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
         ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         start = address_of(context, builder, sig.args[0], args[0], args[1])
-        with _steps(builder, args[2]) as loop:
-            address = builder.bitcast(_at(builder, start, loop.index), pointer)
+        with lane_loop(builder, args[2]) as loop:
+            address = builder.bitcast(lane_address(builder, start, loop.index), pointer)
             builder.call(ask, [address, number(1), number(3), number(1)])
         return context.get_dummy_value()
 

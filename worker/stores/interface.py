@@ -1,10 +1,8 @@
-"""Where the parameters live, behind one interface: the trainer's loop is the same for every store.
+"""Define what a trainer needs of the place where parameters live, so that its loop is the same for every store.
 
-A store hands out work, rows and the right to change them. That on the shards of a parameter server is in `remote`, that
-in this machine's memory in `memory`.
+A store hands out blocks and rows, and takes changes. `server_store` is that on the shards of a parameter server,
+`memory_store` that in this machine's memory.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +16,12 @@ from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import messages as m
 
 T = TypeVar("T")
+CACHE_LINE_FLOATS = 16
 
 
 @dataclass
 class Reply(Generic[T]):
-    """Something that was asked for and arrives later."""
+    """A value that arrives later, in `missing` messages."""
 
     value: T | None = None
     missing: int = 1
@@ -30,18 +29,18 @@ class Reply(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it is here, or failed."""
+        """Whether it has arrived or failed."""
         return self.missing == 0 or self.error is not None
 
     def get(self) -> T | None:
-        """The value of a reply that is done; raises what went wrong."""
+        """Return the value of a reply that is done; raise its error."""
         if self.error is not None:
             raise self.error
         return self.value
 
 
-def settled(replies: list[Reply[T]]) -> list[Reply[T]]:
-    """The replies that are still to come; raises what went wrong with those that are here."""
+def still_pending(replies: list[Reply[T]]) -> list[Reply[T]]:
+    """Return the replies that are not done; raise the error of those that failed."""
     for reply in replies:
         if reply.done:
             reply.get()
@@ -50,9 +49,9 @@ def settled(replies: list[Reply[T]]) -> list[Reply[T]]:
 
 @dataclass
 class Pulled:
-    """Rows by number, and how they stood: the version of each shard, of each row where rows have one.
+    """Rows by number, with the version of each shard and, where rows have versions, of each row.
 
-    `gradients` counts those in the table by then, of all workers.
+    `gradients` is the number of gradients of all workers that the table had taken by then.
     """
 
     values: Rows
@@ -62,61 +61,56 @@ class Pulled:
 
 
 class Store(Protocol):
-    """What a trainer asks of the place where parameters live; `in_place` when pulled ranges are the parameters."""
+    """The place where parameters live; `in_place` when pulled ranges are the parameters themselves."""
 
     in_place: bool
 
     def lease(self) -> Reply[m.Granted | m.Done]:
-        """The next block, or word that there is none left."""
+        """Request the next block; Done if there is none left."""
 
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
-        """Rows [first, last) as the caller's own array, once they have reached `version`."""
+        """Request rows [first, last) as an array of the caller's own, once they have reached `version`."""
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
-        """The given rows (ascending, distinct) as the caller's own array; where workers go in step, when it is time."""
+        """Request rows (ascending, distinct) as an array of the caller's own; synchronous modes delay the reply."""
 
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
-        """Change the rows of a block, (first row, values) each; values must stay as they are until it is done."""
+        """Change the rows of a block, (first row, values) each; values must not change until the reply is done."""
 
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
     ) -> tuple[Reply[bool], Reply[Pulled]]:
-        """Change the given rows (ascending, distinct), and pull those `wanted` next, as they are after it.
+        """Change rows (ascending, distinct), and pull the rows `wanted` next, as they are then.
 
-        `values` must stay as they are until the first reply is done. A gradient says by `pulled` how the rows stood;
-        the reply tells whether it counts: it may be late for its step.
+        `values` must not change until the first reply is done, which tells whether a gradient was applied: it may be
+        too late for its step. `pulled` has the versions that a gradient was computed from.
         """
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
-        """Tell what training brought: `report(sequence, bytes_sent)` is the message."""
+        """Send a report: `report(sequence, bytes_sent)` returns the message."""
 
     def poll(self) -> None:
-        """Take in what has arrived, without waiting."""
+        """Handle what has arrived, without waiting."""
 
     def wait(self) -> None:
-        """Return when something may have arrived."""
+        """Wait until something may have arrived."""
 
     def flush(self) -> None:
-        """Return when everything pushed and reported is in."""
+        """Wait until every push and report is answered."""
 
     def leave(self, end: RunEnd) -> None:
         """End the session, passing on why training ended."""
 
 
-# ---- Arrays of rows that begin on a cache line: vector loads from them cost less. Nothing else.
-
-LINE_FLOATS = 16
-
-
-def aligned(rows: int, width: int) -> Rows:
-    """An uninitialised float32 array of shape (rows, width)."""
-    raw = np.empty(rows * width + LINE_FLOATS, np.float32)
-    start = -raw.ctypes.data // raw.itemsize % LINE_FLOATS
+def empty_aligned(rows: int, width: int) -> Rows:
+    """Return an uninitialised float32 array of shape (rows, width) on a cache line, where vector loads cost less."""
+    raw = np.empty(rows * width + CACHE_LINE_FLOATS, np.float32)
+    start = -raw.ctypes.data // raw.itemsize % CACHE_LINE_FLOATS
     return raw[start : start + rows * width].reshape(rows, width)
 
 
-def copied(rows: Rows) -> Rows:
-    """A copy of rows of shape (rows, width)."""
-    copy = aligned(*rows.shape)
+def aligned_copy(rows: Rows) -> Rows:
+    """Return a copy of rows of shape (rows, width) on a cache line."""
+    copy = empty_aligned(*rows.shape)
     copy[:] = rows
     return copy

@@ -1,10 +1,7 @@
-"""Parameters in this machine's memory: a local array, or one shared by several processes (Hogwild, Niu et al. 2011).
+"""Keep parameters in this machine's memory: a local array, or one that processes share (Hogwild, Niu et al. 2011).
 
-The same interface as the parameter server, so that the trainer's loop is the same. Nothing is copied for blocks: rows
-are changed where they lie, and processes that meet on a row may lose an update, as Hogwild accepts.
+Blocks are trained in place, without copies; processes that change the same row may lose an update, as Hogwild accepts.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
@@ -24,11 +21,10 @@ Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 
 
 class MemoryStore:
-    """All rows as one array of shape (rows, width); see worker.stores.interface.Store for the methods.
+    """A Store of all rows as one array of shape (rows, width).
 
-    `next_position` numbers blocks over all processes from 0, `step` is the optimizer for minibatches, `count` adds so
-    many gradients to those of all processes and answers how many there are, `tell` gets every report and answers
-    whether training is over.
+    `next_position` numbers blocks over all processes from 0. `step` is the optimizer for minibatches. `count` adds to
+    the number of gradients of all processes and returns it. `on_report` returns whether training is over.
     """
 
     in_place = True
@@ -41,16 +37,16 @@ class MemoryStore:
         next_position: Callable[[], int],
         step: Step,
         count: Callable[[int], int],
-        tell: Callable[[m.Report], bool],
+        on_report: Callable[[m.Report], bool],
     ) -> None:
         self._rows, self._partitions, self._options = rows, partitions, options
-        self._next_position, self._step, self._count, self._tell = next_position, step, count, tell
+        self._next_position, self._step, self._count, self._on_report = next_position, step, count, on_report
         self._epoch = -1
         self._visits: list[tuple[int, Pair]] = []
         self._reports = self._entries = 0
 
     def lease(self) -> Reply[m.Granted | m.Done]:
-        """The next block of the order that the server would follow, too."""
+        """Return the next block, in the server's order."""
         per_epoch = self._partitions * (self._partitions + 1) // 2
         epoch, place = divmod(self._next_position(), per_epoch)
         if epoch >= self._options.epochs:
@@ -63,23 +59,23 @@ class MemoryStore:
         return Reply(m.Granted(0, epoch, epoch * self._partitions + number, a, b, 0), 0)
 
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
-        """The rows themselves, not a copy."""
+        """Return the rows themselves, not a copy."""
         del version
         return Reply(self._rows[first:last], 0)
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
-        """A copy of the given rows."""
+        """Return a copy of the rows."""
         return Reply(Pulled(self._rows[rows], gradients=self._count(0)), 0)
 
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
-        """Nothing to do: the rows were changed where they lie."""
+        """Do nothing: the rows were changed in place."""
         del operation, lease, changes
         return Reply(None, 0)
 
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
     ) -> tuple[Reply[bool], Reply[Pulled]]:
-        """A step of the optimizer on the given rows, at once; and a copy of those wanted next."""
+        """Step the optimizer on the rows, and return a copy of those wanted next."""
         del pulled
         if operation != "gradient":
             raise BadRequest(f"rows in memory take gradients, not {operation!r}")
@@ -88,14 +84,14 @@ class MemoryStore:
         return Reply(True, 0), self.pull_rows(wanted)
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
-        """Pass a report on; there is no wire, so no bytes."""
+        """Pass a report on; no bytes were sent."""
         self._reports += 1
         message = report(self._reports, 0)
         self._entries += message.entries
-        return Reply(m.Recorded(self._tell(message), 0, self._entries), 0)
+        return Reply(m.Recorded(self._on_report(message), 0, self._entries), 0)
 
     def poll(self) -> None:
-        """Nothing arrives from elsewhere."""
+        """Do nothing: nothing arrives."""
 
     wait = flush = poll
 

@@ -1,15 +1,10 @@
-"""Parameters on the shards of a parameter server, as a store: what a trainer asks for, in messages and with credit.
-
-Nothing here computes anything of the objective; sockets and repeats are `client`'s.
-"""
-
-from __future__ import annotations
+"""Keep parameters on the shards of a parameter server: turn a trainer's calls into messages, within the credit."""
 
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,41 +17,38 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.channel import OnReply
-from glovewire.common.transport.client import ANY_DELAY_MS, Conversation, raised
+from glovewire.common.transport.client import POLL_MS, RequestClient, check_reply
 
-from .interface import Pulled, Reply, aligned
+from .interface import Pulled, Reply, empty_aligned
 
 TABLE = "rows"
 LEAVING_S = 10.0
 PULL_BYTES = 32 << 20
 PUSH_BYTES = 1 << 18
-"""Differences go in pieces: what a server has of many workers at once stays small."""
+"""Differences are pushed in pieces of this size, so that a server holds little of many workers at once."""
 NO_LEASE = m.Granted(-1, 0, m.NO_VERSION, 0, 0, 0)
 """For changes to ranges without a lease, in asynchronous mode."""
 
 
 @dataclass
 class ServerStore:
-    """Rows on the shards of a parameter server, through a connected client.
+    """A Store on the shards of a parameter server, through a connected client.
 
-    `latency()` is how many seconds the next push takes on its way, beside what the network takes.
+    `latency()` returns the seconds by which the next push is delayed, to simulate a slow network.
     """
 
-    client: Conversation
+    client: RequestClient
     options: TrainingOptions
     rows: int
     width: int
     in_place: bool = False
     latency: Callable[[], float] = float
-    _sequences: list[int] = field(default_factory=list)
-    _tickets: int = 0
-    _reports: int = 0
-    _low_water: int = 0
 
     def __post_init__(self) -> None:
-        """Begin every shard's sequence of pushes."""
-        self._sharding = Sharding(self.rows, len(self.client.links))
-        self._sequences = [0] * len(self.client.links)
+        """Begin the sequences of pushes, leases and reports."""
+        self._sharding = Sharding(self.rows, len(self.client.channels))
+        self._sequences = [0] * len(self.client.channels)
+        self._tickets = self._reports = self._low_water = 0
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         """See Store."""
@@ -72,16 +64,17 @@ class ServerStore:
 
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
         """See Store."""
-        out = aligned(last - first, self.width)
+        out = empty_aligned(last - first, self.width)
         reply: Reply[Rows] = Reply(out, 0)
         for shard, low, high in self._pieces(first, last, PULL_BYTES):
-            into = slice(low - first, high - first)
-            self._pull(shard, m.Pull(TABLE, low, high, version, self._low_water), reply, out, into)
+            pull = m.Pull(TABLE, low, high, version, self._low_water)
+            reply.missing += 1
+            self._send(shard, pull, reply, partial(_put_range, out[low - first : high - first]))
         return reply
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
-        """See Store. Every shard is asked, be it for no rows: each counts the steps."""
-        pulled, reply = self._awaited(len(rows))
+        """See Store. Shards without any of the rows are asked too: each counts the steps."""
+        pulled, reply = self._expect_rows(len(rows))
         for shard, span in self._sharding.split_rows(rows):
             request = m.Pull(TABLE, 0, 0, m.NO_VERSION, self._low_water, rows[span])
             reply.missing += 1
@@ -91,15 +84,12 @@ class ServerStore:
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
         """See Store."""
         reply: Reply[None] = Reply(None, 0)
-        at_once = sys.maxsize if operation == "assign" else PUSH_BYTES  # rows in order come to a shard all at once
+        at_once = sys.maxsize if operation == "assign" else PUSH_BYTES
         self._pause()
         for first, values in changes:
             for shard, low, high in self._pieces(first, first + len(values), at_once):
-                piece = values[low - first : high - first]
-                number = self._next(shard)
-                what = (low, high, lease.round, lease.lease, 0.0, piece)
-                push = m.Push(TABLE, number, operation, *what, low_water=self._low_water)
-                self._push(shard, push, reply)
+                where = (low, high, lease.round, lease.lease, 0.0, values[low - first : high - first])
+                self._push(shard, m.Push(TABLE, self._next(shard), operation, *where, low_water=self._low_water), reply)
         return reply
 
     def push_rows(
@@ -111,10 +101,10 @@ class ServerStore:
         pulled: Pulled | None = None,
         wanted: Indices | None = None,
     ) -> tuple[Reply[bool], Reply[Pulled]]:
-        """See Store: one message a shard. Whether a gradient counts is as shard 0 says. None may be `wanted`."""
+        """See Store. One message a shard; whether a gradient counts is shard 0's answer. None are `wanted` if None."""
         reply: Reply[bool] = Reply(True, 0)
         known, asked = pulled or Pulled(values), rows[:0] if wanted is None else wanted
-        coming, rows_reply = self._awaited(len(asked))
+        next_rows, rows_reply = self._expect_rows(len(asked))
         self._pause()
         parts = zip(self._sharding.split_rows(rows), self._sharding.split_rows(asked), strict=True)
         for (shard, span), (_, next_span) in parts:
@@ -124,7 +114,7 @@ class ServerStore:
                 wanted is not None, None if wanted is None else wanted[next_span],
             )  # fmt: skip
             rows_reply.missing += push.then_pull
-            self._push(shard, push, reply, partial(_settle, rows_reply, partial(_put, coming, shard, next_span)))
+            self._push(shard, push, reply, partial(_settle, rows_reply, partial(_put, next_rows, shard, next_span)))
         return reply, rows_reply
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
@@ -144,29 +134,28 @@ class ServerStore:
 
     def wait(self) -> None:
         """See Store."""
-        self.client.poll(ANY_DELAY_MS)
+        self.client.poll(POLL_MS)
 
     def flush(self) -> None:
-        """See Store. Rows that wait for other workers are not waited for."""
-        while any(link.owed for link in self.client.links):
-            self.wait()
+        """See Store. Pulls and leases, which wait for other workers, are not waited for."""
+        self.client.flush()
 
     def leave(self, end: RunEnd) -> None:
         """End the run on every shard, because perhaps only one of them knows that it is over, and leave."""
-        for shard in range(len(self.client.links)):
+        for shard in range(len(self.client.channels)):
             self.client.send(shard, m.Finish(*end), lambda _: None)
         self.client.part(end, LEAVING_S)
 
     def _pause(self) -> None:
-        """Let the simulated latency pass before a push."""
+        """Wait for the simulated latency of a push."""
         if not (latency_s := self.latency()):
             return
         until = time.monotonic() + latency_s
         while (rest := until - time.monotonic()) > 0:
-            self.client.poll(min(math.ceil(rest * 1e3), ANY_DELAY_MS))
+            self.client.poll(min(math.ceil(rest * 1e3), POLL_MS))
 
     def _pieces(self, first: int, last: int, nbytes: int) -> Iterator[tuple[int, int, int]]:
-        """(shard, first row, last row) of what is asked or pushed in one message each, of at most `nbytes`."""
+        """Yield (shard, first row, last row) for one message each, of at most `nbytes`."""
         at_once = max(nbytes // (self.width * 4), 1)
         for part in self._sharding.split(first, last):
             for low in range(part.first, part.last, at_once):
@@ -176,34 +165,26 @@ class ServerStore:
         self._sequences[shard] += 1
         return self._sequences[shard]
 
-    def _pull(self, shard: int, pull: m.Pull, reply: Reply[Rows], out: Rows, into: slice) -> None:
-        def arrived(message: m.Message) -> None:
-            if isinstance(message, m.Rows):
-                out[into] = message.values
-
-        reply.missing += 1
-        self._send(shard, pull, reply, arrived)
-
     def _push(self, shard: int, push: m.Push, reply: Reply[Any], rows_came: OnReply | None = None) -> None:
-        unheard = [reply]
+        unanswered = [reply]
 
         def arrived(message: m.Message) -> None:
             if shard == 0 and isinstance(message, m.Applied) and message.late:
                 reply.value = False
 
         def answered(message: m.Message) -> None:
-            """Whatever comes first tells what became of the push; rows, or what refuses them, may follow."""
-            if unheard:
-                _settle(unheard.pop(), arrived, message)
+            """Take the first reply as the push's; rows, or their refusal, may follow."""
+            if unanswered:
+                _settle(unanswered.pop(), arrived, message)
             if rows_came is not None and not isinstance(message, m.Applied):
                 rows_came(message)
 
         reply.missing += 1
-        self.client.make_room(push.values.nbytes)
+        self.client.wait_for_credit(push.values.nbytes)
         self.client.send(shard, push, answered)
 
-    def _awaited(self, rows: int) -> tuple[Pulled, Reply[Pulled]]:
-        """Room for so many rows by number, and the reply that will have them."""
+    def _expect_rows(self, rows: int) -> tuple[Pulled, Reply[Pulled]]:
+        """Return room for rows by number, and the reply that will have them."""
         pulled = Pulled(np.empty((rows, self.width), np.float32), versions=np.empty(rows, np.int64))
         return pulled, Reply(pulled, 0)
 
@@ -212,16 +193,21 @@ class ServerStore:
 
 
 def _settle(reply: Reply[Any], take: OnReply, message: m.Message) -> None:
-    """One of the messages that `reply` waits for has come: `take` gets it, unless it is a refusal."""
+    """Hand one of the messages that `reply` waits for to `take`, unless it is a refusal."""
     reply.missing -= 1
     try:
-        take(raised(message))
+        take(check_reply(message))
     except GlovewireError as error:
         reply.error = error
 
 
+def _put_range(out: Rows, message: m.Message) -> None:
+    if isinstance(message, m.Rows):
+        out[:] = message.values
+
+
 def _put(pulled: Pulled, shard: int, span: slice, message: m.Message) -> None:
-    """Take in one shard's part of a pull."""
+    """Store one shard's part of a pull."""
     if isinstance(message, m.Rows):
         pulled.values[span] = message.values
         pulled.clocks[shard] = message.version

@@ -1,10 +1,8 @@
-"""The training loop over blocks: lease -> pull -> compute -> push, until told to stop; the same for every store.
+"""Train leased blocks: lease, pull, compute, push, until no more are granted. The same loop for every store.
 
-The rows of the next blocks are on their way while this one computes. In exclusive order rows that were trained here
-last are pushed, but not pulled again. Knows nothing of sockets, and of time only how long a step took.
+The rows of the next blocks are prefetched while one is trained. In exclusive order rows that were trained here last are
+pushed, but not pulled again. No sockets.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Iterator
@@ -23,10 +21,10 @@ from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
 from ..kernels.objectives import OBJECTIVES, Tiles
-from ..stores.interface import Reply, Store, copied, settled
+from ..stores.interface import Reply, Store, aligned_copy, still_pending
 from .loss_sums import MakeReport, check_finite
-from .minibatch_trainer import BatchTrainer
-from .prefetch import Ahead, Kept, most
+from .minibatch_trainer import MinibatchTrainer
+from .prefetch import PartitionCache, PrefetchWindow, cache_capacity
 
 PORTION_ENTRIES = 1 << 18
 STUCK_S = 1.0
@@ -35,11 +33,14 @@ STUCK_S = 1.0
 def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> RunEnd:
     """Train until there is nothing left; return why training ended.
 
-    Minibatches are those of the random stream of `worker`, from its `step` on.
-
-    Raises TrainingDiverged when the loss becomes NaN or infinite, after telling the store.
+    Minibatches are those of the random stream of `worker`, from its `step` on. Raises TrainingDiverged when the loss is
+    not finite, after telling the store.
     """
-    trainer = (BlockTrainer if options.schedule == "blocks" else BatchTrainer)(store, dataset, options, worker, step)
+    trainer: BlockTrainer | MinibatchTrainer = (
+        BlockTrainer(store, dataset, options)
+        if options.schedule == "blocks"
+        else MinibatchTrainer(store, dataset, options, worker, step)
+    )
     try:
         end = trainer.run()
     except TrainingDiverged as error:
@@ -51,20 +52,20 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
 
 @dataclass
 class Task:
-    """A leased block and the rows that are pulled for it, partition -> reply; it finds the others among those kept."""
+    """A leased block, and the rows pulled for it by partition; the cache has those of its other partition, if any."""
 
     granted: m.Granted
     pulled: dict[int, Reply[Rows]]
 
     @property
     def partitions(self) -> set[int]:
-        """The one or two whose rows it needs."""
+        """The one or two partitions of the block."""
         return {self.granted.a, self.granted.b}
 
 
 @dataclass
-class Unreported:
-    """A trained block: its push, the report to be made of it, and how long the push has been seen to take."""
+class UnreportedBlock:
+    """A trained block whose push is not answered: the report to make then, and how long the answer took at least."""
 
     push: Reply[None]
     report: MakeReport
@@ -72,36 +73,23 @@ class Unreported:
     took_s: float = 0.0
 
 
-@dataclass
-class Trained:
-    """Rows that were trained here, and the push that reads them."""
-
-    rows: Rows
-    push: Reply[None]
-
-    def take(self) -> Rows:
-        """The rows, for changing them: as they are, or a copy while the push still reads them."""
-        return self.rows if self.push.done else copied(self.rows)
-
-
 class BlockTrainer:
     """Leases blocks and trains them on local copies of their rows."""
 
-    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int) -> None:
-        del worker, step
+    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions) -> None:
         self._store, self._dataset, self._options = store, dataset, options
         self._layout, self._objective = RowLayout.of(options), OBJECTIVES[options.objective]
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
         self._tasks: list[Task] = []
         partition_bytes = int(np.diff(dataset.layout.bounds).max()) * self._layout.width * 4
-        self._ahead = Ahead(partition_bytes)
-        self._kept: Kept[Trained] = Kept(most(partition_bytes))
-        self._unreported: list[Unreported] = []
+        self._window = PrefetchWindow(partition_bytes)
+        self._cache: PartitionCache[tuple[Rows, Reply[None]]] = PartitionCache(cache_capacity(partition_bytes))
+        self._unreported: list[UnreportedBlock] = []
         self._reports: list[Reply[m.Recorded]] = []
-        self._asked: Reply[m.Granted | m.Done] | None = None
+        self._lease: Reply[m.Granted | m.Done] | None = None
         self._end: RunEnd | None = None
-        self._trained = time.perf_counter()
+        self._trained_at = time.perf_counter()
 
     def run(self) -> RunEnd:
         """Train every block that is granted; return why there are no more."""
@@ -122,59 +110,56 @@ class BlockTrainer:
         return self._end
 
     def _collect(self) -> None:
-        """Keep one question for work open, start pulling what was granted, report what is safely pushed."""
-        if self._asked is not None and self._asked.done:
-            answer, self._asked = self._asked.get(), None
+        """Keep one lease request open, pull the rows of granted blocks, and report blocks whose pushes are answered."""
+        if self._lease is not None and self._lease.done:
+            answer, self._lease = self._lease.get(), None
             if isinstance(answer, m.Granted):
                 self._tasks.append(self._pull(answer))
             elif answer is not None:
                 self._end = parse_ending(answer.ending, answer.text)
-        if self._asked is None and self._end is None and (len(self._tasks) < self._tasks_at_most or self._is_stuck()):
-            self._asked = self._store.lease()
+        if self._lease is None and self._end is None and (self._needs_task() or self._is_stuck()):
+            self._lease = self._store.lease()
         now = time.perf_counter()
         for trained in self._unreported:
             if trained.push.done:
                 trained.push.get()
-                self._ahead.pushed(trained.took_s)
+                self._window.pushed(trained.took_s)
                 self._reports.append(self._store.report(trained.report))
             else:
                 trained.took_s = now - trained.pushed
         self._unreported = [trained for trained in self._unreported if not trained.push.done]
-        self._reports = settled(self._reports)
+        self._reports = still_pending(self._reports)
 
-    @property
-    def _tasks_at_most(self) -> int:
-        return self._ahead.tasks(sum(len(task.pulled) for task in self._tasks))
+    def _needs_task(self) -> bool:
+        return len(self._tasks) < self._window.tasks(sum(len(task.pulled) for task in self._tasks))
 
     def _is_stuck(self) -> bool:
-        """Whether no rows have come for a while: what all of them wait for may be a block that somebody gave back."""
-        return self._next_ready() is None and time.perf_counter() - self._trained > STUCK_S
+        """Return whether no rows have come for a while: they may depend on a block that a lost worker gave back."""
+        return self._next_ready() is None and time.perf_counter() - self._trained_at > STUCK_S
 
     def _next_ready(self) -> Task | None:
-        ready = [task for task in self._tasks if self._is_ready(task)]
+        ready = [
+            task
+            for task in self._tasks
+            if all(reply.done for reply in task.pulled.values())
+            and all(self._cache.has((p, task.granted.round)) for p in task.partitions - task.pulled.keys())
+        ]
         return min(ready, key=lambda task: task.granted.round, default=None)
 
-    def _is_ready(self, task: Task) -> bool:
-        """Whether every row is here."""
-        own = task.partitions - task.pulled.keys()
-        return all(reply.done for reply in task.pulled.values()) and all(
-            self._kept.has((partition, task.granted.round)) for partition in own
-        )
-
     def _pull(self, granted: m.Granted) -> Task:
-        """Ask for the rows of a block, except those that we have, or that an earlier task of ours will leave here."""
+        """Pull the rows of a block, except those that are in the cache or that an earlier task will put there."""
         task = Task(granted, {})
         for partition in task.partitions:
-            if not self._will_have(partition, granted.round):
+            if not self._will_be_cached(partition, granted.round):
                 first, last = self._range(partition)
                 version = granted.round if self._exclusive else m.NO_VERSION
                 task.pulled[partition] = self._store.pull_range(first, last, version)
         return task
 
-    def _will_have(self, partition: int, round: int) -> bool:
+    def _will_be_cached(self, partition: int, round: int) -> bool:
         if not self._exclusive or self._in_place:
             return False
-        return self._kept.has((partition, round)) or any(
+        return self._cache.has((partition, round)) or any(
             task.granted.round == round - 1 and partition in task.partitions for task in self._tasks
         )
 
@@ -187,50 +172,52 @@ class BlockTrainer:
         granted = task.granted
         local = {partition: self._rows(task, partition) for partition in task.partitions}
         before = {} if self._exclusive or self._in_place else {p: r.copy() for p, r in local.items()}
-        loss, floor, entries = self._compute(granted, local[granted.a], local[granted.b])
+        loss, bias_only, entries = self._compute(granted, local[granted.a], local[granted.b])
         self._tasks.remove(task)
-        self._trained = time.perf_counter()
-        push = self._give(granted, local, before)
+        self._trained_at = time.perf_counter()
+        push = self._push(granted, local, before)
         norms = [kernels.mean_norm(r, self._layout.columns, self._options.dim) for r in local.values()]
         now = time.perf_counter()
         seconds = now - began
-        self._ahead.trained(seconds)
+        self._window.trained(seconds)
 
         def report(sequence: int, sent: int) -> m.Report:
-            return m.Report(sequence, granted.lease, entries, loss, floor, float(np.mean(norms)), seconds, sent)
+            return m.Report(sequence, granted.lease, entries, loss, bias_only, float(np.mean(norms)), seconds, sent)
 
-        self._unreported.append(Unreported(push, report, now))
+        self._unreported.append(UnreportedBlock(push, report, now))
 
     def _rows(self, task: Task, partition: int) -> Rows:
-        """The rows of a partition of a task that is ready."""
-        reply = task.pulled.get(partition)
-        rows = self._kept.take((partition, task.granted.round)).take() if reply is None else reply.get()
-        assert rows is not None
-        return rows
+        """Return the rows of a partition of a ready task, as a copy while their last push may still read them."""
+        if (reply := task.pulled.get(partition)) is None:
+            rows, push = self._cache.take((partition, task.granted.round))
+            return rows if push.done else aligned_copy(rows)
+        pulled = reply.get()
+        assert pulled is not None
+        return pulled
 
     def _compute(self, granted: m.Granted, rows_a: Rows, rows_b: Rows) -> tuple[float, float, int]:
         layout, options = self._dataset.layout, self._options
         a, b, total = granted.a, granted.b, layout.partitions * options.epochs
         frequencies = {p: self._dataset.frequencies[slice(*self._range(p))] for p in (a, b)}
         pairs = [(a, b)] if layout.symmetric or a == b else [(a, b), (b, a)]
-        loss, floor, covered, rate = 0.0, 0.0, 0, options.rate(granted.round / total)
+        loss, bias_only, covered, rate = 0.0, 0.0, 0, options.rate(granted.round / total)
         for x, y in pairs:
             entries, starts = self._dataset.block(x, y)
             block = layout.block_index[x, y]
             draw = stream(options.seed, Purpose.TILES, (granted.epoch << 32) + block)
             order = draw.permutation(len(starts) - 1)
             seed, left, right = int(draw.integers(1 << 31)), *((rows_a, rows_b) if x == a else (rows_b, rows_a))
-            for tiles in portions(order, starts):
+            for tiles in tile_portions(order, starts):
                 piece = Tiles(entries, (frequencies[x], frequencies[y]), starts, tiles, seed, layout.symmetric, x == y)
                 sums = self._objective.train(left, right, piece, self._layout, options, rate)
-                loss, floor, covered = loss + sums[0], floor + sums[1], covered + sums[2]
+                loss, bias_only, covered = loss + sums[0], bias_only + sums[1], covered + sums[2]
                 self._store.poll()
                 self._collect()
         check_finite(loss, f"block ({a}, {b}) of epoch {granted.epoch + 1}")
-        return loss, floor, covered
+        return loss, bias_only, covered
 
-    def _give(self, granted: m.Granted, local: dict[int, Rows], before: dict[int, Rows]) -> Reply[None]:
-        """Push trained rows, and keep them: one of our next tasks may need them."""
+    def _push(self, granted: m.Granted, local: dict[int, Rows], before: dict[int, Rows]) -> Reply[None]:
+        """Push trained rows (or, with `before`, their differences), and cache them for the next tasks."""
         for partition, old in before.items():
             np.subtract(local[partition], old, out=old)
         changes = [(self._range(partition)[0], values) for partition, values in (before or local).items()]
@@ -238,12 +225,12 @@ class BlockTrainer:
         if self._exclusive and not self._in_place:
             needed = {(p, task.granted.round) for task in self._tasks for p in task.partitions - task.pulled.keys()}
             for partition, rows in local.items():
-                self._kept.put((partition, granted.round + 1), Trained(rows, push), needed)
+                self._cache.put((partition, granted.round + 1), (rows, push), needed)
         return push
 
 
-def portions(order: Indices, starts: Indices) -> Iterator[Indices]:
-    """`order` (tiles of a block) in pieces of about PORTION_ENTRIES entries, so that messages are read in between."""
+def tile_portions(order: Indices, starts: Indices) -> Iterator[Indices]:
+    """Yield `order` (tiles of a block) in pieces of about PORTION_ENTRIES entries; messages are read in between."""
     sizes = np.cumsum((starts[1:] - starts[:-1])[order])
     cuts = np.searchsorted(sizes, np.arange(PORTION_ENTRIES, int(sizes[-1]) if len(sizes) else 0, PORTION_ENTRIES))
     yield from np.split(order, np.unique(cuts))

@@ -1,6 +1,4 @@
-"""What training brings between two reports: sums of losses; and the end of one whose loss is no longer a number."""
-
-from __future__ import annotations
+"""Sum up losses between two reports, and stop a training whose loss is not finite."""
 
 import math
 import time
@@ -13,48 +11,38 @@ from glovewire.common.protocol import messages as m
 REPORT_EVERY_S = 0.2
 
 MakeReport = Callable[[int, int], m.Report]
-"""(sequence, bytes sent so far): the report."""
-
-
-@dataclass(frozen=True)
-class Brought:
-    """What one batch brought: entries, the sums of their losses, the mean norm of its vectors."""
-
-    entries: int
-    loss: float
-    floor: float
-    norm: float
+"""(sequence, bytes sent so far) -> the report."""
 
 
 @dataclass
-class Tally:
-    """What minibatches brought since the last report."""
+class LossSums:
+    """The sums over the batches since the last report."""
 
     entries: int = 0
     loss: float = 0.0
-    floor: float = 0.0
+    bias_only_loss: float = 0.0
     norm: float = 0.0
     began: float = field(default_factory=time.perf_counter)
 
-    def add(self, brought: Brought) -> None:
-        """Count one batch."""
-        self.entries += brought.entries
-        self.loss += brought.loss
-        self.floor += brought.floor
-        self.norm += brought.norm * brought.entries
+    def add(self, entries: int, loss: float, bias_only_loss: float, norm: float) -> None:
+        """Add the sums over the entries of a batch, and the mean norm of its vectors."""
+        self.entries += entries
+        self.loss += loss
+        self.bias_only_loss += bias_only_loss
+        self.norm += norm * entries
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it is time to report."""
         return time.perf_counter() - self.began >= REPORT_EVERY_S
 
-    def message(self, sequence: int, sent: int) -> m.Report:
-        """The report."""
+    def report(self, sequence: int, sent: int) -> m.Report:
+        """Return the report of these batches."""
         seconds, norm = time.perf_counter() - self.began, self.norm / max(self.entries, 1)
-        return m.Report(sequence, -1, self.entries, self.loss, self.floor, norm, seconds, sent)
+        return m.Report(sequence, -1, self.entries, self.loss, self.bias_only_loss, norm, seconds, sent)
 
 
 def check_finite(loss: float, where: str) -> None:
-    """Raise TrainingDiverged unless the loss is a number."""
+    """Raise TrainingDiverged unless the loss is finite."""
     if not math.isfinite(loss):
         raise TrainingDiverged(f"the loss became {loss} in {where}: use a smaller learning rate")

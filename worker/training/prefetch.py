@@ -1,86 +1,80 @@
-"""How many leased blocks a worker has rows on their way for: as many as it trains while rows come. Pure.
+"""Decide for how many leased blocks to prefetch rows, and cache the partitions that were trained last. No I/O.
 
-Rows of another worker's block come in two ways: it pushes them, and we pull them. While they do, other blocks can be
-trained here. What is ahead costs memory: where a way is shorter than a block it is as little as keeps a worker busy.
+In exclusive order a partition is the same after a round wherever it is: what was trained here need not be pulled.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Set
 from typing import Generic, TypeVar
 
-TASKS, TASKS_OF_MANY_BYTES, TASKS_AT_MOST = 3, 2, 6
-AHEAD_BYTES = 16 << 20
-"""With more rows pulled for them, tasks count as those of many bytes."""
+MIN_TASKS, MIN_TASKS_OF_BIG_ROWS, MAX_TASKS = 3, 2, 6
+BIG_ROWS_BYTES = 16 << 20
+"""With more bytes prefetched, MIN_TASKS_OF_BIG_ROWS holds."""
 WAYS = 2
-REMEMBERED = 7 / 8
-"""Of what was known before, when another way or block was measured."""
+"""Ways that the rows of another worker's block travel: it pushes them, then this worker pulls them."""
+KEPT_WEIGHT = 7 / 8
+"""Of the earlier average, when another push or block is measured."""
+CACHE_BYTES = 20 << 20
+
+T = TypeVar("T")
+Key = tuple[int, int]
+"""(partition, round): a partition at the start of a round."""
 
 
-class Ahead:
-    """The number of tasks, from how long pushes and blocks took of late; rows come in partitions of so many bytes."""
+class PrefetchWindow:
+    """The number of blocks to hold: as many as are trained while rows are on their way, and as few as possible.
+
+    Prefetched rows take memory, `partition_bytes` for each partition.
+    """
 
     def __init__(self, partition_bytes: int) -> None:
         self._partition_bytes = partition_bytes
         self._way_s = self._block_s = 0.0
 
     def pushed(self, seconds: float) -> None:
-        """A push was answered, but not before so many seconds."""
-        self._way_s += (1 - REMEMBERED) * (seconds - self._way_s)
+        """Record that a push took at least this long to be answered."""
+        self._way_s += (1 - KEPT_WEIGHT) * (seconds - self._way_s)
 
     def trained(self, seconds: float) -> None:
-        """A block was trained in so many seconds."""
-        self._block_s += (1 - REMEMBERED) * (seconds - self._block_s)
+        """Record how long a block took to train."""
+        self._block_s += (1 - KEPT_WEIGHT) * (seconds - self._block_s)
 
     def tasks(self, pulled: int) -> int:
-        """How many tasks to have, the one that is trained among them, when so many partitions are pulled for them."""
-        few = TASKS if pulled * self._partition_bytes < AHEAD_BYTES else TASKS_OF_MANY_BYTES
-        on_their_way = math.ceil(WAYS * self._way_s / self._block_s) if self._block_s else 0
-        return max(few, min(1 + on_their_way, TASKS_AT_MOST))
+        """Return how many blocks to hold, with the one in training, when `pulled` partitions are pulled for them."""
+        fewest = MIN_TASKS if pulled * self._partition_bytes < BIG_ROWS_BYTES else MIN_TASKS_OF_BIG_ROWS
+        meanwhile = math.ceil(WAYS * self._way_s / self._block_s) if self._block_s else 0
+        return max(fewest, min(1 + meanwhile, MAX_TASKS))
 
 
-# ---- What a worker has of the partitions that it trained last, as they stand at the start of which round. Pure.
-#
-# In exclusive order a partition is what it was after the round before, wherever it is: what is here need not be pulled.
-#
+class PartitionCache(Generic[T]):
+    """Values by (partition, round): those that leased blocks need, and the `capacity` newest others."""
 
-T = TypeVar("T")
-At = tuple[int, int]
-"""A partition at the start of a round."""
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._values: dict[Key, T] = {}
 
-KEPT_BYTES = 20 << 20
+    def has(self, key: Key) -> bool:
+        """Return whether there is a value."""
+        return key in self._values
 
+    def take(self, key: Key) -> T:
+        """Remove and return a value."""
+        return self._values.pop(key)
 
-def most(partition_bytes: int) -> int:
-    """How many partitions to keep that nobody is known to need."""
-    return KEPT_BYTES // max(partition_bytes, 1)
+    def put(self, key: Key, value: T, needed: Set[Key]) -> None:
+        """Add a value and evict others; of a partition's rounds that no block has `needed`, only the last may stay.
 
-
-class Kept(Generic[T]):
-    """Something for each partition and round that is here: what leased blocks need, and the `most` newest others."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._here: dict[At, T] = {}
-
-    def has(self, at: At) -> bool:
-        """Whether it is here."""
-        return at in self._here
-
-    def take(self, at: At) -> T:
-        """Give it away."""
-        return self._here.pop(at)
-
-    def put(self, at: At, value: T, needed: Set[At]) -> None:
-        """A partition has come to a round here; what nobody needs stays only in the last of its rounds.
-
-        One that is trained again for others passes through rounds that it was in before.
+        A partition that is trained again for another worker passes through rounds that it was in before.
         """
-        self._here.pop(at, None)
-        self._here[at] = value
-        last = {partition: max(r for p, r in self._here if p == partition) for partition, _ in self._here}
-        spare = [(p, r) for p, r in reversed(self._here) if (p, r) not in needed]
+        self._values.pop(key, None)
+        self._values[key] = value
+        last = {partition: max(r for p, r in self._values if p == partition) for partition, _ in self._values}
+        spare = [(p, r) for p, r in reversed(self._values) if (p, r) not in needed]
         newest = [(p, r) for p, r in spare if r == last[p]]
-        for other in set(spare) - set(newest[: self._most]):
-            del self._here[other]
+        for other in set(spare) - set(newest[: self._capacity]):
+            del self._values[other]
+
+
+def cache_capacity(partition_bytes: int) -> int:
+    """Return how many partitions to keep that no leased block needs."""
+    return CACHE_BYTES // max(partition_bytes, 1)

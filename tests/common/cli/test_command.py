@@ -11,10 +11,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from glovewire.common.cli.command import Command, read_toml, suggest, to_toml
-from glovewire.common.cli.training_options import training_flags
+from glovewire.common.cli.command import Command, suggest
+from glovewire.common.cli.config_file import read_toml, to_toml
+from glovewire.common.cli.options import Given, takes
 from glovewire.common.errors import GlovewireError, OutputError, UsageError, require
 from glovewire.common.model.options import PRESETS, TrainingOptions
+from glovewire.common.option import Config, entries
 
 SEEN: list[dict[str, Any]] = []
 
@@ -38,11 +40,16 @@ def demo(fail: str, **options: Any) -> dict[str, Any]:
     return options
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training(Config):
+    options: TrainingOptions
+
+
 @click.command(cls=Command, name="train")
-@training_flags
-def train(**flags: Any) -> dict[str, Any]:
+@takes(Training)
+def train(given: Given[Training]) -> dict[str, Any]:
     """Resolve training options."""
-    return TrainingOptions.from_flags(**flags).as_message()
+    return given.config().options.as_message()
 
 
 @click.group()
@@ -208,20 +215,15 @@ def test_help_shows_defaults_and_environment_variables() -> None:
     ],
 )
 def test_the_options_of_a_run_can_be_read_back_to_the_last_bit(config: Path, options: TrainingOptions) -> None:
-    config.write_text(to_toml("train", options))
+    config.write_text(to_toml("train", entries(Training(options=options))))
     assert TrainingOptions.from_message(last(run(program, "train", "--config", str(config), "--json"))) == options
 
 
 def test_text_lists_and_what_is_absent_survive_toml(config: Path) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Odd:
-        text: str = 'a "quoted" \\ back\nslash, é'
-        path: Path = Path("/tmp/x y")
-        numbers: tuple[int, ...] = (1, 2)
-        nothing: str | None = None
-
-    config.write_text(to_toml("odd", Odd()), encoding="utf-8")
-    assert read_toml(config)["odd"] == {"text": Odd.text, "path": "/tmp/x y", "numbers": [1, 2]}
+    text, path, numbers = 'a "quoted" \\ back\nslash, é', Path("/tmp/x y"), (1, 2)
+    values = {"text": text, "path": path, "numbers": numbers}
+    config.write_text(to_toml("odd", values), encoding="utf-8")
+    assert read_toml(config)["odd"] == {"text": text, "path": "/tmp/x y", "numbers": [1, 2]}
 
 
 def test_all_problems_are_raised_as_one() -> None:

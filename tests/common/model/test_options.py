@@ -8,7 +8,7 @@ import click
 import msgpack
 import pytest
 
-from glovewire.common.cli.training_options import training_flags
+from glovewire.common.cli.options import takes
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import (
     CONSISTENCIES,
@@ -17,8 +17,8 @@ from glovewire.common.model.options import (
     OPTIMIZERS,
     SCHEDULES,
     TrainingOptions,
-    spoken,
 )
+from glovewire.common.option import spoken
 
 
 def test_the_defaults_are_allowed() -> None:
@@ -106,8 +106,8 @@ def test_skip_gram_is_refused_what_it_does_not_have(flags: dict[str, Any]) -> No
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_command_without_flags_has_the_defaults_of_its_objective(objective: str) -> None:
     """A flag with a default of its own would hide the objective's."""
-    command = click.command()(training_flags(lambda **flags: TrainingOptions.from_flags(**flags)))
-    options = command.main(["--objective", objective], standalone_mode=False)
+    command = click.command()(takes(TrainingOptions)(lambda given: {"options": given.training()}))
+    options = command.main(["--objective", objective], standalone_mode=False)["options"]
     assert options == TrainingOptions.from_flags(objective=objective)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import quick
 
-from glovewire.common.model.sharding import Part, Sharding
+from glovewire.common.model.sharding import Sharding, ShardRange
 
 SHARDINGS = st.builds(Sharding, st.integers(0, 500), st.integers(1, 12))
 
@@ -49,9 +49,9 @@ def test_rows_by_number_are_split_without_loss(sharding: Sharding, data: st.Data
 
 def test_three_shards_of_ten_rows() -> None:
     sharding = Sharding(10, 3)
-    assert sharding.split(2, 7) == [Part(0, 2, 3), Part(1, 3, 6), Part(2, 6, 7)]
+    assert sharding.split(2, 7) == [ShardRange(0, 2, 3), ShardRange(1, 3, 6), ShardRange(2, 6, 7)]
     assert sharding.split(3, 3) == []
-    assert sharding.split(3, 6) == [Part(1, 3, 6)]
+    assert sharding.split(3, 6) == [ShardRange(1, 3, 6)]
 
 
 def test_more_shards_than_rows_leave_some_empty() -> None:

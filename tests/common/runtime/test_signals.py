@@ -112,7 +112,7 @@ def test_nothing_is_raised_again_on_the_way_out() -> None:
 
 LOST = """
 import signal, sys
-from common.runtime.signals import signals_exit
+from glovewire.common.runtime.signals import signals_exit
 
 class Swallows:
     def __del__(self):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from glovewire.common.errors import ArtifactError, OutputError
@@ -16,16 +18,19 @@ from glovewire.common.storage import artifacts
 from glovewire.common.storage.artifacts import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
+    PIECE_BYTES,
     Manifest,
+    atomic_stream,
+    load_array,
     peek_kind,
-    replacing,
     require_free,
-    writing,
+    save_array,
+    writing_artifact,
 )
 
 
 def write(folder: Path, **facts: Any) -> Path:
-    with writing(folder, "thing", 3, facts) as scratch:
+    with writing_artifact(folder, "thing", 3, facts) as scratch:
         (scratch / "a.bin").write_bytes(b"abc")
         (scratch / "sub").mkdir()
         (scratch / "sub" / "b.txt").write_text("hello")
@@ -56,7 +61,7 @@ def test_equal_content_has_an_equal_checksum(tmp_path: Path) -> None:
 
 def test_facts_may_be_filled_in_until_the_end(tmp_path: Path) -> None:
     facts: dict[str, Any] = {}
-    with writing(tmp_path / "x", "thing", 3, facts):
+    with writing_artifact(tmp_path / "x", "thing", 3, facts):
         facts["late"] = True
     assert load(tmp_path / "x").facts == {"late": True}
 
@@ -70,7 +75,7 @@ def test_a_file_that_another_process_removes_meanwhile(tmp_path: Path, monkeypat
 
 def test_an_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
     def fail_half_way() -> None:
-        with writing(tmp_path / "x", "thing", 3, {}) as scratch:
+        with writing_artifact(tmp_path / "x", "thing", 3, {}) as scratch:
             (scratch / "half").write_bytes(b"1")
             raise ZeroDivisionError
 
@@ -80,7 +85,7 @@ def test_an_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_while_it_is_written_its_place_is_empty(tmp_path: Path) -> None:
-    with writing(tmp_path / "x", "thing", 3, {}) as scratch:
+    with writing_artifact(tmp_path / "x", "thing", 3, {}) as scratch:
         (scratch / "half").write_bytes(b"1")
         assert not (tmp_path / "x").exists()
         assert scratch.parent == tmp_path
@@ -108,7 +113,7 @@ def test_a_failed_replacement_keeps_the_old_content(tmp_path: Path) -> None:
     artifacts.write_text_atomically(path, "old")
 
     def fail_half_way() -> None:
-        with replacing(path) as stream:
+        with atomic_stream(path) as stream:
             stream.write(b"new")
             raise ZeroDivisionError
 
@@ -116,7 +121,7 @@ def test_a_failed_replacement_keeps_the_old_content(tmp_path: Path) -> None:
         fail_half_way()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-    artifacts.write_bytes_atomically(path, memoryview(b"new"))
+    artifacts.write_text_atomically(path, "new")
     assert path.read_text() == "new"
 
 
@@ -132,7 +137,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 
 def replace(folder: Path) -> None:
-    with writing(folder, "thing", 3, {"is": "new"}, replace=True) as scratch:
+    with writing_artifact(folder, "thing", 3, {"is": "new"}, replace=True) as scratch:
         (scratch / "a.bin").write_bytes(b"xyz")
 
 
@@ -283,3 +288,23 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no permission"):
         write(tmp_path / "x")
     tmp_path.chmod(0o700)
+
+
+# ---- arrays
+
+
+@pytest.mark.parametrize("shape", [(0, 256), (3, 5), (3, PIECE_BYTES // 8)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_an_array_is_written_as_numpy_writes_it(tmp_path: Path, shape: tuple[int, int], dtype: type) -> None:
+    values, pauses, expected = np.arange(np.prod(shape)).reshape(shape).astype(dtype), [], io.BytesIO()
+    save_array(tmp_path / "a.npy", values, lambda: pauses.append(None))
+    np.save(expected, values)
+    assert (tmp_path / "a.npy").read_bytes() == expected.getvalue()
+    assert len(pauses) == -(-values.nbytes // PIECE_BYTES)
+    np.testing.assert_array_equal(load_array(tmp_path / "a.npy"), values)
+
+
+def test_an_array_in_columns_is_written_in_rows(tmp_path: Path) -> None:
+    values = np.asfortranarray(np.arange(12).reshape(3, 4))
+    save_array(tmp_path / "a.npy", values)
+    np.testing.assert_array_equal(load_array(tmp_path / "a.npy"), values)

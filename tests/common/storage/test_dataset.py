@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import random_dataset
+from handmade import full_matrix, random_dataset
 
 from glovewire.common.errors import ArtifactError
 from glovewire.common.storage import dataset as datasets
@@ -21,8 +21,8 @@ from glovewire.common.storage.dataset import Dataset, Layout
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_the_matrix_comes_back_as_it_was(tmp_path: Path, symmetric: bool) -> None:
     dataset, dense = random_dataset(tmp_path / "d", symmetric=symmetric)
-    np.testing.assert_array_equal(dataset.matrix().toarray(), dense)
-    assert dataset.matrix().dtype == np.float32
+    np.testing.assert_array_equal(full_matrix(dataset).toarray(), dense)
+    assert full_matrix(dataset).dtype == np.float32
     assert dataset.total_entries == np.count_nonzero(dense)
 
 

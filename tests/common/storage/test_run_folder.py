@@ -10,7 +10,7 @@ import pytest
 
 from glovewire.common.errors import ArtifactError, NotFinite, OutputError
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import MANIFEST, peek_kind, seal, writing
+from glovewire.common.storage.artifacts import MANIFEST, peek_kind, seal, writing_artifact
 
 WORDS = ["café", "river", "the"]
 COUNTS = np.array([2, 2, 9])
@@ -114,7 +114,7 @@ def test_a_run_that_was_interrupted_while_writing_says_so(run: Path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OutputError("no space left on the disk")
 
-    monkeypatch.setattr(runs, "write_bytes_atomically", full)
+    monkeypatch.setattr(runs, "write_text_atomically", full)
     with pytest.raises(OutputError):
         runs.write_vectors(run, ["x", "y", "z"], table() + 1)
     with pytest.raises(ArtifactError, match="training has not finished"):
@@ -129,7 +129,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_artifact_is_named(tmp_path: Path) -> None:
-    with writing(tmp_path / "data", "dataset", 1, {}):
+    with writing_artifact(tmp_path / "data", "dataset", 1, {}):
         pass
     with pytest.raises(ArtifactError, match="holds dataset, and a run with vectors is needed here"):
         runs.load_vectors(tmp_path / "data")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -26,25 +28,25 @@ from glovewire.common.errors import (
 )
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
-from glovewire.common.transport import channel as links
-from glovewire.common.transport import client as clients
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport import channel as channel_module
+from glovewire.common.transport import client as client_module
+from glovewire.common.transport.client import QueryClient, RequestClient, expect
 
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "RESEND_FIRST_S", 0.1)
-    monkeypatch.setattr(links, "RESEND_AFTER_S", 0.1)
-    monkeypatch.setattr(clients, "BEAT_AFTER_S", 0.05)
-    monkeypatch.setattr(clients, "ANY_DELAY_MS", 10)
+    monkeypatch.setattr(channel_module, "RESEND_FIRST_S", 0.1)
+    monkeypatch.setattr(channel_module, "RESEND_BIG_S", 0.1)
+    monkeypatch.setattr(client_module, "HEARTBEAT_AFTER_S", 0.05)
+    monkeypatch.setattr(client_module, "POLL_MS", 10)
 
 
 def one_row(sequence: int = 1) -> m.Push:
     return push("add", np.ones((1, 4)), 0, 1, sequence=sequence)
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
+def unused_address() -> str:
+    """An address where no server listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -62,7 +64,7 @@ def test_a_request_is_repeated_until_it_is_answered_and_answered_once() -> None:
     def third_time(heard: Heard) -> m.Message | None:
         return m.Applied(1, 1, False) if isinstance(heard.message, m.Push) and heard.before == 2 else None
 
-    with fake_server(with_replies(third_time)) as server, Conversation([server.address], "w", silence_s=10) as client:
+    with fake_server(with_replies(third_time)) as server, RequestClient([server.address], "w", silence_s=10) as client:
         client.connect()
         assert client.ask(0, one_row()) == m.Applied(1, 1, False)
         pushes = server.messages(m.Push)
@@ -78,7 +80,7 @@ def test_replies_find_their_requests_in_any_order() -> None:
         number = np.frombuffer(str(heard.number).encode(), np.uint8)
         return None if heard.number == first and heard.before == 0 else m.Status(number)
 
-    with fake_server() as server, Conversation([server.address], "w") as client:
+    with fake_server() as server, RequestClient([server.address], "w") as client:
         server.script = backwards
         replies: list[tuple[int, bytes]] = []
         for n in range(3):
@@ -91,11 +93,11 @@ def test_replies_find_their_requests_in_any_order() -> None:
 
 
 def test_a_second_answer_to_a_request_is_ignored() -> None:
-    with fake_server(lambda heard: m.HeartbeatAck(False)) as server, Conversation([server.address], "w") as client:
+    with fake_server(lambda heard: m.HeartbeatAck(False)) as server, RequestClient([server.address], "w") as client:
         answers: list[m.Message] = []
         client.send(0, m.Heartbeat(), answers.append)
         until(lambda: len(server.heard) == 1, "it has arrived")
-        client.links[0].resend(now=float("inf"))
+        client.channels[0].resend(now=float("inf"))
         client.flush()
         assert isinstance(client.ask(0, m.Heartbeat()), m.HeartbeatAck)
         assert len(answers) == 1
@@ -107,7 +109,7 @@ def test_a_server_that_parks_a_request_hears_that_we_live() -> None:
             return m.Done(Ending.COMPLETE)
         return None
 
-    with fake_server() as server, Conversation([server.address], "w", silence_s=5) as client:
+    with fake_server() as server, RequestClient([server.address], "w", silence_s=5) as client:
         server.script = with_replies(park)
         client.connect()
         assert client.ask(0, m.Lease(1)) == m.Done(Ending.COMPLETE)
@@ -126,7 +128,7 @@ def test_a_server_that_does_not_know_us_hears_hello_again_and_what_was_pending()
             return m.Refused(UnknownSession.code, "say hello first")
         return m.Applied(heard.message.sequence, 1, False)
 
-    with fake_server() as server, Conversation([server.address], "w", "data", silence_s=10) as client:
+    with fake_server() as server, RequestClient([server.address], "w", "data", silence_s=10) as client:
         server.script = with_replies(forgets)
         client.connect()
         applied: list[m.Message] = []
@@ -144,7 +146,7 @@ def test_a_server_that_does_not_know_us_hears_hello_again_and_what_was_pending()
 def test_processes_of_one_name_differ_in_their_incarnation() -> None:
     with fake_server() as server:
         for _ in range(2):
-            with Conversation([server.address], "w") as client:
+            with RequestClient([server.address], "w") as client:
                 client.connect()
         hellos = [heard.message for heard in server.messages(m.Hello)]
         assert len({hello.incarnation for hello in hellos if isinstance(hello, m.Hello)}) == 2
@@ -154,8 +156,8 @@ def test_processes_of_one_name_differ_in_their_incarnation() -> None:
 
 
 def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
-    address = nobody()
-    with Conversation([address], "w") as client:
+    address = unused_address()
+    with RequestClient([address], "w") as client:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=f"no server answers at {address}"):
             client.connect(timeout_s=0.2)
@@ -163,8 +165,8 @@ def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
 
 
 def test_of_several_servers_only_the_silent_one_is_named() -> None:
-    missing = nobody()
-    with fake_server() as server, Conversation([server.address, missing], "w") as client:
+    missing = unused_address()
+    with fake_server() as server, RequestClient([server.address, missing], "w") as client:
         with pytest.raises(DeadlineExceeded) as caught:
             client.connect(timeout_s=2.0)
         assert missing in str(caught.value)
@@ -172,7 +174,7 @@ def test_of_several_servers_only_the_silent_one_is_named() -> None:
 
 
 def test_a_server_that_falls_silent_is_named() -> None:
-    with fake_server() as server, Conversation([server.address], "w", silence_s=1.0) as client:
+    with fake_server() as server, RequestClient([server.address], "w", silence_s=1.0) as client:
         client.connect()
         server.script = lambda heard: None
         with pytest.raises(DeadlineExceeded, match=server.address):
@@ -182,8 +184,8 @@ def test_a_server_that_falls_silent_is_named() -> None:
 
 
 def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PARTING_S", 0.2)
-    with fake_server() as server, Conversation([server.address], "w", silence_s=30) as client:
+    monkeypatch.setattr(client_module, "PARTING_S", 0.2)
+    with fake_server() as server, RequestClient([server.address], "w", silence_s=30) as client:
         client.connect()
         server.script = lambda heard: None
         client.send(0, one_row(), lambda reply: None)
@@ -196,16 +198,16 @@ def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypa
 def test_an_answer_that_takes_too_long_is_given_up() -> None:
     with (
         fake_server() as server,
-        Conversation([server.address], "w") as client,
+        RequestClient([server.address], "w") as client,
         pytest.raises(DeadlineExceeded, match=server.address),
     ):
         client.ask(0, m.GetStatus(), timeout_s=0.2)
 
 
-def test_silence_counts_only_while_somebody_owes_an_answer() -> None:
-    with fake_server() as server, Conversation([server.address], "w", silence_s=1.0) as client:
+def test_silence_counts_only_while_a_reply_is_owed() -> None:
+    with fake_server() as server, RequestClient([server.address], "w", silence_s=1.0) as client:
         client.connect()
-        until(lambda: time.monotonic() - client.links[0].heard > 1.1, "more than the silence that it bears")
+        until(lambda: time.monotonic() - client.channels[0].heard > 1.1, "more than the silence that it bears")
         client.poll(0)
         assert client.ask(0, m.Heartbeat()) == m.HeartbeatAck(False)
 
@@ -218,7 +220,7 @@ def test_a_refusal_is_raised_as_the_error_that_it_names(kind: type[GlovewireErro
     def refuse(heard: Heard) -> m.Message | None:
         return m.Refused(kind.code, "because") if isinstance(heard.message, m.GetStatus) else None
 
-    with fake_server(with_replies(refuse)) as server, Conversation([server.address], "w") as client:
+    with fake_server(with_replies(refuse)) as server, RequestClient([server.address], "w") as client:
         client.connect()
         with pytest.raises(kind, match="because") as caught:
             client.ask(0, m.GetStatus())
@@ -228,7 +230,7 @@ def test_a_refusal_is_raised_as_the_error_that_it_names(kind: type[GlovewireErro
 
 @pytest.mark.parametrize("kind", [DatasetMismatch, VersionMismatch, RunOver])
 def test_a_hello_that_is_refused_is_said_at_once(kind: type[GlovewireError]) -> None:
-    with fake_server(lambda _: m.Refused(kind.code, "no")) as server, Conversation([server.address], "w") as client:
+    with fake_server(lambda _: m.Refused(kind.code, "no")) as server, RequestClient([server.address], "w") as client:
         began = time.monotonic()
         with pytest.raises(kind, match="no"):
             client.connect(timeout_s=100)
@@ -247,7 +249,7 @@ def test_something_else_at_the_address_is_said_to_be_something_else(monkeypatch:
         )
 
     monkeypatch.setattr(wire, "encode", of_tomorrow)
-    with fake_server() as server, Conversation([server.address], "w") as client:
+    with fake_server() as server, RequestClient([server.address], "w") as client:
         with pytest.raises(ProtocolError, match="protocol version 99") as caught:
             client.connect()
         assert server.address in str(caught.value)
@@ -261,7 +263,7 @@ def shard_script(number: int, shards: int, **options: object) -> Callable[[Heard
 
 
 def connected(servers: list[FakeServer]) -> m.Welcome:
-    with Conversation([server.address for server in servers], "w") as client:
+    with RequestClient([server.address for server in servers], "w") as client:
         return client.connect()
 
 
@@ -283,16 +285,75 @@ def test_shards_of_different_trainings_are_refused() -> None:
 
 def test_addresses_are_checked_before_anything_is_opened() -> None:
     with pytest.raises(UsageError, match="no server address"):
-        Conversation([], "w")
+        RequestClient([], "w")
     with pytest.raises(UsageError, match="is not an address"):
-        Conversation(["tcp://127.0.0.1:1", "nowhere"], "w")
+        RequestClient(["tcp://127.0.0.1:1", "nowhere"], "w")
 
 
 def test_what_is_asked_is_counted_and_closing_twice_is_fine() -> None:
-    with fake_server() as server, Conversation([server.address], "w") as client:
+    with fake_server() as server, RequestClient([server.address], "w") as client:
         client.connect()
         before = client.bytes_sent
         client.ask(0, m.Heartbeat())
         assert client.bytes_sent - before == wire.bytes_of(wire.encode(1, m.Heartbeat()))
         client.close()
         client.close()
+
+
+# ---- queries without a session
+
+
+def answer(client: QueryClient) -> m.Message:
+    """The reply to the open query."""
+    replies: list[m.Message] = []
+
+    def arrived() -> bool:
+        replies.extend(filter(None, [client.answer()]))
+        return bool(replies)
+
+    until(arrived, "the reply")
+    return replies[0]
+
+
+def test_a_query_is_sent_again_until_it_is_answered() -> None:
+    def third_time(heard: Heard) -> m.Message | None:
+        return m.HeartbeatAck(False) if heard.before == 2 else None
+
+    with fake_server(third_time) as server, closing(QueryClient(server.address)) as client:
+        assert client.answer() is None
+        assert client.waits_s() == 0.0
+        client.ask(m.Heartbeat())
+        assert client.waits_s() > 0.0
+        assert answer(client) == m.HeartbeatAck(False)
+        assert client.asked is None
+        assert client.answer() is None
+        assert [one.before for one in server.heard] == [0, 1, 2]
+
+
+def test_the_reply_to_an_earlier_query_is_dropped() -> None:
+    """The server answers the first query once the second has been asked."""
+    asked_again = threading.Event()
+
+    def late(heard: Heard) -> m.Message | None:
+        assert asked_again.wait(10)
+        return m.Status(np.full(1, heard.number, np.uint8))
+
+    with fake_server(late) as server, closing(QueryClient(server.address)) as client:
+        client.ask(m.GetStatus())
+        client.ask(m.GetStatus())
+        asked_again.set()
+        reply = answer(client)
+        assert isinstance(reply, m.Status)
+        assert list(reply.body) == [2]
+
+
+def test_a_refused_query_is_a_reply_and_another_kind_than_expected_an_error() -> None:
+    with fake_server(lambda _: m.Refused("busy", "not now")) as server, closing(QueryClient(server.address)) as client:
+        client.ask(m.Heartbeat())
+        reply = answer(client)
+        with pytest.raises(ProtocolError, match="not now"):
+            expect(reply, m.HeartbeatAck)
+    with pytest.raises(ProtocolError, match="HeartbeatAck does not answer"):
+        expect(m.HeartbeatAck(False), m.Status)
+    with pytest.raises(UsageError, match="is not an address"):
+        QueryClient("nowhere")

@@ -6,14 +6,13 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import zmq
 from processes import until
 
-from glovewire.common.errors import BindError, DeadlineExceeded, UsageError
+from glovewire.common.errors import BindError, UsageError
 from glovewire.common.protocol.wire import MAX_FRAMES
 from glovewire.common.transport import sockets
 from glovewire.common.transport.sockets import Context, check_address, is_loopback
@@ -87,12 +86,12 @@ def test_a_port_in_use_is_said_to_be_in_use() -> None:
                 bind(address)
 
 
-def test_a_path_at_which_somebody_listens_is_left_to_them(tmp_path: Path) -> None:
+def test_a_path_at_which_another_process_listens_is_not_taken(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
     with Context() as context, Context() as other:
         router, _ = context.router(address)
         for bind in (other.router, other.publisher):
-            with pytest.raises(BindError, match=re.escape(f"cannot listen on {address}: somebody listens there")):
+            with pytest.raises(BindError, match=re.escape(f"cannot listen on {address}: another process")):
                 bind(address)
         sockets.send(other.dealer(address), [b"still here"])
         assert router.poll(10_000)
@@ -121,13 +120,12 @@ def test_an_address_of_another_machine_cannot_be_bound() -> None:
         context.router("tcp://203.0.113.1:0")
 
 
-def test_a_context_closes_twice_and_drops_one_socket() -> None:
+def test_a_context_closes_twice() -> None:
     context = Context()
     router, address = context.router(LOCAL)
     context.dealer(address)
-    context.drop(router)
-    assert router.closed
     context.close()
+    assert router.closed
     context.close()
 
 
@@ -138,12 +136,11 @@ def test_frames_arrive_as_they_were_sent(size: int) -> None:
         dealer = context.dealer(address)
         payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
         sockets.send(dealer, [b"", memoryview(payload)])
-        deadline = time.monotonic() + 10
-        sockets.wait_readable(router, deadline, "nobody")
+        assert router.poll(10_000)
         peer, *frames = sockets.receive(router)
         assert [bytes(frame) for frame in frames] == [b"", payload]
         sockets.send(router, [bytes(peer), b"", payload])
-        sockets.wait_readable(dealer, deadline, "nobody")
+        assert dealer.poll(10_000)
         assert bytes(sockets.receive(dealer)[1]) == payload
 
 
@@ -158,17 +155,8 @@ def test_a_peer_that_is_not_there_is_an_error_and_not_silence() -> None:
     with Context() as context:
         router, _ = context.router(LOCAL)
         with pytest.raises(zmq.ZMQError) as caught:
-            sockets.send(router, [b"nobody", b"", b"x"])
+            sockets.send(router, [b"unknown", b"", b"x"])
         assert caught.value.errno == zmq.EHOSTUNREACH
-
-
-def test_a_wait_ends_at_its_deadline_and_names_whom_it_waits_for() -> None:
-    with Context() as context:
-        router, _ = context.router(LOCAL)
-        began = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match="no answer from the moon in time"):
-            sockets.wait_readable(router, began + 0.05, "the moon")
-        assert time.monotonic() - began > 0.04
 
 
 def test_every_socket_has_its_limits() -> None:
@@ -187,7 +175,7 @@ def test_every_socket_has_its_limits() -> None:
 
 PEER = """
 import sys
-from common import sockets
+from glovewire.common.transport import sockets
 context = sockets.Context()
 dealer = context.dealer(sys.argv[1])
 for _ in range(500):
@@ -196,7 +184,7 @@ context.close(last_words_ms=60_000)
 """
 BUSY_SERVER = """
 import subprocess, sys
-from common import sockets
+from glovewire.common.transport import sockets
 with sockets.Context() as context:
     router, address = context.router("tcp://127.0.0.1:0")
     subprocess.run([sys.executable, "-c", sys.argv[1], address], check=True)
@@ -231,7 +219,7 @@ def test_a_server_that_is_busy_takes_little_of_who_sends_without_end() -> None:
             sockets.send(dealer, [bytes(1 << 20)])
             sent += 1
         assert 0 < sent < 100
-        sockets.wait_readable(router, time.monotonic() + 20, "what was sent")
+        assert router.poll(20_000)
 
 
 def test_a_wakeup_is_heard_once_however_often_it_is_set() -> None:
@@ -250,7 +238,7 @@ def test_a_wakeup_is_heard_once_however_often_it_is_set() -> None:
     wakeup.close()
 
 
-def test_nobody_listening_is_no_error_yet() -> None:
+def test_an_absent_server_is_no_error_yet() -> None:
     with socket.socket() as taken, Context() as context:
         taken.bind(("127.0.0.1", 0))
         dealer = context.dealer(f"tcp://127.0.0.1:{taken.getsockname()[1]}")
@@ -263,10 +251,10 @@ def test_frames_beyond_those_of_any_message_are_thrown_away() -> None:
         dealer = context.dealer(address)
         dealer.send_multipart([b"x"] * 5000)
         dealer.send_multipart([b"", b"next"])
-        sockets.wait_readable(router, time.monotonic() + 10, "the dealer")
+        assert router.poll(10_000)
         router.recv()
         assert len(sockets.receive(router)) == sockets.KEPT_FRAMES > MAX_FRAMES + 1
-        sockets.wait_readable(router, time.monotonic() + 10, "the dealer")
+        assert router.poll(10_000)
         router.recv()
         assert sockets.receive(router) == [b"", b"next"]
 
@@ -279,9 +267,9 @@ def test_hanging_up_ends_one_connection_alone() -> None:
             dealer.send_multipart([b"", b"hello", b"x"])
         peers = []
         for number in range(2):
-            sockets.wait_readable(router, time.monotonic() + 10, "a dealer")
+            assert router.poll(10_000)
             peers.append(router.recv())
-            assert sockets.skip(router, hang_up=number == 0) == "127.0.0.1"
+            assert sockets.discard_message(router, hang_up=number == 0) == "127.0.0.1"
 
         def unknown() -> list[bytes]:
             return [peer for peer in peers if not _takes(router, peer)]

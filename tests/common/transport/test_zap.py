@@ -10,7 +10,7 @@ from processes import DEADLINE_S
 
 TAKES_A_NAME = """
 import struct, sys, zmq
-from common.transport.sockets import Context
+from glovewire.common.transport.sockets import Context
 
 def say(name=b""):
     dealer = others.socket(zmq.DEALER)
@@ -33,8 +33,8 @@ with Context() as context, zmq.Context() as others:
 """
 
 
-def test_nobody_can_guess_the_name_that_the_next_peer_gets() -> None:
-    """Whoever has it ends the process, in libzmq 4.3.5: seen here, by one who is told where the names began."""
+def test_the_routing_id_of_the_next_peer_cannot_be_guessed() -> None:
+    """A client that chooses it ends the process, in libzmq 4.3.5: shown by one that is told where the ids began."""
     for stranger, status in (("guesses", 0), ("watches", -signal.SIGABRT)):
         command = [sys.executable, "-c", TAKES_A_NAME, stranger]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)

@@ -1,10 +1,9 @@
-"""`glovewire bench`: tiny measurements give whole results; no figure is judged here."""
+"""`glovewire bench`: tiny measurements give complete results; no figure is judged here."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from pathlib import Path
 
 import click
@@ -14,16 +13,12 @@ from handmade import random_dataset
 
 from glovewire.bench import train as bench_train
 from glovewire.bench.cli import bench
-from glovewire.bench.gensim_peer import table, write_tokens
-from glovewire.bench.measured_run import Outcome, Usage
-from glovewire.bench.measurements import Measurement, Tally, percentile, spread, surroundings
-from glovewire.bench.train import TrainBenchConfig
+from glovewire.bench.config import TrainBenchConfig
+from glovewire.bench.measured_run import ProcessUsage, RunOutcome
+from glovewire.bench.measurements import CaseStatistics, Repeat, percentile, spread, surroundings
 from glovewire.bench.wire_driver import NULL_STEPS
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.storage.dataset import Dataset
-from glovewire.preprocess.config import PreprocessConfig
-from glovewire.preprocess.run import run as preprocess
 
 SPREAD = {"median", "min", "max"}
 
@@ -101,32 +96,6 @@ def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
     assert result["peer"]["threads"] == result["workers"] == 2  # type: ignore[index]
 
 
-def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
-    lines = ["Kings rule; queens rule too.", "Dogs bark -- the king's dogs bark!", "x\xe9 queens bark"] * 40
-    text, other = tmp_path / "text.txt", tmp_path / "other.txt"
-    text.write_text("\n".join(lines), encoding="utf-8")
-    other.write_text("Dogs bark.\n", encoding="utf-8")
-    (tmp_path / "pairs.txt").write_text("kings queens 9\ndogs bark 5\nrule bark 1\n")
-    preprocess(PreprocessConfig((str(text),), tmp_path / "data", vocab_size=9))
-    dataset = Dataset.open(tmp_path / "data")
-    assert write_tokens(dataset, text, tmp_path / "tokens") == dataset.counts.sum()
-    written = (tmp_path / "tokens").read_text(encoding="utf-8").split()
-    assert Counter(written) == dict(zip(dataset.words, dataset.counts.tolist(), strict=True))
-    how = ("--objective", "sgns", "--dim", 8, "--epochs", 2, "--workers", 1, "--similarity", tmp_path / "pairs.txt")
-    result = result_of("train", tmp_path / "data", "--peer-gensim", text, *how)
-    assert result["times_as_fast_as_peer"] > 0  # type: ignore[operator]
-    for side in ("ours", "gensim"):
-        assert result[side].keys() >= {"seconds", "scores"}  # type: ignore[attr-defined]
-        assert result[side]["scores"].keys() == {"pairs"}  # type: ignore[index]
-    head, *lines = table(result).splitlines()
-    assert head.split() == ["seconds", "pairs"]
-    assert [line.split()[0] for line in lines] == ["ours", "gensim", "ours"]
-    assert len({len(line) for line in (head, *lines[:2])}) == 1
-    refused = run("train", tmp_path / "data", "--peer-gensim", other, *how)
-    assert refused.exit_code == 2
-    assert "is not the text that" in refused.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -134,17 +103,15 @@ def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
         (("wire", "--size", 99, "--rows", 64), "between 1 and the table's 64"),
         (("wire", "--seconds", 0), "seconds must be between"),
         (("wire", "--seed", -1), "seed must be between 0 and"),
-        (("wire", "--dim", 0), "dim must be between 1 and 4096"),
+        (("wire", "--dim", 0), "dim must be between 1 and 4,096"),
         (("wire", "--dim", 1, "--rows", 4_000_001), "rows must be at most 4,000,000 of 1 numbers, not 4,000,001"),
         (("wire", "--dim", 4096, "--rows", 99_999_999_999), "of 4096 numbers, not 99,999,999,999"),
         (("train", "DATA", "--repeats", 0), "repeats must be at least 1"),
         (("train", "DATA", "--peer", "nowhere"), "build Stanford's GloVe there first"),
         (("train", "DATA", "--store", "local", "--workers", 2), "--store local is one process"),
-        (("train", "DATA", "--similarity", "nosuch"), "what is scored with --peer-gensim"),
-        (("train", "DATA", "--analogies", "nosuch"), "what is scored with --peer-gensim"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: tuple[object, ...], complaint: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, words: tuple[object, ...], complaint: str) -> None:
     random_dataset(tmp_path / "data", size=40)
     done = run(*(tmp_path / "data" if word == "DATA" else word for word in words))
     assert done.exit_code == 2
@@ -169,15 +136,17 @@ def test_trainings_that_fail_count_against_success_and_leave_out_their_repeat(
     numbers = itertools.count(1)
     names = ("seconds", "entries", "entries_per_second", "bytes_sent", "bytes_received", "loss", "bias_only_loss")
 
-    def carry_out(*_: object) -> Outcome:
+    def run_measured(*_: object) -> RunOutcome:
         number = next(numbers)
         if number in failing:
             raise ProcessDied(f"training {number} broke")
-        return Outcome(dict.fromkeys(names, number), [], 1.0)
+        return RunOutcome(dict.fromkeys(names, number), [], 1.0)
 
-    monkeypatch.setattr(bench_train, "carry_out", carry_out)
+    monkeypatch.setattr(bench_train, "run_measured", run_measured)
     options, heard = TrainingOptions(dim=8), list[str]()
-    config = TrainBenchConfig(tmp_path / "data", options, "local", ("shared",), workers=1, repeats=2)
+    config = TrainBenchConfig(
+        dataset=tmp_path / "data", options=options, store="local", beside=("shared",), workers=1, repeats=2
+    )
     good = [first for first in (1, 3) if not {first, first + 1} & set(failing)]
     if good:
         result = bench_train.bench(config, heard.append)
@@ -208,19 +177,19 @@ def test_spreads_percentiles_and_surroundings() -> None:
     assert surroundings()["cores"] >= 1
 
 
-def test_a_tally_counts_failures_against_success() -> None:
-    tally = Tally()
-    tally.add(10, Measurement(2.0, [0.1, 0.2, 0.3], 1, 0.5, 0.25))
-    figures = tally.figures(row_bytes=4)
+def test_failures_count_against_success() -> None:
+    case = CaseStatistics()
+    case.add(10, Repeat(2.0, [0.1, 0.2, 0.3], 1, 0.5, 0.25))
+    figures = case.figures(row_bytes=4)
     assert figures["rows_per_second"]["median"] == 15
     assert figures["bytes_per_second"]["median"] == 60
     assert (figures["messages"], figures["success"]) == (4, 0.75)
     assert figures["p50_us"]["median"] == pytest.approx(200_000)
 
 
-def test_processor_time_is_that_of_the_training_alone() -> None:
-    usage = Usage("worker", times=[0.0, 1.0, 2.0, 3.0], cpu=[0.0, 0.8, 1.0, 1.5])
-    outcome = Outcome({"seconds": 1.5}, [usage, Usage("server", [0.0, 3.0], [0.0, 3.0])], ended=2.5)
+def test_processor_time_is_that_of_training_alone() -> None:
+    usage = ProcessUsage("worker", times=[0.0, 1.0, 2.0, 3.0], cpu=[0.0, 0.8, 1.0, 1.5])
+    outcome = RunOutcome({"seconds": 1.5}, [usage, ProcessUsage("server", [0.0, 3.0], [0.0, 3.0])], ended=2.5)
     assert outcome.cpu_seconds("worker") == pytest.approx(1.25 - 0.8)
     assert outcome.cpu_seconds("server") == pytest.approx(1.5)
     assert usage.between(-5.0, 99.0) == 1.5

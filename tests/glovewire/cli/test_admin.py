@@ -11,7 +11,7 @@ from shards import MINIBATCH, in_memory, report, served, shard, statistics
 from glovewire.cli.admin import _cut, described
 from glovewire.common.errors import NotReady
 from glovewire.common.storage.dataset import Dataset
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server.daemon import Daemon
 
 WHERE = "tcp://127.0.0.1:5555"
@@ -47,7 +47,7 @@ def test_all_shards_call_a_checkpoint_of_minibatches_the_same_also_when_one_refu
     monkeypatch.setattr(cuts, "request", request)
     first, second = (Daemon(one.core, tmp_path, FREE, FREE) for one in both)
     addresses = (first.address, second.address)
-    with served(first), served(second), Conversation(addresses, "observer") as client:
+    with served(first), served(second), RequestClient(addresses, "observer") as client:
         names = [_cut(client, addresses, 60.0) for _ in range(2)]
     assert not refusals
     labels = {name for name, _ in names}

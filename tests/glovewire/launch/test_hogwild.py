@@ -19,7 +19,7 @@ from handmade import random_dataset
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.runtime import compiled
 from glovewire.launch import hogwild
-from glovewire.launch.local import LocalConfig
+from glovewire.launch.config import LocalConfig
 from glovewire.server.table import optimizers
 
 BATCH, EPOCHS = 16, 4
@@ -73,7 +73,15 @@ def test_the_rate_of_minibatches_falls_with_the_gradients_of_all_workers(
     )
     (tmp_path / "run").mkdir()
     facts = hogwild.train(
-        LocalConfig(tmp_path / "data", tmp_path / "run", options, workers, store="shared", progress=False), dataset
+        LocalConfig(
+            dataset=tmp_path / "data",
+            out=tmp_path / "run",
+            options=options,
+            workers=workers,
+            store="shared",
+            progress=False,
+        ),
+        dataset,
     )
     assert facts["entries"] >= dataset.total_entries * EPOCHS
     a_step = BATCH / (dataset.total_entries * EPOCHS)

@@ -11,26 +11,34 @@ from pathlib import Path
 import pytest
 from handmade import HARD_TO_DRAW
 
-from glovewire.common.cli.command import read_toml
+from glovewire.common.cli.config_file import read_toml
 from glovewire.common.errors import OutputError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.launch import run_lock as folder
-from glovewire.launch.local import LocalConfig
-from glovewire.launch.run_lock import begun
+from glovewire.launch.config import LocalConfig
+from glovewire.launch.run_lock import locked_run_folder
 
 ODD = 'a\nb\x7f"c'
 
 
 def config(run: Path, *, resume: bool = False, watch: tuple[Path, ...] = ()) -> LocalConfig:
     latency = ("20ms", "exp:5ms")
-    return LocalConfig(run / "data", run, TrainingOptions(dim=8), 2, resume=resume, watch=watch, latency=latency)
+    return LocalConfig(
+        dataset=run / "data",
+        out=run,
+        options=TrainingOptions(dim=8),
+        workers=2,
+        resume=resume,
+        watch=watch,
+        latency=latency,
+    )
 
 
 def test_a_folder_is_had_by_one_training_at_a_time(tmp_path: Path) -> None:
     run = tmp_path / "run"
     refused = pytest.raises(OutputError, match="in use by another glovewire train")
     for resume in (False, True):
-        with begun(config(run, resume=resume)), refused, begun(config(run, resume=True)):
+        with locked_run_folder(config(run, resume=resume)), refused, locked_run_folder(config(run, resume=True)):
             pass
         assert [path.name for path in run.iterdir()] == ["config.toml"]
 
@@ -40,7 +48,7 @@ def test_where_the_file_system_has_no_locks_training_goes_on(tmp_path: Path, mon
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with begun(config(tmp_path / "run")):
+    with locked_run_folder(config(tmp_path / "run")):
         assert (tmp_path / "run" / "config.toml").exists()
 
 
@@ -53,19 +61,22 @@ def test_of_two_that_begin_at_the_same_time_one_is_refused(tmp_path: Path, monke
         yield
 
     monkeypatch.setattr(folder, "_held", late)
-    with pytest.raises(OutputError, match="exists already"), begun(config(tmp_path / "run")):
+    with pytest.raises(OutputError, match="exists already"), locked_run_folder(config(tmp_path / "run")):
         pass
     assert (tmp_path / "run" / "config.toml").read_text() == "of the other"
 
 
 def test_a_folder_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be read: No such file"), begun(config(tmp_path / "x", resume=True)):
+    with (
+        pytest.raises(OutputError, match="cannot be read: No such file"),
+        locked_run_folder(config(tmp_path / "x", resume=True)),
+    ):
         pass
 
 
 def test_the_config_holds_what_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with begun(config(Path("run"), watch=(Path("a"), Path(ODD)))):
+    with locked_run_folder(config(Path("run"), watch=(Path("a"), Path(ODD)))):
         found = read_toml(tmp_path / "run" / "config.toml")["train"]
     assert found["latency"] == ["20ms", "exp:5ms"]
     assert found["watch"] == [str(tmp_path / name) for name in ("a", ODD)]
@@ -73,7 +84,7 @@ def test_the_config_holds_what_was_given(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_config_says_of_a_name_that_toml_cannot_hold_that_it_was_given(tmp_path: Path) -> None:
-    with begun(config(tmp_path / "run", watch=(Path(HARD_TO_DRAW),))):
+    with locked_run_folder(config(tmp_path / "run", watch=(Path(HARD_TO_DRAW),))):
         text = (tmp_path / "run" / "config.toml").read_text()
     assert "# watch was given, with a name that is not UTF-8\n" in text
     assert "watch" not in read_toml(tmp_path / "run" / "config.toml")["train"]

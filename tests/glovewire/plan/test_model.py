@@ -12,7 +12,8 @@ from handmade import random_dataset
 from processes import PROGRAM, Flow
 
 from glovewire.common.errors import UsageError
-from glovewire.plan.cli import bytes_per_second, plan
+from glovewire.plan.cli import plan
+from glovewire.plan.config import bytes_per_second
 from glovewire.plan.model import LINK_SHARE, Cluster, forecast, partitions_advised, servers_needed
 
 FAST = 1e15

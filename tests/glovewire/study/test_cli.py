@@ -9,11 +9,13 @@ import pytest
 from handmade import HARD_TO_DRAW, random_dataset
 from processes import Flow
 
-from glovewire.bench.measured_run import Trial, carry_out
+from glovewire.bench.measured_run import run_measured
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
+from glovewire.launch.config import LocalConfig
 from glovewire.launch.processes import Children
-from glovewire.study.speedup import SpeedupConfig, variants
+from glovewire.study.config import SpeedupConfig
+from glovewire.study.speedup import variants
 
 LONG_S = 110.0
 
@@ -42,7 +44,8 @@ def test_one_command_trains_every_variant_and_leaves_table_and_pictures(tmp_path
 
 
 def test_the_variants_are_the_baseline_shared_memory_and_the_server_with_up_to_all_workers(tmp_path: Path) -> None:
-    config = SpeedupConfig(tmp_path, tmp_path / "out", TrainingOptions(x_max=7.0, dim=12), workers=3, servers=2)
+    options = TrainingOptions(x_max=7.0, dim=12)
+    config = SpeedupConfig(dataset=tmp_path, out=tmp_path / "out", options=options, workers=3, servers=2)
     found = variants(config)
     assert [(v.trial.out.name, v.trial.store, v.trial.workers, v.trial.servers) for v in found] == [
         ("baseline", "local", 1, 1), ("local", "local", 1, 1), ("shared-3", "shared", 3, 1),
@@ -59,8 +62,10 @@ def test_a_trial_is_stopped_at_its_limit_and_keeps_its_losses(tmp_path: Path) ->
     options = TrainingOptions(dim=8, epochs=1_000_000, schedule="minibatch", consistency="async")
     children = Children(tmp_path / "logs")
     try:
-        trial = Trial(tmp_path / "data", tmp_path / "run", options, "local", 1)
-        outcome = carry_out(trial, children, "endless", seconds_limit=0.3)
+        trial = LocalConfig(
+            dataset=tmp_path / "data", out=tmp_path / "run", options=options, store="local", workers=1, progress=False
+        )
+        outcome = run_measured(trial, children, "endless", seconds_limit=0.3)
     finally:
         children.end()
     assert outcome.facts is None
@@ -72,7 +77,11 @@ def test_a_trial_that_fails_says_why(tmp_path: Path) -> None:
     children = Children(tmp_path / "logs")
     try:
         with pytest.raises(ProcessDied, match="does not exist"):
-            carry_out(Trial(tmp_path / "nowhere", tmp_path / "run", TrainingOptions()), children, "no data")
+            run_measured(
+                LocalConfig(dataset=tmp_path / "nowhere", out=tmp_path / "run", options=TrainingOptions(), workers=1),
+                children,
+                "no data",
+            )
     finally:
         children.end()
 

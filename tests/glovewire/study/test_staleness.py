@@ -20,11 +20,11 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.study import emulation
 from glovewire.study import staleness as study_staleness
 from glovewire.study.cli import study
-from glovewire.study.emulation import Conditions, Trace
+from glovewire.study.emulation import Trace
 from glovewire.study.report import time_to, verdict
 from glovewire.study.simulation import simulate
 from glovewire.study.staleness import run
-from glovewire.study.trainings import StalenessConfig
+from glovewire.study.trainings import Conditions, StalenessConfig
 from glovewire.study.workloads import ImageProblem, problem
 
 LONG_S = 110.0
@@ -99,7 +99,7 @@ def test_a_goal_that_was_had_before_any_training_compares_nobody() -> None:
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, options: dict[str, object], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        StalenessConfig(tmp_path, **{"options": OPTIONS, **options})  # type: ignore[arg-type]
+        StalenessConfig(**{"out": tmp_path, "options": OPTIONS, **options})
 
 
 @pytest.mark.parametrize("flag", ["--batch-size", "--consistency", "--staleness"])
@@ -138,7 +138,12 @@ def test_what_is_in_the_way_or_damaged_is_told_before_anything_is_trained(
     found.parent.mkdir(parents=True, exist_ok=True)
     found.write_text(text or "in the way")
     config = StalenessConfig(
-        out, replace(OPTIONS, learning_rate=0.4), workers=(2,), batch_sizes=(32,), latencies=("0ms",), seeds=1
+        out=out,
+        options=replace(OPTIONS, learning_rate=0.4),
+        workers=(2,),
+        batch_sizes=(32,),
+        latencies=("0ms",),
+        seeds=1,
     )
     before, told = set(tmp_path.rglob("*")), list[str]()
     with pytest.raises((ArtifactError, OutputError), match=complaint.format(out)):
@@ -147,7 +152,7 @@ def test_what_is_in_the_way_or_damaged_is_told_before_anything_is_trained(
 
 
 def test_the_control_is_the_largest_rate_divided_by_the_workers(tmp_path: Path) -> None:
-    methods = StalenessConfig(tmp_path, OPTIONS).methods(8)
+    methods = StalenessConfig(out=tmp_path, options=OPTIONS).methods(8)
     assert [(m.title, m.only_share) for m in methods if m.only_share] == [("async, rate / 8", 1 / 8)]
     assert [m.title for m in methods if m.alone] == ["one worker"]
 
@@ -238,8 +243,8 @@ def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "1-workers-batch-8-0ms" / "async" / "rate-0.5-seed-0" / "run").mkdir(parents=True)
     options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.5, epochs=2)
     config = StalenessConfig(
-        tmp_path, options, workers=(1,), batch_sizes=(8,), latencies=("0ms",), policies=("inverse",), modes=("sync",),
-        shares=(1.0,), seeds=1,
+        out=tmp_path, options=options, workers=(1,), batch_sizes=(8,), latencies=("0ms",), policies=("inverse",),
+        modes=("sync",), shares=(1.0,), seeds=1,
     )  # fmt: skip
     images, places, told = Images(), [], list[str]()
     subject = study_staleness.Subject(images.name, images.unit, virtual=True)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 from click.testing import CliRunner
-from handmade import random_dataset, write_dataset
+from handmade import full_matrix, random_dataset, write_dataset
 
 from glovewire.common import errors as extras
 from glovewire.common.errors import ArtifactError, MissingExtra, OutputError, UsageError
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import writing
+from glovewire.common.storage.artifacts import writing_artifact
 from glovewire.vectors import cli, formats, matrix
 from glovewire.vectors.export import VECTOR_FORMATS, export
 
@@ -118,7 +118,7 @@ def test_npz_of_a_dataset_is_scipys_matrix(tmp_path: Path, symmetric: bool, monk
     np.testing.assert_array_equal(scipy.sparse.load_npz(tmp_path / "m.npz").toarray(), dense)
     with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
         built = scipy.sparse.coo_matrix((archive["data"], (archive["row"], archive["col"])), shape=archive["shape"])
-        np.testing.assert_array_equal(built.toarray(), opened.matrix().toarray())
+        np.testing.assert_array_equal(built.toarray(), full_matrix(opened).toarray())
         assert tuple(archive["vocabulary"]) == opened.words
         np.testing.assert_array_equal(archive["counts"], opened.counts)
 
@@ -210,7 +210,7 @@ def test_formats_that_do_not_fit_the_source_say_which_do(run: Path, tmp_path: Pa
         export(run, "stanford", tmp_path / "out")
     with pytest.raises(UsageError, match="npz or stanford"):
         export(opened.path, "glove", tmp_path / "out")
-    with writing(tmp_path / "check", "checkpoint", 1, {}):
+    with writing_artifact(tmp_path / "check", "checkpoint", 1, {}):
         pass
     with pytest.raises(ArtifactError, match="is a checkpoint"):
         export(tmp_path / "check", "npz", tmp_path / "out")

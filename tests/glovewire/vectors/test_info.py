@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from handmade import random_dataset
 
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import MANIFEST, writing
+from glovewire.common.storage.artifacts import MANIFEST, writing_artifact
 from glovewire.vectors import cli
 from glovewire.vectors.show import quantity, size
 
@@ -84,7 +84,7 @@ def test_a_run_that_was_cut_short_says_so(tmp_path: Path, config: str, ending: s
 
 
 def test_anything_else_shows_its_facts_and_files(tmp_path: Path) -> None:
-    with writing(tmp_path / "c", "checkpoint", 3, {"epoch": 4, "rows": 20_000}) as scratch:
+    with writing_artifact(tmp_path / "c", "checkpoint", 3, {"epoch": 4, "rows": 20_000}) as scratch:
         (scratch / "rows.npy").write_bytes(b"x" * 2500)
     text, found = ask(tmp_path / "c")
     assert (found["kind"], found["schema"], found["files"]) == ("checkpoint", 3, {"rows.npy": 2500})
@@ -124,7 +124,7 @@ def test_a_fact_that_is_no_number_is_damage(tmp_path: Path, kind: str, value: ob
     elif kind == "run":
         runs.write_vectors(runs.prepare(path), ["a", "b"], np.eye(2))
     else:
-        with writing(path, kind, 1, {}):
+        with writing_artifact(path, kind, 1, {}):
             pass
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["facts"][name] = value

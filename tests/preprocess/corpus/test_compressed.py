@@ -1,4 +1,4 @@
-"""Files of several bzip2 or xz streams: all of them are read, and damage in a later one is not the end of the text."""
+"""Files of several bzip2 or xz streams: all are read, and damage in any of them is an error."""
 
 import bz2
 import lzma
@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from glovewire.common.errors import CorpusError
-from glovewire.preprocess.corpus.compressed import unpacked
-from glovewire.preprocess.corpus.splits import File, file_stream, opened
+from glovewire.preprocess.corpus.compressed import open_decompressed
+from glovewire.preprocess.corpus.splits import SourceFile, sequential_splits
 
 FIRST, REST = b"the cat sat on the mat\n" * 900, b"a dog ran to the old tree\n" * 9000
 PACK: dict[str, Callable[[bytes], bytes]] = {".bz2": bz2.compress, ".xz": lzma.compress}
 
 
 def read(path: Path, piece: int = 1 << 20) -> bytes:
-    with opened(File(path, path.name, "text", path.suffix)) as source:
+    with open_decompressed(path, path.suffix) as source:
         return b"".join(iter(lambda: source.read(piece), b""))
 
 
@@ -32,7 +32,7 @@ def test_every_stream_is_read(tmp_path: Path, suffix: str, piece: int) -> None:
     assert read(path, piece) == FIRST + REST
 
 
-def test_zeros_by_fours_may_stand_between_and_after_streams_of_xz(tmp_path: Path) -> None:
+def test_zeros_in_fours_are_allowed_between_and_after_streams_of_xz(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.xz"
     for before, after in ((4, 0), (0, 8), (100_000, 100_000)):
         path.write_bytes(lzma.compress(FIRST) + bytes(before) + lzma.compress(REST) + bytes(after))
@@ -43,7 +43,7 @@ def test_zeros_by_fours_may_stand_between_and_after_streams_of_xz(tmp_path: Path
             read(path)
 
 
-def test_the_old_form_of_lzma_is_read(tmp_path: Path) -> None:
+def test_the_old_format_of_lzma_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.xz"
     path.write_bytes(lzma.compress(REST, lzma.FORMAT_ALONE))
     assert read(path) == REST
@@ -63,14 +63,14 @@ def test_damage_after_the_first_stream_is_refused(tmp_path: Path, suffix: str, b
     }[bad]
     path.write_bytes(first + after)
     with pytest.raises(CorpusError, match=rf"a\.txt\{suffix} is damaged after line ") as raised:
-        list(file_stream(File(path, path.name, "text", suffix), 0, 1 << 20, None))
+        list(sequential_splits(SourceFile(path, path.name, "text", suffix), 1 << 20, None))
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])
-def test_what_unpacks_to_very_much_is_not_held_at_once(tmp_path: Path, suffix: str) -> None:
+def test_highly_compressed_data_is_not_held_at_once(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"zeros{suffix}"
     path.write_bytes(PACK[suffix](bytes(1 << 26)))
-    with unpacked(path, suffix) as source:
+    with open_decompressed(path, suffix) as source:
         assert len(source.read1(1 << 20)) <= 1 << 20  # type: ignore[attr-defined]
     assert read(path) == bytes(1 << 26)

@@ -1,4 +1,4 @@
-"""Every kind of corpus, plain and compressed; and what is no corpus, in one clear line."""
+"""Every kind of corpus, plain and compressed; anything else is refused in one clear line."""
 
 import bz2
 import gzip
@@ -16,29 +16,29 @@ import pytest
 
 from glovewire.common.errors import CorpusError
 from glovewire.preprocess.corpus import sources as corpora
-from glovewire.preprocess.corpus.readers import batches
-from glovewire.preprocess.corpus.sources import Selection, find
-from glovewire.preprocess.corpus.splits import Block
+from glovewire.preprocess.corpus.readers import read_batches
+from glovewire.preprocess.corpus.sources import Selection, find_corpus
+from glovewire.preprocess.corpus.splits import InputSplit
 
 TEXTS = ["First line, plain.", "", "Zweite Zeile: «größer»", "  leading and trailing  ", "last 中文"]
 LONGEST = 1 << 20
 
 
 def lines_of(*names: str | Path, lines: int | None = None, column: str = "text", split: str = "train") -> list[str]:
-    corpus = find(tuple(str(name) for name in names), Selection(lines, column, split, LONGEST))
-    blocks = list(corpus.blocks())
-    assert [block.ordinal for block in blocks] == sorted({block.ordinal for block in blocks})
-    return [text for block in blocks for text in block_lines(block, column)]
+    corpus = find_corpus(tuple(str(name) for name in names), Selection(lines, column, split, LONGEST))
+    pieces = list(corpus.splits())
+    assert [piece.ordinal for piece in pieces] == list(range(len(pieces)))
+    return [text for piece in pieces for text in split_lines(piece, column)]
 
 
-def block_lines(block: Block, column: str) -> Iterator[str]:
-    for batch in batches(block, column, LONGEST):
+def split_lines(piece: InputSplit, column: str) -> Iterator[str]:
+    for batch in read_batches(piece, column, LONGEST):
         for start, stop in zip(batch.starts, batch.stops, strict=True):
             yield batch.text[start:stop].decode()
 
 
 def lowered(texts: list[str]) -> list[str]:
-    """ASCII letters only, as `reading` does it; the encoder does the others."""
+    """Lower-case ASCII letters only, as `readers` does; the encoder does the others."""
     return [text.encode().lower().decode() for text in texts]
 
 
@@ -61,10 +61,10 @@ def parquet(path: Path, columns: dict[str, Any], rows: int = 2) -> Path:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".bz2", ".zst"])
-@pytest.mark.parametrize("block_bytes", [7, 1 << 20])
-def test_text_files(tmp_path: Path, suffix: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits._READ_BYTES", block_bytes)
+@pytest.mark.parametrize("split_bytes", [7, 1 << 20])
+def test_text_files(tmp_path: Path, suffix: str, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", split_bytes)
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.READ_BYTES", split_bytes)
     path = tmp_path / f"a.txt{suffix}"
     for data in ("\n".join(TEXTS), "\n".join(TEXTS) + "\n", "\ufeff" + "\n".join(TEXTS)):
         compress(path, data.encode())
@@ -74,22 +74,22 @@ def test_text_files(tmp_path: Path, suffix: str, block_bytes: int, monkeypatch: 
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("block_bytes", [50, 1 << 20])
-def test_jsonl_files(tmp_path: Path, suffix: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits._READ_BYTES", block_bytes)
+@pytest.mark.parametrize("split_bytes", [50, 1 << 20])
+def test_jsonl_files(tmp_path: Path, suffix: str, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", split_bytes)
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.READ_BYTES", split_bytes)
     path = tmp_path / f"a.jsonl{suffix}"
     compress(path, jsonl([*TEXTS, "inner\nline"], "body"))
     assert lines_of(path, column="body") == lowered([*TEXTS, "inner\nline"])
     assert lines_of(path, column="body", lines=3) == lowered(TEXTS[:3])
 
 
-@pytest.mark.parametrize("block_bytes", [10, 1 << 20])
+@pytest.mark.parametrize("split_bytes", [10, 1 << 20])
 def test_blank_lines_of_jsonl_count_for_the_line_of_a_fault_and_not_as_texts(
-    tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits.BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr("glovewire.preprocess.corpus.splits._READ_BYTES", block_bytes)
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", split_bytes)
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.READ_BYTES", split_bytes)
     path = tmp_path / "blank.jsonl"
     path.write_bytes(b'\n{"text": "a"}\n\n \n{"text": "b"}\n{"body": "c"}\n\n{"text": "d"}\n{"text": "e"}\n')
     assert lines_of(path, lines=2) == ["a", "b"]
@@ -134,12 +134,12 @@ def test_a_folder_of_files_with_an_empty_one(tmp_path: Path) -> None:
     assert lines_of(tmp_path, lines=2) == ["one", "two"]
 
 
-def test_pydoc_is_prose_and_each_paragraph_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pydoc_is_distinct_paragraphs_of_prose(monkeypatch: pytest.MonkeyPatch) -> None:
     from glovewire.preprocess.corpus import pydoc_corpus
 
     files = sorted(Path(json.__file__).parent.glob("*.py"))
-    monkeypatch.setattr(pydoc_corpus, "_sources", lambda: iter(files))
-    monkeypatch.setattr(pydoc_corpus, "_FILES_TOGETHER", 2)
+    monkeypatch.setattr(pydoc_corpus, "source_files", lambda: iter(files))
+    monkeypatch.setattr(pydoc_corpus, "FILES_PER_TASK", 2)
     found = list(pydoc_corpus.paragraphs(2))
     assert len(found) == len(set(found)) > 500
     assert found == list(pydoc_corpus.paragraphs(1))
@@ -148,7 +148,7 @@ def test_pydoc_is_prose_and_each_paragraph_comes_once(monkeypatch: pytest.Monkey
 
 
 def faulty(tmp_path: Path) -> dict[str, tuple[Path, str]]:
-    """Damaged corpora by name, and what must be said of each."""
+    """Return damaged corpora by name, each with the message that it must give."""
     gz = gzip.compress(b"some words here\n" * 5000)
     files: dict[str, tuple[bytes, str]] = {
         "cut.txt.gz": (gz[:-200], "cut.txt.gz is damaged"),
@@ -200,7 +200,7 @@ def test_without_a_network_a_name_of_the_hub_is_one_line_at_once(monkeypatch: py
         began = time.monotonic()
         with pytest.raises(CorpusError, match=r"hf:Salesforce/wikitext:wikitext-2-raw-v1 needs 127\.0\.0\.1") as raised:
             lines_of("wikitext-2-raw-v1")
-        assert time.monotonic() - began < 60  # far above what it takes; the hub's own retries take minutes
+        assert time.monotonic() - began < 60  # usually under 2 s; the hub's own retries take minutes
     assert "pydoc" in str(raised.value)
 
 
@@ -214,8 +214,8 @@ def test_a_name_of_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch, tmp_path
         asked.append((name, config, split, streaming))
         return datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
 
-    monkeypatch.setattr(corpora, "_require_hub", lambda _: None)
-    monkeypatch.setattr(corpora, "_load", load)
+    monkeypatch.setattr(corpora, "require_hub", lambda _: None)
+    monkeypatch.setattr(corpora, "load_from_hub", load)
     assert lines_of("hf:Some/name:config", lines=7) == lowered((TEXTS * 3)[:7])
     assert asked == [("Some/name", ("config",), "train", True)]
     with pytest.raises(CorpusError, match="has no column 'body'; it has text"):

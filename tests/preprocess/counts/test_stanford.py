@@ -1,9 +1,10 @@
-"""Counts made by Stanford's GloVe become the same dataset that the text itself gives; what is damaged is refused."""
+"""Counts made by Stanford's GloVe give the same dataset as the text itself; damaged files are refused."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade import full_matrix
 
 from glovewire.common.errors import CorpusError
 from glovewire.common.storage.artifacts import file_sha256
@@ -20,16 +21,16 @@ def from_text(tmp_path: Path, symmetric: bool) -> Dataset:
     rng = np.random.default_rng(3)
     words = [f"w{n}" for n in range(40)]
     corpus.write_text("\n".join(" ".join(rng.choice(words, 15)) for _ in range(80)), encoding="utf-8")
-    run(PreprocessConfig((str(corpus),), tmp_path / "own", processes=1, memory=MEMORY, symmetric=symmetric))
+    run(PreprocessConfig(corpus=(str(corpus),), out=tmp_path / "own", processes=1, memory=MEMORY, symmetric=symmetric))
     return Dataset.open(tmp_path / "own")
 
 
 def as_stanford(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
-    """The dataset as `cooccurrence.shuf.bin` and `vocab.txt`: words from the most frequent down, from 1."""
+    """Write the dataset as Stanford's files, with words numbered from 1 from the most frequent down."""
     order = np.argsort(-dataset.counts, kind="stable")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(1, len(order) + 1)
-    matrix = dataset.matrix()
+    matrix = full_matrix(dataset)
     records = np.empty(matrix.nnz, RECORD)
     records["i"], records["j"], records["x"] = rank[matrix.row], rank[matrix.col], matrix.data
     np.random.default_rng(0).shuffle(records)
@@ -41,7 +42,7 @@ def as_stanford(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
 
 def imported(tmp_path: Path, files: tuple[Path, Path], *, symmetric: bool = True) -> Dataset:
     out = tmp_path / "imported"
-    run(PreprocessConfig((), out, processes=2, memory=MEMORY, from_stanford=files, symmetric=symmetric))
+    run(PreprocessConfig(out=out, processes=2, memory=MEMORY, from_stanford=files, symmetric=symmetric))
     return Dataset.open(out)
 
 
@@ -51,7 +52,7 @@ def test_the_same_counts_give_the_same_entries(
     tmp_path: Path, symmetric: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = from_text(tmp_path, symmetric)
-    monkeypatch.setattr("glovewire.preprocess.counts.stanford._MOST_RECORDS", at_once)
+    monkeypatch.setattr("glovewire.preprocess.counts.stanford.MAX_RECORDS", at_once)
     other = imported(tmp_path, as_stanford(own, tmp_path), symmetric=symmetric)
     for name in (VOCABULARY, ENTRIES, TILES, PERMUTATION):
         assert file_sha256(own.path / name) == file_sha256(other.path / name), name

@@ -1,4 +1,4 @@
-"""The tokeniser against NLTK itself: not one line may differ.
+"""The encoder's tokens are those of NLTK itself on every line.
 
 `GLOVEWIRE_TEST_LINES=1000000 pytest tests/preprocess/tokens -k "many or real"` compares that many generated
 lines, and that many of every text in the shared data (an hour: NLTK is the slow one); the default is a sample.
@@ -55,7 +55,7 @@ lines = st.builds(
 
 
 def tokens_of(encoder: Encoder, texts: Iterable[str]) -> list[list[str]]:
-    """What the encoder makes of lines, as words; its own table names them."""
+    """Return the encoder's tokens of each line, spelt by its own table."""
     raw = [text.encode().lower() for text in texts]
     bounds = np.cumsum([0] + [len(line) for line in raw])
     ids = encoder.encode(b"".join(raw), bounds[:-1], bounds[1:], 0)
@@ -106,7 +106,7 @@ def test_a_used_memo_gives_the_same_tokens() -> None:
     ]
     first = tokens_of(encoder, texts * 3)
     assert first == tokens_of(encoder, texts * 3) == nltk_tokens(texts * 3)
-    encoder.forget()
+    encoder.clear()
     assert tokens_of(encoder, texts) == nltk_tokens(texts)
 
 
@@ -120,7 +120,7 @@ def test_whitespace_tokens() -> None:
     assert tokens_of(encoder, texts) == [text.lower().split() for text in texts]
 
 
-def test_what_is_not_text_is_refused() -> None:
+def test_bytes_that_are_not_text_are_refused() -> None:
     encoder = Encoder(make_tokenizer("nltk"))
     with pytest.raises(UnicodeDecodeError):
         encoder.encode(b"a \xff b", np.array([0]), np.array([5]), 0)
@@ -140,7 +140,7 @@ def test_counts_and_first_places() -> None:
 
 
 def drawn(draw: random.Random) -> str:
-    """A line made of words and pieces, marks among them, as hypothesis' are but a hundred times sooner."""
+    """Draw a line of words, pieces and marks, as hypothesis would, a hundred times faster."""
     chunks = (
         draw.choice(WORDS) if draw.random() < 0.4 else "".join(draw.choices(PIECES, k=draw.randrange(6)))
         for _ in range(draw.randrange(12))

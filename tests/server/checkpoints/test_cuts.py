@@ -18,8 +18,8 @@ from glovewire.common.model.rounds import epoch_rounds
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import cuts
-from glovewire.server.checkpoints.writer import Writer
-from glovewire.worker.training.prefetch import TASKS
+from glovewire.server.checkpoints.writer import CheckpointWriter
+from glovewire.worker.training.prefetch import MIN_TASKS
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +117,13 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
 
 def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp_path: Path) -> None:
     one = shard(dataset, checkpoint_every=1, epochs=4)
-    rounds, writer = Rounds(one, 4), Writer(tmp_path, 1, lambda: None)
+    rounds, writer = Rounds(one, 4), CheckpointWriter(tmp_path, 1, lambda: None)
     while rounds.open():
         rounds.push(min(rounds.open(), key=lambda partition: rounds.version[partition]))
         for snapshot in one.take_snapshots():
             writer.begin(snapshot)
             for written in writer.finish():
-                one.core.checkpointed(written.label, 1.0, removed=written.gone)
+                one.core.checkpointed(written.label, 1.0, removed=written.removed)
     writer.close()
     assert [path.name for path in (tmp_path / "checkpoints").glob("[!.]*")] == ["round-00000009.shard-0-of-1"]
     assert one.ask(b"eye", m.Checkpoint(9)) == m.Checkpointed("round-00000009")
@@ -153,7 +153,7 @@ def test_requests_for_checkpoints_do_not_fill_the_memory(dataset: Dataset, optio
 
 def test_those_who_ask_for_the_same_cut_are_many_but_not_endless(dataset: Dataset) -> None:
     one = shard(dataset)
-    replies = [one.ask(b"eye", m.Checkpoint(2)) for _ in range(cuts.MAX_ASKERS + 10)]
+    replies = [one.ask(b"eye", m.Checkpoint(2)) for _ in range(cuts.MAX_REQUESTS + 10)]
     assert [code(reply) for reply in replies[-10:]] == ["not-ready"] * 10
 
 
@@ -218,7 +218,7 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
         one.hello("w0", worker=0)
     tickets, held, pushed, found = 0, [], 0, [[], []]
     for choice in [*order, *range(400)]:
-        hungry = not held or (choice % 2 and len(held) < TASKS)
+        hungry = not held or (choice % 2 and len(held) < MIN_TASKS)
         asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if hungry else None
         if isinstance(asked, m.Granted):
             tickets += 1

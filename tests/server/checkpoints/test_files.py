@@ -14,13 +14,13 @@ from shards import in_memory, shard
 
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import evened
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.artifacts import MANIFEST, seal
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
 from glovewire.server.checkpoints import files as checkpoint
-from glovewire.server.checkpoints import initial_state as start
+from glovewire.server.checkpoints import initial_state
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def write(dataset: Dataset, run: Path, shards: int, **options: Any) -> np.ndarra
         one = shard(dataset, number=number, shards=shards, **options)
         parts.append(one.state.table.values)
         folder = checkpoint.write(run, one.core.final())
-        assert folder == checkpoint.place(run, "final", number, shards)
+        assert folder == checkpoint.part_folder(run, "final", number, shards)
     return np.concatenate(parts)
 
 
@@ -64,14 +64,14 @@ def test_vectors_are_the_same_bytes_for_any_number_of_shards(
         assert vectors.words == dataset.words
         expected = np.empty((len(rows), 4), np.float32)
         expected[dataset.permutation] = RowLayout.of(options).vectors(rows)
-        np.testing.assert_array_equal(vectors.vectors, evened(expected, spectrum))
+        np.testing.assert_array_equal(vectors.vectors, flatten_spectrum(expected, spectrum))
         assert vectors.facts["loss"] == 1.0
     assert found[0] == found[1]
 
 
 def test_parts_that_are_missing_are_named(dataset: Dataset, tmp_path: Path) -> None:
     write(dataset, tmp_path, 3)
-    part = checkpoint.place(tmp_path, "final", 1, 3)
+    part = checkpoint.part_folder(tmp_path, "final", 1, 3)
     part.rename(tmp_path / "elsewhere")
     assert checkpoint.missing(tmp_path, "final", 3) == [1]
     with pytest.raises(ArtifactError, match="shard-1-of-3 does not exist"):
@@ -131,7 +131,7 @@ def test_a_part_that_does_not_fit_is_refused_in_one_line(
     dataset: Dataset, tmp_path: Path, damage: Callable[[Path], Any], number: int
 ) -> None:
     write(dataset, tmp_path, 3)
-    damage(checkpoint.place(tmp_path, "final", number, 3))
+    damage(checkpoint.part_folder(tmp_path, "final", number, 3))
     with pytest.raises(ArtifactError) as caught:
         checkpoint.read(tmp_path, "final", 3)
     assert "\n" not in str(caught.value)
@@ -142,7 +142,7 @@ def test_shards_that_stopped_rounds_apart_leave_vectors_but_nothing_to_resume(da
     checkpoint.assemble(tmp_path, dataset, TrainingOptions(dim=4, epochs=2), 3, {})
     expected = (tmp_path / "vectors.npy").read_bytes()
     assert checkpoint.newest(tmp_path) == ("final", 3)
-    resealed(checkpoint.place(tmp_path, "final", 2, 3), round=5)
+    resealed(checkpoint.part_folder(tmp_path, "final", 2, 3), round=5)
     checkpoint.assemble(tmp_path, dataset, TrainingOptions(dim=4, epochs=2), 3, {})
     assert (tmp_path / "vectors.npy").read_bytes() == expected
     with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
@@ -156,13 +156,13 @@ def test_parts_without_the_tensors_of_one_model_are_passed_over(
     """Shards of a dense model that were stopped before the first worker came once left such parts."""
     write(dataset, tmp_path, 2)
     for part in range(2):
-        resealed(checkpoint.place(tmp_path, "final", part, 2), tensors='[["w", [3], "<f4", true]]')
+        resealed(checkpoint.part_folder(tmp_path, "final", part, 2), tensors='[["w", [3], "<f4", true]]')
     assert checkpoint.newest(tmp_path) == ("final", 2)
-    resealed(checkpoint.place(tmp_path, "final", number, 2), tensors=tensors)
+    resealed(checkpoint.part_folder(tmp_path, "final", number, 2), tensors=tensors)
     with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
         checkpoint.newest(tmp_path)
     for part in range(2):
-        resealed(checkpoint.place(tmp_path, "final", part, 2), tensors=None)
+        resealed(checkpoint.part_folder(tmp_path, "final", part, 2), tensors=None)
     with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
         checkpoint.newest(tmp_path)
 
@@ -173,8 +173,8 @@ def test_parts_without_the_tensors_of_one_model_are_passed_over(
 def cut(dataset: Dataset, run: Path, round: int, *, only: int | None = None, asked: bool = False) -> None:
     """A checkpoint of `round` from both shards, or only from one."""
     for number in range(2) if only is None else [only]:
-        cuts = shard(dataset, number=number, shards=2).state.cuts
-        snapshot = cuts.snapshot(f"round-{round:08d}", cuts._table.values, round)
+        state = shard(dataset, number=number, shards=2).state
+        snapshot = state.cuts.snapshot(f"round-{round:08d}", state.table.values, round)
         checkpoint.write(run, dataclasses.replace(snapshot, facts={**snapshot.facts, "asked": asked}))
 
 
@@ -218,7 +218,7 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(
 ) -> None:
     for round in (3, 6):
         cut(dataset, tmp_path, round)
-    file = checkpoint.place(tmp_path, "round-00000006", 1, 2) / damage
+    file = checkpoint.part_folder(tmp_path, "round-00000006", 1, 2) / damage
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
     assert checkpoint.newest(tmp_path) == ("round-00000003", 2)
     assert "event=checkpoint_skipped label=round-00000006" in caplog.text
@@ -229,7 +229,9 @@ def test_a_folder_whose_name_says_something_impossible_is_no_checkpoint(
     dataset: Dataset, tmp_path: Path, tail: str
 ) -> None:
     write(dataset, tmp_path, 1)
-    checkpoint.place(tmp_path, "final", 0, 1).rename(tmp_path / checkpoint.CHECKPOINTS / f"final.shard-0-of-{tail}")
+    checkpoint.part_folder(tmp_path, "final", 0, 1).rename(
+        tmp_path / checkpoint.CHECKPOINTS / f"final.shard-0-of-{tail}"
+    )
     with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
         checkpoint.newest(tmp_path)
 
@@ -256,9 +258,9 @@ def test_blocks_in_any_order_go_on_after_the_rounds_that_shard_0_knows_to_be_who
         checkpoint.write(tmp_path, one.core.final())
     options = TrainingOptions(dim=4, epochs=2, tied=True, consistency="async")
     assert checkpoint.newest(tmp_path) == ("final", 2)
-    begin = start.resumed(tmp_path, "final", 2, options, dataset, 0, dataset.layout.rows)
+    begin = initial_state.restore_state(tmp_path, "final", 2, options, dataset, 0, dataset.layout.rows)
     assert begin.reached.round == 2
-    assert 0 < begin.entries == start.entries_before(dataset, options, 2) < dataset.total_entries
+    assert 0 < begin.entries == initial_state.entries_before(dataset, options, 2) < dataset.total_entries
 
 
 @pytest.mark.parametrize("change", UNREACHABLE.values(), ids=UNREACHABLE.keys())
@@ -267,10 +269,10 @@ def test_a_checkpoint_that_training_cannot_have_left_is_not_resumed(
 ) -> None:
     write(dataset, tmp_path, 1)
     options, rows = TrainingOptions(dim=4, epochs=2, tied=True), dataset.layout.rows
-    assert len(start.resumed(tmp_path, "final", 1, options, dataset, 0, rows).rows) == rows
-    change(checkpoint.place(tmp_path, "final", 0, 1))
+    assert len(initial_state.restore_state(tmp_path, "final", 1, options, dataset, 0, rows).rows) == rows
+    change(checkpoint.part_folder(tmp_path, "final", 0, 1))
     with pytest.raises(ArtifactError, match="that training cannot have reached"):
-        start.resumed(tmp_path, "final", 1, options, dataset, 0, rows)
+        initial_state.restore_state(tmp_path, "final", 1, options, dataset, 0, rows)
 
 
 def test_a_checkpoint_of_a_version_without_one_of_the_options_says_so(dataset: Dataset, tmp_path: Path) -> None:
@@ -278,6 +280,21 @@ def test_a_checkpoint_of_a_version_without_one_of_the_options_says_so(dataset: D
     write(dataset, tmp_path, 1)
     options = TrainingOptions(dim=4, epochs=2, tied=True).as_message()
     del options["sample"]
-    resealed(checkpoint.place(tmp_path, "final", 0, 1), options=options)
-    with pytest.raises(UsageError, match=r"cannot go on from final: .* missing: sample"):
-        start.saved_options(tmp_path)
+    resealed(checkpoint.part_folder(tmp_path, "final", 0, 1), options=options)
+    with pytest.raises(UsageError, match=r"cannot be resumed from final: .* missing: sample"):
+        initial_state.saved_options(tmp_path)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_run_of_an_earlier_version_names_the_way_out(dataset: Dataset, tmp_path: Path, finished: bool) -> None:
+    """Its generations were called lives, in the names of files and in the facts of checkpoints of schema 1."""
+    write(dataset, tmp_path, 1)
+    part = checkpoint.part_folder(tmp_path, "final", 0, 1)
+    old = json.loads((part / MANIFEST).read_text())
+    seal(part, checkpoint.KIND, 1, {**old["facts"], "life": 0})
+    (tmp_path / checkpoint.CHECKPOINTS / ".life-000000").write_text("{}")
+    if finished:
+        (tmp_path / MANIFEST).write_text("{}")
+    with pytest.raises(ArtifactError, match=r"an earlier version .* resume it with that version, or") as caught:
+        initial_state.saved_options(tmp_path)
+    assert (f"--init {tmp_path}" in str(caught.value)) is finished

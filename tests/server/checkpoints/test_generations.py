@@ -20,7 +20,7 @@ from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints import generations
 from glovewire.server.checkpoints.generations import Generation, Superseded
 from glovewire.server.checkpoints.initial_state import saved_options
-from glovewire.server.checkpoints.writer import Writer
+from glovewire.server.checkpoints.writer import CheckpointWriter
 from glovewire.server.config import ServerConfig
 from glovewire.server.core.core import Core
 from glovewire.server.core.state import NetworkCounts
@@ -34,26 +34,31 @@ def dataset(tmp_path: Path) -> Dataset:
 
 def config(tmp_path: Path, number: int = 0, shards: int = 2, **options: Any) -> ServerConfig:
     return ServerConfig(
-        tmp_path / "d", tmp_path / "run", TrainingOptions(dim=4), shard=number, shards=shards, **options
+        dataset=tmp_path / "d",
+        out=tmp_path / "run",
+        options=TrainingOptions(dim=4),
+        shard=number,
+        shards=shards,
+        **options,
     )
 
 
 def started(of: ServerConfig) -> Generation:
     """The generation that a shard takes part in when it starts."""
-    generation = generations.due(of)
+    generation = generations.next_generation(of)
     generations.claim(of)
     while not generations.enter(of, generation):
-        generation = generations.due(of)
+        generation = generations.next_generation(of)
     return generation
 
 
-def test_shards_that_start_together_share_a_life(tmp_path: Path) -> None:
+def test_shards_that_start_together_share_a_generation(tmp_path: Path) -> None:
     of = [config(tmp_path, number) for number in range(2)]
-    both = [generations.due(each) for each in of]
+    both = [generations.next_generation(each) for each in of]
     for each in of:
         generations.claim(each)
     assert [generations.enter(each, generation) for each, generation in zip(of, both, strict=True)] == [True, False]
-    assert generations.due(of[1]) == both[0] != both[1]
+    assert generations.next_generation(of[1]) == both[0] != both[1]
     assert generations.enter(of[1], both[0])
     assert both[0].number == 0
     assert both[0].label == ""
@@ -63,23 +68,23 @@ def test_a_shard_that_died_takes_the_others_with_it(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     generation = started(first)
     assert started(second) == generation
-    generations.stay(first, generation)
+    generations.require_current(first, generation)
     again = started(second)
     assert (again.number, again.run != generation.run) == (1, True)
     with pytest.raises(Superseded, match="generation 1"):
-        generations.stay(first, generation)
-    assert generations.due(first) == again  # joins, and does not begin a third
+        generations.require_current(first, generation)
+    assert generations.next_generation(first) == again  # joins, and does not begin a third
     assert generations.enter(first, again)
 
 
-def test_shards_that_all_died_begin_one_life(tmp_path: Path) -> None:
+def test_shards_that_all_died_begin_one_generation(tmp_path: Path) -> None:
     of = [config(tmp_path, number, recover=True) for number in range(2)]
     assert started(of[0]) == started(of[1])
     assert started(of[0]) == started(of[1]) == generations.newest(tmp_path / "run")
     assert started(config(tmp_path, 1, 3, recover=True)).number == 2  # another number of shards is another generation
 
 
-def test_a_life_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset) -> None:
+def test_a_generation_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset) -> None:
     of = config(tmp_path, 1, recover=True)
     started(of)
     both = [shard(dataset, number=number, shards=2) for number in range(2)]
@@ -97,13 +102,13 @@ def test_a_life_begins_from_what_all_shards_had(tmp_path: Path, dataset: Dataset
 def kept(dataset: Dataset, run: Path, number: int, round: int) -> None:
     """One shard's writer comes to the end of a checkpoint, and keeps that one alone."""
     state = shard(dataset, number=number, shards=2).state
-    writer = Writer(run, 1, lambda: None)
+    writer = CheckpointWriter(run, 1, lambda: None)
     writer.begin(state.cuts.snapshot(f"round-{round:08d}", state.table.values, round))
     assert [each.error for each in writer.finish()] == [None]
     writer.close()
 
 
-def test_what_a_life_begins_from_stays_until_all_shards_have_begun_it(tmp_path: Path, dataset: Dataset) -> None:
+def test_what_a_generation_begins_from_stays_until_all_shards_have_begun_it(tmp_path: Path, dataset: Dataset) -> None:
     """One of them is slow to write, and may then remove the older one that the others have gone back to."""
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     started(first)
@@ -123,15 +128,15 @@ def test_what_a_life_begins_from_stays_until_all_shards_have_begun_it(tmp_path: 
     assert checkpoint.missing(first.out, "round-00000001", 2) == [0]  # it goes with the next generation
 
 
-def test_a_life_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, dataset: Dataset) -> None:
+def test_a_generation_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, dataset: Dataset) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     started(first)
     started(second)
     for number, round in ((0, 1), (1, 1)):
         kept(dataset, first.out, number, round)
     assert started(first).number == 1
-    shutil.rmtree(checkpoint.place(first.out, "round-00000001", 1, 2))
-    assert generations.due(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
+    shutil.rmtree(checkpoint.part_folder(first.out, "round-00000001", 1, 2))
+    assert generations.next_generation(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
     for number in range(2):
         state = shard(dataset, number=number, shards=2).state
         checkpoint.write(first.out, state.cuts.snapshot("round-00000002", state.table.values, 2))
@@ -146,11 +151,11 @@ def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset
         state = shard(dataset, number=number, shards=2).state
         checkpoint.write(of.out, state.cuts.snapshot("final", state.table.values, done))
     of = dataclasses.replace(of, options=saved_options(of.out), recover=True)
-    core = Core(prepare(of, dataset, generations.due(of), 0.0))
+    core = Core(prepare(of, dataset, generations.next_generation(of), 0.0))
     assert core.tick(0.0, NetworkCounts()).finished == RunEnd(Ending.COMPLETE)
 
 
-def test_a_worker_numbered_in_the_life_before_is_nobody_of_this_one(dataset: Dataset) -> None:
+def test_a_worker_numbered_in_the_generation_before_is_nobody_of_this_one(dataset: Dataset) -> None:
     """Its hello may reach a shard before it knows; when it begins afresh, the other of its number must still count."""
     sync = {"schedule": "minibatch", "consistency": "sync", "shards": 2}
     before = shard(dataset, **sync).hello("w0")
@@ -180,16 +185,16 @@ def test_the_record_of_a_run_that_begins_anew_does_too(tmp_path: Path) -> None:
 def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     generation = started(first)
-    assert generations.absent(first, generation) == [1]
+    assert generations.not_left(first, generation) == [1]
     started(second)
-    assert generations.absent(first, generation) == [1]
+    assert generations.not_left(first, generation) == [1]
     generations.leave(second, generation, RunEnd(Ending.COMPLETE))
-    assert generations.absent(first, generation) == []
-    assert not generations.over(second)  # no vectors yet: it may be needed
+    assert generations.not_left(first, generation) == []
+    assert not generations.is_over(second)  # no vectors yet: it may be needed
     (tmp_path / "run" / "manifest.json").write_text("{}")
-    assert generations.over(second)
+    assert generations.is_over(second)
     generations.leave(second, generation, RunEnd(Ending.STOPPED))
-    assert not generations.over(second)
+    assert not generations.is_over(second)
 
 
 def test_a_shard_that_is_there_is_refused_unless_it_recovers(tmp_path: Path) -> None:
@@ -202,22 +207,34 @@ def test_a_shard_that_is_there_is_refused_unless_it_recovers(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ['{"number"', '{"evil": 1}', "[]"])
-def test_a_damaged_life_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_damaged_generation_is_refused(tmp_path: Path, text: str) -> None:
     of = config(tmp_path, recover=True)
     started(of)
     next((tmp_path / "run" / "checkpoints").glob(".generation-*")).write_text(text)
     with pytest.raises(ArtifactError, match="generation-000000"):
-        generations.due(of)
+        generations.next_generation(of)
+
+
+def test_a_shard_of_an_earlier_version_is_not_recovered(tmp_path: Path) -> None:
+    of = config(tmp_path, recover=True)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / ".life-000000").write_text('{"number": 0}')
+    with pytest.raises(ArtifactError, match="begun by an earlier version"):
+        generations.next_generation(of)
+    (checkpoints / ".shard-0-of-2").write_text('{"life": 0, "ending": "", "left": ""}')
+    with pytest.raises(ArtifactError, match="begun by an earlier version"):
+        generations.is_over(of)
 
 
 def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     generation = started(first)
     started(second)
-    assert generations.told(first, generation) is None
-    generations.tell(second, generation, RunEnd(Ending.FAILED, "the loss became nan"))
-    assert generations.told(first, generation) == RunEnd(Ending.FAILED, "the loss became nan")
-    assert generations.told(second, generation) is None
-    assert generations.absent(first, generation) == [1]  # it has only begun to leave
+    assert generations.announced_ending(first, generation) is None
+    generations.announce_ending(second, generation, RunEnd(Ending.FAILED, "the loss became nan"))
+    assert generations.announced_ending(first, generation) == RunEnd(Ending.FAILED, "the loss became nan")
+    assert generations.announced_ending(second, generation) is None
+    assert generations.not_left(first, generation) == [1]  # it has only begun to leave
     again = started(first)
-    assert generations.told(first, again) is None  # that was in another generation
+    assert generations.announced_ending(first, again) is None  # that was in another generation

@@ -1,4 +1,4 @@
-"""A checkpoint is written at ease while nobody waits, with short rests for who asks, without any at the end."""
+"""A checkpoint is written with long pauses, with shorter ones for a client that waits, without any at the end."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from pathlib import Path
 
 import pytest
 from processes import until
-from shards import MINIBATCH, Shard, in_memory, served, shard
+from shards import ASYNC, MINIBATCH, Shard, in_memory, served, shard
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import Conversation
-from glovewire.server.checkpoints import writer as pace
-from glovewire.server.checkpoints.writer import Pace
+from glovewire.common.transport.client import RequestClient
+from glovewire.server.checkpoints import writer as writer
+from glovewire.server.checkpoints.writer import Throttle
 from glovewire.server.daemon import Daemon
 
 LOCAL = "tcp://127.0.0.1:0"
 
 
-def test_it_rests_as_many_times_as_long_as_it_has_worked() -> None:
-    one = Pace()
+def test_it_pauses_as_many_times_as_long_as_it_has_worked() -> None:
+    one = Throttle()
     one.begin()
-    while time.thread_time() - one._since < 2e-3:
+    since = time.thread_time()
+    while time.thread_time() - since < 2e-3:
         pass
-    worked_s, began = time.thread_time() - one._since, time.monotonic()
-    one.rest()
-    assert time.monotonic() - began >= pace.RESTS * worked_s
+    worked_s, began = time.thread_time() - since, time.monotonic()
+    one.pause()
+    assert time.monotonic() - began >= writer.PAUSE_RATIO * worked_s
 
 
 class Watched(threading.Event):
-    """Tells when somebody waits for it."""
+    """Tells when a thread waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,40 +46,38 @@ class Watched(threading.Event):
         return super().wait(timeout)
 
 
-@pytest.mark.parametrize("quicker", [Pace.step_out, Pace.hurry])
-def test_a_rest_ends_when_somebody_comes_to_wait(
-    quicker: Callable[[Pace], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pace, "RESTS", 1e9)
-    one, wake = Pace(), Watched()
-    one._wake = wake
+@pytest.mark.parametrize("ratio", [writer.PAUSE_RATIO_AWAITED, 0])
+def test_a_pause_ends_when_a_client_comes_to_wait(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "PAUSE_RATIO", 1e9)
+    wake = Watched()
+    one = Throttle(wake)
 
     def work() -> None:
         one.begin()
-        for _ in range(3):  # of the rests only the first is a long one
+        for _ in range(3):  # only the first pause is a long one
             sum(range(10_000))
-            one.rest()
+            one.pause()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     assert wake.awaited.wait(30)
-    quicker(one)
+    one.at_most(ratio)
     thread.join(30)
     assert not thread.is_alive()
 
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shard]:
-    """Makes a shard whose rests take minutes."""
-    monkeypatch.setattr(pace, "RESTS", 1e6)
+    """Makes a shard whose pauses take minutes."""
+    monkeypatch.setattr(writer, "PAUSE_RATIO", 1e6)
     return partial(shard, in_memory(tmp_path / "d"), out=tmp_path, now=time.monotonic(), batch_size=8)
 
 
 @contextmanager
-def looked_at(one: Shard, run: Path) -> Iterator[Conversation]:
+def looked_at(one: Shard, run: Path) -> Iterator[RequestClient]:
     """Somebody who looks at the shard."""
     daemon = Daemon(one.core, run, LOCAL, LOCAL)
-    with served(daemon), Conversation([daemon.address], "eye") as client:
+    with served(daemon), RequestClient([daemon.address], "eye") as client:
         yield client
 
 
@@ -90,9 +89,9 @@ def written(run: Path) -> int:
     return len(list((run / "checkpoints").glob("[!.]*")))
 
 
-def test_a_server_that_ends_waits_for_no_rest(make: Callable[..., Shard], tmp_path: Path) -> None:
+def test_a_server_that_ends_waits_for_no_pause(make: Callable[..., Shard], tmp_path: Path) -> None:
     one = make(checkpoint_every=1, **MINIBATCH)
-    one.state.cuts.after(one.state.identity.checkpoint_rounds)
+    one.state.cuts.updates_applied(one.state.identity.checkpoint_rounds)
     with looked_at(one, tmp_path) as client:
         await_writing(tmp_path)
         assert isinstance(client.ask(0, m.GetStatus()), m.Status)
@@ -101,24 +100,24 @@ def test_a_server_that_ends_waits_for_no_rest(make: Callable[..., Shard], tmp_pa
     assert written(tmp_path) == 1
 
 
-def test_a_checkpoint_that_waits_for_another_makes_it_hurry(make: Callable[..., Shard], tmp_path: Path) -> None:
+def test_a_checkpoint_that_waits_for_another_ends_the_pauses(make: Callable[..., Shard], tmp_path: Path) -> None:
     one = make(checkpoint_every=1, **MINIBATCH)
     for number in (1, 2):
-        one.state.cuts.after(number * one.state.identity.checkpoint_rounds)
+        one.state.cuts.updates_applied(number * one.state.identity.checkpoint_rounds)
     with looked_at(one, tmp_path):
         until(lambda: written(tmp_path) == 2, "both are written")
 
 
-def test_who_asks_for_a_checkpoint_waits_for_short_rests_only(make: Callable[..., Shard], tmp_path: Path) -> None:
+def test_who_asks_for_a_checkpoint_waits_for_short_pauses_only(make: Callable[..., Shard], tmp_path: Path) -> None:
     with looked_at(make(**MINIBATCH), tmp_path) as client:
         assert client.ask(0, m.Checkpoint(7)) == m.Checkpointed("asked-000000-0000000007")
 
 
-def test_who_asks_for_what_is_being_written_already_waits_for_short_rests_only(
+def test_who_asks_for_what_is_being_written_already_waits_for_short_pauses_only(
     make: Callable[..., Shard], tmp_path: Path
 ) -> None:
-    one = make()
-    one.state.cuts._cut_at(0)
+    one = make(checkpoint_every=1, **ASYNC)
+    one.state.cuts.advance_low_water(3)
     with looked_at(one, tmp_path) as client:
         await_writing(tmp_path)
-        assert client.ask(0, m.Checkpoint(0)) == m.Checkpointed("round-00000000")
+        assert client.ask(0, m.Checkpoint(3)) == m.Checkpointed("round-00000003")

@@ -8,11 +8,13 @@ import shards
 from shards import pull
 
 from glovewire.common.errors import BadRequest, LeaseLost
-from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
-from glovewire.server.consistency import blocks as consistency
-from glovewire.server.consistency.blocks import BEGINNING, AsynchronousBlocks, Consistency, ExclusiveBlocks, Reached
-from glovewire.server.consistency.minibatch import Asynchronous, Fate, SoftSynchronous, StaleSynchronous, Synchronous
+from glovewire.server.consistency.blocks import ExclusiveBlocks
+from glovewire.server.consistency.interface import Consistency
+from glovewire.server.consistency.minibatch import (
+    Admission,
+    Asynchronous,
+)
 
 BOUNDS = np.array([0, 8, 16, 25])
 FAR = np.iinfo(np.int64).max
@@ -29,8 +31,8 @@ def may_pull(mode: Consistency, request: m.Pull) -> bool:
 def carried_out(mode: Consistency, request: m.Push) -> bool:
     """Whether a push is new; it is carried out."""
     fate = mode.admit(request, 0)
-    assert [arrived.push for arrived in mode.due()] == [request] * (fate is Fate.NEW)
-    return fate is Fate.NEW
+    assert [arrived.push for arrived in mode.next_update()] == [request] * (fate is Admission.NEW)
+    return fate is Admission.NEW
 
 
 def test_a_pull_waits_for_its_round() -> None:
@@ -110,14 +112,3 @@ def test_without_an_order_everything_goes_and_versions_count_pushes() -> None:
     assert mode.version(3) == 1
     with pytest.raises(BadRequest, match="one of add, gradient"):
         mode.admit(push(0, 8, 0, "assign"), 0)
-
-
-def test_the_options_choose_the_mode() -> None:
-    assert isinstance(consistency.make(TrainingOptions(), BOUNDS, BEGINNING), ExclusiveBlocks)
-    assert type(consistency.make(TrainingOptions(consistency="async"), BOUNDS, BEGINNING)) is AsynchronousBlocks
-    kinds = {"async": Asynchronous, "sync": Synchronous, "ssp:2": StaleSynchronous, "softsync:3": SoftSynchronous}
-    for text, kind in kinds.items():
-        options = TrainingOptions(schedule="minibatch", consistency=text)
-        mode = consistency.make(options, BOUNDS, Reached(updates=5, gradients=9), workers=4)
-        assert (type(mode), mode.version(0), mode.gradients) == (kind, 5, 9)
-        assert mode.missing == (0 if text == "async" else 4)

@@ -1,4 +1,4 @@
-"""The modes of minibatch training, as pure objects: who waits, what is carried out together, who blocks nobody."""
+"""The modes of minibatch training, without a server: which pulls wait and which gradients make one update."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from strategies import quick
 
 from glovewire.common.errors import BadRequest, LimitExceeded
 from glovewire.common.protocol import messages as m
-from glovewire.server.consistency import minibatch as modes
-from glovewire.server.consistency.minibatch import Asynchronous, Fate, SoftSynchronous, StaleSynchronous, Synchronous
+from glovewire.server.consistency import minibatch
+from glovewire.server.consistency.minibatch import (
+    Admission,
+    Asynchronous,
+    SoftSynchronous,
+    StaleSynchronous,
+    Synchronous,
+)
 
 PULL = shards.pull(rows=[0])
 OBSERVER = -1
@@ -34,7 +40,7 @@ def of(mode: Asynchronous, workers: int) -> Asynchronous:
 def carried_out(mode: Asynchronous) -> list[list[int]]:
     """Whose gradients are due now, change by change."""
     groups = []
-    while group := mode.due():
+    while group := mode.next_update():
         groups.append([each.worker for each in group])
     return groups
 
@@ -57,7 +63,7 @@ class Crowd:
         version, step = self.computing.pop(worker)
         self.steps[worker] = step + 1
         self.staleness.append(self.mode.version(0) - version)
-        assert self.mode.admit(gradient(version, step + 1), worker) is Fate.NEW
+        assert self.mode.admit(gradient(version, step + 1), worker) is Admission.NEW
         carried_out(self.mode)
         return True
 
@@ -74,7 +80,7 @@ class Crowd:
 def test_a_step_is_one_gradient_of_every_worker_in_their_order_however_they_arrive() -> None:
     mode = of(Synchronous(), 3)
     for worker in (2, 0):
-        assert mode.admit(gradient(), worker) is Fate.NEW
+        assert mode.admit(gradient(), worker) is Admission.NEW
         assert carried_out(mode) == []
     assert [mode.may_pull(PULL, worker) for worker in range(3)] == [False, True, False]
     mode.admit(gradient(), 1)
@@ -134,11 +140,11 @@ def test_what_waits_of_a_lost_worker_is_dropped_as_other_shards_may_never_have_g
 
 
 def test_the_backup_workers_gradients_come_too_late() -> None:
-    mode = of(Synchronous(backup=1), 3)
+    mode = of(Synchronous(1), 3)
     mode.admit(gradient(), 2)
     mode.admit(gradient(), 0)
     assert carried_out(mode) == [[0, 2]]
-    assert mode.admit(gradient(0), 1) is Fate.LATE
+    assert mode.admit(gradient(0), 1) is Admission.LATE
     assert carried_out(mode) == []
     assert (mode.version(0), mode.gradients) == (1, 2)
     assert mode.may_pull(PULL, 1)
@@ -153,7 +159,7 @@ def test_a_gradient_of_a_step_that_is_not_is_refused(version: int) -> None:
 def test_a_worker_has_one_gradient_a_step() -> None:
     mode = of(Synchronous(), 2)
     mode.admit(gradient(), 0)
-    with pytest.raises(BadRequest, match="one gradient a worker and step"):
+    with pytest.raises(BadRequest, match="one gradient per worker and step"):
         mode.admit(gradient(), 0)
 
 
@@ -164,7 +170,7 @@ def test_in_step_there_are_only_gradients(mode: Asynchronous) -> None:
 
 
 def test_gradients_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modes, "MAX_WAITING_BYTES", 2 * gradient().values.nbytes)
+    monkeypatch.setattr(minibatch, "MAX_WAITING_BYTES", 2 * gradient().values.nbytes)
     mode = of(Synchronous(), 4)
     mode.admit(gradient(), 0)
     mode.admit(gradient(), 1)

@@ -13,20 +13,20 @@ from shards import Shard, applied, code, pull, push
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import NotReady
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.tensor_layout import ROW, Spec, narrowed
+from glovewire.common.model.tensor_layout import ROW, ModelSpec, to_bfloat16
 from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.service import prepare
 
 MODEL = {"w": np.arange(600, dtype=np.float32), "b": np.ones(3, np.float32), "n": np.array(7)}
-SPEC = Spec.of(MODEL)  # rows: w 0-2, b 3, n 4
-OTHER = Spec.of({"w": np.zeros(5, np.float32)})
+SPEC = ModelSpec.of(MODEL)  # rows: w 0-2, b 3, n 4
+OTHER = ModelSpec.of({"w": np.zeros(5, np.float32)})
 
 
 def tensor_shard(number: int = 0, shards: int = 1, **options: Any) -> Shard:
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 1.0, **options})
-    config = ServerConfig(None, Path("run"), training, shard=number, shards=shards, checkpoint_every=2)
+    config = ServerConfig(out=Path("run"), options=training, shard=number, shards=shards, checkpoint_every=2)
     return Shard(prepare(config, None, Generation(0, "run", shards), 0.0), NOBODY)
 
 
@@ -49,10 +49,10 @@ def half(operation: str, first: int, last: int, value: float = 1.0, width: int =
     whole = tensors_push(
         operation, first, last, np.full((last - first, width), value, np.float32), sequence=2, rate=2.0
     )
-    return dataclasses.replace(whole, values=narrowed(whole.values))
+    return dataclasses.replace(whole, values=to_bfloat16(whole.values))
 
 
-def create(spec: Spec | None = SPEC) -> m.Create:
+def create(spec: ModelSpec | None = SPEC) -> m.Create:
     return m.Create(None if spec is None else spec.to_json())
 
 
@@ -190,7 +190,7 @@ def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
 @pytest.mark.parametrize("staleness", ["none", "inverse", "gap", "dc:0.1"])
 def test_a_shard_without_trained_rows_counts_steps_of_no_rows(consistency: str, staleness: str) -> None:
     """As its sister does that has rows: they have to agree on updates, checkpoints and whose turn it is."""
-    spec = Spec.of({"w": np.ones(3, np.float32), "n": np.zeros(1200, np.int16)})  # rows: w 0, n 1-5
+    spec = ModelSpec.of({"w": np.ones(3, np.float32), "n": np.zeros(1200, np.int16)})  # rows: w 0, n 1-5
     one = tensor_shard(1, 2, consistency=consistency, staleness=staleness, clock="table", optimizer="adam")
     for worker, name in enumerate("ab"):
         one.hello(name, worker=worker)
@@ -224,7 +224,7 @@ def test_shards_own_ranges_of_all_rows_also_none() -> None:
 def test_a_model_whose_gradient_fits_in_no_message_asks_for_shards() -> None:
     one = tensor_shard()
     one.hello("a")
-    big = Spec.from_json(b'[["w", [20000000], "<f4", true]]')
+    big = ModelSpec.from_json(b'[["w", [20000000], "<f4", true]]')
     reply = one.ask(b"a", create(big))
     assert isinstance(reply, m.Refused)
     assert "needs 2 shards" in reply.text

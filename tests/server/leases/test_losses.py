@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glovewire.common.protocol.messages import Report
-from glovewire.server.leases.losses import MAX_PARTS, SAMPLE_EVERY_S, Losses, Whole
+from glovewire.server.leases.losses import MAX_PARTS, SAMPLE_EVERY_S, Losses, MatrixMean
 
 
 def report(
@@ -83,14 +83,14 @@ def test_the_mean_holds_each_block_once_and_so_does_not_jump_from_block_to_block
 
 
 def test_the_mean_of_minibatches_is_over_the_last_epoch_and_bounded() -> None:
-    whole = Whole(per_epoch=1000)
+    whole = MatrixMean(per_epoch=1000)
     for n in range(500):
         whole.add(None, report(10, 10.0 * n))
     assert whole.means()[0] == pytest.approx(sum(range(400, 500)) / 100)
-    whole = Whole(per_epoch=10**12)
+    whole = MatrixMean(per_epoch=10**12)
     for _ in range(MAX_PARTS + 10):
         whole.add(None, report(10, 20.0))
-    assert len(whole._parts) == MAX_PARTS
+    assert len(whole) == MAX_PARTS
     assert whole.means()[0] == 2.0
 
 
@@ -114,7 +114,7 @@ def test_the_rate_is_that_of_the_last_moments_and_shared_by_entries() -> None:
         found = samples(losses, n / 10, force=True)
     assert found["all"].entries_per_second == pytest.approx(5000, rel=0.01)
     assert found["a"].entries_per_second == pytest.approx(1000, rel=0.01)
-    assert len(losses._marks) < 30
+    assert len(losses.recent) < 30
 
 
 def test_the_first_rate_counts_from_the_start_of_the_work() -> None:
@@ -126,11 +126,11 @@ def test_the_first_rate_counts_from_the_start_of_the_work() -> None:
 
 def test_what_was_trained_before_a_resume_is_no_part_of_the_pace() -> None:
     losses = Losses(total=10**6, epochs=1, entries=900_000)
-    assert losses.pace() == 0.0
+    assert losses.entries_per_second() == 0.0
     losses.add("a", 0, report(1000, seconds=0.5), 10.0)
     assert samples(losses, 10.0)["all"].entries_per_second == pytest.approx(2000)
     losses.add("a", 0, report(1000, seconds=0.5), 11.0)
-    assert losses.pace() == pytest.approx(2000 / 1.5)
+    assert losses.entries_per_second() == pytest.approx(2000 / 1.5)
 
 
 def test_epochs_are_counted_by_entries_and_have_means_of_their_own() -> None:

@@ -39,7 +39,6 @@ class Training:
             assert mine < LEASES_PER_WORKER
         assert lease not in self.held
         assert self.schedule.holder(lease) == worker
-        assert self.schedule.block(lease) == block
         for other, _ in self.held.values():
             assert other.round != block.round or not {other.a, other.b} & {block.a, block.b}
         self.granted.add(block)
@@ -200,7 +199,6 @@ def test_the_order_of_training_is_the_same_for_any_number_of_workers() -> None:
 def test_an_epoch_is_told_by_its_rounds() -> None:
     schedule = Schedule(4, 3, 0)
     assert [schedule.epoch_of(Block(round, 0, 0)) for round in (0, 3, 4, 11)] == [0, 0, 1, 2]
-    assert schedule.rounds == 12
 
 
 def test_a_schedule_may_begin_at_its_end() -> None:

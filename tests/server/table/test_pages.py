@@ -96,7 +96,7 @@ def test_a_table_in_pages_takes_any_other_change_too(
     rows = np.array(fields["rows"]) if "rows" in fields else np.arange(3, 6)
     given_away = table.between(4, 6)
     before = given_away.copy()
-    table.write(push(operation, np.ones((len(rows), WIDTH)), **fields))
+    table.apply(push(operation, np.ones((len(rows), WIDTH)), **fields))
     expected = counted()
     expected[rows] = becomes if becomes is not None else expected[rows] + 1
     np.testing.assert_array_equal(table.values, expected)

@@ -27,8 +27,8 @@ def make(first: int = 10, rows: int = 8, options: TrainingOptions = OPTIONS) -> 
 
 
 def apply(target: Table, request: m.Push) -> None:
-    target.check(request)
-    target.write(request)
+    target.check_push(request)
+    target.apply(request)
 
 
 def read(source: Table, request: m.Pull) -> np.ndarray:
@@ -74,7 +74,7 @@ def test_rows_that_repeat_in_a_push_are_all_added() -> None:
 def test_rows_that_were_given_up_are_still_counted() -> None:
     """What a shard says last of itself is how many rows it had."""
     target = make(rows=8)
-    target.give_up()
+    target.release()
     assert (target.rows, target.nbytes, target.last) == (8, 0, target.first)
     target.values = np.zeros((3, WIDTH), np.float32)
     assert target.rows == 3
@@ -88,7 +88,7 @@ def test_misaligned_and_read_only_values_are_fine() -> None:
     assert not misaligned.flags.aligned
     before = target.values[:2].copy()
     apply(target, push("add", values, 10, 12))
-    target.write(dataclasses.replace(push("add", values, 10, 12), values=misaligned))
+    target.apply(dataclasses.replace(push("add", values, 10, 12), values=misaligned))
     np.testing.assert_array_equal(target.values[:2], (before + 1) + 1)
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_carried_out_is_refused_and_changes_nothing(
     assert target.values.shape[1] == WIDTH
     before = target.values.copy()
     with pytest.raises(kind):
-        target.check(request_)
+        target.check_push(request_)
     np.testing.assert_array_equal(target.values, before)
 
 
@@ -183,21 +183,11 @@ def test_a_step_is_that_of_the_papers_on_one_shard_and_on_three(optimizer: str, 
     layout, draw = RowLayout.of(options), np.random.default_rng(8)
     start = layout.initial(0, 20, options)
     rows = np.array([0, 3, 6, 7, 12, 13, 19])
-    expected, whole = (
-        start.copy().astype(np.float64),
-        Table("rows", 0, start.copy(), layout.parameters, optimizers.make(options)),
-    )
+    expected, step = start.astype(np.float64), optimizers.make(options)
+    whole = Table("rows", 0, start.copy(), layout.parameters, step)
     sharding = Sharding(20, 3)
-    pieces = [
-        Table(
-            "rows",
-            sharding.bound(s),
-            start[sharding.bound(s) : sharding.bound(s + 1)].copy(),
-            layout.parameters,
-            whole._step,
-        )
-        for s in range(3)
-    ]
+    bounds = [(sharding.bound(s), sharding.bound(s + 1)) for s in range(3)]
+    pieces = [Table("rows", first, start[first:last].copy(), layout.parameters, step) for first, last in bounds]
     for _ in range(5):
         gradient = np.zeros((len(rows), layout.parameters), np.float32)
         for vector, bias, *_rest in layout.columns[: layout.roles].tolist():

@@ -14,9 +14,9 @@ from processes import until
 
 from glovewire.common import errors
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.model.tensor_layout import ROW, narrowed, widened
-from glovewire.common.storage.run_folder import read
-from glovewire.common.transport.client import Conversation
+from glovewire.common.model.tensor_layout import ROW, from_bfloat16, to_bfloat16
+from glovewire.common.storage.run_folder import load_tensors
+from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
@@ -119,7 +119,7 @@ def test_a_gradient_travels_in_half_the_bytes(tmp_path: Path, dtype: str) -> Non
         ps.create(began)
         ps.push(gradient)
         for name, value in ps.pull().items():
-            arrived = widened(narrowed(gradient[name])).astype(dtype)
+            arrived = from_bfloat16(to_bfloat16(gradient[name])).astype(dtype)
             np.testing.assert_allclose(value, began[name] - arrived.dtype.type(0.5) * arrived, rtol=1e-6)
 
 
@@ -241,9 +241,9 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
             ps.finish()
         one, end = daemons[0], RunEnd(Ending.COMPLETE)
     rows = one.state.table.values.copy()  # `leave` gives the table's memory back
-    config = ServerConfig(None, run, one.state.options)
+    config = ServerConfig(out=run, options=one.state.options)
     leave(config, None, one.core, one, Generation(0, "run", 1), end, one.core.summary(end))
-    kept, manifest = read(run)
+    kept, manifest = load_tensors(run)
     assert kept["n"] == 3
     for name, value in last.items():
         assert kept[name].tobytes() == value.tobytes()
@@ -256,15 +256,15 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
 def test_values_wait_at_home_while_more_would_be_on_their_way_than_the_server_lets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row, send, seen = 4 * ROW, Conversation.send, []
+    row, send, seen = 4 * ROW, RequestClient.send, []
     monkeypatch.setattr(tensors, "PIECE_BYTES", row)
     monkeypatch.setattr(credit, "WORKER_CREDIT_BYTES", 2 * row)
 
-    def sent(client: Conversation, *words: Any) -> None:
+    def sent(client: RequestClient, *words: Any) -> None:
         send(client, *words)
-        seen.append(sum(link.on_their_way for link in client.links))
+        seen.append(sum(channel.in_flight for channel in client.channels))
 
-    monkeypatch.setattr(Conversation, "send", sent)
+    monkeypatch.setattr(RequestClient, "send", sent)
     with shards_of(tmp_path / "run") as daemons, Client(addresses(daemons), "a") as ps:
         ps.create(values(0))
         assert max(seen) == 2 * row

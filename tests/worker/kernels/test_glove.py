@@ -39,8 +39,9 @@ def train(
     """All entries as one tile."""
     starts, order = np.array([0, len(entries)], np.int64), np.zeros(1, np.int64)
     given = {"symmetric": True, "diagonal": a is b, "seed": 3, "rate": RATE, "starts": starts, "order": order, **more}
+    pairs, counts = kernels.as_plain_arrays(entries)
     return kernels.train_block(
-        a, b, *kernels.plain(entries), given["starts"], given["order"], given["seed"], layout.columns, layout.dim,
+        a, b, pairs, counts, given["starts"], given["order"], given["seed"], layout.columns, layout.dim,
         kernels.OPTIMIZERS[layout.optimizer], layout.tied, given["symmetric"], given["diagonal"], X_MAX, ALPHA,
         given["rate"],
     )  # fmt: skip
@@ -286,11 +287,11 @@ def test_the_norms_that_steps_keep_are_those_of_the_rows(tied: bool) -> None:
 
 def test_groups_are_powers_of_two_of_one_row_and_words_with_themselves_stay_alone() -> None:
     of_rows = [(0, j) for j in range(13)] + [(1, 1), (1, 2), (1, 3), (1, 4)]
-    pairs, _ = kernels.plain(entries_of(*((i, j, 1.0) for i, j in of_rows)))
+    pairs, _ = kernels.as_plain_arrays(entries_of(*((i, j, 1.0) for i, j in of_rows)))
     groups = np.empty(len(of_rows) + 1, np.int64)
-    count = kernels.groups_of(pairs, 0, len(of_rows), kernels.GROUP, False, groups)
+    count = kernels.split_groups(pairs, 0, len(of_rows), kernels.MAX_GROUP, False, groups)
     assert np.diff(groups[: count + 1]).tolist() == [8, 4, 1, 4]
-    count = kernels.groups_of(pairs, 0, len(of_rows), kernels.GROUP, True, groups)
+    count = kernels.split_groups(pairs, 0, len(of_rows), kernels.MAX_GROUP, True, groups)
     assert np.diff(groups[: count + 1]).tolist() == [1, 8, 4, 1, 2, 1]
-    count = kernels.groups_of(pairs, 13, 4, 2, False, groups)
+    count = kernels.split_groups(pairs, 13, 4, 2, False, groups)
     assert np.diff(groups[: count + 1]).tolist() == [2, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sgns_reference as reference
 
 from glovewire.common.errors import TrainingDiverged
 from glovewire.common.model.options import TrainingOptions
@@ -11,8 +12,7 @@ from glovewire.common.model.random_streams import Purpose, stream
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.dataset import ENTRY
 from glovewire.worker.kernels import sgns
-from glovewire.worker.kernels import sgns as sgns_kernels
-from glovewire.worker.kernels.glove import plain
+from glovewire.worker.kernels.glove import as_plain_arrays
 from glovewire.worker.kernels.objectives import OBJECTIVES, Tiles
 from glovewire.worker.kernels.sgns_simd import BUNDLE
 from glovewire.worker.training.loss_sums import check_finite
@@ -55,14 +55,14 @@ def test_gradients_are_the_slopes_of_the_loss(which: int) -> None:
     draw = np.random.default_rng(2)
     parts = [draw.normal(size=6), draw.normal(size=(4, 6)), draw.normal(size=(5, 6))]
     weights, step = np.array([0.2, 1.0, 0.0, 0.7]), 1e-6
-    gradient = sgns.gradients(*parts, weights, K)[which]
+    gradient = reference.gradients(*parts, weights, K)[which]
     slopes = np.empty_like(gradient)
     for place in np.ndindex(slopes.shape):
         losses = []
         for sign in (1, -1):
             moved = [part.copy() for part in parts]
             moved[which][place] += sign * step
-            losses.append(sgns.loss(*moved, weights, K))
+            losses.append(reference.loss(*moved, weights, K))
         slopes[place] = (losses[0] - losses[1]) / (2 * step)
     np.testing.assert_allclose(gradient, slopes, rtol=1e-5, atol=1e-8)
 
@@ -75,42 +75,42 @@ def test_a_group_is_one_step_of_the_formulas(dim: int, mirrored: bool) -> None:
     roles = layout.columns[:, ::2]
     (one, one_state), (other, other_state) = roles[::-1] if mirrored else roles
     rows = np.random.default_rng(3).permutation(30)[:BUNDLE]
-    pairs, negatives = rows[: sgns_kernels.POSITIVES], rows[sgns_kernels.POSITIVES :]
+    pairs, negatives = rows[: sgns.POSITIVES], rows[sgns.POSITIVES :]
     weights = np.array([1.0, 0.3, 0.0, 0.8])
     u, v, n = (a[7, one : one + dim], b[pairs, other : other + dim], b[negatives, other : other + dim])
     wide = [part.astype(np.float64) for part in (u, v, n)]
     expected_a, expected_b = a.astype(np.float64), b.astype(np.float64)
-    to_u, *to_others = sgns.gradients(*wide, weights, K)
+    to_u, *to_others = reference.gradients(*wide, weights, K)
     expected_a[7, one_state] += (to_u**2).mean()
     expected_a[7, one : one + dim] -= RATE * to_u / np.sqrt(expected_a[7, one_state])
     for row, gradient in zip(rows, np.concatenate(to_others), strict=True):
         expected_b[row, other_state] += (gradient**2).mean()
         expected_b[row, other : other + dim] -= RATE * gradient / np.sqrt(expected_b[row, other_state])
-    group = sgns_kernels.scratch_of(layout.span)
-    group.others[:], group.weights[:] = rows, sgns.weights_of(weights, len(negatives), K)
-    loss = sgns_kernels.train_group(
-        sgns_kernels.Side(a, one, one_state), sgns_kernels.Side(b, other, other_state), 7, group,
-        sgns_kernels.Pace(np.float32(RATE), layout.span, np.float32(1 / dim)),
+    group = sgns.group_buffers(layout.span)
+    group.others[:], group.weights[:] = rows, reference.weights_of(weights, len(negatives), K)
+    loss = sgns.train_group(
+        sgns.SgnsRole(a, one, one_state), sgns.SgnsRole(b, other, other_state), 7, group,
+        sgns.SgnsParams(np.float32(RATE), layout.span, np.float32(1 / dim)),
     )  # fmt: skip
-    assert loss == pytest.approx(sgns.loss(*wide, weights, K), rel=1e-5)
+    assert loss == pytest.approx(reference.loss(*wide, weights, K), rel=1e-5)
     np.testing.assert_allclose(a, expected_a, rtol=2e-5, atol=2e-6)
     np.testing.assert_allclose(b, expected_b, rtol=2e-5, atol=2e-6)
 
 
 def test_groups_share_their_row_and_cover_every_entry() -> None:
     entries, groups = entries_of(9, 200), np.empty(400, np.int64)
-    count = sgns_kernels.groups_of(plain(entries)[0], 10, len(entries) - 10, groups)
+    count = sgns.split_groups(as_plain_arrays(entries)[0], 10, len(entries) - 10, groups)
     pieces = np.split(entries["i"][10:], groups[1:count])
     assert groups[0] == 0
     assert groups[count] == len(entries) - 10
-    assert all(0 < len(piece) <= sgns_kernels.POSITIVES and len(set(piece)) == 1 for piece in pieces)
-    assert count == sum(-(-np.count_nonzero(entries["i"][10:] == i) // sgns_kernels.POSITIVES) for i in range(9))
+    assert all(0 < len(piece) <= sgns.POSITIVES and len(set(piece)) == 1 for piece in pieces)
+    assert count == sum(-(-np.count_nonzero(entries["i"][10:] == i) // sgns.POSITIVES) for i in range(9))
 
 
 def test_frequent_words_are_thinned_out() -> None:
-    found = sgns.kept(np.array([0.0, 1e-5, 1e-4, 4e-4, 1.0]), 1e-4)
+    found = sgns.keep_probability(np.array([0.0, 1e-5, 1e-4, 4e-4, 1.0]), 1e-4)
     np.testing.assert_allclose(found, [1, 1, 1, 0.5, 0.01])
-    assert sgns.kept(np.array([0.0, 0.3, 1.0]), 1.0).tolist() == [1, 1, 1]
+    assert sgns.keep_probability(np.array([0.0, 0.3, 1.0]), 1.0).tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("diagonal", "symmetric"), [(True, True), (False, True), (False, False)])
@@ -145,7 +145,7 @@ def test_negatives_come_as_often_as_their_columns_have_entries() -> None:
 def test_draws_are_even() -> None:
     state, found = 9, []
     for _ in range(3000):
-        state, number = sgns_kernels.draw(np.uint64(state), 3)
+        state, number = sgns.next_random(np.uint64(state), 3)
         found.append(number)
     assert np.bincount(found).tolist() == pytest.approx([1000, 1000, 1000], abs=120)
 
@@ -188,4 +188,4 @@ def test_what_is_no_number_is_seen_in_the_loss(poison: float) -> None:
 
 
 def test_the_bundle_of_the_loops_is_that_of_their_instructions() -> None:
-    assert sgns_kernels.POSITIVES + sgns_kernels.NEGATIVES == BUNDLE
+    assert sgns.POSITIVES + sgns.NEGATIVES == BUNDLE

@@ -18,7 +18,7 @@ from glovewire.common.endings import Ending
 from glovewire.common.errors import BadRequest, RunOver
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import Conversation
+from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
 from glovewire.server.daemon import Daemon
 from glovewire.worker.stores import server_store as remote
@@ -66,7 +66,7 @@ def workers(path: Path, **options: Any) -> Iterator[Pair]:
     with ExitStack() as stack:
         stack.enter_context(served(daemon))
         clients = [
-            stack.enter_context(Conversation([daemon.address], name, one.dataset.checksum)) for name in ("a", "b")
+            stack.enter_context(RequestClient([daemon.address], name, one.dataset.checksum)) for name in ("a", "b")
         ]
         for client in clients:
             client.connect()
@@ -144,15 +144,15 @@ def test_errors_of_rows_alone_leave_the_push_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads answers while a block is pushed, but to make room."""
+    """Replies are read while a block is pushed only to make room."""
     with workers(tmp_path, consistency="async") as pair:
         store = pair.stores[0]
-        (link,) = store.client.links
+        (channel,) = store.client.channels
         values = np.zeros((store.rows, store.width), np.float32)
         row = values[:1].nbytes
         monkeypatch.setattr(remote, "PUSH_BYTES", row)
         monkeypatch.setattr(credit, "WORKER_CREDIT_BYTES", 3 * row)
-        link.credit = 3 * row
+        channel.credit = 3 * row
         reply = store.push_block("add", NO_LEASE, [(0, values)])
-        assert 0 < link.on_their_way <= 3 * row < values.nbytes
+        assert 0 < channel.in_flight <= 3 * row < values.nbytes
         assert pair.done(reply).error is None

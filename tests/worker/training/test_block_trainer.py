@@ -25,9 +25,9 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, Schedule
 from glovewire.worker.stores.interface import Reply
 from glovewire.worker.training import block_trainer as trainer
-from glovewire.worker.training import prefetch as ahead
+from glovewire.worker.training import prefetch
 from glovewire.worker.training.block_trainer import STUCK_S, BlockTrainer
-from glovewire.worker.training.prefetch import TASKS, TASKS_OF_MANY_BYTES
+from glovewire.worker.training.prefetch import MIN_TASKS, MIN_TASKS_OF_BIG_ROWS
 
 TICK_S = 0.3
 PATIENCE_S = 2 * STUCK_S
@@ -162,7 +162,7 @@ def test_blocks_that_come_back_are_trained_beside_later_rounds_of_their_partitio
     """The second one needs what the first one makes of partition 0, of which a later round is here by then."""
     store = Returned(WIDTH)
     stored: Any = store
-    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS, 0, 0).run() == RunEnd(Ending.COMPLETE)
+    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS).run() == RunEnd(Ending.COMPLETE)
     assert store.pushed == [2, 0, 1]
     assert (0, 1) not in store.pulled  # (first row, version): partition 0 at round 1 is what the worker made of it
 
@@ -182,7 +182,7 @@ def play_with(far: Far, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train through a store, by its clock, until it has seen enough."""
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
     store: Any = far
-    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS, 0, 0).run() == RunEnd(Ending.ASKED)
+    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS).run() == RunEnd(Ending.ASKED)
 
 
 def diagonal_dataset(folder: Path) -> Dataset:
@@ -192,29 +192,29 @@ def diagonal_dataset(folder: Path) -> Dataset:
     return write_dataset(folder / "data", diagonal, np.ones(2 * PARTITIONS), words, partitions=PARTITIONS)
 
 
-def test_blocks_on_their_way_back_keep_nobody_from_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_does_not_wait_for_pushes_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = play(tmp_path, monkeypatch, rows_come=True)
-    assert len(far.pushed) == LEASES_PER_WORKER > TASKS
+    assert len(far.pushed) == LEASES_PER_WORKER > MIN_TASKS
     assert len({*far.pushed}) == 1  # nothing was waited for until the server had no more to give
 
 
 def test_a_worker_has_few_blocks_to_train_and_asks_on_only_when_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blocks that it waits for may have come back from a lost worker, and everybody has enough of others."""
+    """The blocks that it waits for may have come back from a lost worker, and every worker has enough of others."""
     far = play(tmp_path, monkeypatch, rows_come=False)
-    assert sum(asked <= STUCK_S for asked in far.asked) == TASKS
-    assert len(far.asked) > TASKS
+    assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS
+    assert len(far.asked) > MIN_TASKS
     assert not far.pushed
 
 
 def test_fewer_blocks_where_their_rows_are_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(prefetch, "BIG_ROWS_BYTES", 1)
     far = play(tmp_path, monkeypatch, rows_come=False)
-    assert sum(asked <= STUCK_S for asked in far.asked) == TASKS_OF_MANY_BYTES < TASKS
+    assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS_OF_BIG_ROWS < MIN_TASKS
 
 
-@pytest.mark.parametrize(("blocks", "expected"), [(0.5, TASKS), (2.5, 5)])
+@pytest.mark.parametrize(("blocks", "expected"), [(0.5, MIN_TASKS), (2.5, 5)])
 def test_a_worker_has_more_blocks_ahead_where_its_pushes_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: float, expected: int
 ) -> None:

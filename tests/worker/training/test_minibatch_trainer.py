@@ -7,20 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade import full_matrix
 from shards import in_memory
 
 from glovewire.common.storage.dataset import Dataset
-from glovewire.worker.training.minibatch_trainer import Batch, RandomBatches
+from glovewire.worker.training.minibatch_trainer import Minibatch, MinibatchSampler
 
 
-def rows_of(batch: Batch) -> list[tuple[int, int, float]]:
+def rows_of(batch: Minibatch) -> list[tuple[int, int, float]]:
     i, j = batch.rows[batch.at_i], batch.rows[batch.at_j]
     return list(zip(i.tolist(), j.tolist(), batch.counts.tolist(), strict=True))
 
 
 def by_row(dataset: Dataset) -> dict[tuple[int, int], float]:
     """The full matrix in row numbers."""
-    matrix, row_of = dataset.matrix(), np.argsort(dataset.permutation)
+    matrix, row_of = full_matrix(dataset), np.argsort(dataset.permutation)
     places = zip(row_of[matrix.row].tolist(), row_of[matrix.col].tolist(), strict=True)
     return dict(zip(places, matrix.data.tolist(), strict=True))
 
@@ -29,7 +30,7 @@ def by_row(dataset: Dataset) -> dict[tuple[int, int], float]:
 def test_every_entry_of_the_full_matrix_is_drawn_as_often_as_any_other(tmp_path: Path, symmetric: bool) -> None:
     dataset = in_memory(tmp_path / "d", symmetric=symmetric)
     full = by_row(dataset)
-    batches = RandomBatches(dataset, 1000, seed=3, worker=0)
+    batches = MinibatchSampler(dataset, 1000, seed=3, worker=0)
     drawn = [entry for _ in range(100) for entry in rows_of(batches.next())]
     assert all(full[i, j] == count for i, j, count in drawn)
     times = Counter((i, j) for i, j, _ in drawn)
@@ -44,7 +45,7 @@ def test_every_entry_of_the_full_matrix_is_drawn_as_often_as_any_other(tmp_path:
 
 
 def test_rows_are_distinct_and_ascending(tmp_path: Path) -> None:
-    batches = RandomBatches(in_memory(tmp_path / "d"), 64, seed=0, worker=0)
+    batches = MinibatchSampler(in_memory(tmp_path / "d"), 64, seed=0, worker=0)
     for _ in range(20):
         batch = batches.next()
         assert (np.diff(batch.rows) > 0).all()
@@ -57,7 +58,7 @@ def test_a_stream_is_a_function_of_seed_and_worker(tmp_path: Path) -> None:
     dataset = in_memory(tmp_path / "d")
     streams = []
     for seed, worker in ((0, 0), (0, 0), (0, 1), (1, 0)):
-        batches = RandomBatches(dataset, 16, seed, worker)
+        batches = MinibatchSampler(dataset, 16, seed, worker)
         streams.append([rows_of(batches.next()) for _ in range(3)])
     assert streams[0] == streams[1]
     assert streams[0] != streams[2]
@@ -68,7 +69,7 @@ def test_a_stream_is_a_function_of_seed_and_worker(tmp_path: Path) -> None:
 
 def test_a_worker_that_goes_on_draws_what_comes_next_and_nothing_again(tmp_path: Path) -> None:
     dataset = in_memory(tmp_path / "d")
-    first = RandomBatches(dataset, 16, seed=5, worker=2)
+    first = MinibatchSampler(dataset, 16, seed=5, worker=2)
     drawn = [rows_of(first.next()) for _ in range(5)]
-    later = RandomBatches(dataset, 16, seed=5, worker=2, step=3)
+    later = MinibatchSampler(dataset, 16, seed=5, worker=2, step=3)
     assert [rows_of(later.next()) for _ in range(2)] == drawn[3:]

@@ -1,4 +1,4 @@
-"""What a life of a run ends with: a final checkpoint that takes nothing away before it is whole on every shard."""
+"""How a generation ends: with a final checkpoint that takes nothing away before it is whole on every shard."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def end(
     apart: bool = False,
     ending: str = "complete",
 ) -> str:
-    """The final checkpoint of a life, of both shards or only of one, with rows cut apart if so; its label."""
+    """The final checkpoint of a generation, of both shards or only of one, with rows cut apart if so; its label."""
     for number in range(2) if only is None else [only]:
         one = shard(dataset, number=number, shards=2, generation=generation)
         one.state.consistency.rounds[:] = round
@@ -54,7 +54,7 @@ def test_a_resumed_run_that_ends_with_rows_apart_leaves_what_it_went_on_from(dat
         label = end(dataset, tmp_path, generation, 4, apart=True)
         assert checkpoint.newest(tmp_path) == (first, 2)
         checkpoint.assemble(tmp_path, dataset, TrainingOptions(dim=4, epochs=2), 2, {}, label)
-        checkpoint.drop_old_finals(tmp_path, label)
+        checkpoint.remove_old_finals(tmp_path, label)
         assert checkpoint.newest(tmp_path) == (first, 2)
         assert finals(tmp_path) == {f"{one}.shard-{number}-of-2" for one in (first, label) for number in range(2)}
 
@@ -67,20 +67,20 @@ def test_shards_that_are_killed_between_their_last_checkpoints_leave_the_one_bef
     assert checkpoint.newest(tmp_path) == (first, 2)
     last = end(dataset, tmp_path, 2, 5)
     assert checkpoint.newest(tmp_path) == (last, 2)
-    checkpoint.drop_old_finals(tmp_path, last)
+    checkpoint.remove_old_finals(tmp_path, last)
     assert finals(tmp_path) == {f"{last}.shard-{number}-of-2" for number in range(2)}
 
 
 def test_a_final_checkpoint_goes_only_when_the_new_one_is_undamaged(dataset: Dataset, tmp_path: Path) -> None:
     first, last = end(dataset, tmp_path, 0, 2), end(dataset, tmp_path, 1, 4)
-    file = checkpoint.place(tmp_path, last, 1, 2) / "rows.npy"
+    file = checkpoint.part_folder(tmp_path, last, 1, 2) / "rows.npy"
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
-    checkpoint.drop_old_finals(tmp_path, last)
+    checkpoint.remove_old_finals(tmp_path, last)
     assert checkpoint.newest(tmp_path) == (first, 2)
 
 
 @pytest.mark.parametrize(("options", "fit"), [({"consistency": "async"}, False), (MINIBATCH, False), ({}, True)])
-def test_parts_of_different_lives_are_a_checkpoint_only_where_every_life_comes_to_the_same_rows(
+def test_parts_of_different_generations_are_a_checkpoint_only_where_every_generation_comes_to_the_same_rows(
     dataset: Dataset, tmp_path: Path, options: dict[str, Any], fit: bool
 ) -> None:
     def save(label: str, number: int, generation: int) -> None:
@@ -102,13 +102,15 @@ OPTIONS = TrainingOptions(dim=4, epochs=2, tied=True)
 
 
 def config(dataset: Dataset, run: Path, number: int = 0, **how: Any) -> ServerConfig:
-    return ServerConfig(dataset.path, run, OPTIONS, shard=number, shards=2, **(how or {"recover": True}))
+    return ServerConfig(
+        dataset=dataset.path, out=run, options=OPTIONS, shard=number, shards=2, **(how or {"recover": True})
+    )
 
 
-def begin_life(dataset: Dataset, run: Path, number: int = 0) -> None:
+def begin_generation(dataset: Dataset, run: Path, number: int = 0) -> None:
     of = config(dataset, run, number)
     generations.claim(of)
-    assert generations.enter(of, generations.due(of))
+    assert generations.enter(of, generations.next_generation(of))
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -121,26 +123,26 @@ def test_a_life_lacks_nothing_but_the_vectors_when_it_ended_for_good_and_every_p
     dataset: Dataset, tmp_path: Path, apart: bool, ending: str, how: str, over: bool
 ) -> None:
     for number in range(2):
-        begin_life(dataset, tmp_path, number)
+        begin_generation(dataset, tmp_path, number)
     of = [config(dataset, tmp_path, number, **{how: True}) for number in range(2)]
     end(dataset, tmp_path, 0, 4, only=0, ending=ending, apart=apart)
     assert [generations.unassembled(each, dataset.checksum) for each in of] == [None, None]
     end(dataset, tmp_path, 0, 4, only=1, ending=ending, apart=apart)
     expected = (generations.newest(tmp_path), {"ending": ending}) if over else None
     assert [generations.unassembled(each, dataset.checksum) for each in of] == [expected, expected]
-    begin_life(dataset, tmp_path)  # the shard goes on all the same
+    begin_generation(dataset, tmp_path)  # the shard goes on all the same
     assert generations.unassembled(of[0], dataset.checksum) is None
 
 
 def test_parts_that_are_damaged_or_not_of_this_training_are_not_put_together(dataset: Dataset, tmp_path: Path) -> None:
-    begin_life(dataset, tmp_path)
+    begin_generation(dataset, tmp_path)
     of, label = config(dataset, tmp_path), end(dataset, tmp_path, 0, 6)
     assert generations.unassembled(of, dataset.checksum) is not None
     assert generations.unassembled(of, "another") is None
     other = dataclasses.replace(of, options=dataclasses.replace(OPTIONS, seed=9))
     assert generations.unassembled(other, dataset.checksum) is None
     assert generations.unassembled(dataclasses.replace(of, shards=3), dataset.checksum) is None
-    file = checkpoint.place(tmp_path, label, 1, 2) / "rows.npy"
+    file = checkpoint.part_folder(tmp_path, label, 1, 2) / "rows.npy"
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
     assert generations.unassembled(of, dataset.checksum) is None
 
@@ -157,7 +159,7 @@ def leftover(run: Path, name: str) -> Path:
 
 
 def test_a_shard_removes_what_its_killed_processes_were_writing(dataset: Dataset, tmp_path: Path) -> None:
-    begin_life(dataset, tmp_path)
+    begin_generation(dataset, tmp_path)
     ended = subprocess.Popen(["true"])
     ended.wait()
     ours = [
@@ -172,15 +174,15 @@ def test_a_shard_removes_what_its_killed_processes_were_writing(dataset: Dataset
         leftover(tmp_path, f".round-00000008.shard-{shard}.{pid}.partial")
         for shard, pid in (("1-of-2", ended.pid), ("0-of-3", ended.pid), ("0-of-2", os.getppid()))
     ]
-    begin_life(dataset, tmp_path)
+    begin_generation(dataset, tmp_path)
     assert [path.exists() for path in (*ours, mark, vectors)] == [False] * 5
     assert [path.exists() for path in others] == [True] * 3
 
 
 def test_what_was_giving_way_when_a_shard_was_killed_is_put_back(dataset: Dataset, tmp_path: Path) -> None:
-    begin_life(dataset, tmp_path)
+    begin_generation(dataset, tmp_path)
     label = end(dataset, tmp_path, 0, 4)
-    place = checkpoint.place(tmp_path, label, 0, 2)
+    place = checkpoint.part_folder(tmp_path, label, 0, 2)
     place.rename(aside := place.with_name(f".{place.name}.{os.getpid()}.replaced"))
     assert not place.exists()
     generations.claim(config(dataset, tmp_path))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import quick
 
 from glovewire.common.errors import BadRequest, LimitExceeded, ModelMismatch
-from glovewire.common.model.tensor_layout import ROW, Spec
+from glovewire.common.model.tensor_layout import ROW, ModelSpec, from_bfloat16, to_bfloat16
 
 DTYPES = ["<f4", "<f8", "<i8", "<i4", "|u1", "|b1", "<f2", "<c8"]
 SHAPES = st.lists(st.integers(0, 19), max_size=3).map(tuple)
@@ -28,7 +28,7 @@ def test_what_is_packed_comes_out_as_it_was(drawn: list[tuple[str, tuple[int, ..
         kept = (raw % 2).view(bool) if dtype == "|b1" else raw.view(dtype)
         values[f"t{number}"] = kept.reshape(shape)
     fixed = {f"t{n}" for n, (dtype, _, is_fixed) in enumerate(drawn) if is_fixed or dtype in ("<f2", "<c8")}
-    spec = Spec.of(values, fixed)
+    spec = ModelSpec.of(values, fixed)
     trained, kept_rows = spec.pack_all(values)
     found = {**spec.unpack(trained, trained=True), **spec.unpack(kept_rows, trained=False)}
     assert found.keys() == values.keys()
@@ -36,7 +36,7 @@ def test_what_is_packed_comes_out_as_it_was(drawn: list[tuple[str, tuple[int, ..
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
         assert found[name].tobytes() == value.tobytes()
     assert len(trained) + len(kept_rows) == spec.rows
-    assert Spec.from_json(spec.to_json()) == spec
+    assert ModelSpec.from_json(spec.to_json()) == spec
     some = {tensor.name: values[tensor.name] for tensor in spec.tensors if not tensor.trained and seed >> 3 & 1}
     for each in (some, dict(list(some.items())[::2])):
         rows = spec.pack(each, trained=False)
@@ -48,15 +48,15 @@ def test_what_is_packed_comes_out_as_it_was(drawn: list[tuple[str, tuple[int, ..
 
 
 def test_each_tensor_begins_on_a_row_and_trained_ones_come_first() -> None:
-    spec = Spec.of({"count": np.array(3), "w": np.zeros((ROW, 2), np.float32), "b": np.zeros(1, np.float32)})
+    spec = ModelSpec.of({"count": np.array(3), "w": np.zeros((ROW, 2), np.float32), "b": np.zeros(1, np.float32)})
     assert [tensor.name for tensor in spec.tensors] == ["w", "b", "count"]
     assert spec.firsts == {"w": 0, "b": 2, "count": 3}
-    assert (spec.trained_rows, spec.rows, spec.elements, spec.dtype) == (3, 4, 2 * ROW + 1, np.float32)
+    assert (spec.trained_rows, spec.rows, spec.parameters, spec.dtype) == (3, 4, 2 * ROW + 1, np.float32)
     assert [spec.name_of(row) for row in range(4)] == ["w", "w", "b", "count"]
 
 
 def test_of_fixed_tensors_those_that_are_named_are_packed_and_neighbours_together() -> None:
-    spec = Spec.of({"w": np.ones(3, np.float32), **{name: np.zeros(ROW, np.int32) for name in "abcd"}})
+    spec = ModelSpec.of({"w": np.ones(3, np.float32), **{name: np.zeros(ROW, np.int32) for name in "abcd"}})
     one = np.ones(ROW, np.int32)
     assert [(first, len(rows)) for first, rows in spec.pack_fixed({"d": one, "a": one, "b": one})] == [(1, 4), (7, 2)]
     assert spec.pack_fixed({}) == []
@@ -65,7 +65,7 @@ def test_of_fixed_tensors_those_that_are_named_are_packed_and_neighbours_togethe
 
 
 def test_a_gradient_that_is_left_out_is_zero_and_one_that_is_strange_is_named() -> None:
-    spec = Spec.of({"w": np.ones(3, np.float32), "b": np.ones(2, np.float32), "n": np.array(1)})
+    spec = ModelSpec.of({"w": np.ones(3, np.float32), "b": np.ones(2, np.float32), "n": np.array(1)})
     assert spec.pack({"b": [1.0, 2.0]}, trained=True).sum() == 3.0
     for values, says in (
         ({"x": 1.0}, "no tensor is called 'x'"),
@@ -77,7 +77,7 @@ def test_a_gradient_that_is_left_out_is_zero_and_one_that_is_strange_is_named() 
 
 
 def test_another_architecture_is_told_in_words() -> None:
-    server = Spec.of({"w": np.ones((3, 2), np.float32), "b": np.ones(2, np.float32)})
+    server = ModelSpec.of({"w": np.ones((3, 2), np.float32), "b": np.ones(2, np.float32)})
     for worker, says in (
         ({"w": np.ones((3, 2), np.float32)}, r"it has no 'b' \(float32, shape \(2,\)\)"),
         ({"w": np.ones((3, 4), np.float32), "b": np.ones(2, np.float32)}, r"shape \(3, 4\)\), there it is 'w'"),
@@ -85,7 +85,7 @@ def test_another_architecture_is_told_in_words() -> None:
         ({f"w{n}": np.ones(1, np.float32) for n in range(5)}, "and 4 more differences"),
     ):
         with pytest.raises(ModelMismatch, match=says):
-            server.require_same(Spec.of(worker))
+            server.require_same(ModelSpec.of(worker))
 
 
 def described(**changes: Any) -> bytes:
@@ -106,9 +106,39 @@ def described(**changes: Any) -> bytes:
 )  # fmt: skip
 def test_what_is_no_spec_is_refused(data: bytes) -> None:
     with pytest.raises(BadRequest):
-        Spec.from_json(data)
+        ModelSpec.from_json(data)
 
 
 def test_a_spec_beyond_all_bounds_is_refused() -> None:
     with pytest.raises(LimitExceeded, match="at most"):
-        Spec.from_json(described(shape=[1 << 39]))
+        ModelSpec.from_json(described(shape=[1 << 39]))
+
+
+# ---- bfloat16
+
+EDGES = [0.0, -0.0, 1.0, 1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, -2.5e-45, 1e-38, 3.3e38]
+
+
+def edges_and_numbers() -> np.ndarray:
+    draw = np.random.default_rng(0)
+    spread = draw.normal(size=10_000) * 10.0 ** draw.uniform(-30, 30, 10_000)
+    return np.concatenate([EDGES, spread]).astype(np.float32)
+
+
+def test_each_becomes_the_nearest_and_a_tie_the_even_one() -> None:
+    values = edges_and_numbers()
+    halves = to_bfloat16(values)
+    found, away = from_bfloat16(halves).astype(float), np.abs(from_bfloat16(halves).astype(float) - values)
+    for other in (from_bfloat16(halves + np.uint16(1)), from_bfloat16(halves - np.uint16(1))):
+        near = np.isfinite(other) & (np.sign(other) == np.sign(found))
+        distance = np.abs(other[near].astype(float) - values[near])
+        assert (away[near] <= distance).all()
+        assert not (halves[near][away[near] == distance] & 1).any()
+    np.testing.assert_array_equal(to_bfloat16(from_bfloat16(halves)), halves)
+    assert np.isinf(from_bfloat16(to_bfloat16(np.array([3.4e38, -1e300]))[:1])).all()
+
+
+def test_pytorch_rounds_alike() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.from_numpy(edges_and_numbers()).to(torch.bfloat16).float().numpy()
+    np.testing.assert_array_equal(from_bfloat16(to_bfloat16(edges_and_numbers())), theirs)

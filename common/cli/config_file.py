@@ -1,0 +1,46 @@
+"""Reads and writes the TOML files that `--config` takes: one table a command, its keys the long options."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..option import Config, arguments, entries
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a TOML file as a dict; UsageError in one line if it is missing or malformed.
+
+    Bytes that are not UTF-8 are read as Python's own names of files have them: a path may hold any.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def to_toml(command: str, values: Mapping[str, object]) -> str:
+    """Return options by their keys as the table that `--config` reads back."""
+    return "".join([f"[{command}]\n", *(f"{key} = {toml_value(value)}\n" for key, value in values.items())])
+
+
+def toml_value(value: object) -> str:
+    """Return a plain value, a path, or a list of them as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON leaves DEL as it is
+
+
+def configured(command: str, config: Config, file: Path) -> list[str]:
+    """Write a config to `file`; return the arguments with which `glovewire` runs the command with it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(to_toml(command, entries(config)), encoding="utf-8", errors="surrogateescape")
+    return [command, *arguments(config), "--config", str(file)]

@@ -1,0 +1,119 @@
+"""Define the options of `glovewire bench`. No I/O."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.option import Config, Range, at_least, between, like, option
+from glovewire.preprocess.config import PreprocessConfig
+
+from ..launch.config import LocalConfig
+
+ROW: dict[str, Any] = {
+    "schedule": "minibatch", "consistency": "async", "tied": True, "optimizer": "adagrad-row", "batch_size": 1,
+    "epochs": 1_000_000,
+}  # fmt: skip
+"""Fixed options, so that rows of different versions are comparable; the epochs keep the run from completing."""
+NULL_ROWS = 32
+"""Rows of a null step, which every table must have."""
+MAX_ROWS, MAX_BYTES = 4_000_000, 8 << 30
+"""Limits of a table; there are two tables, one of them behind an encrypted connection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireConfig(Config):
+    """Options of `glovewire bench wire`."""
+
+    rows: int = option(32_768, range=at_least(NULL_ROWS), help="Rows of the table.")
+    dim: int = like(
+        TrainingOptions, "dim", help="Numbers in a vector; a row also holds its bias and the optimizer's state."
+    )
+    sizes: tuple[int, ...] = option((1, 32, 256, 1024, 4096), flags=("--size",), help="Rows in a message.")
+    windows: tuple[int, ...] = option((1, 8), flags=("--window",), range=between(1, 64), help="Messages in flight.")
+    repeats: int = option(5, range=at_least(1), help="How often everything is measured.")
+    seconds: float = option(
+        0.15, range=Range("between 0 and 60", lambda value: 0 < value <= 60), help="For one figure of one repeat."
+    )
+    seed: int = option(0, range=between(0, (1 << 64) - 1, "between 0 and 2^64 - 1"), help="Of the rows that are drawn.")
+
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
+        problems = []
+        if not self.sizes or not all(1 <= size <= self.rows for size in self.sizes):
+            problems.append(f"rows in a message must be between 1 and the table's {self.rows}")
+        if 1 <= self.dim <= 4096:
+            most = min(MAX_ROWS, MAX_BYTES // (4 * RowLayout.of(self.options).width))
+            if self.rows > most:
+                problems.append(f"rows must be at most {most:,} of {self.dim} numbers, not {self.rows:,}")
+        return problems
+
+    @property
+    def options(self) -> TrainingOptions:
+        """Return the options of the server and of its worker."""
+        return TrainingOptions(**ROW, dim=self.dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBenchConfig(Config):
+    """Options of `glovewire bench train`."""
+
+    dataset: Path = option(argument=True)
+    workers: int = option(
+        range=at_least(1), shown="2, 1 for --store local by itself", help="Worker processes; threads of the peer."
+    )
+    servers: int = like(LocalConfig, "servers")
+    store: str = like(LocalConfig, "store", help="Where parameters live.")
+    beside: tuple[str, ...] = like(
+        LocalConfig, "store", default=(), help="Another store to compare with; may be repeated."
+    )
+    repeats: int = option(5, range=at_least(1), help="Trainings of each store; they and the peer's take turns.")
+    peer: Path | None = option(None, help="A built Stanford GloVe: its folder, or its build/.")
+    peer_epochs: int = option(1, range=at_least(1), help="Epochs of each of the peer's trainings.")
+    options: TrainingOptions
+
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
+        problems = self.options.conflicts_with_dataset()
+        if self.store in self.beside:
+            problems.append(f"store {self.store} cannot be compared with itself (--beside)")
+        if self.store == "local" and self.workers > 1 and not self.beside and self.peer is None:
+            problems.append(f"--store local is one process, so --workers {self.workers} needs --beside or --peer")
+        return problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseBenchConfig(Config):
+    """Options of `glovewire bench dense`."""
+
+    workers: int = option(2, range=at_least(1), help="Worker processes.")
+    batch: int = option(128, range=at_least(1), help="Images of one gradient.")
+    seconds: float = option(5.0, range=at_least(0.1), help="For one figure of one repeat.")
+    repeats: int = option(3, range=at_least(1), help="How often everything is measured.")
+    shards: int = option(1, range=at_least(1), help="Server shards.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessBenchConfig(Config):
+    """Options of `glovewire bench preprocess`; the peer gets as much memory as we do."""
+
+    corpus: Path = option(argument=True, path={"exists": True, "dir_okay": False})
+    vocab_size: int = like(PreprocessConfig, "vocab_size", help="Words of the vocabulary.")
+    window: int = like(PreprocessConfig, "window", help="Longest distance of a pair.")
+    processes: int = like(PreprocessConfig, "processes")
+    memory: int = like(PreprocessConfig, "memory", help="For all processes together; the peer gets as much.")
+    runs: int = option(1, range=at_least(1), help="Runs of each; the fastest counts.")
+    sample: int = option(20_000, range=at_least(1), help="Lines for the comparison of tokenisers.")
+    peer: Path | None = option(None, path={"exists": True, "file_okay": False}, help="A built Stanford GloVe.")
+
+    def of_run(self, out: Path) -> PreprocessConfig:
+        """Return the options of one run."""
+        return PreprocessConfig(
+            corpus=(str(self.corpus),),
+            out=out,
+            vocab_size=self.vocab_size,
+            window=self.window,
+            processes=self.processes,
+            memory=self.memory,
+        )

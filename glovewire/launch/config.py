@@ -1,0 +1,104 @@
+"""Defines the options of `glovewire train`, and the options of the processes that it starts. No I/O."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.option import Config, SharedOptions, between, like, option
+from glovewire.server.config import ServerConfig
+from glovewire.worker.config import WorkerConfig
+
+ANY_PORT = "tcp://127.0.0.1:0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalConfig(Config):
+    """Options of `glovewire train`; worker n has the n-th `latency`, and any behind the last one has the last."""
+
+    dataset: Path = option(argument=True)
+    out: Path = option(help="Run folder; must not exist yet.")
+    workers: int = option(range=between(1, 256), shown="one per processor core", help="Worker processes.")
+    servers: int = option(1, range=between(1, 256), help="Server shards.")
+    store: str = option(
+        "server",
+        choices=("server", "shared", "local"),
+        help="Where parameters live: server shards, memory that processes share (Hogwild), or one process's own.",
+    )
+    launcher: str = option("local", choices=("local", "ray"), help="What starts the processes, and where.")
+    address: str | None = option(
+        None, metavar="ADDRESS", help="Of a Ray cluster, such as auto; without it Ray runs on this machine alone."
+    )
+    checkpoint_every: int = like(ServerConfig, "checkpoint_every")
+    keep_checkpoints: int = like(ServerConfig, "keep_checkpoints")
+    resume: bool = like(ServerConfig, "resume")
+    init: Path | None = like(ServerConfig, "init")
+    watch: tuple[Path, ...] = option(
+        (), metavar="FILE", help="Similarity set to score the vectors on after each epoch; repeat for more."
+    )
+    keys: Path | None = like(SharedOptions, "keys")
+    latency: tuple[str, ...] = like(
+        WorkerConfig,
+        "latency",
+        default=(),
+        help="Simulated latency of pushes: 20ms, 20ms..80ms, exp:50ms or pareto:20ms; the first is that of the first "
+        "worker, and so on, the last one of all others.",
+    )
+    progress: bool = option(True, flags=("--progress/--quiet",), help="Show progress on stderr.")
+    options: TrainingOptions
+
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
+        problems = self.options.conflicts_with_dataset()
+        if self.launcher == "local" and self.address:
+            problems.append("--address is for --launcher ray")
+        if self.launcher == "ray" and self.store != "server":
+            problems.append(f"--launcher ray starts servers: it goes with --store server, not {self.store}")
+        if self.launcher == "ray" and self.watch:
+            problems.append("--watch needs --launcher local")
+        if self.store == "local" and self.workers != 1:
+            problems.append(
+                f"--store local is one process: use --workers 1 or --store shared, not {self.workers} workers"
+            )
+        if self.store != "server":
+            problems += [problem for problem, given in self._needs_server().items() if given]
+        return problems
+
+    def _needs_server(self) -> dict[str, bool]:
+        """Return what the other stores cannot do, and whether it is wanted."""
+        in_step = self.options.schedule == "minibatch" and self.options.consistency != "async"
+        store = f"--store {self.store}"
+        return {
+            f"--servers are shards of a server, and {store} has none": self.servers > 1,
+            f"{store} keeps no checkpoints to resume from": self.resume,
+            f"--latency is that of a network, and {store} has none": bool(self.latency),
+            f"--keys protects connections, and {store} has none": self.keys is not None,
+            f"{store} never waits: --consistency and --staleness need a server": in_step
+            or self.options.staleness != "none",
+            f"--watch scores what a server holds, not {store}": bool(self.watch),
+        }
+
+    def of_servers(self, **others: Any) -> ServerConfig:
+        """Return the options of every server of this run; `others` are those that this config does not tell."""
+        return ServerConfig(
+            dataset=self.dataset.resolve(),
+            out=self.out.resolve(),
+            options=self.options,
+            workers=self.workers,
+            checkpoint_every=self.checkpoint_every,
+            keep_checkpoints=self.keep_checkpoints,
+            init=self.init and self.init.resolve(),
+            keys=self.keys and self.keys.resolve(),
+            verify=False,
+            **others,
+        )
+
+    def of_workers(self) -> WorkerConfig:
+        """Return the options that every worker of this run has."""
+        return WorkerConfig(dataset=self.dataset.resolve(), keys=self.keys and self.keys.resolve(), verify=False)
+
+    def of_worker(self, rank: int, addresses: Sequence[str]) -> list[str]:
+        """Return the arguments that one worker has beside them."""
+        latency = ["--latency", self.latency[min(rank, len(self.latency) - 1)]] if self.latency else []
+        return ["--name", f"w{rank}", *(word for address in addresses for word in ("--server", address)), *latency]

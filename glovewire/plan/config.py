@@ -1,0 +1,85 @@
+"""Define the options of `glovewire plan`. No I/O."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from glovewire.common.errors import UsageError
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.option import Config, between, like, option
+from glovewire.common.storage.dataset import MAX_PARTITION_ROWS
+
+WORDS = 32_000
+MOST_WORDS = 4_000_000
+"""The limit of `glovewire preprocess`."""
+MOST_PARTITIONS = 256
+"""The simulation visits every pair of partitions; more would take hours."""
+SLOWEST_BIT_S, FASTEST_BIT_S = 1e3, 1e15
+
+
+def bytes_per_second(bandwidth: str) -> float:
+    """Return `100Mbit` as bytes a second; UsageError for anything else."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT])bit(?:/s)?", bandwidth, re.IGNORECASE)
+    bits = float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[found[2].lower()] if found else 0.0
+    if not SLOWEST_BIT_S <= bits <= FASTEST_BIT_S:
+        raise UsageError(f"bandwidth must look like 100Mbit or 10Gbit, from 1kbit to 1000Tbit, not {bandwidth!r}")
+    return bits / 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig(Config):
+    """Options of `glovewire plan`: values that no cluster has, or that would take hours to simulate, are refused."""
+
+    dataset: Path | None = option(None, argument=True)
+    entries: float | None = option(
+        None, range=between(1, 1e15, "between 1 and 1e15"), help="Entries of the full matrix; a DATASET tells them."
+    )
+    words: int | None = option(
+        None, range=between(2, MOST_WORDS), shown=f"{WORDS}", help="Words in the vocabulary; a DATASET tells them."
+    )
+    dim: int = like(TrainingOptions, "dim")
+    tied: bool = like(TrainingOptions, "tied")
+    partitions: int | None = option(
+        None, shown="those of the DATASET, or as preprocess makes them", help="Parts of the vocabulary."
+    )
+    workers: int = option(2, range=between(1, 1_000), help="Worker processes, each with a core and a link of its own.")
+    servers: int | None = option(None, shown="as many as help", help="Shards, each with a link of its own.")
+    bandwidth: str = option(
+        "10Gbit", check=bytes_per_second, metavar="RATE", help="Of each link, in each direction: 100Mbit, 10Gbit."
+    )
+    round_trip: float = option(
+        0.2,
+        range=between(0, 60_000, "between 0 and 60,000 milliseconds"),
+        metavar="MILLISECONDS",
+        help="From a worker to a shard and back.",
+    )
+    kernel_rate: float | None = option(
+        None,
+        range=between(1, 1e12, "between 1 and 1e12 entries a second"),
+        metavar="ENTRIES/S",
+        shown="measured on this machine, in a second or two",
+        help="Entries that one worker trains a second.",
+    )
+    epochs: int = like(TrainingOptions, "epochs", per={})
+
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
+        problems = []
+        if self.dataset is None and self.entries is None:
+            problems.append("give a DATASET, or --entries")
+        given = {"words": self.words, "entries": self.entries}
+        twice = [name for name, value in given.items() if value is not None and self.dataset is not None]
+        if twice:
+            left_out = " and ".join(f"--{name}" for name in twice)
+            problems.append(f"a DATASET tells its {' and '.join(twice)}: leave out {left_out}")
+        if self.words is None or not 2 <= self.words <= MOST_WORDS:
+            return problems
+        fewest, most = -(-self.words // MAX_PARTITION_ROWS), min(self.words, MOST_PARTITIONS)
+        if self.partitions is not None and not fewest <= self.partitions <= most:
+            problems.append(
+                f"partitions must be between {fewest} and {most} for {self.words:,} words, not {self.partitions}: "
+                "the simulation visits every pair of them"
+            )
+        if self.servers is not None and not 1 <= self.servers <= most:
+            problems.append(f"servers must be between 1 and {most}, not {self.servers}")
+        return problems

@@ -1,0 +1,61 @@
+"""Defines the options of `glovewire monitor`. No I/O."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from glovewire.common.option import SECONDS, Config, SharedOptions, at_least, between, like, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorConfig(Config):
+    """Options of `glovewire monitor`: `addresses` of a running server, or finished runs to `replay`."""
+
+    addresses: tuple[str, ...] = option((), argument=True, metavar="tcp://HOST:PORT...")
+    web: int | None = option(
+        None, range=between(0, 65535), metavar="PORT", help="Serve a live dashboard until Ctrl-C; 0 takes a free port."
+    )
+    linger: float | None = option(
+        None,
+        range=at_least(0, "a number of seconds, at least 0"),
+        metavar="SECONDS",
+        shown="until Ctrl-C",
+        help="End --web this long after the run.",
+    )
+    host: str = option("127.0.0.1", help="Where --web and --prometheus listen; 0.0.0.0 is everywhere.")
+    tensorboard: Path | None = option(None, path={"file_okay": False}, metavar="DIR", help="Write scalars.")
+    run: Path | None = option(
+        None,
+        metavar="RUN",
+        help="With --tensorboard: the run's folder on this machine, whose vectors go to the projector at the end.",
+    )
+    prometheus: int | None = like(SharedOptions, "prometheus", help="Serve metrics to Prometheus.")
+    log: Path | None = option(
+        None, path={"dir_okay": False}, metavar="FILE.jsonl", help="Append every sample, one JSON object a line."
+    )
+    plot: Path | None = option(
+        None, path={"dir_okay": False}, metavar="FILE.png", help="Draw the losses at the end (.png or .svg)."
+    )
+    replay: tuple[Path, ...] = option((), metavar="RUN", help="Show finished runs; may be repeated.")
+    keys: Path | None = like(SharedOptions, "keys")
+    timeout: float = option(
+        120.0,
+        range=SECONDS,
+        metavar="SECONDS",
+        help="Give up when one address is silent for this long after the start, or all of them later on.",
+    )
+
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
+        if self.replay:
+            live = {"prometheus": self.prometheus, "log": self.log, "run": self.run}
+            problems = [
+                f"--{name} needs a running server, not --replay" for name, value in live.items() if value is not None
+            ]
+            if self.tensorboard is not None and len(self.replay) > 1:
+                problems.append("--tensorboard takes one --replay at a time: give each run a folder of its own")
+            return problems + (["give either addresses or --replay"] if self.addresses else [])
+        if self.run is not None and self.tensorboard is None:
+            return ["--run names the run whose vectors go to --tensorboard: give both"]
+        if not self.addresses:
+            return ["give the publish address of a server, such as tcp://127.0.0.1:5556"]
+        return []
