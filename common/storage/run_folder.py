@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..array_types import Array, Floats, Indices, Rows
+from ..endings import Ending
 from ..errors import ArtifactError, NotFinite
 from .artifacts import (
     MANIFEST,
@@ -82,7 +83,7 @@ def completed_facts(run: Path) -> Mapping[str, Any] | None:
         facts = load_vectors(run).facts
     except ArtifactError:
         return None
-    return facts if facts.get("reason") == "complete" else None
+    return facts if facts.get("ending") == Ending.COMPLETE else None
 
 
 # ---- vectors

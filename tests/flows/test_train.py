@@ -95,7 +95,7 @@ def test_skip_gram_is_trained_to_the_same_bytes_too(flow: Flow) -> None:
         flow.train(f"skip-{workers}", *how, "--workers", workers, "--servers", servers).ends()
         assert flow.vectors(f"skip-{workers}") == flow.vectors("skip-1") != flow.vectors("one")
     again = flow.start("train", "data", "--out", "skip-1", "--resume", "--objective", "glove")
-    again.fails("skip-1 was begun with the objective sgns and cannot go on with glove", status=2)
+    again.fails("skip-1 was begun with the objective sgns and cannot continue with glove", status=2)
 
 
 def test_to_go_on_with_a_complete_run_leaves_it_as_it_is(flow: Flow) -> None:
