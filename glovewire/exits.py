@@ -1,4 +1,4 @@
-"""Turns Ctrl-C and faults of files into one line, and has a training end all of its processes first."""
+"""Turn Ctrl-C and faults of files into one line of error, after a training has ended all of its processes."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ OUTSIDE = {
     errno.EFBIG: "cannot be written: larger than files may be here",
     errno.ENAMETOOLONG: "cannot be a file: the name is too long",
 }
-"""Errors of the operating system that are reported as they are wherever they occur, and their wording."""
+"""Errors of the operating system that end any command with this text."""
 
 
 class Ended(click.ClickException):
@@ -59,7 +59,7 @@ def one_line_endings() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Discard what stdout could not take, or Python tries again when it exits, with a message of its own."""
+    """Discard unwritten output; otherwise Python tries to write it again at exit and prints a message of its own."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -73,7 +73,7 @@ signals_end_all = partial(signals_raise, ": every process of the run was ended")
 
 
 class Interruptible(click.Group):
-    """A group whose commands end and remove what they have started at SIGINT or SIGTERM, and say so."""
+    """Group whose commands end their processes and remove their files at SIGINT or SIGTERM, and report it."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command; `signals_end_all` goes around its function, inside what turns errors into one line."""

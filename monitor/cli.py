@@ -1,7 +1,4 @@
-"""`glovewire monitor`: watch a run in the terminal, a browser, files and metrics systems, in any combination.
-
-Parses options and loops around `Watcher.step`. The monitor only subscribes: interrupting it ends nothing but itself.
-"""
+"""Implement `glovewire monitor`: watch a run in the terminal, a browser, files and metrics systems."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +17,6 @@ from glovewire.common.runtime.signals import signals_noted
 from .config import MonitorConfig
 
 if TYPE_CHECKING:
-    from .history.history import RunHistory
     from .sinks.tensorboard import TensorBoard
     from .watch import Watcher
 
@@ -60,14 +55,14 @@ def _watch(config: MonitorConfig) -> dict[str, Any]:
         board = _open_sinks(watcher, config)
         _loop(watcher, stopped, config)
         if board is not None and config.run is not None and watcher.history.finished:
-            _project(board, config.run)
+            board.project(config.run)
     if watcher.feed.failed is not None:
         raise RunFailed(f"the run failed: {watcher.history.failed}")
     return _summary(watcher)
 
 
 def _open_sinks(watcher: Watcher, config: MonitorConfig) -> TensorBoard | None:
-    """Open the configured sinks; return the one for TensorBoard, if any."""
+    """Open the configured sinks; return the TensorBoard sink, if any."""
     board = None
     if config.tensorboard is not None:
         from .sinks.tensorboard import TensorBoard
@@ -81,14 +76,6 @@ def _open_sinks(watcher: Watcher, config: MonitorConfig) -> TensorBoard | None:
         watcher.sinks.append(metrics)
         click.echo(f"metrics {metrics.url}", err=True)
     return board
-
-
-def _project(board: TensorBoard, run: Path) -> None:
-    """Write the vectors of a finished run for TensorBoard's projector."""
-    from glovewire.common.storage.run_folder import load_vectors
-
-    found = load_vectors(run)
-    board.project(found.words, found.vectors)
 
 
 def _loop(watcher: Watcher, stopped: Callable[[], bool], config: MonitorConfig) -> None:
@@ -114,7 +101,7 @@ def _loop(watcher: Watcher, stopped: Callable[[], bool], config: MonitorConfig) 
 def _stopped_or_lingered(
     stopped: Callable[[], bool], linger_s: float | None, over: Callable[[], bool] = lambda: True
 ) -> Callable[[], bool]:
-    """Return a function that says whether to end the dashboard: when `stopped`, or `linger_s` after the run is over."""
+    """Return a predicate that is true when `stopped`, or `linger_s` after the run is over."""
     over_since: float | None = None
 
     def ended() -> bool:
@@ -137,7 +124,7 @@ def _replay(config: MonitorConfig) -> dict[str, Any]:
         with closing(TensorBoard(config.tensorboard)) as board:
             for sample in read_samples(config.replay[0]):
                 board.add(sample)
-            _project(board, config.replay[0])
+            board.project(config.replay[0])
     if config.plot is not None:
         from .sinks.plot import plot
 
@@ -150,24 +137,20 @@ def _replay(config: MonitorConfig) -> dict[str, Any]:
             ended = _stopped_or_lingered(stopped, config.linger)
             serve(histories, config.host, config.web, lookups=[RunLookup(run) for run in config.replay], stopped=ended)
     else:
-        _print(histories)
+        from rich.console import Console
+
+        from .terminal.screen import render_screen
+
+        console = Console(highlight=False)
+        for history in histories:
+            console.print(render_screen(history, history.t, console.width, 16))
     return {"runs": [history.name for history in histories]}
-
-
-def _print(histories: list[RunHistory]) -> None:
-    from rich.console import Console
-
-    from .terminal.screen import render_screen
-
-    console = Console(highlight=False)
-    for history in histories:
-        console.print(render_screen(history, history.t, console.width, 16))
 
 
 def _summary(watcher: Watcher) -> dict[str, Any]:
     history, last = watcher.history, watcher.history.overall.last
     summary: dict[str, Any] = {"run": history.run, "finished": history.finished, "lost_samples": watcher.feed.lost}
     if last is not None:
-        summary |= {"t": last.t, "entries": last.position}
-        summary |= {"loss": last.mean_loss, "bias_only_loss": last.mean_bias_only_loss}
+        losses = {"loss": last.mean_loss, "bias_only_loss": last.mean_bias_only_loss}
+        summary |= {"t": last.t, "entries": last.position, **losses}
     return summary

@@ -1,4 +1,4 @@
-"""Defines the options of `glovewire monitor`. No I/O."""
+"""Define the options of `glovewire monitor`. No I/O."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class MonitorConfig(Config):
     )
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return a message for each combination of options that cannot work."""
         if self.replay:
             live = {"prometheus": self.prometheus, "log": self.log, "run": self.run}
             problems = [

@@ -1,7 +1,6 @@
-"""Drive a monitor: take samples from the feed into the history and on to every sink and view, one step at a time.
+"""Drive a monitor: pass samples from the feed to the history, every sink and the view, one step at a time.
 
-This is where the terminal view and the browser dashboard get their numbers. `glovewire monitor` and `glovewire train`
-both call `step` from loops of their own; there is no thread here. `close` loses nothing that was received.
+`glovewire monitor` and `glovewire train` call `step` from loops of their own; there is no thread here.
 """
 
 import time
@@ -19,7 +18,7 @@ from .terminal.view import View, open_view
 
 
 class Sink(Protocol):
-    """Something that samples are written to."""
+    """Destination of samples."""
 
     def add(self, message: Message) -> None:
         """Take one sample."""
@@ -66,7 +65,7 @@ class Watcher:
 
     @property
     def over(self) -> bool:
-        """Whether the run has finished or failed."""
+        """Return whether the run has finished or failed."""
         return self.feed.over
 
     def step(self, wait_s: float = 0.0) -> None:

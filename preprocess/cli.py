@@ -1,4 +1,4 @@
-"""`glovewire preprocess`: makes a dataset on disk and prints a short summary. Imports nothing heavy until it runs."""
+"""Implement `glovewire preprocess`: make a dataset on disk and print a short summary."""
 
 from typing import Any
 
@@ -32,14 +32,14 @@ def preprocess(given: Given[PreprocessConfig]) -> dict[str, Any]:
 
 def _summary(result: dict[str, Any]) -> str:
     seconds = result["seconds"]
-    asked, words = result["requested_vocabulary"], result["words"]
+    requested, words = result["requested_vocabulary"], result["words"]
+    in_lines = "" if result["lines"] is None else f" in {result['lines']:,} lines"
     lines = [
         f"{result['path']}: {words:,} words, {result['entries']:,} entries (density {result['density']:.4f}),"
         f" sum {result['sum']:,.1f}",
+        f"{result['tokens']:,} tokens{in_lines} of {result['corpus']}",
         f"{sum(seconds.values()):.1f} s: " + ", ".join(f"{name} {took:.1f}" for name, took in seconds.items()),
     ]
-    in_lines = "" if result["lines"] is None else f" in {result['lines']:,} lines"
-    lines.insert(1, f"{result['tokens']:,} tokens{in_lines} of {result['corpus']}")
-    if words < asked:
-        lines.append(f"the corpus has {words:,} words, fewer than the {asked:,} asked for: all of them are kept")
+    if words < requested:
+        lines.append(f"the corpus has {words:,} words, fewer than the {requested:,} requested: all of them are kept")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Defines the options of `glovewire preprocess`, and how a run divides its memory. No I/O."""
+"""Define the options of `glovewire preprocess`, and how a run divides its memory. No I/O."""
 
 import os
 import re
@@ -61,13 +61,13 @@ class PreprocessConfig(Config):
     address: str | None = option(
         None, metavar="ADDRESS", help="Of a Ray cluster, such as auto; without it Ray runs on this machine alone."
     )
-    resume: bool = option(False, help="Go on where the same command was interrupted.")
+    resume: bool = option(False, help="Continue an interrupted run of the same command.")
     from_stanford: tuple[Path, Path] | None = option(
         None, metavar="COOC VOCAB", help="Instead of a CORPUS: counts made by Stanford's GloVe."
     )
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return a message for each combination of options that cannot work."""
         least = _BASE_BYTES + self.processes * (_PROCESS_BYTES + _LEAST_SHARE_BYTES)
         rules = {
             "name a CORPUS (pydoc, a file, a folder, hf:NAME, or - for standard input)": self.corpus

@@ -1,4 +1,4 @@
-"""Define what worker processes do: tokenise splits, count pairs in streams, add up buckets.
+"""Define the jobs of worker processes: tokenise splits, count pairs in streams, add up buckets.
 
 Each job writes its results to the scratch folder in committed pieces, at its end and from time to time before it, so
 that a run can be resumed.
@@ -20,6 +20,7 @@ from .counts.cell_keys import CellKeys
 from .counts.cooccurrence import PairCounter
 from .counts.reduce import Reducer
 from .counts.spill import Spill, load, save, write_raw
+from .parallel.pool import Job
 from .parallel.scratch import COUNTED, PART, SEGMENT, ScratchFolder
 from .tokens.encoder import Encoder, NulByte, WordCounts
 
@@ -30,7 +31,7 @@ _COUNT_FIELDS = ("numbers", "counts", "first", "data", "bounds")
 
 
 class StreamSlice(NamedTuple):
-    """The words [start, stop) of a segment's stream, which one split gave."""
+    """Words [start, stop) of a segment's stream, which come from one split."""
 
     segment: str
     split: int
@@ -39,7 +40,7 @@ class StreamSlice(NamedTuple):
 
 
 class _PieceClock:
-    """Names pieces, and says when the current one is due to be committed."""
+    """Names pieces and tells when to commit the current one."""
 
     def __init__(self, kind: str) -> None:
         self._kind, self._number = kind, 0
@@ -51,7 +52,7 @@ class _PieceClock:
         self._since = time.monotonic()
 
     @property
-    def is_due(self) -> bool:
+    def expired(self) -> bool:
         return time.monotonic() - self._since > COMMIT_EVERY_S
 
 
@@ -80,7 +81,7 @@ class EncodeJob:
         self._written += index
         self._slices.append((split.ordinal, start, self._written))
         is_full = self._encoder.nbytes > self._memo_bytes
-        if is_full or self._piece.is_due:
+        if is_full or self._piece.expired:
             self._commit()
         if is_full:
             self._encoder.clear()
@@ -146,7 +147,9 @@ class CountJob:
 
     def do(self, piece: StreamSlice) -> int:
         """Count a slice and return the length of its stream."""
-        ranks = self._ranks_of(piece.segment)
+        if piece.segment not in self._ranks:
+            self._ranks = {piece.segment: load(ranks_path(self._scratch, piece.segment))}
+        ranks = self._ranks[piece.segment]
         path = self._scratch.folder / f"{piece.segment}.stream"
         stream = np.fromfile(path, np.int32, piece.stop - piece.start, offset=4 * piece.start)
         while len(stream):
@@ -154,7 +157,7 @@ class CountJob:
             if len(stream):
                 self._write_run()
         self._slices.append(piece)
-        if self._piece.is_due:
+        if self._piece.expired:
             self._commit()
         return piece.stop - piece.start
 
@@ -163,11 +166,6 @@ class CountJob:
         if self._slices:
             self._commit()
         return 0
-
-    def _ranks_of(self, segment: str) -> Ids:
-        if segment not in self._ranks:
-            self._ranks = {segment: load(ranks_path(self._scratch, segment))}
-        return self._ranks[segment]
 
     def _write_run(self) -> None:
         self._spill.add_run(f"{self._piece.name}.{self._runs}", *self._counter.take_records())
@@ -181,7 +179,7 @@ class CountJob:
         self._slices, self._runs = [], 0
 
 
-class ReduceJob:
+class ReduceJob(Job):
     """Turns ranges of buckets into entries: `NAME.entries` (dtype ENTRY) and `NAME.tiles.npy`, int64 (tiles, 2).
 
     `corpus` is its name in messages.
@@ -215,10 +213,6 @@ class ReduceJob:
         }
         self._scratch.commit(name, facts)
         return last - first
-
-    def finish(self) -> int:
-        """Do nothing."""
-        return 0
 
 
 def _total(sums: Array) -> int | float:

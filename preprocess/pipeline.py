@@ -1,7 +1,7 @@
 """Turn a corpus into a dataset: tokenise, choose the vocabulary, count, add up, write.
 
-This module has the order of the phases and what passes between them. The bytes of the dataset depend on the corpus and
-on what is counted, never on the number of processes, the memory or the size of a batch.
+The bytes of the dataset depend on the corpus and on what is counted, never on the number of processes, the memory or
+the size of a batch.
 """
 
 import os
@@ -48,7 +48,7 @@ _WARM_UP_TEXT = b'"a" b (c), d\'s e. f'
 
 @dataclass(frozen=True)
 class CountResult:
-    """What counting leaves besides the spill: keys of cells, vocabulary, weights, facts for the manifest."""
+    """Results of counting besides the spill: keys of cells, vocabulary, weights, facts for the manifest."""
 
     cell_keys: CellKeys
     vocabulary: Vocabulary
@@ -57,7 +57,7 @@ class CountResult:
 
 
 class Pipeline:
-    """One run of preprocessing."""
+    """Runs the phases of preprocessing, and measures their time and memory."""
 
     def __init__(self, config: PreprocessConfig) -> None:
         self._config = config
@@ -89,7 +89,7 @@ class Pipeline:
             yield
 
     def _job(self, corpus: Corpus) -> dict[str, Any]:
-        """Return what must be equal for a run to resume another."""
+        """Return the facts that must be equal for a run to resume another."""
         free = {"corpus", "out", "processes", "memory", "resume", "engine", "address"}
         options = {name: value for name, value in vars(self._config).items() if name not in free}
         return options | {
@@ -101,7 +101,7 @@ class Pipeline:
 
     def _from_text(self, scratch: ScratchFolder, corpus: Corpus) -> CountResult:
         config = self._config
-        disk_space.require(scratch.folder, disk_space.text_bytes(corpus.estimated_bytes, config.window, 4))
+        disk_space.require(scratch.folder, disk_space.text_bytes(corpus.estimated_bytes, config.window))
         tokens, lines = self._tokenise(scratch, corpus)
         vocabulary = self._choose(scratch)
         cell_keys = self._cell_keys(len(vocabulary.words))
@@ -275,16 +275,11 @@ def _bucket_ranges(sizes: Indices, most: int, done: list[tuple[int, int]]) -> li
     ranges: list[tuple[int, int]] = []
     held = 0
     for bucket in np.flatnonzero(~covered).tolist():
-        size = int(sizes[bucket])
-        if (
-            ranges
-            and ranges[-1][1] == bucket
-            and held + size <= most
-            and bucket - ranges[-1][0] < _MAX_BUCKETS_PER_TASK
-        ):
-            ranges[-1] = (ranges[-1][0], bucket + 1)
-            held += size
+        first, last = ranges[-1] if ranges else (-1, -1)
+        held += int(sizes[bucket])
+        if last == bucket and held <= most and bucket - first < _MAX_BUCKETS_PER_TASK:
+            ranges[-1] = (first, bucket + 1)
         else:
             ranges.append((bucket, bucket + 1))
-            held = size
+            held = int(sizes[bucket])
     return ranges

@@ -22,15 +22,10 @@ def run(config: PreprocessConfig) -> dict[str, Any]:
         with signals_raise():
             return Pipeline(config).run()
     except (Interrupted, ProcessDied) as error:
-        raise type(error)(f"{error}; nothing was written to {config.out}; --resume goes on from here") from error
-    except GlovewireError:
-        _discard(config)
+        raise type(error)(f"{error}; nothing was written to {config.out}; --resume continues from here") from error
+    except (GlovewireError, OSError) as error:
+        if not config.resume:
+            discard_scratch(config.out)
+        if isinstance(error, OSError):
+            raise OutputError(disk_error(error)) from error
         raise
-    except OSError as error:
-        _discard(config)
-        raise OutputError(disk_error(error)) from error
-
-
-def _discard(config: PreprocessConfig) -> None:
-    if not config.resume:
-        discard_scratch(config.out)

@@ -125,13 +125,14 @@ class Daemon:
             self._wakeup.clear()
             if self.signalled:
                 self._carry_out(self._core.finish(RunEnd(Ending.STOPPED)))
+            self._report_written(self._writer.results(), now)
+            effects = self._core.tick(now, self._counts)
+            self._carry_out(effects)
             if now - checked >= CHECK_EVERY_S or known != self._ending:
                 checked, known = now, self._ending
                 if (end := check_shards(known)) is not None and known is None:
                     self._carry_out(self._core.finish(end))
-            self._report_written(self._writer.results(), now)
-            effects = self._core.tick(now, self._counts)
-            self._carry_out(effects)
+                    self._wakeup.set()  # tick at once
             if effects.finished is not None:
                 return effects.finished
 

@@ -1,5 +1,6 @@
 """Define `glovewire bench`, which imports what it measures only when it runs."""
 
+from functools import partial
 from typing import Any
 
 import click
@@ -8,8 +9,7 @@ from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, takes
 
 from ..exits import Interruptible
-from .config import DenseBenchConfig, TrainBenchConfig, WireConfig
-from .preprocess import command as preprocess
+from .config import DenseBenchConfig, PreprocessBenchConfig, TrainBenchConfig, WireConfig
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -17,8 +17,7 @@ def bench() -> None:
     """Measure this machine: every figure is a median with its range, over repeats in turns."""
 
 
-def _report(line: str) -> None:
-    click.echo(line, err=True)
+_report = partial(click.echo, err=True)
 
 
 @click.command("bench-wire", cls=Command)
@@ -43,7 +42,7 @@ def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
 
     workers = given["workers"]
     if workers is None:
-        workers = 1 if given["store"] == "local" and not given["beside"] and given["peer"] is None else 2
+        workers = 1 if given["store"] == "local" and not given["beside"] else 2
     result = bench(given.config(workers=workers), _report)
     click.echo(table(result))
     return result
@@ -56,6 +55,17 @@ def dense(given: Given[DenseBenchConfig]) -> dict[str, Any]:
     from .dense import bench, table
 
     result = bench(given.config(), _report)
+    click.echo(table(result))
+    return result
+
+
+@click.command("bench-preprocess", cls=Command)
+@takes(PreprocessBenchConfig)
+def preprocess(given: Given[PreprocessBenchConfig]) -> dict[str, Any]:
+    """Measure preprocessing of CORPUS, a file of texts as `glovewire preprocess` takes it."""
+    from .preprocess import bench, table
+
+    result = bench(given.config())
     click.echo(table(result))
     return result
 

@@ -60,26 +60,27 @@ class TrainBenchConfig(Config):
     """Options of `glovewire bench train`."""
 
     dataset: Path = option(argument=True)
-    workers: int = option(
-        range=at_least(1), shown="2, 1 for --store local by itself", help="Worker processes; threads of the peer."
-    )
+    workers: int = option(range=at_least(1), shown="2, 1 for --store local by itself", help="Worker processes.")
     servers: int = like(LocalConfig, "servers")
     store: str = like(LocalConfig, "store", help="Where parameters live.")
     beside: tuple[str, ...] = like(
         LocalConfig, "store", default=(), help="Another store to compare with; may be repeated."
     )
-    repeats: int = option(5, range=at_least(1), help="Trainings of each store; they and the peer's take turns.")
-    peer: Path | None = option(None, help="A built Stanford GloVe: its folder, or its build/.")
-    peer_epochs: int = option(1, range=at_least(1), help="Epochs of each of the peer's trainings.")
+    repeats: int = option(5, range=at_least(1), help="Trainings of each store; they take turns.")
     options: TrainingOptions
+
+    @property
+    def is_one_process(self) -> bool:
+        """Return whether nothing that is compared has more than one process or thread."""
+        return self.store == "local" and not self.beside
 
     def conflicts(self) -> list[str]:
         """Return what does not go together."""
         problems = self.options.conflicts_with_dataset()
         if self.store in self.beside:
             problems.append(f"store {self.store} cannot be compared with itself (--beside)")
-        if self.store == "local" and self.workers > 1 and not self.beside and self.peer is None:
-            problems.append(f"--store local is one process, so --workers {self.workers} needs --beside or --peer")
+        if self.is_one_process and self.workers > 1:
+            problems.append(f"--store local is one process, so --workers {self.workers} needs --beside")
         return problems
 
 
@@ -96,24 +97,17 @@ class DenseBenchConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessBenchConfig(Config):
-    """Options of `glovewire bench preprocess`; the peer gets as much memory as we do."""
+    """Options of `glovewire bench preprocess`."""
 
     corpus: Path = option(argument=True, path={"exists": True, "dir_okay": False})
     vocab_size: int = like(PreprocessConfig, "vocab_size", help="Words of the vocabulary.")
     window: int = like(PreprocessConfig, "window", help="Longest distance of a pair.")
     processes: int = like(PreprocessConfig, "processes")
-    memory: int = like(PreprocessConfig, "memory", help="For all processes together; the peer gets as much.")
-    runs: int = option(1, range=at_least(1), help="Runs of each; the fastest counts.")
+    memory: int = like(PreprocessConfig, "memory")
+    runs: int = option(1, range=at_least(1), help="Runs; the fastest counts.")
     sample: int = option(20_000, range=at_least(1), help="Lines for the comparison of tokenisers.")
-    peer: Path | None = option(None, path={"exists": True, "file_okay": False}, help="A built Stanford GloVe.")
 
     def of_run(self, out: Path) -> PreprocessConfig:
         """Return the options of one run."""
-        return PreprocessConfig(
-            corpus=(str(self.corpus),),
-            out=out,
-            vocab_size=self.vocab_size,
-            window=self.window,
-            processes=self.processes,
-            memory=self.memory,
-        )
+        shared = {name: getattr(self, name) for name in ("vocab_size", "window", "processes", "memory")}
+        return PreprocessConfig(corpus=(str(self.corpus),), out=out, **shared)

@@ -1,9 +1,10 @@
 """Run a training as a process of its own, and measure processor time and memory of each role from outside."""
 
 import time
-from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from glovewire.common.cli.config_file import configured
 from glovewire.common.runtime.memory import memory_bytes
@@ -29,16 +30,8 @@ class ProcessUsage:
 
     def between(self, begin: float, end: float) -> float:
         """Return the processor seconds between two times."""
-        return self._at(end) - self._at(begin)
-
-    def _at(self, moment: float) -> float:
-        after = bisect_left(self.times, moment)
-        if after == 0:
-            return self.cpu[0]
-        if after == len(self.times):
-            return self.cpu[-1]
-        share = (moment - self.times[after - 1]) / (self.times[after] - self.times[after - 1])
-        return self.cpu[after - 1] + share * (self.cpu[after] - self.cpu[after - 1])
+        first, last = np.interp((begin, end), self.times, self.cpu)
+        return float(last - first)
 
 
 @dataclass

@@ -30,34 +30,30 @@ class Repeat:
 class CaseStatistics:
     """Figures of one case in all repeats."""
 
-    rows_per_second: list[float] = field(default_factory=list)
-    p50_us: list[float] = field(default_factory=list)
-    p99_us: list[float] = field(default_factory=list)
-    client_s: list[float] = field(default_factory=list)
-    server_s: list[float] = field(default_factory=list)
+    repeats: list[dict[str, float]] = field(default_factory=list)
     sent: int = 0
     failed: int = 0
 
     def add(self, size: int, repeat: Repeat) -> None:
         """Add one repeat of messages of `size` rows."""
-        rows = size * len(repeat.latencies_s)
-        self.rows_per_second.append(rows / repeat.seconds)
-        self.p50_us.append(percentile(repeat.latencies_s or [0.0], 50) * 1e6)
-        self.p99_us.append(percentile(repeat.latencies_s or [0.0], 99) * 1e6)
-        self.client_s.append(repeat.client_s / max(rows, 1) * 1e6)
-        self.server_s.append(repeat.server_s / max(rows, 1) * 1e6)
+        rows, latencies = size * len(repeat.latencies_s), repeat.latencies_s or [0.0]
+        self.repeats.append(
+            {
+                "rows_per_second": rows / repeat.seconds,
+                "p50_us": percentile(latencies, 50) * 1e6,
+                "p99_us": percentile(latencies, 99) * 1e6,
+                "client_cpu_s_per_million_rows": repeat.client_s / max(rows, 1) * 1e6,
+                "server_cpu_s_per_million_rows": repeat.server_s / max(rows, 1) * 1e6,
+            }
+        )
         self.sent += len(repeat.latencies_s) + repeat.failed
         self.failed += repeat.failed
 
     def figures(self, row_bytes: int) -> dict[str, Any]:
         """Return medians and ranges over the repeats."""
         return {
-            "rows_per_second": spread(self.rows_per_second),
-            "bytes_per_second": spread(rate * row_bytes for rate in self.rows_per_second),
-            "p50_us": spread(self.p50_us),
-            "p99_us": spread(self.p99_us),
-            "client_cpu_s_per_million_rows": spread(self.client_s),
-            "server_cpu_s_per_million_rows": spread(self.server_s),
+            **{name: spread(repeat[name] for repeat in self.repeats) for name in self.repeats[0]},
+            "bytes_per_second": spread(repeat["rows_per_second"] * row_bytes for repeat in self.repeats),
             "messages": self.sent,
             "success": (self.sent - self.failed) / max(self.sent, 1),
         }

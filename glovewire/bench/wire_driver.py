@@ -54,7 +54,7 @@ class WireDriver:
     def starter(self, case: Case) -> Start:
         """Return the function that starts the n-th message of a case."""
         places = self._of_size(case.size)
-        first = [int(place[0]) for place in self._ranges(case.size)]
+        first = self._draw.integers(0, self._rows - case.size + 1, PLACES).tolist()
         ones, store = self._ones[: case.size], self._store
 
         def pull_rows(n: int) -> Reply[Any]:
@@ -71,12 +71,8 @@ class WireDriver:
             self._pushed.append(slice(first[n % PLACES], first[n % PLACES] + case.size))
             return store.push_block("add", NO_LEASE, [(first[n % PLACES], ones)])
 
-        return {
-            ("pull", "random"): pull_rows,
-            ("pull", "range"): pull_range,
-            ("push", "random"): push_rows,
-            ("push", "range"): push_range,
-        }[case.operation, case.place]
+        by_row, by_range = (pull_rows, pull_range) if case.operation == "pull" else (push_rows, push_range)
+        return by_row if case.place == "random" else by_range
 
     def run(self, start: Start, window: int, seconds: float) -> Repeat:
         """Keep `window` messages in flight for `seconds`, then wait for the last reply."""
@@ -171,9 +167,6 @@ class WireDriver:
                 np.sort(self._draw.choice(self._rows, size, replace=False)).astype(np.int64) for _ in range(PLACES)
             ]
         return self._places[size]
-
-    def _ranges(self, size: int) -> list[npt.NDArray[np.int64]]:
-        return [np.arange(first, first + size) for first in self._draw.integers(0, self._rows - size + 1, PLACES)]
 
 
 def _succeeded(reply: Reply[Any]) -> bool:

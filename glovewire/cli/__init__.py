@@ -1,1 +1,1 @@
-"""The `glovewire` program and its commands."""
+"""Implement the `glovewire` program and its commands."""

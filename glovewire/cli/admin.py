@@ -1,4 +1,4 @@
-"""`glovewire stats`, `finish`, `checkpoint`: one request to each shard of a running server."""
+"""Implement `glovewire stats`, `finish` and `checkpoint`: one request to each shard of a running server."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def finish(given: Given[AdminConfig]) -> dict[str, Any]:
     from glovewire.common.endings import Ending
     from glovewire.common.protocol.messages import Finish, Finishing
 
-    config, told = given.config(), []
+    config, finishing = given.config(), []
     with _client(config) as client:
         _all_shards(client, config.servers, config.timeout)
         for shard, address in enumerate(config.servers):
             reply = client.ask(shard, Finish(Ending.ASKED), config.timeout)
             workers = reply.workers if isinstance(reply, Finishing) else 0
-            told.append({"address": address, "workers": workers})
+            finishing.append({"address": address, "workers": workers})
             click.echo(f"{address} is finishing; workers that were training: {workers}")
-    return {"finishing": told}
+    return {"finishing": finishing}
 
 
 @click.command(cls=Command)
@@ -93,7 +93,7 @@ def checkpoint(given: Given[CheckpointConfig]) -> dict[str, Any]:
 def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[str]:
     """Return the label of the checkpoint on each shard; a cut that training has passed is moved further ahead.
 
-    Where there are no rounds, all shards get one random number, the same again when some refuse it at first.
+    Without rounds, all shards get one random number, which is sent again when some refuse it at first.
     """
     from glovewire.common.errors import DeadlineExceeded, NotReady
     from glovewire.common.protocol.messages import Checkpoint, Checkpointed
@@ -108,7 +108,10 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
         for shard in range(len(servers)):
             client.send(shard, cut, replies.append)
         try:
-            _await(client, replies, len(servers), deadline, timeout)
+            while len(replies) < len(servers):
+                client.poll(100, silence=False)
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: is a worker training?")
             return [reply.name for reply in map(check_reply, replies) if isinstance(reply, Checkpointed)]
         except DeadlineExceeded as late:
             raise refused or late from None
@@ -119,15 +122,6 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
             if reached < 0:  # without rounds there is no later one to ask for
                 client.poll(AGAIN_MS)
             ahead *= 2
-
-
-def _await(client: RequestClient, replies: list[Message], count: int, deadline: float, timeout: float) -> None:
-    from glovewire.common.errors import DeadlineExceeded
-
-    while len(replies) < count:
-        client.poll(100, silence=False)
-        if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: is a worker training?")
 
 
 def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
@@ -183,7 +177,7 @@ def _progress(one: dict[str, Any]) -> list[str]:
     if one["total"]:
         done = f"epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries"
         pace = f"{rate / 1e6:.2f} M entries/s"
-        beside = f"with the vectors at zero {one['bias_only_loss']:.5f}; mean vector norm {one['norm']:.3f}"
+        beside = f"bias-only loss {one['bias_only_loss']:.5f}; mean vector norm {one['norm']:.3f}"
     else:
         done, pace = f"{one['entries']:,} examples", f"{rate:,.0f} examples/s"
         beside = f"mean norm of gradients {one['norm']:.3f}"

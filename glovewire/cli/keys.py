@@ -1,4 +1,4 @@
-"""`glovewire keys`: makes the keys with which a server and its clients know each other."""
+"""Implement `glovewire keys`: make the keys by which a server and its clients authenticate each other."""
 
 from pathlib import Path
 from typing import Any

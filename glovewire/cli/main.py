@@ -1,4 +1,4 @@
-"""The `glovewire` program: a group of commands, each imported when it is used."""
+"""Implement the `glovewire` program: a group of commands, each imported when it is used."""
 
 import importlib
 import os
@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class Program(click.Group):
-    """The group of commands; `--help` imports none of them."""
+    """Group of commands; `--help` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return every command, in the order of use."""
@@ -59,7 +59,7 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest a command when there is none of that name."""
+        """Suggest a similar command when there is none of that name."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             ctx.fail(f"no command is called {args[0]!r}{suggest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

@@ -1,4 +1,4 @@
-"""`glovewire train`: a whole training on this machine in one command."""
+"""Implement `glovewire train`: a whole training on this machine in one command."""
 
 import os
 from typing import Any
@@ -46,16 +46,16 @@ def train(given: Given[LocalConfig]) -> dict[str, Any]:
     if config.resume and not facts["seconds"]:  # all of it was in the checkpoint
         click.echo(f"nothing was left to train; vectors, metrics and loss.png of {epochs} are in {config.out}")
         return facts
-    trained = f"went on to the end of {epochs}" if config.resume else f"trained {epochs}"
+    trained = f"continued to the end of {epochs}" if config.resume else f"trained {epochs}"
     click.echo(
         f"{trained} in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
-        f"entries/s\nloss {facts['loss']:.5f}; with the vectors at zero {facts['bias_only_loss']:.5f}; "
+        f"entries/s\nloss {facts['loss']:.5f}; bias-only loss {facts['bias_only_loss']:.5f}; "
         f"mean vector norm {facts['mean_vector_norm']:.3f}\nvectors, metrics and loss.png are in {config.out}"
     )
     return facts
 
 
 def _refuse_init() -> None:
-    """Refuse --init for a resumed run, though its RUN/config.toml, which tells how it began, may be given."""
+    """Raise UsageError for --init on the command line of a resumed run; RUN/config.toml may contain it."""
     if click.get_current_context().get_parameter_source("init") is ParameterSource.COMMANDLINE:
         raise UsageError("--resume goes on from a checkpoint: it cannot be given with --init")

@@ -1,4 +1,4 @@
-"""Defines the options of `glovewire train`, and the options of the processes that it starts. No I/O."""
+"""Define the options of `glovewire train`, and the options of the processes that it starts. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ ANY_PORT = "tcp://127.0.0.1:0"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalConfig(Config):
-    """Options of `glovewire train`; worker n has the n-th `latency`, and any behind the last one has the last."""
+    """Options of `glovewire train`; worker n has the n-th `latency`, and further workers have the last one."""
 
     dataset: Path = option(argument=True)
     out: Path = option(help="Run folder; must not exist yet.")
@@ -49,38 +49,30 @@ class LocalConfig(Config):
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
-        problems = self.options.conflicts_with_dataset()
-        if self.launcher == "local" and self.address:
-            problems.append("--address is for --launcher ray")
-        if self.launcher == "ray" and self.store != "server":
-            problems.append(f"--launcher ray starts servers: it goes with --store server, not {self.store}")
-        if self.launcher == "ray" and self.watch:
-            problems.append("--watch needs --launcher local")
-        if self.store == "local" and self.workers != 1:
-            problems.append(
-                f"--store local is one process: use --workers 1 or --store shared, not {self.workers} workers"
-            )
-        if self.store != "server":
-            problems += [problem for problem, given in self._needs_server().items() if given]
-        return problems
-
-    def _needs_server(self) -> dict[str, bool]:
-        """Return what the other stores cannot do, and whether it is wanted."""
-        in_step = self.options.schedule == "minibatch" and self.options.consistency != "async"
-        store = f"--store {self.store}"
-        return {
-            f"--servers are shards of a server, and {store} has none": self.servers > 1,
-            f"{store} keeps no checkpoints to resume from": self.resume,
-            f"--latency is that of a network, and {store} has none": bool(self.latency),
-            f"--keys protects connections, and {store} has none": self.keys is not None,
-            f"{store} never waits: --consistency and --staleness need a server": in_step
-            or self.options.staleness != "none",
-            f"--watch scores what a server holds, not {store}": bool(self.watch),
+        """Return a message for each combination of options that cannot work."""
+        options, store, on_ray = self.options, f"--store {self.store}", self.launcher == "ray"
+        other = self.store != "server"
+        in_step = options.schedule == "minibatch" and options.consistency != "async"
+        problems = {
+            "--address is for --launcher ray": self.address and not on_ray,
+            f"--launcher ray starts servers: it goes with --store server, not {self.store}": on_ray and other,
+            "--watch needs --launcher local": on_ray and self.watch,
+            f"--store local is one process: use --workers 1 or --store shared, not {self.workers} workers": (
+                self.store == "local" and self.workers != 1
+            ),
+            f"--servers are shards of a server, and {store} has none": other and self.servers > 1,
+            f"{store} keeps no checkpoints to resume from": other and self.resume,
+            f"--latency is that of a network, and {store} has none": other and self.latency,
+            f"--keys protects connections, and {store} has none": other and self.keys is not None,
+            f"{store} never waits: --consistency and --staleness need a server": (
+                other and (in_step or options.staleness != "none")
+            ),
+            f"--watch scores what a server holds, not {store}": other and self.watch,
         }
+        return options.conflicts_with_dataset() + [problem for problem, found in problems.items() if found]
 
     def of_servers(self, **others: Any) -> ServerConfig:
-        """Return the options of every server of this run; `others` are those that this config does not tell."""
+        """Return the options of every server of this run; `others` are options of `ServerConfig` to add."""
         return ServerConfig(
             dataset=self.dataset.resolve(),
             out=self.out.resolve(),
@@ -95,10 +87,10 @@ class LocalConfig(Config):
         )
 
     def of_workers(self) -> WorkerConfig:
-        """Return the options that every worker of this run has."""
+        """Return the options that all workers of this run share."""
         return WorkerConfig(dataset=self.dataset.resolve(), keys=self.keys and self.keys.resolve(), verify=False)
 
     def of_worker(self, rank: int, addresses: Sequence[str]) -> list[str]:
-        """Return the arguments that one worker has beside them."""
+        """Return the further arguments of one worker."""
         latency = ["--latency", self.latency[min(rank, len(self.latency) - 1)]] if self.latency else []
         return ["--name", f"w{rank}", *(word for address in addresses for word in ("--server", address)), *latency]

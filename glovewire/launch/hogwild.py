@@ -1,4 +1,4 @@
-"""Runs `glovewire train --store local|shared`: processes on this machine over one array, without a server.
+"""Run `glovewire train --store local|shared`: processes on this machine over one array, without a server.
 
 The trainer is that of the workers; this module allocates the array, starts the processes, adds up their reports and
 leaves the same run folder. A process that dies ends the run.
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,7 @@ def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], 
         while open_pipes:
             ready: list[Any] = wait(list(open_pipes), POLL_S)
             for pipe in ready:
-                if not _hear(pipe, open_pipes[pipe], processes, losses, config.options):
+                if not _receive_report(pipe, open_pipes[pipe], processes, losses, config.options):
                     del open_pipes[pipe]
             now = time.monotonic()
             for sample in losses.samples(now, force=not open_pipes):
@@ -113,7 +114,7 @@ def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], 
     plot(history, config.out / runs.PLOT)
 
 
-def _hear(
+def _receive_report(
     pipe: Any, process: SpawnProcess, processes: list[SpawnProcess], losses: Losses, options: TrainingOptions
 ) -> bool:
     """Count one report and answer whether training is over; return False when the process has ended well."""
@@ -124,13 +125,10 @@ def _hear(
         if process.exitcode:
             raise ProcessDied(f"{process.name} ended with exit status {process.exitcode}") from None
         return False
-    losses.add(f"w{processes.index(process)}", _epoch(losses), report, time.monotonic())
+    epoch = min(losses.epoch, losses.epochs - 1)
+    losses.add(f"w{processes.index(process)}", epoch, report, time.monotonic())
     pipe.send(options.schedule == "minibatch" and losses.entries >= losses.total)
     return True
-
-
-def _epoch(losses: Losses) -> int:
-    return min(losses.epoch, losses.epochs - 1)
 
 
 def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
@@ -153,7 +151,7 @@ def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _added(counter: Any, number: int) -> int:
+def _add(counter: Any, number: int) -> int:
     """Add `number` to a counter that all processes share; return the sum."""
     with counter.get_lock():
         counter.value += number
@@ -183,17 +181,14 @@ def _work(
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=shared.buf)
 
         def next_position() -> int:
-            return _added(position, 1) - 1
+            return _add(position, 1) - 1
 
-        def count(number: int) -> int:
-            return _added(gradients, number)
-
-        def tell(report: Report) -> bool:
+        def send_report(report: Report) -> bool:
             pipe.send(report)
             return bool(pipe.recv())
 
-        step = optimizers.make(options)
-        store = MemoryStore(rows, dataset.layout.partitions, options, next_position, step, count, tell)
+        step, count = optimizers.make(options), partial(_add, gradients)
+        store = MemoryStore(rows, dataset.layout.partitions, options, next_position, step, count, send_report)
         trainer.train(store, dataset, options, rank)
         del rows, store
     finally:

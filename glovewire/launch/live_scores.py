@@ -1,7 +1,4 @@
-"""Scores the vectors of a running training: pulls them as an observer and publishes similarity scores on the stream.
-
-Costs a pull of every row and a correlation for each epoch.
-"""
+"""Score the vectors of a running training: pull all rows once per epoch and publish similarity scores."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs a whole training on this machine: server shards, workers and the monitor.
+"""Run a whole training on this machine: server shards, workers and the monitor.
 
 Every process is a child that ends with this one. A fault in any of them becomes one error here.
 """
@@ -33,9 +33,9 @@ def train(config: LocalConfig) -> dict[str, Any]:
     """Train to the end and return the facts of the run; the run folder holds everything, logs included."""
     dataset = Dataset.open(config.dataset)
     if config.watch:
-        from . import live_scores as scores
+        from . import live_scores
 
-        scores.check(config.watch)
+        live_scores.check(config.watch)
     if config.keys is not None:
         keys.load_server_keys(config.keys)
         keys.load_client_keys(config.keys)
@@ -86,39 +86,27 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
             raise
         await_end(servers, children)
         until(lambda: not any(worker.running for worker in workers), GOODBYE_S)
-        return {**facts_of(config, [server.facts() for server in servers]), **_quality(config)}
+        facts = facts_of(config, [server.facts() for server in servers])
+        if config.watch:
+            from . import live_scores
+
+            facts["quality"] = live_scores.of_run(config.out, config.watch)
+        return facts
 
 
 def facts_of(config: LocalConfig, shards: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts that shard 0 tells of the run, with the pushes to all shards and the bytes from them."""
+    """Return the facts of the run from shard 0, with pushes and received bytes of all shards."""
     pushes = {key: sum(one["pushes"][key] for one in shards if "pushes" in one) for key in shards[0].get("pushes", ())}
-    received = sum(one["bytes_received"] for one in shards if "bytes_received" in one)
-    return {
-        **shards[0],
-        "bytes_received": received,
-        "pushes": pushes,
-        "workers": config.workers,
-        "run": str(config.out),
-    }
-
-
-def _quality(config: LocalConfig) -> dict[str, Any]:
-    if not config.watch:
-        return {}
-    from . import live_scores as scores
-
-    return {"quality": scores.of_run(config.out, config.watch)}
+    received = sum(one.get("bytes_received", 0) for one in shards)
+    changed = {"bytes_received": received, "pushes": pushes, "workers": config.workers, "run": str(config.out)}
+    return shards[0] | changed
 
 
 def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> tuple[list[Child], list[Ready]]:
     how = config.of_servers(
         bind=ANY_PORT, publish=ANY_PORT, join=True, recover=again, resume=config.resume and not again
     )
-    words = configured("server", how, children.logs / "server.toml")
-    servers = [
-        children.start(f"server {shard}", [*words, "--shard", f"{shard}/{config.servers}", "--json"])
-        for shard in range(config.servers)
-    ]
+    servers = children.start_shards(configured("server", how, children.logs / "server.toml"), config.servers)
     try:
         return servers, [server.ready() for server in servers]
     except ProcessDied as error:
@@ -127,13 +115,13 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
 
 @contextlib.contextmanager
 def _scores(config: LocalConfig, addresses: list[str]) -> Iterator[Scored]:
-    """Yield what to call with each overall sample, so that `--watch` is scored."""
+    """Yield a function to call with each overall sample, which scores the vectors for `--watch`."""
     if not config.watch:
         yield lambda _: None
         return
-    from . import live_scores as scores
+    from . import live_scores
 
-    scorer = scores.Scorer(
+    scorer = live_scores.Scorer(
         addresses, Dataset.open(config.dataset, verify=False), config.options, config.watch, config.keys
     )
     try:
@@ -148,10 +136,5 @@ def _children(logs: Path) -> Iterator[Children]:
         with Children(logs) as children:
             yield children
     finally:
-        _sweep(logs.parent)
-
-
-def _sweep(run: Path) -> None:
-    """Remove what a process was writing when it was killed; all have ended."""
-    for scratch in run.rglob(".*.partial"):
-        shutil.rmtree(scratch) if scratch.is_dir() else scratch.unlink()
+        for scratch in logs.parent.rglob(".*.partial"):  # written by a process that was killed
+            shutil.rmtree(scratch) if scratch.is_dir() else scratch.unlink()

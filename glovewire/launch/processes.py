@@ -1,4 +1,4 @@
-"""Starts, watches and ends glovewire processes, none of which outlives this one."""
+"""Start, watch and end glovewire processes, none of which outlives this one."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Child:
             self.process.terminate()
 
     def ready(self) -> Ready:
-        """Wait until it serves; ProcessDied, in its own words, if it ends before that or takes longer than READY_S."""
+        """Wait until the server is ready; ProcessDied if it ends before that or takes longer than READY_S."""
         deadline = time.monotonic() + READY_S
         while "\n" not in (text := self.printed()):
             if not self.running:
@@ -53,12 +53,12 @@ class Child:
         return Ready.parse(text.splitlines()[0])
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON object that it printed last, once it has ended well (with `--json`)."""
+        """Return the JSON object that the process printed last, once it has ended well (with `--json`)."""
         found: dict[str, Any] = json.loads(self.printed().splitlines()[-1])
         return found
 
     def printed(self) -> str:
-        """Return what it has printed so far."""
+        """Return the content of stdout so far."""
         return self.out.read_text(encoding="utf-8", errors="replace")
 
     def died(self) -> GlovewireError:
@@ -73,24 +73,24 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the process has not ended."""
         return self.process.poll() is None
 
     @property
     def killed(self) -> bool:
-        """Return whether a signal ended it, such as the kernel's when memory ran out."""
+        """Return whether a signal ended the process, such as the kernel's when memory ran out."""
         return (self.process.poll() or 0) < 0
 
     @property
     def failed(self) -> bool:
-        """Return whether it has ended with anything but success."""
+        """Return whether the process has ended with anything but success."""
         return self.process.poll() not in (None, 0)
 
 
 class Children:
-    """Starts glovewire processes and ends them all, within `patience_s`; a context manager.
+    """Context manager that starts glovewire processes and ends them all, within `patience_s`.
 
-    They get `last_signal` when this process dies without a chance to end them.
+    Processes get `last_signal` when this one dies without a chance to end them.
     """
 
     def __init__(self, logs: Path, last_signal: signal.Signals = signal.SIGTERM) -> None:
@@ -125,13 +125,16 @@ class Children:
         self.all.append(child)
         return child
 
+    def start_shards(self, arguments: Sequence[str], shards: int) -> list[Child]:
+        """Start `glovewire ARGUMENTS` once for each shard."""
+        return [
+            self.start(f"server {shard}", [*arguments, "--shard", f"{shard}/{shards}", "--json"])
+            for shard in range(shards)
+        ]
+
     def may_restart(self, role: str) -> bool:
         """Return whether a process of this role was started fewer than MAX_STARTS times."""
         return sum(child.role == role for child in self.all) < MAX_STARTS
-
-    def restart(self, child: Child) -> Child:
-        """Start a process that has ended once more."""
-        return self.start(child.role, child.arguments)
 
     def end(self) -> None:
         """Send SIGTERM to all, and SIGKILL to those still there after `patience_s`; return when all have ended."""

@@ -1,8 +1,8 @@
-"""Runs `glovewire train --launcher ray`: Ray places and restarts shards and workers; rows still travel over ZeroMQ.
+"""Run `glovewire train --launcher ray`: Ray places and restarts shards and workers; rows still travel over ZeroMQ.
 
 Each role is an actor that keeps one glovewire process. When a process is killed its actor starts it again; when an
 actor or its machine is lost, Ray starts the actor anew, perhaps elsewhere: a shard then has another address, which
-this process tells the workers. Shards go on from the newest checkpoint, as they do everywhere.
+this process tells the workers. Shards continue from the newest checkpoint.
 """
 
 import json
@@ -34,7 +34,7 @@ STEP_S = 0.2
 
 @dataclass(frozen=True)
 class State:
-    """A process as its actor sees it: exit status (None: it runs), first and last line printed, error."""
+    """State of a process: exit status (None while it runs), first and last line printed, error."""
 
     status: int | None
     first: str
@@ -52,7 +52,10 @@ class Role:
 
     def keep(self, arguments: list[str]) -> State:
         """Start a process with these arguments, unless it runs; restart it when it was killed or they have changed."""
-        words = [word.replace(HOST, self._host or self._node()) for word in arguments]
+        import ray
+
+        host = self._host or str(ray.util.get_node_ip_address())
+        words = [word.replace(HOST, host) for word in arguments]
         child = self._child
         if child is not None and list(child.arguments) != words:
             child.process.kill()
@@ -64,14 +67,8 @@ class Role:
         return State(status, lines[0], lines[-1], str(child.died()) if child.failed else "")
 
     def end(self) -> None:
-        """End the process, if it has not."""
+        """End the process unless it has ended."""
         self._children.end()
-
-    @staticmethod
-    def _node() -> str:
-        import ray
-
-        return str(ray.util.get_node_ip_address())
 
 
 def train(config: LocalConfig) -> dict[str, Any]:
@@ -123,12 +120,18 @@ class _Driver:
         with ExitStack() as watching:
             watch: Watcher | None = None
             while True:
-                shards = self._kept(self._servers, [self._shard(shard) for shard in range(len(self._servers))])
+                shards = self._keep(self._servers, [self._shard(shard) for shard in range(len(self._servers))])
                 if all(shard.status == 0 for shard in shards):
                     break
                 if ready := _ready(shards):
                     where = [each.address for each in ready]
-                    self._kept(self._workers, [self._worker(where, rank) for rank in range(len(self._workers))])
+                    self._keep(
+                        self._workers,
+                        [
+                            [*self._worker_words, *self._config.of_worker(rank, where), "--json"]
+                            for rank in range(len(self._workers))
+                        ],
+                    )
                     if streams != (streams := [each.stream for each in ready]):
                         watching.close()
                         watch = watching.enter_context(self._watch(streams))
@@ -138,10 +141,10 @@ class _Driver:
                     watch.step(STEP_S)
         return facts_of(self._config, [json.loads(shard.last) for shard in shards])
 
-    def _kept(self, roles: list[Any], arguments: list[list[str]]) -> list[State]:
-        asked = [role.keep.remote(words) for role, words in zip(roles, arguments, strict=True)]
+    def _keep(self, roles: list[Any], arguments: list[list[str]]) -> list[State]:
+        pending = [role.keep.remote(words) for role, words in zip(roles, arguments, strict=True)]
         try:
-            states: list[State] = self._ray.get(asked, timeout=READY_S)
+            states: list[State] = self._ray.get(pending, timeout=READY_S)
         except self._ray.exceptions.GetTimeoutError as error:
             raise ProcessDied(f"Ray did not place every process within {READY_S:.0f} s: has it room?") from error
         for state in states:
@@ -153,9 +156,6 @@ class _Driver:
         address = f"tcp://{HOST}:0"
         where = ["--bind", address, "--publish", address, "--shard", f"{shard}/{self._config.servers}"]
         return [*self._server_words, *where, "--json"]
-
-    def _worker(self, addresses: list[str], rank: int) -> list[str]:
-        return [*self._worker_words, *self._config.of_worker(rank, addresses), "--json"]
 
     def _watch(self, streams: list[str]) -> Watcher:
         config = self._config

@@ -1,7 +1,4 @@
-"""Makes the run folder of a training, with its options in it, and locks it against other trainings.
-
-Servers started by hand make their folder themselves (`server.checkpoints.generations`).
-"""
+"""Make the run folder of a training, with its options in it, and lock it against other trainings."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ def _held(run: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_tell_what_is_left(run: Path) -> Iterator[None]:
-    """Add to the error of a training that did not finish what it has left."""
+    """Add what a training has left on disk to the error that ended it."""
     try:
         yield
     except (ProcessDied, Interrupted) as error:
@@ -83,7 +80,7 @@ def errors_tell_what_is_left(run: Path) -> Iterator[None]:
         left = f"the vectors so far are in {run}" if (run / runs.VECTORS).exists() else "no vectors"
         with contextlib.suppress(ArtifactError):
             checkpoint.newest(run)
-            left += ", and --resume goes on from the newest checkpoint"
+            left += ", and --resume continues from the newest checkpoint"
         raise type(error)(f"{error}; {left}") from error
 
 
@@ -92,10 +89,9 @@ LEFT_OUT = {"out", "launcher", "address", "resume", "keys", "progress"}
 
 
 def _resolved(config: LocalConfig) -> str:
-    """Return what `train --config` takes back: the options that shape the training."""
-    absolute = replace(
-        config, init=config.init and config.init.resolve(), watch=tuple(p.resolve() for p in config.watch)
-    )
+    """Return the options that shape the training as a file for `train --config`."""
+    watch = tuple(path.resolve() for path in config.watch)
+    absolute = replace(config, init=config.init and config.init.resolve(), watch=watch)
     values = {key: value for key, value in entries(absolute).items() if key not in LEFT_OUT and value != ()}
     lost = [key for key, value in values.items() if not _is_unicode(value)]
     kept = {key: value for key, value in values.items() if key not in lost}

@@ -1,13 +1,12 @@
-"""Starts, supervises and ends the server shards of a dense model, for a program of your own on this machine.
+"""Start, supervise and end the server shards of a dense model, for a program of your own on this machine.
 
-A shard that is killed is started again at its address; all shards then go on from their last common checkpoint, or from
-what the workers have. Workers are the caller's: any processes that know the addresses.
+A shard that is killed is started again at its address; all shards then continue from their last common checkpoint, or
+from the rows of the workers. Workers are the caller's: any processes that know the addresses.
 """
 
-import contextlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ FINISH_S = 2.0
 
 @dataclass
 class Serving:
-    """Where the shards are, in order: `addresses` for workers, `streams` for `glovewire monitor`; their processes."""
+    """Running shards in order: `addresses` for workers, `streams` for `glovewire monitor`, and their processes."""
 
     run: Path
     addresses: list[str]
@@ -75,10 +74,7 @@ def serving(
     )
     words = configured("server", how, children.logs / "server.toml")
     try:
-        servers = [
-            children.start(f"server {shard}", [*words, "--shard", f"{shard}/{shards}", "--json"])
-            for shard in range(shards)
-        ]
+        servers = children.start_shards(words, shards)
         ready = [server.ready() for server in servers]
         place = Serving(folder, [each.address for each in ready], [each.stream for each in ready], servers)
         watching = threading.Thread(target=_watch_over, args=(place, children, over), name="serving")
@@ -101,7 +97,7 @@ def _finish(place: Serving, keys: ClientKeys | None) -> None:
     """End the run on the shards that still run."""
     with (
         RequestClient(place.addresses, "serving", silence_s=FINISH_S, keys=keys) as client,
-        contextlib.suppress(DeadlineExceeded),
+        suppress(DeadlineExceeded),
     ):
         for shard, server in enumerate(place.servers):
             if server.running:
@@ -113,10 +109,7 @@ def _watch_over(place: Serving, children: Children, over: threading.Event) -> No
     while not over.wait(LOOK_EVERY_S):
         for shard, server in enumerate(place.servers):
             if server.killed and children.may_restart(server.role):
-                place.servers[shard] = children.start(server.role, _again(place, shard))
-
-
-def _again(place: Serving, shard: int) -> list[str]:
-    where = ["--bind", place.addresses[shard], "--publish", place.streams[shard], "--recover"]
-    words = list(place.servers[shard].arguments)
-    return words if "--recover" in words else [*words, *where]
+                words = list(server.arguments)
+                if "--recover" not in words:
+                    words += ["--bind", place.addresses[shard], "--publish", place.streams[shard], "--recover"]
+                place.servers[shard] = children.start(server.role, words)

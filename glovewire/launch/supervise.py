@@ -1,4 +1,4 @@
-"""Supervises the processes of a local training: which are started again, and which end the run.
+"""Supervise the processes of a local training: restart workers, and end the run when a server is lost.
 
 A killed worker is replaced at once; a killed server is an error, at which the caller starts over from a checkpoint.
 """
@@ -16,12 +16,12 @@ from .processes import Child, Children
 LAST_WORDS_S = 90.0
 GOODBYE_S = 3.0
 LAST_ROUNDS_S = 5.0
-"""Time for workers to complete their rounds; a server that is told to end waits for them a little less."""
+"""Time for workers to complete their rounds; a server that is terminated waits for them a little less."""
 Scored = Callable[[LossSample | None], None]
 
 
 class ServerLost(ProcessDied, code="server-lost"):
-    """A server was killed; the run can go on from what is on disk."""
+    """A server was killed; the run can continue from its newest checkpoint."""
 
 
 def until_over(watch: Watcher, servers: list[Child], workers: list[Child], children: Children, scored: Scored) -> None:
@@ -32,11 +32,13 @@ def until_over(watch: Watcher, servers: list[Child], workers: list[Child], child
         _raise_if_failed(servers, children)
         for rank, worker in enumerate(workers):
             if worker.killed and children.may_restart(worker.role):
-                workers[rank] = children.restart(worker)
+                workers[rank] = children.start(worker.role, worker.arguments)
             elif worker.failed:
                 raise worker.died()
         if not any(worker.running for worker in workers):
-            until(lambda: watch.over or _step(watch, servers), LAST_WORDS_S if _done(workers) else GOODBYE_S)
+            deadline = time.monotonic() + (LAST_WORDS_S if _done(workers) else GOODBYE_S)
+            while any(server.running for server in servers) and not watch.over and time.monotonic() < deadline:
+                watch.step(0.1)
             if any(server.running for server in servers) and not watch.over:
                 raise ProcessDied("every worker has left, and training is not complete")
 
@@ -48,13 +50,8 @@ def _raise_if_failed(servers: list[Child], children: Children) -> None:
             raise ServerLost(str(server.died())) if server.killed else server.died()
 
 
-def _step(watch: Watcher, servers: list[Child]) -> bool:
-    watch.step(0.1)
-    return not any(server.running for server in servers)
-
-
 def _done(workers: list[Child]) -> bool:
-    """Return whether a worker left because the run was over, not because of a signal to it alone."""
+    """Return whether any worker left because the run was over rather than after a signal."""
     return any(worker.facts()["ending"] != Ending.INTERRUPTED for worker in workers)
 
 

@@ -12,11 +12,11 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.synchronize import Semaphore
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from glovewire.common.cli.config_file import configured
 from glovewire.common.endings import Ending
@@ -57,10 +57,6 @@ class Trace:
     staleness: dict[str, int] = field(default_factory=dict)
     row_ages: dict[str, int] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
 
 Ask = Callable[[m.Message], m.Message]
 """Return the server's reply to a request; raises RunOver when it has ended."""
@@ -84,7 +80,10 @@ class Workload(Protocol):
 
 def workload(problem: Problem) -> Workload:
     """Return the workload of a problem."""
-    return GloveWorkload(problem) if isinstance(problem, GloveProblem) else ImageWorkload(cast(ImageProblem, problem))
+    if isinstance(problem, GloveProblem):
+        return GloveWorkload(problem)
+    assert isinstance(problem, ImageProblem)
+    return ImageWorkload(problem)
 
 
 class GloveWorkload:
@@ -180,9 +179,8 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
         server = children.start("server", configured("server", how, children.logs / "server.toml"))
         address = server.ready().address
         for number in range(conditions.workers):
-            latency = conditions.latency[min(number, len(conditions.latency) - 1)]
             log = folder / "logs" / f"worker-{number}.log"
-            what = (workload, options, address, number, latency, log, go)
+            what = (workload, options, address, number, conditions.latency_of(number), log, go)
             begun = fork.Process(target=_one, args=what, daemon=True)
             begun.start()
             workers.append(begun)
@@ -264,7 +262,10 @@ def _observe(
             if not begun:
                 begun = True
                 _begin(workers, go)
-            _count(ask, trace)
+            status = ask(m.GetStatus())
+            assert isinstance(status, m.Status)
+            facts = json.loads(bytes(status.body))
+            trace.staleness, trace.row_ages = facts["staleness"], facts["row_ages"]
             if not math.isfinite(loss) or loss > DIVERGED * trace.loss[0]:
                 trace.ended = "diverged"
             elif now - began > conditions.seconds:
@@ -281,10 +282,3 @@ def _observe(
         if told or (trace.loss and not trace.loss[-1] <= DIVERGED * trace.loss[0]):
             trace.ended = "diverged"
         return trace
-
-
-def _count(ask: Ask, trace: Trace) -> None:
-    reply = ask(m.GetStatus())
-    assert isinstance(reply, m.Status)
-    facts = json.loads(bytes(reply.body))
-    trace.staleness, trace.row_ages = facts["staleness"], facts["row_ages"]

@@ -94,7 +94,8 @@ def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: An
         if not kept:
             axes.plot([], [], color=colour, lw=2.4, ls=":", label=f"{name}: diverged")
             continue
-        grid, losses = _together([place(run) for run in kept], [run["loss"] for run in kept])
+        grid = np.linspace(0, min(place(run)[-1] for run in kept), POINTS)  # ends with the shortest run
+        losses = np.array([np.interp(grid, place(run), run["loss"]) for run in kept])
         low, middle, high = losses.min(axis=0), np.median(losses, axis=0), losses.max(axis=0)
         axes.fill_between(grid, low, high, color=colour, alpha=0.16, lw=0)
         style = "--" if "/" in method["method"] else "-"
@@ -114,12 +115,6 @@ def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: An
         axes.set_ylim(max(lowest - 0.08 * goal, 0), min(start, goal * 2.2))
     axes.set_xlim(left=0)
     dress(axes, label)
-
-
-def _together(places: Sequence[Sequence[float]], losses: Sequence[Sequence[float]]) -> tuple[Any, Any]:
-    """Interpolate every run's loss on one grid that ends with the shortest run."""
-    grid = np.linspace(0, min(each[-1] for each in places), POINTS)
-    return grid, np.array([np.interp(grid, at, loss) for at, loss in zip(places, losses, strict=True)])
 
 
 def _colour(number: int, title: str) -> str:

@@ -57,15 +57,16 @@ def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list
     best = quickest_policy(setting)
     trio = [_of(setting, title) for title in (_first_mode(setting), "async", best) if title]
     plots: dict[str, Callable[[Path], None]] = {
-        THREE: lambda path: three(trio, setting["goal"], [_median(_reached(setting, m)) for m in trio], of_seeds, path),
+        THREE: lambda path: three(trio, setting["goal"], [_seconds(setting, m) for m in trio], of_seeds, path),
         CURVES: lambda path: curves(setting, of_seeds, unit, path),
         AGES: lambda path: ages(setting, caption, path),
     }
     for name, draw in plots.items():
         for suffix in (".png", ".svg"):
             draw(out / f"{setting['folder']}-{name}{suffix}")
-    plain = _median(_reached(setting, _of(setting, "async")))
-    rows = [
+    plain = _seconds(setting, _of(setting, "async"))
+    tried = list(_of(setting, "async")["tried"])
+    return [
         f"## {heading}",
         "",
         verdict(setting, best, plain),
@@ -75,20 +76,20 @@ def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list
         f"| method | rate | runs that reached {setting['goal']:g} | seconds to goal, median (range) | against async | "
         f"{unit} to goal | final loss, median |",
         "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    rows += [_row(setting, method, plain) for method in setting["methods"]]
-    tried = list(_of(setting, "async")["tried"])
-    rows += [
+        *(_row(setting, method, plain) for method in setting["methods"]),
         "",
         f"![every method]({setting['folder']}-{CURVES}.png)",
         "",
         "| final loss with the first seed at rate | " + " | ".join(tried) + " |",
         "|---|" + "---:|" * len(tried),
+        *(
+            f"| {method['method']} | " + " | ".join(method["tried"][rate] for rate in tried) + " |"
+            for method in setting["methods"]
+            if all(rate in method["tried"] for rate in tried)
+        ),
+        "",
+        f"![staleness]({setting['folder']}-{AGES}.png)",
     ]
-    for method in setting["methods"]:
-        if all(rate in method["tried"] for rate in tried):
-            rows.append(f"| {method['method']} | " + " | ".join(method["tried"][rate] for rate in tried) + " |")
-    return [*rows, "", f"![staleness]({setting['folder']}-{AGES}.png)"]
 
 
 def quickest_policy(setting: dict[str, Any]) -> str | None:
@@ -96,7 +97,7 @@ def quickest_policy(setting: dict[str, Any]) -> str | None:
     ways = [row for row in setting["methods"] if row["policy"] != "none"]
 
     def order(row: dict[str, Any]) -> tuple[bool, float, float]:
-        there = _median(_reached(setting, row))
+        there = _seconds(setting, row)
         last = statistics.median(run["loss"][-1] for run in row["runs"])
         return there is None, there or 0.0, last
 
@@ -105,7 +106,7 @@ def quickest_policy(setting: dict[str, Any]) -> str | None:
 
 def verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> str:
     """Summarise the table: the fastest policy against the fastest method without one."""
-    there = {row["method"]: _median(_reached(setting, row)) for row in setting["methods"]}
+    there = {row["method"]: _seconds(setting, row) for row in setting["methods"]}
     mine = there.get(best or "")
     if mine is None:
         return "No staleness policy reached the goal with every seed."
@@ -131,34 +132,35 @@ def _first_mode(setting: dict[str, Any]) -> str | None:
     return next((row["method"] for row in setting["methods"] if row["mode"] == row["method"] != "async"), None)
 
 
-def _reached(setting: dict[str, Any], row: dict[str, Any]) -> list[tuple[float, int] | None]:
-    return [time_to(run, setting["goal"]) for run in row["runs"]]
-
-
 def _of(setting: dict[str, Any], title: str) -> dict[str, Any]:
     found: dict[str, Any] = next(method for method in setting["methods"] if method["method"] == title)
     return found
 
 
-def _median(reached: list[tuple[float, int] | None]) -> float | None:
-    """Return the median of the seconds, None unless all runs reached the goal."""
-    times = [each[0] for each in reached if each is not None]
-    return statistics.median(times) if len(times) == len(reached) else None
+def _reached(setting: dict[str, Any], method: dict[str, Any]) -> list[tuple[float, int]]:
+    """Return seconds and gradients to the goal, of the runs of a method that reached it."""
+    found = (time_to(run, setting["goal"]) for run in method["runs"])
+    return [each for each in found if each is not None]
+
+
+def _seconds(setting: dict[str, Any], method: dict[str, Any]) -> float | None:
+    """Return the median of the seconds to the goal, None unless all runs of a method reached it."""
+    reached = _reached(setting, method)
+    return statistics.median(t for t, _ in reached) if len(reached) == len(method["runs"]) else None
 
 
 def _row(setting: dict[str, Any], method: dict[str, Any], plain: float | None) -> str:
-    reached = _reached(setting, method)
-    there = [each for each in reached if each is not None]
-    median, last = _median(reached), statistics.median(run["loss"][-1] for run in method["runs"])
+    reached, median = _reached(setting, method), _seconds(setting, method)
+    last = statistics.median(run["loss"][-1] for run in method["runs"])
     seconds = entries = beside = "never"
-    if there:
-        times = [each[0] for each in there]
+    if reached:
+        times = [t for t, _ in reached]
         seconds = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
-        entries = f"{statistics.median(each[1] for each in there) * setting['batch_size']:,.0f}"
+        entries = f"{statistics.median(done for _, done in reached) * setting['batch_size']:,.0f}"
         beside = f"{100 * (median / plain - 1):+.0f} %" if median is not None and plain else ""
     diverged = sum(run["ended"] == "diverged" for run in method["runs"])
     shown = f"{last:.4f}" if not diverged else f"{diverged} diverged"
     return (
-        f"| {method['method']} | {method['rate']:g} | {len(there)} of {len(reached)} | {seconds} | {beside} | "
+        f"| {method['method']} | {method['rate']:g} | {len(reached)} of {len(method['runs'])} | {seconds} | {beside} | "
         f"{entries} | {shown} |"
     )

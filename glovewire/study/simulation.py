@@ -23,7 +23,7 @@ from glovewire.worker.simulated_latency import Latency
 
 from .emulation import DIVERGED, Trace
 from .trainings import Conditions
-from .workloads import HasRows, Problem
+from .workloads import Problem
 
 COMPUTE_S = 0.005
 """Assumed computation time of one gradient."""
@@ -58,10 +58,11 @@ class _Simulation:
         self._pull_push = PullPush(self._table, self._mode, options, cuts, Counter(), WaitingRequests())
         self._total = problem.examples * options.epochs
         self._batches = [problem.batches(options, n) for n in range(conditions.workers)]
-        self._delays = [self._law(n).draws(options.seed, n) for n in range(conditions.workers)]
+        laws = [Latency.parse(conditions.latency_of(n)) for n in range(conditions.workers)]
+        self._delays = [law.draws(options.seed, n) for n, law in enumerate(laws)]
         self._sequences = [0] * conditions.workers
         self._in_flight: list[Arrival] = []
-        self._waiting: dict[int, HasRows] = {}
+        self._waiting: dict[int, Any] = {}  # batches
 
     def trace(self) -> Trace:
         """Train, sampling the loss about SAMPLES times."""
@@ -77,7 +78,8 @@ class _Simulation:
             t = arrival.t
             self._pull_push.apply(arrival.push, arrival.worker)
             self._begin(arrival.worker, t)
-            self._retry_waiting(t)
+            for worker in sorted(self._waiting):
+                self._pull(worker, self._waiting.pop(worker), t)
             late = t >= trace.t[-1] + self._scene.seconds / SAMPLES
             if late or self._mode.gradients >= trace.gradients[-1] + every:
                 self._sample(trace, t)
@@ -86,15 +88,8 @@ class _Simulation:
         trace.staleness, trace.row_ages = self._pull_push.staleness.as_fields(), self._pull_push.ages.as_fields()
         return trace
 
-    def _law(self, worker: int) -> Latency:
-        return Latency.parse(self._scene.latency[min(worker, len(self._scene.latency) - 1)])
-
     def _begin(self, worker: int, t: float) -> None:
         self._pull(worker, self._batches[worker](), t)
-
-    def _retry_waiting(self, t: float) -> None:
-        for worker in sorted(self._waiting):
-            self._pull(worker, self._waiting.pop(worker), t)
 
     def _pull(self, worker: int, batch: Any, t: float) -> None:
         """Answer a worker's pull and let it compute, or let the pull wait."""

@@ -136,13 +136,9 @@ def _compare(rows: list[dict[str, Any]], curves: list[Curve]) -> None:
     """Add to each row its speed relative to the baseline and the time at which it reached the baseline's final loss."""
     pace, goal = rows[0]["entries_per_second"], rows[0]["loss"]
     for row, curve in zip(rows, curves, strict=True):
-        reached = _reached(curve.points, goal)
         row["times_baseline"] = round(row["entries_per_second"] / max(pace, 1), 2)
-        row["seconds_to_baseline_loss"] = None if reached is None else round(reached.t, 3)
-
-
-def _reached(points: list[Point], loss: float) -> Point | None:
-    return next((point for point in points if point.loss <= loss), None)
+        reached = (round(point.t, 3) for point in curve.points if point.loss <= goal)
+        row["seconds_to_baseline_loss"] = next(reached, None)
 
 
 def _heading(result: dict[str, Any]) -> tuple[str, str]:

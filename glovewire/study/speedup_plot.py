@@ -49,7 +49,8 @@ def _panel(axes: Axes, curves: Sequence[Curve], place: Callable[[Point], float],
         colour = _colour(number, curve)
         points = [point for point in curve.points if place(point) > 0]
         xs, losses = [place(point) for point in points], [point.loss for point in points]
-        axes.plot(xs, losses, color=colour, lw=2.6, label=_named(curve), solid_capstyle="round", zorder=3 + number)
+        name = f"{curve.title}: {curve.pace / 1e6:.2f} M entries/s"
+        axes.plot(xs, losses, color=colour, lw=2.6, label=name, solid_capstyle="round", zorder=3 + number)
         axes.plot(xs[-1:], losses[-1:], "o", color=colour, ms=8, mec="white", mew=1.4, zorder=20)
     every = [place(point) for curve in curves for point in curve.points if place(point) > 0]
     if every and max(every) / min(every) > CONTRAST:
@@ -60,10 +61,6 @@ def _panel(axes: Axes, curves: Sequence[Curve], place: Callable[[Point], float],
         axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     dress(axes, label)
-
-
-def _named(curve: Curve) -> str:
-    return f"{curve.title}: {curve.pace / 1e6:.2f} M entries/s"
 
 
 def _colour(number: int, curve: Curve) -> str:

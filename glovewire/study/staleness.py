@@ -111,13 +111,14 @@ class _Study:
     def setting(self, conditions: Conditions, batch: int) -> dict[str, Any]:
         """Train all methods under some conditions with one batch size."""
         rows = [self._row(method, conditions, batch) for method in self._config.methods(conditions.workers)]
-        setting = {
+        return {
             "workers": conditions.workers,
             "batch_size": batch,
             "latency": conditions.latency[0],
             "methods": rows,
+            "goal": self._config.goal or _goal(rows),
+            "folder": folder(conditions, batch),
         }
-        return {**setting, "goal": self._config.goal or _goal(rows), "folder": folder(conditions, batch)}
 
     def _row(self, method: Method, conditions: Conditions, batch: int) -> dict[str, Any]:
         """Train one method at every rate, and with every seed at the best rate at which none diverges."""
@@ -138,7 +139,7 @@ class _Study:
             "policy": method.staleness,
             "rate": options.learning_rate * best,
             "tried": {f"{options.learning_rate * share:g}": _ending(one) for share, one in tried.items()},
-            "runs": [one.as_json() for one in runs],
+            "runs": [vars(one) for one in runs],
         }
 
     def _once(self, training: Training) -> Trace:
@@ -158,7 +159,7 @@ class _Study:
         counted = f"{len(self._visited)}/{max(self._config.trainings, len(self._visited))}"
         name = "/".join(place.parts[-3:])
         self._tell(f"{counted} {name}: {trace.ended} after {trace.t[-1]:.1f} s, loss {trace.loss[-1]:.4f}")
-        write_text_atomically(found, json.dumps({"settings": settings, "trace": trace.as_json()}) + "\n")
+        write_text_atomically(found, json.dumps({"settings": settings, "trace": vars(trace)}) + "\n")
         return trace
 
     def _settings(self, options: TrainingOptions, conditions: Conditions) -> dict[str, Any]:

@@ -38,6 +38,10 @@ class Conditions:
     latency: tuple[str, ...]
     seconds: float
 
+    def latency_of(self, worker: int) -> str:
+        """Return the latency of a worker; workers beyond those listed have the last one's."""
+        return self.latency[min(worker, len(self.latency) - 1)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessConfig(Config):
@@ -106,14 +110,13 @@ class StalenessConfig(Config):
 
     def methods(self, workers: int) -> list[Method]:
         """Return the baseline, the modes, plain asynchronous training, the control, and every policy."""
-        control = Method(f"async, rate / {workers}", only_share=1 / workers)
-        found = [
+        return [
             Method("one worker", alone=True),
             *(Method(mode, mode) for mode in self.modes),
             Method("async"),
-            control,
+            Method(f"async, rate / {workers}", only_share=1 / workers),
+            *(Method(policy, staleness=policy) for policy in self.policies),
         ]
-        return found + [Method(policy, staleness=policy) for policy in self.policies]
 
     @property
     def trainings(self) -> int:

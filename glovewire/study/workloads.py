@@ -31,16 +31,11 @@ HIDDEN = 64
 CLASSES = 10
 
 
-class HasRows(Protocol):
-    """A batch, seen as the rows of the table that it needs."""
-
-    @property
-    def rows(self) -> npt.NDArray[np.int64]:
-        """Return distinct row numbers in ascending order."""
-
-
 class Problem(Protocol):
-    """A learning problem: `examples` an epoch, `unit` their name, `sample` the batch for the loss."""
+    """A learning problem: `examples` an epoch, `unit` their name, `sample` the batch for the loss.
+
+    The `rows` of a batch are the distinct numbers, in ascending order, of the rows of the table that it needs.
+    """
 
     name: str
     unit: str

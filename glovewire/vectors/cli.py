@@ -1,7 +1,6 @@
-"""The commands that use trained vectors: `neighbours`, `evaluate`, `export`, `info`.
+"""Implement the commands that read artifacts: `neighbours`, `evaluate`, `export`, `info`.
 
-Each parses, prints, and returns the dict that `--json` shows. Heavy modules are imported inside the command, so that
-`glovewire --help` stays fast.
+Heavy modules are imported inside the command, so that `glovewire --help` stays fast.
 """
 
 from __future__ import annotations

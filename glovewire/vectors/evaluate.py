@@ -103,12 +103,12 @@ def answer_analogies(questions: npt.NDArray[np.intp], unit: Rows) -> npt.NDArray
     The questions share few words, so the cosines of each to the vocabulary are computed once, and a question adds three
     rows of them: a tenth of the arithmetic of multiplying every question's sum with every word. Memory is bounded.
     """
-    asked, places = np.unique(questions, return_inverse=True)
+    distinct, places = np.unique(questions, return_inverse=True)
     a, b, c = places.reshape(-1, 3).T
     best = np.full(len(questions), -np.inf, dtype=np.float32)
     answers = np.zeros(len(questions), dtype=np.intp)
     for start in range(0, len(unit) if len(questions) else 0, _WORDS_AT_ONCE):
-        cosines = unit[asked] @ unit[start : start + _WORDS_AT_ONCE].T
+        cosines = unit[distinct] @ unit[start : start + _WORDS_AT_ONCE].T
         for first in range(0, len(questions), _QUESTIONS_AT_ONCE):
             batch = slice(first, first + _QUESTIONS_AT_ONCE)
             sums = cosines[b[batch]]

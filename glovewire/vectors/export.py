@@ -1,7 +1,4 @@
-"""Export a run or a dataset atomically to a file or folder that other programs read.
-
-The formats themselves are in `formats` (vectors) and `matrix` (datasets).
-"""
+"""Export a run or a dataset atomically to a file or folder in one of the formats of `formats` and `matrix`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +49,7 @@ def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[s
     loaded = _by_frequency(runs.load_vectors(path))
     if centre:
         loaded = replace(loaded, vectors=loaded.vectors - loaded.vectors.mean(axis=0))
-    with _placing(out) as scratch:
+    with _atomic_output(out) as scratch:
         VECTOR_FORMATS[form](scratch, loaded)
     return {"kind": runs.KIND, "words": len(loaded.words), "dim": loaded.dim}
 
@@ -70,7 +67,7 @@ def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str,
     if form not in DATASET_FORMATS:
         raise UsageError(f"{path} is a dataset, which goes to {' or '.join(DATASET_FORMATS)}, not to {form}")
     opened = datasets.Dataset.open(path)
-    with _placing(out) as scratch:
+    with _atomic_output(out) as scratch:
         if form == "npz":
             matrix.write_npz(scratch, opened)
         else:
@@ -79,7 +76,7 @@ def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str,
 
 
 @contextmanager
-def _placing(out: Path) -> Iterator[Path]:
+def _atomic_output(out: Path) -> Iterator[Path]:
     """Yield a scratch path that becomes `out` at the end; OutputError if it cannot be written."""
     with output_errors(out, "export"):
         out.parent.mkdir(parents=True, exist_ok=True)

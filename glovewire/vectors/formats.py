@@ -1,7 +1,6 @@
-"""Write vectors in the formats of other programs. Each function writes one file or folder at a scratch path.
+"""Write vectors in the formats of other programs; each function writes one file or folder at a scratch path.
 
-`export` renames the result into place. Text is UTF-8 with numbers of nine digits, which read back as the same float32.
-No format here contains a pickle.
+Text is UTF-8 with numbers of nine digits, which read back as the same float32. No format contains a pickle.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def write_word2vec_bin(path: Path, loaded: Vectors) -> None:
 def write_npz(path: Path, loaded: Vectors) -> None:
     """Write numpy's archive: `vectors` float32 (words, dim) and `vocabulary`, fixed-width text (words,)."""
     vocabulary = fixed_width(loaded.words)
-    with path.open("wb") as stream:
+    with path.open("wb") as stream:  # given a path, numpy would add a suffix
         np.savez(stream, vectors=loaded.vectors, vocabulary=vocabulary)
 
 

@@ -1,7 +1,4 @@
-"""Describe a dataset, a run or a checkpoint as plain values, and compare its checksums.
-
-An artifact of another kind is described by its facts and files.
-"""
+"""Describe a dataset, a run or another artifact as plain values, and compare its checksums."""
 
 import json
 from collections import deque
@@ -111,8 +108,8 @@ def _state(path: Path, facts: Mapping[str, Any]) -> str:
         tables = read_toml(path / runs.CONFIG).values()
     except UsageError:  # not part of the artifact: it may be missing
         tables = {}.values()
-    asked = [table["epochs"] for table in tables if isinstance(table, dict) and type(table.get("epochs")) is int]
-    return f"stopped after {facts.get('epochs')} of {asked[0]} epochs" if asked else "stopped before the end"
+    epochs = [table["epochs"] for table in tables if isinstance(table, dict) and type(table.get("epochs")) is int]
+    return f"stopped after {facts.get('epochs')} of {epochs[0]} epochs" if epochs else "stopped before the end"
 
 
 def _mean_norm(loaded: runs.Vectors) -> float:
@@ -125,14 +122,12 @@ def _mean_norm(loaded: runs.Vectors) -> float:
 def _progress(path: Path) -> dict[str, Any]:
     checkpoints = path / runs.CHECKPOINTS
     names = sorted(p.name for p in checkpoints.iterdir() if not p.name.startswith(".")) if checkpoints.is_dir() else []
-    progress: dict[str, Any] = {"checkpoints": names}
-    if last := _last_sample(path / runs.METRICS):
-        progress["last_sample"] = last
-    return progress
+    last = _last_sample(path / runs.METRICS)
+    return {"checkpoints": names} | ({"last_sample": last} if last else {})
 
 
 def _last_sample(metrics: Path) -> dict[str, Any]:
-    """Return the last complete line of the metrics; the last one may be half written."""
+    """Return the last complete line of the metrics, or {}; the very last line may be torn."""
     if not metrics.is_file():
         return {}
     with metrics.open("rb") as stream:

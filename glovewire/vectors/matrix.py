@@ -1,7 +1,6 @@
 """Write a dataset's matrix in the formats of other programs, block by block in bounded memory.
 
-Each function writes one file or folder at a scratch path, which `export` renames into place. Equal datasets and seeds
-give equal bytes.
+Each function writes one file or folder at a scratch path. Equal datasets and seeds give equal bytes.
 """
 
 import os
@@ -39,12 +38,11 @@ def entries(dataset: Dataset) -> Iterator[Triplets]:
             stored = dataset.entries[start : min(last, start + _ENTRIES_AT_ONCE)]
             row = dataset.permutation[layout.bounds[a] + stored["i"]]
             column = dataset.permutation[layout.bounds[b] + stored["j"]]
-            yield _mirrored(row, column, stored["x"]) if layout.symmetric else (row, column, stored["x"])
-
-
-def _mirrored(row: npt.NDArray[np.int32], column: npt.NDArray[np.int32], value: npt.NDArray[np.float32]) -> Triplets:
-    off = row != column
-    return (np.concatenate([row, column[off]]), np.concatenate([column, row[off]]), np.concatenate([value, value[off]]))
+            if layout.symmetric:
+                off = np.flatnonzero(row != column)
+                row, column = np.concatenate([row, column[off]]), np.concatenate([column, row[off]])
+                stored = np.concatenate([stored, stored[off]])
+            yield row, column, stored["x"]
 
 
 def write_npz(path: Path, dataset: Dataset) -> None:

@@ -1,4 +1,4 @@
-"""Format the plain values of the other modules as aligned lines of text, without colour. No I/O."""
+"""Format neighbours, scores and facts as aligned lines of text, without colour. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ _GAP = "   "
 def quantity(value: object) -> str:
     """Return a number with thousands separators or four digits; anything else as it is."""
     if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
+        return "-" if value is None else "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
@@ -63,18 +63,15 @@ def scores(result: Mapping[str, Any]) -> Iterator[str]:
         for name, each in result.get("similarity", {}).items()
     ]
     if outcome := result.get("analogies"):
-        rows += [_analogy_row(kind, outcome) for kind in ("semantic", "syntactic", "total")]
+        for kind in ("semantic", "syntactic", "total"):
+            sections = [each for each in outcome["sections"].values() if kind in ("total", each["kind"])]
+            covered, questions = (sum(each[field] for each in sections) for field in ("covered", "questions"))
+            rows.append((f"analogies, {kind}", outcome[kind], covered, questions, "questions"))
     width = max([len(name) for name, *_ in rows], default=0)
     yield f"{'':<{width}}  percent  covered"
-    for name, figure, covered, asked, what in rows:
+    for name, figure, covered, total, what in rows:
         shown = "-  " if figure is None else f"{figure:.1f}"
-        yield f"{name:<{width}}  {shown:>7}  {covered:>6,} of {asked:,} {what}"
-
-
-def _analogy_row(kind: str, outcome: Mapping[str, Any]) -> tuple[str, float | None, int, int, str]:
-    sections = [each for each in outcome["sections"].values() if kind in ("total", each["kind"])]
-    covered, asked = (sum(each[field] for each in sections) for field in ("covered", "questions"))
-    return f"analogies, {kind}", outcome[kind], covered, asked, "questions"
+        yield f"{name:<{width}}  {shown:>7}  {covered:>6,} of {total:,} {what}"
 
 
 def facts(described: Mapping[str, Any]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Read test sets: word pairs with a human similarity score, and analogy questions.
 
-A malformed line is refused with the file's name and the line's number. Words stay as they are written.
+MalformedFile names the file and the line. Words stay as they are written.
 """
 
 import math
@@ -24,7 +24,7 @@ class Section:
 
     @property
     def kind(self) -> str:
-        """`syntactic` for grammar, which Google's set marks with `gram`; else `semantic`."""
+        """Return `syntactic` for grammar, which Google's set marks with `gram`; else `semantic`."""
         return SYNTACTIC if self.name.startswith("gram") else SEMANTIC
 
 
@@ -50,7 +50,10 @@ def read_questions(path: Path) -> tuple[Section, ...]:
         if line.startswith(":"):
             name = line[1:].strip().lower()
         else:
-            sections.setdefault(name, []).append(_question(path, number, line.split()))
+            words = line.split()
+            if len(words) != 4:
+                raise MalformedFile(f"{path}, line {number}: expected four words, found {len(words)}")
+            sections.setdefault(name, []).append((words[0], words[1], words[2], words[3]))
     if not sections:
         raise MalformedFile(f"{path} contains no analogy questions")
     return tuple(Section(name, tuple(questions)) for name, questions in sections.items())
@@ -77,9 +80,3 @@ def _pair(path: Path, number: int, fields: list[str]) -> Pair:
     if not math.isfinite(score):
         raise MalformedFile(f"{path}, line {number}: the score is {text}")
     return first, second, score
-
-
-def _question(path: Path, number: int, fields: list[str]) -> Question:
-    if len(fields) != 4:
-        raise MalformedFile(f"{path}, line {number}: expected four words, found {len(fields)}")
-    return fields[0], fields[1], fields[2], fields[3]

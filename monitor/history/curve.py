@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Training at `t` seconds: means over `entries` entries in `samples` samples.
+    """State of training at `t` seconds: means over `entries` entries in `samples` samples.
 
     `position` is the number of entries that all workers have trained; `mean_loss` and `mean_bias_only_loss` are over
     the whole matrix.
@@ -27,7 +27,7 @@ class Point:
 
 
 class LossCurve:
-    """At most `limit` points in order of time, each a merge of the same number of samples, and the newest sample."""
+    """Curve of at most `limit` points in order of time, each a merge of equally many samples, and the newest sample."""
 
     def __init__(self, limit: int) -> None:
         self.limit = max(4, limit)

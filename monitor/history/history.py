@@ -1,4 +1,4 @@
-"""Keep what samples tell of a run, within fixed bounds: curves, worker and shard states, scores and events. No I/O.
+"""Keep the history of a run within fixed bounds: curves, worker and shard states, scores and events. No I/O.
 
 `RunHistory` is what every view reads: the terminal, the browser dashboard, the plot and the Prometheus sink. `now`
 (seconds of any steady clock) is an argument. Curves are downsampled, and names beyond a number of workers, shards or
@@ -33,36 +33,36 @@ _URGENCY = {"lost": 0, "late": 1, "left": 3}
 
 
 class RunStatus(NamedTuple):
-    """What a run is doing, in words; `level` is `good`, `warn`, `bad` or `calm`."""
+    """Status of a run; `level` is `good`, `warn`, `bad` or `calm`."""
 
     level: str
     text: str
 
 
 class WorkerState:
-    """One worker: its losses, its last sample, and its send rate."""
+    """State of one worker: its losses, its last sample, and its send rate."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.curve = LossCurve(WORKER_POINTS)
         self.trained = 0
         self.sample: WorkerSample | None = None
-        self.heard_at: float | None = None
+        self.heard_at = 0.0
         self.bytes_per_second = 0.0
 
     @property
     def state(self) -> str:
-        """`training`, `late`, `lost` or `left`, as the server last reported."""
+        """Return `training`, `late`, `lost` or `left`, as last reported by the server."""
         return sanitize(self.sample.state, 16) if self.sample else "training"
 
     @property
     def entries(self) -> int:
-        """Entries trained."""
+        """Return the number of entries trained."""
         return self.sample.entries if self.sample else self.trained
 
     @property
     def entries_per_second(self) -> float:
-        """Its rate; 0 once it is lost or has left."""
+        """Return the rate of training; 0 once the worker is lost or has left."""
         if self.state in _DEPARTED:
             return 0.0
         if self.sample:
@@ -71,14 +71,12 @@ class WorkerState:
 
     def age_s(self, now: float) -> float | None:
         """Return the seconds since the server last heard from it; None before its first sample."""
-        if self.sample is None or self.heard_at is None:
-            return None
-        return self.sample.age_s + max(0.0, now - self.heard_at)
+        return self.sample.age_s + max(0.0, now - self.heard_at) if self.sample else None
 
 
 @dataclass
 class ShardRates:
-    """One server shard: its last counters and its rates."""
+    """State of one server shard: its last counters and its rates."""
 
     sample: ServerSample
     received_per_second: float = 0.0
@@ -88,12 +86,12 @@ class ShardRates:
 
     @property
     def bytes_per_second(self) -> float:
-        """Both ways."""
+        """Return the bytes received and sent per second."""
         return self.received_per_second + self.sent_per_second
 
 
 class RunHistory:
-    """The state of one run; `add` takes samples in the order of their arrival, everything else reads."""
+    """State of one run; `add` takes samples in the order of their arrival, everything else reads."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -117,7 +115,7 @@ class RunHistory:
         self._shift = 0.0
 
     def begin(self, run: str, *, restarted: bool = False) -> None:
-        """Announce that the next sample is of `run`; another run of a server that was `restarted` clears everything."""
+        """Note that the next sample is of `run`; another run of a server that was `restarted` clears everything."""
         shown = sanitize(run)
         if restarted and self.run and shown != self.run:
             self._reset()
@@ -142,15 +140,13 @@ class RunHistory:
         """Add an event that the monitor itself has observed, at the time of the last sample."""
         self._keep(Event(self.t, kind, subject, text))
 
-    # ---- for views
-
     @property
     def title(self) -> str:
-        """Its name, or else the id of the run."""
+        """Return the name of the run, or else its id."""
         return self.name or self.run
 
     def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
-        """Return what the run is doing; `silent` are addresses that have not been heard yet."""
+        """Return the status of the run; `silent` are addresses that have not been heard yet."""
         quiet = self.silence_s(now)
         if self.failed is not None:
             return RunStatus("bad", f"failed: {self.failed}")
@@ -166,14 +162,14 @@ class RunHistory:
 
     @property
     def progress(self) -> float | None:
-        """Share of the training that is done, 0 to 1; None when the server did not say how much there is."""
+        """Return the share of the training that is done, 0 to 1; None when the total is unknown."""
         if self.loss is None or self.loss.total <= 0:
             return None
         return min(1.0, self.loss.entries / self.loss.total)
 
     @property
     def epoch(self) -> str:
-        """The epoch that is being trained, as `3/10`, or without the total where that is unknown."""
+        """Return the current epoch as `3/10`, or `3` where the total is unknown."""
         if self.loss is None:
             return "–"
         epoch, epochs = self.loss.epoch, self.loss.epochs
@@ -181,7 +177,7 @@ class RunHistory:
 
     @property
     def staleness(self) -> dict[str, int]:
-        """Pushes by staleness over all shards, in the order of the bins."""
+        """Return the number of pushes by staleness over all shards, in the order of the bins."""
         found: Counter[str] = Counter()
         for shard in self.shards.values():
             found.update({sanitize(bin, 16): max(0, int(count)) for bin, count in shard.sample.staleness.items()})
@@ -189,26 +185,26 @@ class RunHistory:
 
     @property
     def hot_rows(self) -> list[tuple[str, int]]:
-        """The most-pushed rows, or ranges of rows, of all shards with their pushes; ties by row number."""
+        """Return the most-pushed rows, or ranges of rows, of all shards with their pushes; ties by row number."""
         each = [item for shard in self.shards.values() for item in shard.sample.hot_rows.items()]
         found = [(sanitize(rows, 24), int(count)) for rows, count in each]
         return sorted(found, key=lambda item: (-item[1], natural_key(item[0])))[:MAX_HOT_ROWS]
 
     @property
     def bytes_per_second(self) -> tuple[float, float]:
-        """What all servers together receive and send."""
+        """Return the bytes that all servers together receive and send per second."""
         shards = self.shards.values()
         return sum(shard.received_per_second for shard in shards), sum(shard.sent_per_second for shard in shards)
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
-        """What all servers together have received and sent since their start."""
+        """Return the bytes that all servers together have received and sent since their start."""
         shards = self.shards.values()
         return sum(shard.sample.bytes_in for shard in shards), sum(shard.sample.bytes_out for shard in shards)
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far."""
+        """Return the seconds of training so far."""
         return self.since_start(self.t)
 
     def since_start(self, t: float) -> float:
@@ -217,7 +213,7 @@ class RunHistory:
 
     @property
     def entries_per_second(self) -> float:
-        """The rate of all workers together over the last seconds; of a finished run, its mean."""
+        """Return the rate of all workers together over the last RATE_S; of a finished run, its mean."""
         points = self.overall.all_points()
         if self.finished and len(points) > 1 and points[-1].t > points[0].t:
             return (points[-1].position - points[0].position) / (points[-1].t - points[0].t)
@@ -226,7 +222,7 @@ class RunHistory:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the end at the present rate; None when unknown, 0 of a finished run."""
+        """Return the seconds until the end at the present rate; None when unknown, 0 of a finished run."""
         if self.finished:
             return 0.0
         rate = self.entries_per_second
@@ -236,7 +232,7 @@ class RunHistory:
 
     @property
     def active_workers(self) -> int:
-        """Workers that are neither lost nor have left."""
+        """Return the number of workers that are neither lost nor have left."""
         return sum(worker.state not in _DEPARTED for worker in self.workers.values())
 
     def worker_state(self, worker: WorkerState) -> str:
@@ -245,15 +241,11 @@ class RunHistory:
 
     def workers_by_urgency(self) -> list[WorkerState]:
         """Return the workers for a table: lost ones first, then late ones, those that have left last."""
-        return sorted(
-            self.workers.values(), key=lambda worker: (_URGENCY.get(worker.state, 2), natural_key(worker.name))
-        )
+        return sorted(self.workers.values(), key=lambda each: (_URGENCY.get(each.state, 2), natural_key(each.name)))
 
     def silence_s(self, now: float) -> float | None:
         """Return the seconds since the last sample of any kind; None before the first."""
         return None if self.heard_at is None else max(0.0, now - self.heard_at)
-
-    # ---- samples
 
     def _add_loss(self, sample: LossSample) -> None:
         if sample.t + self._shift < self.t - JITTER_S:  # a restarted server counts from 0: append to the curve
@@ -294,10 +286,9 @@ class RunHistory:
         shard = ShardRates(sample)
         if before is not None:
             old = before.sample
-            shard.received_per_second = _rate(old.t, old.bytes_in, sample.t, sample.bytes_in)
-            shard.sent_per_second = _rate(old.t, old.bytes_out, sample.t, sample.bytes_out)
-            shard.pulls_per_second = _rate(old.t, old.pulls, sample.t, sample.pulls)
-            shard.pushes_per_second = _rate(old.t, old.pushes, sample.t, sample.pushes)
+            counters = ("bytes_in", "bytes_out", "pulls", "pushes")
+            rates = [_rate(old.t, getattr(old, name), sample.t, getattr(sample, name)) for name in counters]
+            shard = ShardRates(sample, *rates)
         self.shards[sample.shard] = shard
 
     def _add_quality(self, sample: QualitySample) -> None:
@@ -313,8 +304,7 @@ class RunHistory:
             self.failed = sanitize(event.text, 200)
 
     def _keep(self, event: Event) -> None:
-        shown = Event(event.t, sanitize(event.kind, 24), sanitize(event.subject), sanitize(event.text, 200))
-        self.events.append(shown)
+        self.events.append(Event(event.t, sanitize(event.kind, 24), sanitize(event.subject), sanitize(event.text, 200)))
         self.event_count += 1
 
     def _worker(self, name: str) -> WorkerState | None:
@@ -330,11 +320,8 @@ class RunHistory:
 
 
 def _point(sample: LossSample, when: float, position: int, entries: int) -> Point:
-    losses = {name: getattr(sample, name) for name in ("loss", "bias_only_loss", "mean_loss", "mean_bias_only_loss")}
-    rate = sample.entries_per_second
-    return Point(
-        when, position, sample.epoch, norm=sample.norm, entries_per_second=rate, entries=max(1, entries), **losses
-    )
+    same = ("epoch", "loss", "bias_only_loss", "norm", "entries_per_second", "mean_loss", "mean_bias_only_loss")
+    return Point(when, position, entries=max(1, entries), **{name: getattr(sample, name) for name in same})
 
 
 def _rate(t0: float, count0: int, t1: float, count1: int) -> float:

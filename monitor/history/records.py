@@ -6,16 +6,16 @@ only the last one, which readers skip and the next Recorder cuts off.
 """
 
 import dataclasses
-import errno
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.protocol.messages import STREAM, LossSample, Message
 from glovewire.common.protocol.wire import message_of
+from glovewire.common.storage.artifacts import output_errors
 
 from .history import RunHistory
 
@@ -30,40 +30,27 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with output_errors(path):
             if path.is_file():
                 _cut_torn_line(path)
             self._file: BinaryIO = path.open("ab")
-        except OSError as error:
-            raise _output_error(path, error) from error
 
     def add(self, message: Message) -> None:
         """Write one sample and hand it to the operating system."""
-        try:
+        with output_errors(self.path):
             self._file.write(json.dumps(_as_record(message), allow_nan=False).encode() + b"\n")
             self._file.flush()
-        except OSError as error:
-            raise _output_error(self.path, error) from error
 
     def close(self) -> None:
         """Close the file; twice is fine."""
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _as_record(message: Message) -> dict[str, Any]:
     """Return a sample as the object of its line; floats have nine digits, more than a float32 holds."""
-    values = {
-        name: float(f"{value:.9g}") if isinstance(value, float) else value for name, value in vars(message).items()
-    }
-    if isinstance(message, LossSample):
-        return {name: value for name, value in values.items() if name not in _LEFT_OUT}
-    return {"topic": message.topic, **values}
+    left_out, head = (_LEFT_OUT, {}) if isinstance(message, LossSample) else ((), {"topic": message.topic})
+    values = {name: value for name, value in vars(message).items() if name not in left_out}
+    return head | {n: float(f"{value:.9g}") if isinstance(value, float) else value for n, value in values.items()}
 
 
 def _cut_torn_line(path: Path) -> None:
@@ -76,11 +63,6 @@ def _cut_torn_line(path: Path) -> None:
         tail = file.read()
         if tail and not tail.endswith(b"\n"):
             file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
-
-
-def _output_error(path: Path, error: OSError) -> OutputError:
-    reason = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror or error
-    return OutputError(f"{path} cannot be written: {reason}")
 
 
 def read_metrics(path: Path) -> RunHistory:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glovewire.common.cli.command import printable
 from glovewire.common.errors import OutputError, UsageError
@@ -76,10 +76,9 @@ def draw(history: RunHistory, title: str = "") -> Figure:
 def _draw_axes(axes: Axes, history: RunHistory, x_of: Callable[[Point], float]) -> None:
     style(axes, 9)
     workers = sorted(history.workers.values(), key=lambda worker: formatting.natural_key(worker.name))
-    for number, worker in enumerate(workers):
+    for worker, colour in zip(workers, cycle(WORKER_COLOURS), strict=False):
         points = worker.curve.all_points()
         label = _literal(worker.name) if len(workers) <= NAMED_WORKERS else f"{len(workers)} workers"
-        colour = WORKER_COLOURS[number % len(WORKER_COLOURS)]
         xs, ys = [x_of(point) for point in points], [point.loss for point in points]
         axes.plot(xs, ys, color=colour, lw=0.8, alpha=0.5, label=label, zorder=2)
     points = history.overall.all_points()
@@ -110,17 +109,8 @@ def _mark_epochs(axes: Axes, points: Sequence[Point]) -> None:
     for end in ends:
         axes.axvline(end, color=FAINT, lw=0.7, ls=(0, (1, 3)), zorder=1)
     if ends:
-        axes.text(
-            0.995,
-            0.985,
-            "dotted: ends of epochs",
-            transform=axes.transAxes,
-            ha="right",
-            va="top",
-            fontsize=8,
-            color=FAINT,
-            backgroundcolor="white",
-        )
+        style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8, "color": FAINT, "backgroundcolor": "white"}
+        axes.text(0.995, 0.985, "dotted: ends of epochs", transform=axes.transAxes, **style)
 
 
 def _scale_losses(axes: Axes, points: Sequence[Point], worker_losses: Sequence[float]) -> None:
@@ -147,9 +137,8 @@ def _write_headings(figure: Figure, history: RunHistory, title: str) -> None:
     last = history.overall.last
     heading = printable(title or " ".join(filter(None, ["Training", history.title])))
     figure.suptitle(heading, x=0.012, ha="left", fontsize=15, fontweight="bold", color=INK, parse_math=False)
-    if last is None:
-        summary = "no losses yet"
-    else:
+    summary = "no losses yet"
+    if last is not None:
         summary = (
             f"loss {formatting.loss(last.mean_loss)}, bias-only loss {formatting.loss(last.mean_bias_only_loss)}   ·   "
             f"{last.position / 1e6:,.1f} million entries in {formatting.duration(history.seconds)}   ·   "
@@ -161,17 +150,9 @@ def _write_headings(figure: Figure, history: RunHistory, title: str) -> None:
 def _add_legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    first = [label for label in (OVERALL, BIAS_ONLY) if label in unique]
-    order = first + [label for label in unique if label not in first]
-    legend = figure.legend(
-        [unique[label] for label in order],
-        order,
-        loc="outside lower center",
-        ncols=min(len(order), 6),
-        frameon=False,
-        fontsize=9.5,
-        labelcolor=INK,
-    )
+    order = sorted(unique, key=lambda label: (label != OVERALL, label != BIAS_ONLY))
+    style: dict[str, Any] = {"ncols": min(len(order), 6), "frameon": False, "fontsize": 9.5, "labelcolor": INK}
+    legend = figure.legend([unique[label] for label in order], order, loc="outside lower center", **style)
     for text in legend.get_texts():
         text.set_parse_math(False)
 

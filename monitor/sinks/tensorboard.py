@@ -3,15 +3,15 @@
 Needs tensorboardX.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from glovewire.common.errors import OutputError, require_extra
+from glovewire.common.errors import require_extra
 from glovewire.common.protocol.messages import LossSample, Message, QualitySample, WorkerSample
+from glovewire.common.storage.artifacts import output_errors
+from glovewire.common.storage.run_folder import load_vectors
 
 from ..history.formatting import sanitize
 from ..history.history import ALL_WORKERS, MAX_WORKERS
@@ -27,11 +27,9 @@ class TensorBoard:
         require_extra("tensorboardX", "metrics", "--tensorboard")
         from tensorboardX import SummaryWriter
 
-        try:
+        with output_errors(folder, "folder"):
             folder.mkdir(parents=True, exist_ok=True)
             self._writer: Any = SummaryWriter(str(folder), flush_secs=FLUSH_S)
-        except OSError as error:
-            raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from error
         self._folder = folder
         self._entries = 0
         self._workers: set[str] = set()
@@ -52,20 +50,20 @@ class TensorBoard:
             case QualitySample():
                 self._write(f"quality/{sanitize(message.test)}", message.score)
 
-    def project(self, words: Sequence[str], vectors: npt.NDArray[np.float32]) -> None:
-        """Write vectors, shape (words, dim), and their words as labels; OutputError when they cannot be written.
+    def project(self, run: Path) -> None:
+        """Write the vectors of a finished run and their words for TensorBoard's projector; OutputError if it cannot.
 
-        The format is that of TensorBoard's projector plugin: numbers as little-endian float32, a word a line.
+        Numbers are little-endian float32, labels one word a line.
         """
-        try:
+        found = load_vectors(run)
+        words, vectors = found.words, found.vectors
+        with output_errors(self._folder, "folder"):
             (self._folder / TENSORS).write_bytes(np.ascontiguousarray(vectors, "<f4").tobytes())
             (self._folder / LABELS).write_text("".join(f"{sanitize(word)}\n" for word in words), encoding="utf-8")
             shape = "".join(f"  tensor_shape: {size}\n" for size in vectors.shape)
             paths = f'  tensor_path: "{TENSORS}"\n  metadata_path: "{LABELS}"\n'
             config = f'embeddings {{\n  tensor_name: "words"\n{shape}{paths}}}\n'
             (self._folder / "projector_config.pbtxt").write_text(config, encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"{self._folder} cannot be written: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Flush and close the files; twice is fine."""

@@ -1,8 +1,4 @@
-"""Subscribe to servers' PUB streams and yield their samples. The only module of the monitor that imports zmq.
-
-    with Feed("tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60) as feed:
-        for received in feed:
-            print(received.message)
+"""Subscribe to servers' PUB streams and yield their samples.
 
 A Feed begins with the run's history, requests what a slow or cut connection has missed, notices a restarted server, and
 validates everything that it receives. It has no threads and belongs to the thread that made it. It cannot slow a server
@@ -51,7 +47,7 @@ class RunFailed(GlovewireError, code="run-failed"):
 
 @dataclass
 class _Subscription:
-    """One publish address: its socket, its samples, and the client for requests while one is open."""
+    """State of one publish address: its socket, its samples, and the client for requests while one is open."""
 
     socket: zmq.Socket[bytes]
     stream: Reassembly
@@ -88,7 +84,9 @@ class Feed:
         keys: Path | None = None,
     ) -> None:
         self.addresses = tuple(dict.fromkeys([addresses] if isinstance(addresses, str) else addresses))
-        require(_problems(self.addresses, topics))
+        problems = [] if self.addresses else ["give at least one publish address, such as tcp://127.0.0.1:5556"]
+        unknown = [topic for topic in topics if topic not in TOPICS]
+        require(problems + [f"there is no topic {topic!r}: use {', '.join(TOPICS)}" for topic in unknown])
         for address in self.addresses:
             check_address(address)
         self._topics = frozenset(topics)
@@ -106,37 +104,37 @@ class Feed:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Addresses that have not sent anything yet."""
+        """Return the addresses that have not sent anything yet."""
         return tuple(stream.address for stream in self._streams if not stream.heard)
 
     @property
     def lost(self) -> int:
-        """Samples that are missing now, of all addresses; smaller again once a gap is filled."""
+        """Return the number of samples that are missing now, of all addresses; it falls when a gap is filled."""
         return sum(stream.lost for stream in self._streams)
 
     @property
     def filled(self) -> int:
-        """Samples that were missed and then found in the servers' history."""
+        """Return the number of samples that were missed and then found in the servers' history."""
         return sum(stream.filled for stream in self._streams)
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """The request addresses of the shards, as far as they are known."""
+        """Return the known request addresses of the shards."""
         return tuple(with_port(stream.address, stream.port) for stream in self._streams if stream.port)
 
     @property
     def refused(self) -> int:
-        """Messages that were not samples of this protocol."""
+        """Return the number of messages that were not samples of this protocol."""
         return sum(stream.refused for stream in self._streams)
 
     @property
     def failed(self) -> str | None:
-        """The reason of the run's failure, or None."""
+        """Return the reason for the run's failure, or None."""
         return next((stream.failed for stream in self._streams if stream.failed is not None), None)
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to come: every address has finished, or one has failed.
+        """Return whether the stream has ended: every address has finished, or one has failed.
 
         Shards end together: once one has finished, the others count as finished after LAST_WORD_S of silence.
         """
@@ -190,25 +188,22 @@ class Feed:
     def _fill(self, each: _Subscription) -> list[ReceivedSample]:
         """Take the reply to a request for missing samples, give up on what is overdue, and request what is missing."""
         found: list[ReceivedSample] = []
+        stream = each.stream
         try:
             if each.client is not None and (answer := each.client.answer()) is not None:
-                found += each.stream.fill(expect(answer, History), self._now)
+                found += stream.fill(expect(answer, History), self._now)
         except (ProtocolError, LimitExceeded, NotFinite, VersionMismatch):
-            each.stream.refused += 1
-            found += each.stream.give_up(self._now, at_once=True)
-        found += each.stream.give_up(self._now)
-        self._request(each)
-        return found
-
-    def _request(self, each: _Subscription) -> None:
-        stream, after = each.stream, each.stream.missing_after
-        if after is None or stream.port is None:
+            stream.refused += 1
+            found += stream.give_up(self._now, at_once=True)
+        found += stream.give_up(self._now)
+        if stream.missing_after is None or stream.port is None:
             each.close_client()
-            return
+            return found
         if each.client is None:
             each.client = QueryClient(with_port(stream.address, stream.port), self.keys)
         if each.client.sent_at is None:
-            each.client.ask(GetHistory(after))
+            each.client.ask(GetHistory(stream.missing_after))
+        return found
 
     def _check_silence(self) -> None:
         silent = [each.stream.address + each.attempts.doubt for each in self._subscriptions if not each.stream.heard]
@@ -239,8 +234,3 @@ def _drain(socket: zmq.Socket[bytes], stream: Reassembly, now: float) -> Iterato
             stream.refused += 1
             continue
         yield from stream.receive(sample, now)
-
-
-def _problems(addresses: Sequence[str], topics: Sequence[str]) -> list[str]:
-    found = [] if addresses else ["give at least one publish address, such as tcp://127.0.0.1:5556"]
-    return found + [f"there is no topic {topic!r}: use {', '.join(TOPICS)}" for topic in topics if topic not in TOPICS]

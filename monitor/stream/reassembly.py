@@ -26,7 +26,7 @@ FORMER_RUNS_KEPT = 16
 class ReceivedSample:
     """A sample with its origin, the number of samples `lost` before it, and whether its publisher has `restarted`.
 
-    `past` when it was requested from the history; it then stands for `merged` samples, of which it is the last.
+    One that was requested from the history is `past`, and the last of `merged` samples that it stands for.
     """
 
     address: str
@@ -41,7 +41,7 @@ class ReceivedSample:
 
 @dataclass
 class Gap:
-    """`size` samples are missing since `since` before the first one that is held back; `found` have come by now.
+    """Gap of `size` samples before the first one that is held back, noticed at `since`; `found` have arrived by now.
 
     `late` when they were sent before this subscriber came: those do not count as missed.
     """
@@ -53,7 +53,7 @@ class Gap:
 
 
 class Reassembly:
-    """The stream of one address; with `history`, its past is requested. Times are seconds of any steady clock."""
+    """Stream of one address; with `history`, earlier samples are requested. Times are seconds of any steady clock."""
 
     def __init__(self, address: str, *, history: bool) -> None:
         self.address = address
@@ -79,12 +79,12 @@ class Reassembly:
 
     @property
     def lost(self) -> int:
-        """Samples that are missing now."""
+        """Return the number of samples that are missing now."""
         return self.missed - self.filled
 
     @property
     def missing_after(self) -> int | None:
-        """The number after which samples can be requested; None when there is nothing to request."""
+        """Return the number after which to request samples; None when there is nothing to request."""
         return self._last if self._gap is not None and self.port else None
 
     def receive(self, sample: Numbered, now: float) -> Iterator[ReceivedSample]:
@@ -152,7 +152,7 @@ class Reassembly:
             self._late = False
 
     def _close_gap(self, now: float) -> Iterator[ReceivedSample]:
-        """Continue behind the gap, however much of it was found."""
+        """Release the samples behind the gap, whether or not all of it was found."""
         if self._gap is not None:
             lost = 0 if self._gap.late else max(0, self._gap.size - self._gap.found)
             self._gap = None

@@ -75,14 +75,9 @@ def _joined(before: int | None, row: int) -> tuple[int, int]:
 
 def _as_rows(bits: list[list[int]], owner: list[list[int]], ascii_only: bool) -> list[list[tuple[str, int]]]:
     return [
-        [(_character(b, o, ascii_only), o) for b, o in zip(bit_row, owner_row, strict=True)]
+        [
+            (" " if not b else ("*" if o == 0 else "-") if ascii_only else chr(_BLANK + b), o)
+            for b, o in zip(bit_row, owner_row, strict=True)
+        ]
         for bit_row, owner_row in zip(bits, owner, strict=True)
     ]
-
-
-def _character(bits: int, owner: int, ascii_only: bool) -> str:
-    if not bits:
-        return " "
-    if ascii_only:
-        return "*" if owner == 0 else "-"
-    return chr(_BLANK + bits)

@@ -1,9 +1,9 @@
-"""Render one screen of the terminal view for rich, never higher or wider than asked. No I/O."""
+"""Render one screen of the terminal view for rich, never larger than the given size. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,13 +13,8 @@ from .braille import braille_plot
 
 LABEL_WIDTH = 7
 STATUS_STYLES = {"good": "green", "warn": "bold yellow", "bad": "bold red", "calm": "bold green"}
-STATE_STYLES = {
-    "training": "green",
-    "late": "yellow",
-    "lost": "bold red",
-    "left": "bright_black",
-    "done": "bright_black",
-}
+FAINT = "bright_black"
+STATE_STYLES = {"training": "green", "late": "yellow", "lost": "bold red", "left": FAINT, "done": FAINT}
 EVENT_STYLES = {"failed": "bold red", "lost": "red", "finished": "bold green", "checkpoint": "cyan", "joined": "green"}
 CURVE_STYLES = {0: "bold bright_blue", 1: "yellow"}
 
@@ -39,11 +34,8 @@ def render_screen(
 ) -> RenderableType:
     """Return the view in `height` lines of `width` cells; `silent` are addresses that have not been heard yet."""
     layout = plan_layout(height, len(history.workers), len(history.shards), len(history.events))
-    parts: list[RenderableType] = [
-        _header(history, now, width, silent),
-        _progress_bar(history, width, ascii_only),
-        _figures(history),
-    ]
+    bar = _progress_bar(history, width, ascii_only)
+    parts: list[RenderableType] = [_header(history, now, width, silent), bar, _figures(history)]
     if layout.plot and history.overall.last is not None:
         parts += _plot(history, width, layout.plot, ascii_only)
     if layout.workers:
@@ -75,7 +67,7 @@ def _header(history: RunHistory, now: float, width: int, silent: Sequence[str]) 
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append("glovewire", "bold")
     if history.title:
-        text.append(f"  {history.title}", "bright_black")
+        text.append(f"  {history.title}", FAINT)
     status = history.status(now, silent)
     text.append("  ").append(status.text, STATUS_STYLES[status.level])
     if history.lost:
@@ -88,7 +80,7 @@ def _header(history: RunHistory, now: float, width: int, silent: Sequence[str]) 
 def _clock(history: RunHistory) -> Text:
     if history.loss is None:
         return Text()
-    text = Text(style="bright_black").append(f"elapsed {formatting.duration(history.seconds)}")
+    text = Text(style=FAINT).append(f"elapsed {formatting.duration(history.seconds)}")
     eta = history.eta_s
     if eta is not None and not history.finished:
         text.append("  ETA ").append(formatting.duration(eta), "bold default")
@@ -105,7 +97,7 @@ def _progress_bar(history: RunHistory, width: int, ascii_only: bool) -> Text:
     cells = max(8, width - len(label) - 1)
     full = round(done * cells)
     solid, empty = ("#", "-") if ascii_only else ("━", "─")
-    bar = Text(no_wrap=True).append(solid * full, "bright_blue").append(empty * (cells - full), "bright_black")
+    bar = Text(no_wrap=True).append(solid * full, "bright_blue").append(empty * (cells - full), FAINT)
     return bar.append(label)
 
 
@@ -131,27 +123,26 @@ def _plot(history: RunHistory, width: int, height: int, ascii_only: bool) -> lis
     edge = "|" if ascii_only else "▕"
     lines: list[RenderableType] = []
     for number, row in enumerate(rows):
-        text = Text(f"{labels.get(number, ''):>{LABEL_WIDTH}}{edge}", style="bright_black", no_wrap=True)
+        text = Text(f"{labels.get(number, ''):>{LABEL_WIDTH}}{edge}", style=FAINT, no_wrap=True)
         for character, owner in row:
             text.append(character, CURVE_STYLES.get(owner, ""))
         lines.append(text)
     first, last = (formatting.duration(history.since_start(points[end].t)) for end in (0, -1))
     axis = f"{' ' * (LABEL_WIDTH + 1)}{first}{last:>{max(0, width - LABEL_WIDTH - 2 - len(first))}}"
-    return [*lines, Text(axis, style="bright_black", no_wrap=True)]
+    return [*lines, Text(axis, style=FAINT, no_wrap=True)]
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]], room: int) -> Table:
     """Return a table of at most `room` lines below the headings."""
-    table = Table(box=None, pad_edge=False, expand=True, header_style="bright_black", padding=(0, 1, 0, 0))
+    table = Table(box=None, pad_edge=False, expand=True, header_style=FAINT, padding=(0, 1, 0, 0))
     for number, heading in enumerate(headings):
-        table.add_column(
-            heading, justify="left" if number < 2 else "right", no_wrap=True, ratio=2 if number == 0 else 1
-        )
+        justify: JustifyMethod = "left" if number < 2 else "right"
+        table.add_column(heading, justify=justify, no_wrap=True, ratio=1 if number else 2)
     shown = rows if len(rows) <= room else rows[: room - 1]
     for row in shown:
         table.add_row(*row)
     if len(shown) < len(rows):
-        table.add_row(Text(f"and {len(rows) - len(shown)} more", "bright_black"))
+        table.add_row(Text(f"and {len(rows) - len(shown)} more", FAINT))
     return table
 
 
@@ -184,7 +175,7 @@ def _events(history: RunHistory, room: int) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for event in list(history.events)[-room:] if room else ():
         when = formatting.duration(history.since_start(event.t))
-        text = Text(no_wrap=True, overflow="ellipsis").append(f"{when:>{LABEL_WIDTH}} ", "bright_black")
+        text = Text(no_wrap=True, overflow="ellipsis").append(f"{when:>{LABEL_WIDTH}} ", FAINT)
         text.append(event.kind, EVENT_STYLES.get(event.kind, "bold"))
         lines.append(text.append(f"  {event.subject}  {event.text}".rstrip()))
     return lines

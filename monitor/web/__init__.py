@@ -1,1 +1,1 @@
-"""The browser dashboard: `server` serves `page`, which reads a RunHistory into `charts` and `panels`."""
+"""Show a run in a browser: `server` serves `page`, which reads a RunHistory into `charts` and `panels`."""

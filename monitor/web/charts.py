@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from ..history.curve import LossCurve, Point
@@ -49,7 +50,7 @@ class ColumnUpdate:
 
 
 class CurveColumns:
-    """The overall curve of one RunHistory as columns for one reader, to whom no point is sent twice."""
+    """Overall curve of one RunHistory as columns for one reader; no point is sent twice."""
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
@@ -84,24 +85,25 @@ def worker_columns(history: RunHistory) -> Columns:
     """Return a curve for each worker, the coarser the more there are: `t`, `entries` and `loss` are lists of lists."""
     found: Columns = {name: [] for name in WORKER_COLUMNS}
     most = max(12, min(MAX_WORKER_POINTS, MAX_POINTS_OF_ALL_WORKERS // max(1, len(history.workers))))
-    for number, worker in enumerate(sorted(history.workers.values(), key=lambda worker: natural_key(worker.name))):
+    workers = sorted(history.workers.values(), key=lambda worker: natural_key(worker.name))
+    for worker, colour in zip(workers, cycle(WORKER_COLOURS), strict=False):
         points = worker.curve.all_points()
         coarse = points[:: max(1, -(-len(points) // most))]
         found["t"].append([round(history.since_start(point.t), 2) for point in coarse])
         found["entries"].append([point.position / 1e6 for point in coarse])
         found["loss"].append([_six_digits(point.loss) for point in coarse])
         found["worker"].append(worker.name)
-        found["colour"].append(WORKER_COLOURS[number % len(WORKER_COLOURS)])
+        found["colour"].append(colour)
     return found
 
 
 def _six_digits(value: float) -> float:
-    """Round to what a screen can show, which takes fewer bytes."""
+    """Round to six digits, which is all that a screen can show, to save bytes."""
     return float(f"{value:.6g}")
 
 
 class RunSources:
-    """The Bokeh column sources of one RunHistory."""
+    """Bokeh column sources of one RunHistory."""
 
     def __init__(self, history: RunHistory, colour: str) -> None:
         from bokeh.models import ColumnDataSource
@@ -132,12 +134,12 @@ class RunSources:
 
 
 class Charts:
-    """All figures of one page, for one run or for several in comparison."""
+    """Figures of one page, for one run or for several in comparison."""
 
     def __init__(self, histories: list[RunHistory]) -> None:
         self._compare = len(histories) > 1
         self.runs = [
-            RunSources(history, RUN_COLOURS[number % len(RUN_COLOURS)]) for number, history in enumerate(histories)
+            RunSources(history, colour) for history, colour in zip(histories, cycle(RUN_COLOURS), strict=False)
         ]
         self.themed: dict[str, list[Any]] = {name: [] for name in THEMED}
         self.by_time = self._loss("by_time", "t", SECONDS)
@@ -145,7 +147,7 @@ class Charts:
         self.rate = self._rate()
 
     def update(self, *, workers: bool) -> None:
-        """Bring every run up to date."""
+        """Update the columns of every run."""
         for run in self.runs:
             run.update(workers=workers)
 
@@ -166,17 +168,14 @@ class Charts:
         if scale == "log":
             plot.yaxis[0].ticker = plot.ygrid[0].ticker = FixedTicker(ticks=LOG_TICKS)
         for run in self.runs:
-            self._add_workers(plot, run, x)
+            lines = plot.multi_line(x, "loss", source=run.workers, line_color="colour", line_width=1.2, line_alpha=0.55)
+            lines.visible = not self._compare
+            self.themed["workers"].append(lines)
             self._add_bias_only(plot, run, x)
             main = plot.line(x, "mean", source=run.curve, line_width=3, line_join="round", line_cap="round")
             self._add_head(plot, run, x, "mean", main)
             self._add_hover(plot, main, [("run", run.history.title)] if self._compare else [])
         return plot
-
-    def _add_workers(self, plot: Any, run: RunSources, x: str) -> None:
-        lines = plot.multi_line(x, "loss", source=run.workers, line_color="colour", line_width=1.2, line_alpha=0.55)
-        lines.visible = not self._compare
-        self.themed["workers"].append(lines)
 
     def _add_bias_only(self, plot: Any, run: RunSources, x: str) -> None:
         for source in (run.curve, run.head):
@@ -188,8 +187,7 @@ class Charts:
 
     def _rate(self) -> Any:
         plot = self._figure(SECONDS, RATE)
-        plot.height = RATE_HEIGHT
-        plot.name = "rate"
+        plot.update(height=RATE_HEIGHT, name="rate")
         plot.y_range.start = 0
         for run in self.runs:
             if not self._compare:
@@ -245,8 +243,7 @@ class Charts:
             output_backend="canvas",
             **options,
         )
-        plot.toolbar.logo = None
-        plot.toolbar.autohide = True
+        plot.toolbar.update(logo=None, autohide=True)
         base, mantissas = (60, [1, 2, 5, 10, 15, 30]) if x_ticks == SECONDS else (10, [1, 2, 5])
         plot.xaxis[0].ticker = AdaptiveTicker(base=base, mantissas=mantissas, desired_num_ticks=X_TICKS)
         for axis, code in ((plot.xaxis[0], x_ticks), (plot.yaxis[0], y_ticks)):

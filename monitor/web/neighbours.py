@@ -34,7 +34,7 @@ Requests = Generator[m.Message, m.Message, None]
 
 
 class RunLookup:
-    """The vectors of a finished run, with the attributes of ServerLookup."""
+    """Vectors of a finished run, with the attributes of ServerLookup."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -44,7 +44,7 @@ class RunLookup:
         self.error = ""
 
     def refresh(self, now: float) -> None:
-        """Read them, once."""
+        """Read the vectors, once."""
         if self.vectors is not None:
             return
         try:
@@ -59,7 +59,7 @@ class RunLookup:
 
 
 class ServerLookup:
-    """The rows of running servers; `requests` returns their request addresses, as far as they are known.
+    """Rows of running servers; `requests` returns their known request addresses.
 
     `vectors` were fetched at `fetched_at`; `error` says why there are none, or no new ones.
     """
@@ -78,11 +78,11 @@ class ServerLookup:
 
     @property
     def progress(self) -> float | None:
-        """The share of the rows that has arrived, 0 to 1; None while none are being fetched."""
+        """Return the share of the rows that has arrived, 0 to 1; None while none are being fetched."""
         return None if self._fetching is None else self._done / max(self._total, 1)
 
     def refresh(self, now: float) -> None:
-        """Begin to fetch the rows, unless that is under way or was done within FRESH_S."""
+        """Start to fetch the rows, unless that is under way or was done within FRESH_S."""
         if self._fetching is not None or (self.vectors is not None and now - self.fetched_at < FRESH_S):
             return
         addresses = tuple(self._requests())
@@ -140,10 +140,8 @@ class ServerLookup:
             shards.append((int(status["rows"][0]), int(status["rows"][1]), address, int(status["shards"])))
         shards.sort()
         self._total = shards[-1][1]
-        if len(shards) != shards[0][3]:
-            raise ProtocolError(
-                f"only {len(shards)} of {shards[0][3]} shards are watched: give the others' addresses too"
-            )
+        if len(shards) != (count := shards[0][3]):
+            raise ProtocolError(f"only {len(shards)} of {count} shards are watched: give the others' addresses too")
         if run != self._run:
             self._run, self._words = run, []
         vectors = np.empty((0, 0), np.float32)

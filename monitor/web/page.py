@@ -33,10 +33,8 @@ class Page:
         from bokeh.models import InlineStyleSheet
         from bokeh.models.widgets import TextInput
 
-        self._histories, self._lookups = histories, lookups
-        self._silent = silent
-        self._word = ""
-        self._ticks = 0
+        self._histories, self._lookups, self._silent = histories, lookups, silent
+        self._word, self._ticks = "", 0
         self._style = InlineStyleSheet(css=_file("panels.css"))
         self._charts = Charts(histories)
         self._query = TextInput(value="", name="query")

@@ -40,7 +40,7 @@ def bar(share: float, colour: str = "") -> str:
 
 
 def status(history: RunHistory, now: float, silent: Sequence[str] = ()) -> str:
-    """Return the line at the top: the run, what it is doing, the elapsed time."""
+    """Return the line at the top: the run, its status, the elapsed time."""
     level, text = history.status(now, silent)
     clock = f"<span class=clock>elapsed {formatting.duration(history.seconds)}</span>" if history.loss else ""
     eta = history.eta_s
@@ -100,7 +100,7 @@ def _traffic(history: RunHistory) -> list[str]:
 
 
 def workers(history: RunHistory, now: float) -> str:
-    """Return a row for each worker, those in trouble first."""
+    """Return a row for each worker, lost and late ones first."""
     rows = []
     for worker in history.workers_by_urgency():
         state = history.worker_state(worker)
@@ -113,36 +113,26 @@ def workers(history: RunHistory, now: float) -> str:
 def shards(history: RunHistory) -> str:
     """Return a row for each shard, with bars that show whether the load is balanced."""
     order = [shard for _, shard in sorted(history.shards.items())]
-    most_rows = max((shard.sample.rows for shard in order), default=0) if len(order) > 1 else 0
-    most_traffic = max((shard.bytes_per_second for shard in order), default=0.0) if len(order) > 1 else 0.0
+    most_rows = max(shard.sample.rows for shard in order) if len(order) > 1 else 0
+    most_traffic = max(shard.bytes_per_second for shard in order) if len(order) > 1 else 0.0
     rows = [
-        (
-            str(shard.sample.shard),
-            _meter(shard.sample.rows, most_rows, f"{shard.sample.rows:,}"),
-            formatting.amount(shard.sample.table_bytes, "B"),
-            _meter(shard.bytes_per_second, most_traffic, f"{formatting.amount(shard.bytes_per_second, 'B')}/s"),
-            formatting.amount(shard.pulls_per_second),
-            formatting.amount(shard.pushes_per_second),
-            str(shard.sample.waiting),
-            f"{shard.sample.repeated:,}",
-            f"{shard.sample.refused:,}",
-            _checkpoints(shard.sample),
-        )
+        {
+            "shard": str(shard.sample.shard),
+            "rows": _meter(shard.sample.rows, most_rows, f"{shard.sample.rows:,}"),
+            "memory": formatting.amount(shard.sample.table_bytes, "B"),
+            "traffic": _meter(
+                shard.bytes_per_second, most_traffic, f"{formatting.amount(shard.bytes_per_second, 'B')}/s"
+            ),
+            "pulls/s": formatting.amount(shard.pulls_per_second),
+            "pushes/s": formatting.amount(shard.pushes_per_second),
+            "waiting": str(shard.sample.waiting),
+            "repeated": f"{shard.sample.repeated:,}",
+            "refused": f"{shard.sample.refused:,}",
+            "checkpoints": _checkpoints(shard.sample),
+        }
         for shard in order
     ]
-    headings = (
-        "shard",
-        "rows",
-        "memory",
-        "traffic",
-        "pulls/s",
-        "pushes/s",
-        "waiting",
-        "repeated",
-        "refused",
-        "checkpoints",
-    )
-    return table(headings, rows, "no shard has reported yet")
+    return table(list(rows[0]) if rows else (), [list(row.values()) for row in rows], "no shard has reported yet")
 
 
 def _meter(value: float, most: float, text: str) -> str:

@@ -1,9 +1,7 @@
 """Serve the browser dashboard: Bokeh's own server, in the caller's thread, with every resource from this machine.
 
-Its numbers come from `monitor.history.history.RunHistory`, which `monitor.watch.Watcher` fills from the servers' PUB
-streams (`monitor.stream.feed`); nearest words come from `monitor.web.neighbours`. Each browser gets a `page.Page` of
-its own. Between the browsers' requests the event loop calls `step`, so that one thread does everything. No page
-requests anything from another host.
+Each browser gets a `page.Page` of its own. Between the browsers' requests the event loop calls `step`, so that one
+thread does everything. No page requests anything from another host.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def open_decompressed(path: Path, compression: str) -> IO[bytes]:
 
 
 class _MultiStream(io.RawIOBase):
-    """The content of a file's streams, end to end."""
+    """Content of a file's streams, end to end."""
 
     def __init__(self, path: Path, compression: str) -> None:
         self._xz = compression == ".xz"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from ..parallel.pool import Pool
+from ..parallel.pool import Job, Pool
 
 _PROJECT = "glovewire"
 _TESTS = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
@@ -37,15 +37,12 @@ def paragraphs(processes: int = 1) -> Iterator[str]:
                 yield line
 
 
-class _ParseJob:
+class _ParseJob(Job):
     """Turns a numbered group of files into the paragraphs of their docstrings."""
 
     def do(self, task: tuple[int, list[Path]]) -> tuple[int, list[str]]:
         number, paths = task
         return number, _prose(text for path in paths for text in _docstrings(path))
-
-    def finish(self) -> None:
-        """Do nothing."""
 
 
 def _parsed(processes: int) -> list[list[str]]:
@@ -85,13 +82,9 @@ def _packages() -> set[str]:
         except metadata.PackageNotFoundError:
             continue
         found.add(name)
-        needed = [r for r in requirements if "extra ==" not in r]
-        waiting.extend({_normalised(match[0]) for r in needed if (match := _REQUIREMENT.match(r))} - found)
+        needed = [match[0] for r in requirements if "extra ==" not in r and (match := _REQUIREMENT.match(r))]
+        waiting.extend({re.sub(r"[-_.]+", "-", each).lower() for each in needed} - found)
     return found - {_PROJECT}
-
-
-def _normalised(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _docstrings(path: Path) -> Iterator[str]:

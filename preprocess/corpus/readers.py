@@ -25,7 +25,7 @@ _NEWLINE = 10
 
 @dataclass(frozen=True)
 class LineBatch:
-    """The lines text[starts[n]:stops[n]]; `first_item` is the index of the first one in its split."""
+    """Lines text[starts[n]:stops[n]]; `first_item` is the index of the first one in its split."""
 
     text: bytes
     starts: Indices
@@ -43,17 +43,18 @@ def read_batches(split: InputSplit, column: str, longest: int) -> Iterator[LineB
     elif split.format == "jsonl":
         texts = _json_texts(split, column, longest)
     else:
-        texts = _item_texts(split)
+        data, ends = split.data or b"", np.cumsum(split.lengths).tolist()
+        texts = (data[end - size : end].decode() for end, size in zip(ends, split.lengths, strict=True))
     held: list[bytes] = []
     size, item = 0, 0
     for text in texts:
         held.append(_encoded(text, split, item + len(held), longest))
         size += len(held[-1])
         if size >= BATCH_BYTES:
-            yield _joined(held, item)
+            yield LineBatch(b"".join(held), *packed(held)[1:], item)
             item, size, held = item + len(held), 0, []
     if held:
-        yield _joined(held, item)
+        yield LineBatch(b"".join(held), *packed(held)[1:], item)
 
 
 def text_error(split: InputSplit, batch: LineBatch, reason: str) -> CorpusError:
@@ -77,7 +78,9 @@ def _text_batches(split: InputSplit, longest: int) -> Iterator[LineBatch]:
         if stop == 0:
             stop = (data.find(b"\n", at) + 1) or len(data)
         text = data[at:stop]
-        starts, stops = _line_bounds(text)
+        count = text.count(b"\n") + (not text.endswith(b"\n"))
+        starts, stops = np.empty(count, np.int64), np.empty(count, np.int64)
+        _find_lines(np.frombuffer(text, np.uint8), starts, stops)
         lengths = stops - starts
         if int(lengths.max()) > longest:
             raise line_too_long(split.label, _line_number(split, item + int(lengths.argmax())), longest)
@@ -115,13 +118,6 @@ def _find_lines(data: Bytes, starts: Indices, stops: Indices) -> None:
         starts[line], stops[line] = start, len(data)
 
 
-def _line_bounds(text: bytes) -> tuple[Indices, Indices]:
-    count = text.count(b"\n") + (not text.endswith(b"\n"))
-    starts, stops = np.empty(count, np.int64), np.empty(count, np.int64)
-    _find_lines(np.frombuffer(text, np.uint8), starts, stops)
-    return starts, stops
-
-
 def _json_texts(split: InputSplit, column: str, longest: int) -> Iterator[str]:
     for n, line in enumerate(_read_lines(split, longest).split(b"\n")):
         if not line.strip():
@@ -135,13 +131,6 @@ def _json_texts(split: InputSplit, column: str, longest: int) -> Iterator[str]:
         yield str(row[column])
 
 
-def _item_texts(split: InputSplit) -> Iterator[str]:
-    at, data = 0, split.data or b""
-    for length in split.lengths:
-        yield data[at : at + length].decode()
-        at += length
-
-
 def _encoded(text: str, split: InputSplit, item: int, longest: int) -> bytes:
     try:
         data = text.encode()
@@ -150,11 +139,6 @@ def _encoded(text: str, split: InputSplit, item: int, longest: int) -> bytes:
     if len(data) > longest:
         raise line_too_long(split.label, item + 1, longest)
     return data.lower()
-
-
-def _joined(texts: list[bytes], first_item: int) -> LineBatch:
-    _, starts, stops = packed(texts)
-    return LineBatch(b"".join(texts), starts, stops, first_item)
 
 
 def _location(split: InputSplit, item: int) -> str:

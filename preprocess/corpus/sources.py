@@ -33,7 +33,7 @@ _COMPRESSED_TIMES, _PARQUET_TIMES = 3, 2
 
 @dataclass(frozen=True)
 class Selection:
-    """What to read of a corpus: at most `lines` (None: all), a column, a split of a data set; line limit in bytes."""
+    """Part of a corpus to read: at most `lines` (None: all), a column, a split of a data set; line limit in bytes."""
 
     lines: int | None
     text_column: str
@@ -52,25 +52,22 @@ class Corpus:
 
     @property
     def description(self) -> str:
-        """The corpus in a few words, without folders of this machine."""
+        """Return the names of the sources without folders of this machine."""
         names = [Path(name).name if Path(name).exists() else name for name in self.names]
         return " + ".join(["standard input" if name == "-" else name for name in names])
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of all splits if the corpus is plain text files that are read whole, else None."""
+        """Return the bytes of all splits if the corpus is plain text files that are read whole, else None."""
         if self.selection.lines is not None:
             return None
-        total = 0
-        for source in self.sources:
-            if not isinstance(source, SourceFile) or source.compression or source.format == "parquet":
-                return None
-            total += source.size
-        return total
+        files = [each for each in self.sources if isinstance(each, SourceFile)]
+        plain = [file.size for file in files if not file.compression and file.format != "parquet"]
+        return sum(plain) if len(plain) == len(self.sources) else None
 
     @property
     def estimated_bytes(self) -> int:
-        """Estimate of the bytes of text, for the disk; sources of unknown size count as 0."""
+        """Estimate the bytes of text; sources of unknown size count as 0."""
         if self.selection.lines is not None:
             return 0
         return sum(_estimated_size(source) for source in self.sources if isinstance(source, SourceFile))

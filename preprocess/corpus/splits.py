@@ -46,7 +46,7 @@ class InputSplit:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes; for Parquet, the number of row groups."""
+        """Return the size in bytes; for Parquet, the number of row groups."""
         return len(self.data) if self.data is not None else self.stop - self.start
 
 
@@ -61,7 +61,7 @@ class SourceFile:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Return the size on disk in bytes."""
         return self.path.stat().st_size
 
 

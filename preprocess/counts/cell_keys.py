@@ -21,7 +21,7 @@ MAX_KEY_BITS = 58
 
 @dataclass(frozen=True)
 class CellKeys:
-    """Keys of the cells of a matrix with a layout; `permutation` is int32 (rows,): the word of each row."""
+    """Keys of the cells of a matrix with a layout; `permutation` is the word of each row, int32 (rows,)."""
 
     layout: Layout
     permutation: Ids
@@ -34,12 +34,12 @@ class CellKeys:
 
     @property
     def bits(self) -> int:
-        """Number of bits in a key."""
+        """Return the number of bits in a key."""
         return 2 * sum(self._bits)
 
     @cached_property
     def word_keys(self) -> Keys:
-        """For each word its row, and its half of a key as a row and as a column; uint64 of shape (words, 3)."""
+        """Return for each word its row, and its half of a key as a row and as a column; uint64 of shape (words, 3)."""
         partition_bits, tile_bits, local_bits = self._bits
         row = np.empty(self.layout.rows, np.int64)
         row[self.permutation] = np.arange(self.layout.rows)
@@ -56,7 +56,7 @@ class CellKeys:
 
     @cached_property
     def tile_numbers(self) -> Indices:
-        """The tile's number in the layout for each value of a key without its local bits; -1 if there is no tile."""
+        """Return the tile's number for each value of a key without its local bits; -1 if there is no tile."""
         partition_bits, tile_bits, _ = self._bits
         numbers = np.full(1 << (2 * (partition_bits + tile_bits)), -1, np.int64)
         side = -(-np.diff(self.layout.bounds) // self.layout.tile)

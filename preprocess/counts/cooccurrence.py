@@ -31,7 +31,7 @@ NARROW_RANGE_BITS = 32 - _DISTANCE_BITS
 
 @dataclass(frozen=True)
 class Weighting:
-    """How much a pair counts: `units[d]` units at distance d, uint64 of shape (16,); `scale` units weigh 1."""
+    """Weights of pairs: `units[d]` units at distance d, uint64 of shape (16,); `scale` units weigh 1."""
 
     units: npt.NDArray[np.uint64]
     scale: int
@@ -53,17 +53,17 @@ class Buckets:
 
     @property
     def range_bits(self) -> int:
-        """Bits of a key inside its bucket."""
+        """Return the number of bits of a key inside its bucket."""
         return max(self.bits - _MAX_BUCKET_BITS, min(self.bits, _DENSE_RANGE_BITS))
 
     @property
     def count(self) -> int:
-        """Number of buckets."""
+        """Return the number of buckets."""
         return 1 << (self.bits - self.range_bits)
 
     @property
     def dtype(self) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
-        """Type of a record: the key inside the bucket, shifted left by four, and the distance."""
+        """Return the type of a record: the key inside the bucket, shifted left by four, and the distance."""
         return np.dtype(np.uint32) if self.range_bits <= NARROW_RANGE_BITS else np.dtype(np.uint64)
 
 
@@ -137,7 +137,7 @@ def _count_pairs(
     state: Indices,
     symmetric: bool,
 ) -> int:
-    """See PairCounter.add. `state`: number of records, vocabulary words in this line, ring of the last words' ranks."""
+    """Implement PairCounter.add; `state`: number of records, known words in this line, ring of their last ranks."""
     side = len(square)
     ring = state[2:]
     count, kept = state[0], state[1]

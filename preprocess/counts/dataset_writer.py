@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common.array_types import Indices
 from glovewire.common.errors import CorpusError
 from glovewire.common.storage import artifacts, dataset
 
 from ..parallel.scratch import PART, ScratchFolder
 from .cell_keys import CellKeys
-from .spill import save
+from .spill import load, save
 from .vocabulary import Vocabulary
 
 
@@ -44,16 +43,12 @@ def write_dataset(
         (folder / dataset.VOCABULARY).write_text(words, encoding="utf-8", newline="\n")
         save(folder / dataset.COUNTS, vocabulary.counts)
         save(folder / dataset.PERMUTATION, cell_keys.permutation)
-        save(folder / dataset.TILES, _tile_starts(scratch, parts, cell_keys.layout))
+        starts = np.zeros(int(cell_keys.layout.first_tile[-1]) + 1, np.int64)
+        for name in parts:
+            tiles = load(scratch.folder / f"{name}.tiles.npy")
+            np.add.at(starts, tiles[:, 0] + 1, tiles[:, 1])
+        save(folder / dataset.TILES, np.cumsum(starts))
         yield from _join_entries(scratch, parts, folder / dataset.ENTRIES, facts["stored"])
-
-
-def _tile_starts(scratch: ScratchFolder, parts: list[str], layout: dataset.Layout) -> Indices:
-    starts = np.zeros(int(layout.first_tile[-1]) + 1, np.int64)
-    for name in parts:
-        tiles = np.load(scratch.folder / f"{name}.tiles.npy", allow_pickle=False)
-        np.add.at(starts, tiles[:, 0] + 1, tiles[:, 1])
-    return np.cumsum(starts)
 
 
 def _join_entries(scratch: ScratchFolder, parts: list[str], path: Path, stored: int) -> Iterator[int]:

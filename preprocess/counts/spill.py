@@ -51,7 +51,7 @@ def load_part(path: Path, start: int, stop: int) -> Array:
 
 @dataclass(frozen=True)
 class Spill:
-    """The folder of runs (`NAME.records.npy`, `NAME.buckets.npy`) and cells (`NAME.keys.npy`, `NAME.sums.npy`)."""
+    """Folder of runs (`NAME.records.npy`, `NAME.buckets.npy`) and cells (`NAME.keys.npy`, `NAME.sums.npy`)."""
 
     folder: Path
 

@@ -42,7 +42,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def manifest_facts(vocabulary: Vocabulary, matrix: Path) -> dict[str, Any]:
-    """Return the dataset's facts; those that Stanford's files do not tell are None."""
+    """Return the dataset's facts; those that Stanford's files do not contain are None."""
     unknown = dict.fromkeys(("weighting", "window", "tokenizer", "nltk", "lines"))
     return unknown | {
         "requested_vocabulary": len(vocabulary.words),
@@ -53,7 +53,7 @@ def manifest_facts(vocabulary: Vocabulary, matrix: Path) -> dict[str, Any]:
 
 
 class StanfordCounts:
-    """A file of records, read in parts that take `part_bytes` of memory."""
+    """File of records, read in parts that take `part_bytes` of memory."""
 
     def __init__(self, path: Path, cell_keys: CellKeys, vocabulary: Vocabulary, part_bytes: int) -> None:
         self._path, self._symmetric = path, cell_keys.layout.symmetric
@@ -70,7 +70,9 @@ class StanfordCounts:
             order = np.argsort(keys)
             spill.add_cells(f"{kind}-stanford-{n:06d}", keys[order], weights[order])
             yield records.nbytes
-        self._check_symmetry()
+        (upper, upper_sum), (lower, lower_sum) = self._upper.tolist(), self._lower.tolist()
+        if upper != lower or abs(upper_sum - lower_sum) > _SYMMETRY_TOLERANCE * upper_sum:
+            raise CorpusError(f"counts {self._path} are not symmetric: give --left-only")
 
     def _size(self) -> int:
         try:
@@ -98,8 +100,3 @@ class StanfordCounts:
         self._upper += (upper.sum(), weights[upper].sum())
         self._lower += (lower.sum(), weights[lower].sum())
         return keys[~lower], weights[~lower]
-
-    def _check_symmetry(self) -> None:
-        (upper, upper_sum), (lower, lower_sum) = self._upper.tolist(), self._lower.tolist()
-        if upper != lower or abs(upper_sum - lower_sum) > _SYMMETRY_TOLERANCE * upper_sum:
-            raise CorpusError(f"counts {self._path} are not symmetric: say --left-only")

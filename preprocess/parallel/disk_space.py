@@ -15,10 +15,10 @@ _TOKEN_BYTES = 4
 _GIB = 1 << 30
 
 
-def text_bytes(nbytes: int, window: int, record_size: int) -> int:
-    """Estimate the peak of scratch bytes for `nbytes` of text, without the dataset itself."""
-    tokens = nbytes / _BYTES_PER_TOKEN
-    return int(tokens * _TOKEN_BYTES) + record_bytes(int(tokens), window, record_size)
+def text_bytes(nbytes: int, window: int) -> int:
+    """Estimate the peak of scratch bytes for `nbytes` of text, with records of four bytes, without the dataset."""
+    tokens = int(nbytes / _BYTES_PER_TOKEN)
+    return tokens * _TOKEN_BYTES + record_bytes(tokens, window, 4)
 
 
 def record_bytes(tokens: int, window: int, record_size: int) -> int:

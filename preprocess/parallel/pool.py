@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Any, Protocol
 
 from glovewire.common.errors import CorpusError, GlovewireError, OutputError, ProcessDied, from_wire
@@ -35,8 +34,9 @@ class Job(Protocol):
     def do(self, task: Any) -> Any:
         """Process a task and return its result; raise GlovewireError for expected faults."""
 
-    def finish(self) -> Any:
+    def finish(self) -> int:
         """Complete the work when there are no more tasks."""
+        return 0
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Pool:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
@@ -85,7 +85,7 @@ class Pool:
             yield from self._results()
 
     def close(self) -> None:
-        """Terminate all workers; closing twice is fine."""
+        """Terminate all workers; twice is fine."""
         for worker in self._workers:
             worker.connection.close()
             worker.process.terminate()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any
 
 from glovewire.common.errors import ProcessDied, from_wire
@@ -53,7 +52,7 @@ class RayPool:
         self._actors = [actor.remote(made) for _ in range(self._processes)]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []

@@ -6,7 +6,6 @@ its `.json` file exists; files of pieces that were never committed are removed.
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +18,12 @@ from glovewire.common.storage.artifacts import atomic
 
 SEGMENT, COUNTED, PART = "segment", "counted", "part"
 """Kinds of pieces: segments of the word stream, counted pairs, parts of the matrix."""
-_JOB, _LOCK = "job", "lock"
+_LOCK = "lock"
 
 
 @dataclass(frozen=True)
 class ScratchFolder:
-    """A run's scratch folder; pieces are named KIND-NAME."""
+    """Scratch folder of a run; pieces are named KIND-NAME."""
 
     folder: Path
 
@@ -61,11 +60,18 @@ def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[Sc
     folder = scratch_path(out)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as lock:
-        _lock(lock.fileno(), out)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OutputError(
+                f"another `glovewire preprocess` is writing {out}: wait for it or name another --out"
+            ) from error
         text = json.dumps(job, sort_keys=True, default=str)
-        record = folder / f"{_JOB}.json"
+        record = folder / "job.json"
         if not (resume and record.exists() and record.read_text(encoding="utf-8") == text):
-            _empty(folder)
+            for path in folder.iterdir():
+                if path.name != _LOCK:
+                    path.unlink()
             record.write_text(text, encoding="utf-8")
         yield ScratchFolder(folder)
         discard_scratch(out)
@@ -79,18 +85,3 @@ def scratch_path(out: Path) -> Path:
 def discard_scratch(out: Path) -> None:
     """Remove the scratch folder of `out`."""
     shutil.rmtree(scratch_path(out), ignore_errors=True)
-
-
-def _lock(handle: int, out: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise OutputError(
-            f"another `glovewire preprocess` is writing {out}: wait for it or name another --out"
-        ) from error
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.name != _LOCK:
-            os.unlink(path)

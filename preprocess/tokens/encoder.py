@@ -15,7 +15,7 @@ from glovewire.common.array_types import Array, Bytes, Ids, Indices
 
 from . import encoder_kernels as kernels
 from .ascii_tokens import split_ascii
-from .nltk_tokens import CLOSERS, CONTRACTIONS, QUOTES, Tokenizer
+from .nltk_tokens import CLOSERS, CONTRACTIONS, QUOTES, NltkTokenizer, Tokenizer
 from .string_table import StringTable, packed, padded
 
 _MAX_MEMO_BYTES = 64
@@ -25,7 +25,7 @@ _MIN_CAPACITY = 1 << 12
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Distinct words of a stream, with the number and the place of the first of their occurrences.
+    """Distinct words of a stream, with the count and the first place of their occurrences.
 
     `numbers`, `counts` and `first` (see Encoder.encode) are int64 (n,); `data` uint8 and `bounds` int64 (n + 1,) are
     the words in UTF-8, end to end.
@@ -39,7 +39,7 @@ class WordCounts:
 
 
 class _Memo:
-    """Strings and their tokens.
+    """Table of strings and their tokens.
 
     `rows` is int64 (strings, 3): the code, the count of the string as a word, and the place of its first occurrence. A
     code >= 0 is a single word, a code <= LIST the list of words LIST - code. All three share a cache line.
@@ -93,16 +93,15 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ends: dict[int, Callable[[str], list[str]]] = {
-            kernels.LAST: tokenizer.last,
-            kernels.LINE: tokenizer.line,
-            kernels.FIRST: tokenizer.first,
-        }
+        self._ends: dict[int, Callable[[str], list[str]]] = {}
+        """How to tokenise the ends of lines; empty if the tokens of a piece do not depend on its place in the line."""
+        if isinstance(tokenizer, NltkTokenizer):
+            self._ends = {kernels.LAST: tokenizer.last, kernels.LINE: tokenizer.line, kernels.FIRST: tokenizer.first}
         self.clear()
 
     @property
     def nbytes(self) -> int:
-        """Memory of the memo and the counts, in bytes."""
+        """Return the memory of the memo and the counts, in bytes."""
         arrays = (self._flags, self._lists.bounds, self._lists.words)
         memos = (self._inside, *self._memos.values())
         return sum(array.nbytes for array in arrays) + sum(memo.nbytes for memo in memos)
@@ -112,9 +111,9 @@ class Encoder:
         self._inside, self._lists = _Memo(), _WordLists()
         self._memos = {place: _Memo() for place in self._ends}
         self._flags = np.zeros(1 << 12, np.uint8)
-        if not self._tokenizer.is_local:
+        if self._ends:
             ids = self._inside.intern(*packed([word.encode() for word in CONTRACTIONS]))
-            self._memoise(self._inside, self._inside.claim_unknown(ids), [[w[:3], w[3:]] for w in CONTRACTIONS])
+            self._inside.rows[self._inside.claim_unknown(ids), 0] = self._codes([[w[:3], w[3:]] for w in CONTRACTIONS])
 
     def encode(self, text: bytes, starts: Indices, stops: Indices, place: int) -> Ids:
         """Return the words of the lines text[starts[n]:stops[n]], numbered from 1, with a 0 after each line; int32.
@@ -129,7 +128,7 @@ class Encoder:
         self._resolve_inside(ids)
         kept = self._lists.count
         endings = kernels.no_endings(chunks)
-        if not self._tokenizer.is_local:
+        if self._ends:
             kernels.decide(data, starts, stops, chunks, ids, self._flags, endings)
             kept = self._resolve_ends(data, endings)
         out = np.empty(int((stops - starts).sum()) + len(starts), np.int32)
@@ -160,24 +159,20 @@ class Encoder:
         plain = self._inside.table.alphanumeric(fresh)
         self._inside.rows[fresh[plain], 0] = fresh[plain]
         rest = fresh[~plain]
-        if not self._tokenizer.is_local:
+        if self._ends:
             data, bounds = self._inside.table.strings(rest)
             self._flags[rest] = kernels.ascii_flags(data, bounds)
             rest = self._memoise_ascii(self._inside, rest, at_end=False)
         data, _ = self._inside.table.strings(rest, b" ")
         pieces = _decoded(data.tobytes()).split(" ")[:-1]
         self._flags[rest] = [_flags(piece) for piece in pieces]
-        self._memoise(self._inside, rest, self._tokenizer.inside(pieces))
+        self._inside.rows[rest, 0] = self._codes(self._tokenizer.inside(pieces))
 
     def _resolve_ends(self, data: Bytes, endings: kernels.Endings) -> int:
         """Fill in the codes of every line's beginning and end; return the number of word lists to keep."""
         long: list[tuple[Ids, Indices, list[list[str]]]] = []
         for place, tokenize in self._ends.items():
-            codes, begins, stops = (
-                (endings.first, endings.first_start, endings.first_stop)
-                if place == kernels.FIRST
-                else (endings.last, endings.last_start, endings.last_stop)
-            )
+            codes, begins, stops = endings[:3] if place == kernels.FIRST else endings[5:]
             lines = np.flatnonzero(codes == place)
             is_short = stops[lines] - begins[lines] <= _MAX_MEMO_BYTES
             short, others = lines[is_short], lines[~is_short]
@@ -186,7 +181,7 @@ class Encoder:
             fresh = memo.claim_unknown(ids)
             if place == kernels.LAST:
                 fresh = self._memoise_ascii(memo, fresh, at_end=True)
-            self._memoise(memo, fresh, [tokenize(_decoded(memo.table.string(n))) for n in fresh])
+            memo.rows[fresh, 0] = self._codes([tokenize(_decoded(memo.table.string(n))) for n in fresh])
             codes[short] = memo.rows[ids, 0]
             long.append((codes, others, [tokenize(_decoded(data[begins[n] : stops[n]].tobytes())) for n in others]))
         kept = self._lists.count
@@ -202,9 +197,6 @@ class Encoder:
         words = self._inside.intern(data, begins, ends)
         memo.rows[ids[done], 0] = self._codes_of(words, lengths[done])
         return ids[~done]
-
-    def _memoise(self, memo: _Memo, ids: Indices, tokens: list[list[str]]) -> None:
-        memo.rows[ids, 0] = self._codes(tokens)
 
     def _codes(self, tokens: list[list[str]]) -> Ids:
         """Number the words of each list of tokens and return the code of each list."""
@@ -222,7 +214,7 @@ class Encoder:
 
 
 class NulByte(ValueError):
-    """The text holds a NUL byte."""
+    """Text with a NUL byte."""
 
 
 def _decoded(piece: bytes) -> str:
@@ -244,7 +236,7 @@ def _flags(piece: str) -> int:
 
 
 def _extended(array: Array, length: int, fill: Any) -> Array:
-    """Return `array`, or one of at least `length` that begins with it and goes on with `fill`."""
+    """Return `array`, or one of at least `length` that begins with it and continues with `fill`."""
     if length <= len(array):
         return array
     out = np.empty((max(length, 2 * len(array), _MIN_CAPACITY), *array.shape[1:]), array.dtype)

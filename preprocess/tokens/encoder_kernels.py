@@ -1,4 +1,4 @@
-"""Compiled loops of `encoder`: split lines at blanks, decide how a line ends, write the stream of words."""
+"""Split lines at blanks, decide how a line ends, write the stream of words: compiled loops of `encoder`."""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class Chunks(NamedTuple):
 
 
 class Endings(NamedTuple):
-    """Per line: code of its beginning, pieces that are looked up singly, code of its end; bounds of both texts."""
+    """Ends of lines: code of the beginning, pieces that are looked up singly, code of the end; bounds of both texts."""
 
     first: Ids
     first_start: Indices

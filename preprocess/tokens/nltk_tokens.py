@@ -10,7 +10,6 @@ expression, the others by NLTK itself, many at a time. No I/O.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from glovewire.common.errors import hidden
 if TYPE_CHECKING:
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
-# Words of ASCII letters that NLTK splits in two.
+# Words that NLTK splits in two.
 CONTRACTIONS = ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")
 # Marks that may follow a full stop at the end of a line.
 CLOSERS = "])}>\"'»”’"
@@ -42,41 +41,20 @@ _NOT_A_CORE = re.compile(rf"--|{_CONTRACTED}")
 _PIECES_PER_CALL = 256
 
 
-class Tokenizer(ABC):
-    """Tokenises lower-cased text by its place in the line."""
-
-    is_local = True
-    """Whether the tokens of a piece between blanks do not depend on its place in the line."""
-
-    @abstractmethod
-    def line(self, text: str) -> list[str]:
-        """Return the tokens of a whole line."""
-
-    def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Return the tokens of pieces without a blank that have a blank before and more text after them."""
-        return [self.line(piece) for piece in pieces]
-
-    def first(self, piece: str) -> list[str]:
-        """Return the tokens of a piece at the beginning of a line, with more text after it."""
-        return self.line(piece)
-
-    def last(self, text: str) -> list[str]:
-        """Return the tokens of the end of a line, with a blank before it."""
-        return self.line(text)
-
-
-class WhitespaceTokenizer(Tokenizer):
+class WhitespaceTokenizer:
     """Splits at white space, for text that is tokenised already."""
 
     def line(self, text: str) -> list[str]:
         """Return what white space separates."""
         return text.split()
 
+    def inside(self, pieces: list[str]) -> list[list[str]]:
+        """Return the tokens of pieces without a blank, wherever they stand in a line."""
+        return [piece.split() for piece in pieces]
 
-class NltkTokenizer(Tokenizer):
-    """Tokenises exactly as NLTKWordTokenizer does, piece by piece."""
 
-    is_local = False
+class NltkTokenizer:
+    """Tokenises lower-cased text exactly as NLTKWordTokenizer does, piece by piece."""
 
     @cached_property
     def _nltk(self) -> NLTKWordTokenizer:
@@ -127,6 +105,9 @@ class NltkTokenizer(Tokenizer):
             else:
                 found[-1].append(token)
         return found[:-1]
+
+
+Tokenizer = NltkTokenizer | WhitespaceTokenizer
 
 
 def _tokenize_simple(piece: str) -> list[str] | None:

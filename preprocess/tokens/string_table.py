@@ -4,8 +4,6 @@ A table holds every distinct string once, end to end in one array of bytes, and 
 appearance. A slot holds a string's first eight bytes beside its number, so that most look-ups touch one cache line.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -164,7 +162,7 @@ class StringTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Return the memory held, in bytes."""
         return self._slots.nbytes + self._offsets.nbytes + self._arena.nbytes
 
     def intern(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
@@ -209,9 +207,10 @@ class StringTable:
             self._slots = np.empty((2 * len(self._slots), 2), np.uint64)
             _rehash(self._slots, self._offsets, _eights(self._arena), self.count)
         if self.count + 2 > len(self._offsets):
-            self._offsets = _longer(self._offsets, 2 * len(self._offsets))
+            self._offsets = np.concatenate([self._offsets, np.empty_like(self._offsets)])
         if self._offsets[self.count] + needed_bytes + _INLINE > len(self._arena):
-            self._arena = _longer(self._arena, 2 * len(self._arena) + needed_bytes)
+            more = np.empty(len(self._arena) + needed_bytes, np.uint8)
+            self._arena = np.concatenate([self._arena, more])
 
 
 def hashes(data: Bytes, bounds: Indices) -> Eights:
@@ -238,9 +237,3 @@ def packed(strings: list[bytes]) -> tuple[Bytes, Indices, Indices]:
     bounds = np.zeros(len(strings) + 1, np.int64)
     np.cumsum([len(string) for string in strings], out=bounds[1:])
     return np.frombuffer(b"".join(strings), np.uint8), bounds[:-1], bounds[1:]
-
-
-def _longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
-    out = np.empty(length, array.dtype)
-    out[: len(array)] = array
-    return out

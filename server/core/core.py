@@ -145,9 +145,10 @@ class Core:
         return self._effects()
 
     def announce(self, now: float, kind: str, text: str) -> Effects:
-        """Publish how this shard ended, after everything that is queued."""
+        """Publish everything that is queued, and then how this shard ended."""
+        published = self._publish(now, everything=True)
         self._state.publisher.event(now, kind, f"shard {self._state.identity.shard}", text)
-        return self._effects(self._publish(now, everything=True))
+        return self._effects([*published, *self._publish(now, everything=True)])
 
     def final(self) -> Snapshot | None:
         """Return the last state, for the final checkpoint; None if tensors lack values, so that nothing can resume."""

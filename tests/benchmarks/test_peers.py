@@ -45,7 +45,7 @@ def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
     text.write_text("\n".join(lines), encoding="utf-8")
     other.write_text("Dogs bark.\n", encoding="utf-8")
     (tmp_path / "pairs.txt").write_text("kings queens 9\ndogs bark 5\nrule bark 1\n")
-    preprocess(PreprocessConfig((str(text),), tmp_path / "data", vocab_size=9))
+    preprocess(PreprocessConfig(corpus=(str(text),), out=tmp_path / "data", vocab_size=9))
     dataset, gensim_sgns = Dataset.open(tmp_path / "data"), peer("gensim_sgns")
     assert gensim_sgns.write_tokens(dataset, text, tmp_path / "tokens") == dataset.counts.sum()
     written = (tmp_path / "tokens").read_text(encoding="utf-8").split()

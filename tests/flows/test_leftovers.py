@@ -64,7 +64,7 @@ def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow, alone: bytes
     train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--latency", "20ms")
     under_way(flow, train)
     train.signal(signal.SIGINT)
-    train.fails("interrupted by SIGINT", "--resume goes on from the newest checkpoint")
+    train.fails("interrupted by SIGINT", "--resume continues from the newest checkpoint")
     assert flow.vectors("run") != alone
     again = flow.run("train", "data", "--out", "run", "--resume", "--quiet", "--epochs", 3, "--dim", 8)
     assert again.err == f"note: the run goes on as it was begun, with epochs {EPOCHS}\n"

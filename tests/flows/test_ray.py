@@ -55,7 +55,7 @@ def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow) -> None:
     metrics = flow.path("stopped", "metrics.jsonl")
     until(lambda: not train.running or (metrics.exists() and metrics.stat().st_size), "it trains", START_S)
     train.signal(signal.SIGINT)
-    train.fails("interrupted by SIGINT", "--resume goes on from the newest checkpoint")
+    train.fails("interrupted by SIGINT", "--resume continues from the newest checkpoint")
     flow.start("train", "data", "--out", "stopped", "--resume", "--quiet").ends(0, START_S)
     flow.train("undisturbed", "--workers", 1, "--epochs", EPOCHS).ends(0, START_S)
     assert flow.vectors("stopped") == flow.vectors("undisturbed")

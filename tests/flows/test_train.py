@@ -173,4 +173,4 @@ def test_the_installed_program_trains_too(flow: Flow) -> None:
     shown = flow.start(*command, program=[program]).ends()
     assert flow.vectors("installed") == flow.vectors("one")
     assert "vectors, metrics and loss.png are in installed" in shown.out
-    assert "epoch=5/5" in shown.err  # progress in plain lines: nobody is at a terminal
+    assert "epoch=5/5" in shown.err  # progress in plain lines: there is no terminal

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -105,14 +106,18 @@ def test_wrong_use_is_told_and_exits_with_2(arguments: list[str], says: str) -> 
 
 
 def test_what_cannot_be_written_is_told_before_waiting(tmp_path: Path) -> None:
-    for option, path in (("--log", tmp_path / "no" / "log.jsonl"), ("--plot", tmp_path / "no" / "loss.png")):
+    folder = tmp_path / "no"
+    for option, path, error in (
+        ("--log", folder / "log.jsonl", f"error: file {folder / 'log.jsonl'} cannot be written"),
+        ("--plot", folder / "loss.png", f"error: {folder / 'loss.png'} cannot be written"),
+    ):
         result = CliRunner().invoke(monitor, ["tcp://127.0.0.1:1", option, str(path)])
         assert result.exit_code == 1
-        assert result.stderr.startswith(f"error: {path} cannot be written")
+        assert result.stderr.startswith(error)
 
 
 def test_a_replay_is_printed(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "metrics.jsonl") as recorder:
+    with closing(Recorder(tmp_path / "metrics.jsonl")) as recorder:
         for sample in run_of(seconds=10):
             recorder.add(sample)
     result = CliRunner().invoke(monitor, ["--replay", str(tmp_path)])

@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -58,7 +59,7 @@ def test_tensorboards_own_reader_finds_the_scalars_and_the_words_with_their_vect
 
     run, board = tmp_path / "run", tmp_path / "board"
     run.mkdir()
-    with Recorder(run / "metrics.jsonl") as recorder:
+    with closing(Recorder(run / "metrics.jsonl")) as recorder:
         for sample in run_of(["w0"], seconds=4):
             recorder.add(sample)
     vectors = np.arange(6, dtype=np.float32).reshape(3, 2) / 7

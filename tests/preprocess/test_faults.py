@@ -166,7 +166,7 @@ def test_ctrl_c_ends_the_run_in_one_line_and_resume_continues_it(tmp_path: Path,
         hurt.setattr(Pool, "finish", watch(Pool.finish))
         hurt.setattr(jobs.EncodeJob, "finish", lambda _: signal.pause())  # so that Ctrl-C comes before the end
         presser.start()
-        with pytest.raises(Interrupted, match="--resume goes on from here"):
+        with pytest.raises(Interrupted, match="--resume continues from here"):
             run(config(corpus, out))
     presser.join()
     assert not out.exists()

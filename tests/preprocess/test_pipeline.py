@@ -171,7 +171,7 @@ def test_the_command_reports_what_it_made(tmp_path: Path, corpus: tuple[Path, li
     facts = json.loads(result.stdout.splitlines()[-1])
     words, _, matrix = naive(corpus[1], 32_000, 5)
     assert (facts["words"], facts["lines"], facts["entries"]) == (len(words), 400, len(matrix))
-    assert "fewer than the 32,000 asked for" in result.stdout
+    assert "fewer than the 32,000 requested" in result.stdout
     assert set(facts["seconds"]) == {"tokenise", "vocabulary", "count", "add up", "write"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
     assert str(tmp_path) not in (out / "manifest.json").read_text(encoding="utf-8")

@@ -114,7 +114,7 @@ def _calls(line: str) -> list[list[str]]:
     lexer = shlex.shlex(line.strip().removeprefix("$ "), posix=True, punctuation_chars=True)
     try:
         words = list(lexer)
-    except ValueError:  # a quote in a transcript: no user types that
+    except ValueError:  # a quote in a transcript, not a command
         return []
     calls: list[list[str]] = [[]]
     for word in words:

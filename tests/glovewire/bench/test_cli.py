@@ -77,23 +77,13 @@ def test_training_is_measured_for_each_role(tmp_path: Path, store: str) -> None:
     assert result["loss"]["max"] < result["bias_only_loss"]["min"]  # type: ignore[index]
 
 
-def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
-    """A script that prints what Stanford's program prints stands for it."""
+def test_stores_train_in_turns(tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)
-    peer = tmp_path / "peer" / "build"
-    peer.mkdir(parents=True)
-    (peer / "glove").write_text(
-        "#!/bin/sh\ntest -s cooccurrence.bin && test -s vocab.txt || exit 1\n"
-        'echo "$@" >> ../../arguments; echo "Initializing parameters...done." >&2; sleep 0.1; echo "x, iter: 001" >&2\n'
-    )
-    (peer / "glove").chmod(0o755)
-    arguments = ("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 1, "--peer", tmp_path / "peer")
+    arguments = ("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 1)
     result = result_of(*arguments, "--beside", "local")
-    assert result["success"] == 1
+    assert (result["success"], result["workers"]) == (1, 2)
     assert result["beside"]["local"]["server_is_times_as_fast"].keys() == SPREAD  # type: ignore[index]
     assert result["beside"]["local"]["bytes_pulled_per_entry"]["max"] == 0 < result["bytes_pulled_per_entry"]["min"]  # type: ignore[index]
-    assert result["times_as_fast_as_peer"].keys() == SPREAD  # type: ignore[attr-defined]
-    assert result["peer"]["threads"] == result["workers"] == 2  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +97,6 @@ def test_the_peer_is_run_in_turn_on_the_same_matrix(tmp_path: Path) -> None:
         (("wire", "--dim", 1, "--rows", 4_000_001), "rows must be at most 4,000,000 of 1 numbers, not 4,000,001"),
         (("wire", "--dim", 4096, "--rows", 99_999_999_999), "of 4096 numbers, not 99,999,999,999"),
         (("train", "DATA", "--repeats", 0), "repeats must be at least 1"),
-        (("train", "DATA", "--peer", "nowhere"), "build Stanford's GloVe there first"),
         (("train", "DATA", "--store", "local", "--workers", 2), "--store local is one process"),
     ],
 )
@@ -116,15 +105,6 @@ def test_invalid_options_are_refused(tmp_path: Path, words: tuple[object, ...], 
     done = run(*(tmp_path / "data" if word == "DATA" else word for word in words))
     assert done.exit_code == 2
     assert complaint in done.stderr
-
-
-def test_a_peer_that_fails_is_named(tmp_path: Path) -> None:
-    random_dataset(tmp_path / "data", size=40)
-    (tmp_path / "glove").write_text("#!/bin/sh\necho no such option >&2; exit 3\n")
-    (tmp_path / "glove").chmod(0o755)
-    done = run("train", tmp_path / "data", "--repeats", 1, "--dim", 8, "--epochs", 1, "--peer", tmp_path)
-    assert done.exit_code == 1
-    assert "status 3: no such option" in done.stderr
 
 
 @pytest.mark.parametrize("failing", [(), (1,), (1, 2), (2, 3), (1, 2, 3, 4)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def _fonts_are_closed() -> Iterator[None]:
 
 def test_lines_are_on_disk_at_once_and_hold_what_was_promised(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with Recorder(path) as recorder:
+    with closing(Recorder(path)) as recorder:
         recorder.add(loss(2.5, entries=7, value=0.25))
         recorder.add(worker())
         record, other = [json.loads(text) for text in path.read_text().splitlines()]
@@ -52,7 +53,7 @@ def test_lines_are_on_disk_at_once_and_hold_what_was_promised(tmp_path: Path) ->
 
 def test_a_log_of_everything_gives_the_same_history(tmp_path: Path) -> None:
     live, path = RunHistory(), tmp_path / "all.jsonl"
-    with Recorder(path) as recorder:
+    with closing(Recorder(path)) as recorder:
         for sample in run_of(seconds=10):
             live.add(sample, sample.t)  # type: ignore[attr-defined]
             recorder.add(sample)
@@ -65,12 +66,12 @@ def test_a_log_of_everything_gives_the_same_history(tmp_path: Path) -> None:
 
 def test_a_torn_last_line_is_passed_over_and_mended(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with Recorder(path) as recorder:
+    with closing(Recorder(path)) as recorder:
         recorder.add(loss(1.0, entries=1))
         recorder.add(loss(2.0, entries=2))
     path.write_bytes(path.read_bytes()[:-20])
     assert [p.position for p in read_metrics(tmp_path).overall.all_points()] == [1]
-    with Recorder(path) as recorder:
+    with closing(Recorder(path)) as recorder:
         recorder.add(loss(3.0, entries=3))
     assert [p.position for p in read_metrics(path).overall.all_points()] == [1, 3]
 

@@ -63,7 +63,7 @@ def test_a_latecomer_gets_the_past_in_pages_and_then_what_it_held(reassembly: Re
     for _ in range(9):
         stream.say()
     assert list(reassembly.receive(stream.say(), 0.0)) == []
-    assert reassembly.missing_after is None, "nobody has said where to ask"
+    assert reassembly.missing_after is None, "the request port is unknown"
     assert list(reassembly.receive(stream.say(TELLS_PORT), 0.1)) == []
     assert reassembly.missing_after == 0
     first = list(reassembly.fill(stream.past(0, 6), 0.2))
@@ -103,7 +103,7 @@ def test_what_the_past_lacks_stays_counted_and_a_second_hole_is_filled_after_the
     assert reassembly.lost == 1
 
 
-def test_nobody_is_waited_for_longer_than_promised(reassembly: Reassembly, stream: Stream) -> None:
+def test_waiting_for_missing_samples_has_a_deadline(reassembly: Reassembly, stream: Stream) -> None:
     stream.say()
     list(reassembly.receive(stream.say(), 0.0))
     assert list(reassembly.give_up(PORT_WAIT_S)) == []

@@ -1,4 +1,4 @@
-"""Nearest words of running servers: every row of all shards, in pieces; what goes wrong is said, nobody waits."""
+"""Nearest words of running servers: every row of all shards, in pieces; errors are reported, and nothing waits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
     np.testing.assert_allclose(vectors.rows, unit_rows(rows[:, : first.state.options.dim]), rtol=1e-6)
     near = vectors.nearest(3, 2)
     assert near[0][1] == pytest.approx(max(np.delete(vectors.rows @ vectors.rows[3], 3)))
-    assert vectors.find("nobody says this") is None
+    assert vectors.find("no one says this") is None
 
     pulls = first.state.counters["pulls"]
     lookup.refresh(5.0 + FRESH_S - 0.1)
@@ -98,7 +98,7 @@ def test_what_cannot_be_had_is_said(
     lookup.close()
 
 
-def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_silent_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.05)
     lookup = ServerLookup(lambda: ["tcp://127.0.0.1:1"])
     lookup.refresh(0.0)

@@ -130,7 +130,7 @@ def test_three_runs_are_compared_in_light_and_dark_on_any_screen(tmp_path: Path)
     for number in (1, 2, 3):
         folder = tmp_path / f"run <b>{number}"
         folder.mkdir()
-        with Recorder(folder / "metrics.jsonl") as recorder:
+        with contextlib.closing(Recorder(folder / "metrics.jsonl")) as recorder:
             for sample in run_of(seconds=10 * number, seed=number):
                 recorder.add(sample)
         write_vectors(folder, ["king", "queen"], np.eye(2, dtype=np.float32) + number)
@@ -160,7 +160,7 @@ def test_three_runs_are_compared_in_light_and_dark_on_any_screen(tmp_path: Path)
 
 
 def test_a_replay_ends_when_it_is_told_how_long_to_linger(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "metrics.jsonl") as recorder:
+    with contextlib.closing(Recorder(tmp_path / "metrics.jsonl")) as recorder:
         for sample in run_of(seconds=10, seed=1):
             recorder.add(sample)
     command = [sys.executable, "-m", "glovewire", "monitor", "--replay", tmp_path, "--web", "0", "--linger", "0.1"]

@@ -64,7 +64,7 @@ def test_the_same_counts_give_the_same_entries(
 
 def test_one_sided_counts_are_not_taken_for_symmetric_ones(tmp_path: Path) -> None:
     files = as_stanford(from_text(tmp_path, symmetric=False), tmp_path)
-    with pytest.raises(CorpusError, match="not symmetric: say --left-only"):
+    with pytest.raises(CorpusError, match="not symmetric: give --left-only"):
         imported(tmp_path, files)
     assert not (tmp_path / "imported").exists()
 

@@ -25,6 +25,15 @@ def test_a_hello_is_answered_with_all_that_a_worker_needs(dataset: Dataset) -> N
     assert welcome.options == one.state.options.as_message()
 
 
+def test_a_core_shows_nothing_but_its_interface(dataset: Dataset) -> None:
+    """Messages and time go in, effects come out; its state is only for those that built it."""
+    core = shard(dataset).core
+    assert [name for name in vars(core) if not name.startswith("_")] == []
+    assert {name for name in vars(type(core)) if not name.startswith("_")} == {
+        "receive", "reject", "tick", "checkpointed", "finish", "announce", "final", "summary", "free_table",
+    }  # fmt: skip
+
+
 def test_another_dataset_is_refused_in_words(dataset: Dataset) -> None:
     one = shard(dataset)
     for checksum in ("", "0" * 64):
