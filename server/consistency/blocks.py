@@ -10,13 +10,13 @@ from .minibatch import Admission, Asynchronous, PendingPush
 
 
 class ExclusiveBlocks:
-    """Takes every partition through its rounds one by one: a pull names the round it needs, a push ends it.
+    """Takes every partition through its rounds in order: a pull names the round it needs, a push ends the round.
 
-    A push for a round that is over repeats what another worker did under a lease that had moved: training a block is a
-    function of its rows, so it brings the same bytes and is not applied again.
+    A push for an earlier round is a repeat: its lease had passed to another worker, which has trained the block.
+    Training a block is a function of its rows, so both pushes bring the same bytes, and the second is not applied.
 
-    `bounds` are those of the whole table, clipped to the rows of this shard: a push must bring all rows that the shard
-    has of a partition, because it ends the round.
+    `bounds`: the partition bounds of the whole table, clipped to the rows of this shard. A push must bring all rows
+    that the shard has of a partition, because it ends the round.
     """
 
     missing = gradients = steps = 0
@@ -27,7 +27,7 @@ class ExclusiveBlocks:
         self._admitted: list[PendingPush] = []
 
     def partition(self, first: int, last: int) -> int:
-        """Return the partition of rows [first, last); raise BadRequest if they are none, of several, or not here."""
+        """Return the partition of rows [first, last); BadRequest if empty, of several partitions, or not here."""
         if not self.bounds[0] <= first < last <= self.bounds[-1]:
             raise BadRequest(f"rows {first}..{last} are not on this shard")
         partition = int(np.searchsorted(self.bounds, first, "right")) - 1
@@ -36,7 +36,7 @@ class ExclusiveBlocks:
         return partition
 
     def begin(self) -> None:
-        """Do nothing: no worker is waited for."""
+        """Do nothing: this mode waits for no worker."""
 
     def joined(self, worker: int) -> None:
         """Do nothing: the order is that of the blocks, whichever worker trains them."""
@@ -53,7 +53,7 @@ class ExclusiveBlocks:
         return bool(self.rounds[self.partition(pull.first, pull.last)] >= pull.version)
 
     def admit(self, push: Push, worker: int) -> Admission:
-        """Take an assignment of a whole partition that comes from the round the partition is in."""
+        """Queue a push that assigns a partition at its current round; from an earlier round it is REPEATED."""
         if push.operation != "assign" or push.rows is not None:
             raise BadRequest("in exclusive order a push assigns the rows of one partition")
         partition = self.partition(push.first, push.last)
@@ -76,16 +76,16 @@ class ExclusiveBlocks:
         return [pending]
 
     def version(self, first: int) -> int:
-        """Return the rounds that the partition has been through, NO_VERSION for rows that are not here."""
+        """Return how many rounds the partition of row `first` has completed, NO_VERSION if it is not here."""
         if not self.bounds[0] <= first < self.bounds[-1]:
             return NO_VERSION
         return int(self.rounds[self.partition(first, first + 1)])
 
 
 class AsynchronousBlocks(Asynchronous):
-    """Adds differences of blocks as they arrive; no worker waits.
+    """Adds each trained block's change to the rows as it arrives; no worker waits.
 
-    `rounds` is a lower bound for each partition: every block of the rounds before is completely in the table.
+    `rounds[p]`: every block of earlier rounds is in the table.
     """
 
     def __init__(self, bounds: Indices, start: int) -> None:
@@ -94,7 +94,7 @@ class AsynchronousBlocks(Asynchronous):
         self.rounds = np.full(len(bounds) - 1, start, np.int64)
 
     def advance_low_water(self, low_water: int) -> bool:
-        """Record that every block of the rounds before `low_water` is in the table; return whether it rose."""
+        """Record that every block of the rounds before `low_water` is in the table; return whether that is new."""
         advanced = low_water > self.rounds[0]
         self.rounds[:] = max(low_water, self.rounds[0])
         return bool(advanced)

@@ -13,12 +13,12 @@ OBSERVER = -1
 
 
 Consistency = Asynchronous | ExclusiveBlocks
-"""Decides when a pull may be answered and a push applied; workers go by the numbers that shard 0 gave them."""
+"""Decides when a pull may be answered and a push applied; workers are identified by the numbers from shard 0."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """Progress of a training when its server starts: rounds of blocks, or updates and the gradients in them."""
+    """Progress of a training when its server starts: rounds (blocks), or updates and the gradients in them."""
 
     round: int = 0
     updates: int = 0
@@ -29,9 +29,9 @@ BEGINNING = Reached()
 
 
 def make_consistency(options: TrainingOptions, bounds: Indices, reached: Reached, workers: int = 1) -> Consistency:
-    """Return the mode that the options ask for; `bounds` are the partitions' first rows.
+    """Return the mode that the options ask for; synchronous modes start once `workers` workers have joined.
 
-    Synchronous modes start once `workers` workers have joined.
+    `bounds` (partitions + 1,): the first row of each partition, and the end of the last one.
     """
     mode = Mode.parse(options.consistency, CONSISTENCIES[options.schedule])
     counts = (reached.updates, reached.gradients)

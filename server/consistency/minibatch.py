@@ -1,8 +1,8 @@
 """Decide in minibatch training which pulls wait and which gradients make one update. No I/O, no clock.
 
-Every worker pushes one gradient per step to every shard, even if it has no rows there, so every shard decides by itself
-and all come to the same result. A worker that has left or is lost is not waited for. What waits is bounded: in
-gradients by the mode, in bytes by MAX_WAITING_BYTES.
+Every worker pushes one gradient per step to every shard, even a gradient without rows there, so every shard decides by
+itself and all come to the same result. No shard waits for a worker that has left or is lost. The mode bounds how many
+gradients wait, and MAX_WAITING_BYTES how many bytes.
 """
 
 from enum import Enum
@@ -15,7 +15,7 @@ MAX_WAITING_BYTES = 1 << 30
 
 
 class Admission(Enum):
-    """What becomes of a push: it will be applied, it was before, or it came too late and is dropped."""
+    """What becomes of a push: it will be applied, was applied before, or came too late for its step and is dropped."""
 
     NEW = 0
     REPEATED = 1
@@ -33,8 +33,8 @@ class Asynchronous:
     """Makes every push an update of its own, in order of arrival.
 
     `updates` counts the updates so far, which is the version of all rows; `gradients` counts the pushes in them. No
-    worker's pull is answered before `expected` workers have joined or `begin` was called. `parameter` is that of the
-    mode: bound, splits or backup.
+    worker's pull is answered before `expected` workers have joined or `begin` was called. `parameter` is the mode's
+    number: bound (ssp), splits (softsync) or backup workers (sync).
     """
 
     operations: tuple[str, ...] = ("add", "gradient")
@@ -53,7 +53,7 @@ class Asynchronous:
 
     @property
     def steps(self) -> int:
-        """Return an upper bound of the steps of any worker: the number of gradients."""
+        """Return an upper bound on the steps of any worker: the number of gradients."""
         return self.gradients
 
     def begin(self) -> None:
@@ -67,7 +67,7 @@ class Asynchronous:
             self.begin()
 
     def left(self, worker: int, *, lost: bool) -> None:
-        """Count a worker out; drop what waits of a lost one, because other shards may never have received it."""
+        """Count a worker out; if it is `lost`, drop its waiting pushes, which other shards may never have received."""
         self._steps.pop(worker, None)
         if lost:
             self._waiting = [pending for pending in self._waiting if pending.worker != worker]
@@ -77,7 +77,7 @@ class Asynchronous:
         return worker not in self._steps or (not self.missing and self._may_step(worker))
 
     def admit(self, push: Push, worker: int) -> Admission:
-        """Take a push that is no repeat, to be applied by `next_update`; raise if it can never be applied."""
+        """Queue a push that is no repeat for `next_update`, unless it is late; raise if it can never be applied."""
         if push.operation not in self.operations:
             raise BadRequest(f"in this mode a push is one of {', '.join(self.operations)}")
         if self._is_late(push, worker):
@@ -90,7 +90,7 @@ class Asynchronous:
         return Admission.NEW
 
     def next_update(self) -> list[PendingPush]:
-        """Return the pushes that make the next update, ordered by worker; empty while there are too few."""
+        """Take the waiting pushes that make the next update, ordered by worker; empty while there are too few."""
         if not self._waiting:
             return []
         size = self._ready()
@@ -125,7 +125,7 @@ class StaleSynchronous(Asynchronous):
 
 
 class SoftSynchronous(Asynchronous):
-    """Makes an update of floor(workers / parameter) gradients of any workers (n-softsync, Zhang et al. 2015)."""
+    """Makes an update of floor(workers / parameter) gradients from any workers (n-softsync, Zhang et al. 2015)."""
 
     operations = ("gradient",)
 
@@ -160,5 +160,5 @@ class Synchronous(Asynchronous):
         return len(self._waiting)
 
     def _pushed(self) -> set[int]:
-        """Return the workers whose gradient of this step waits."""
+        """Return the workers whose gradient for this step has arrived and waits."""
         return {pending.worker for pending in self._waiting}

@@ -1,9 +1,9 @@
 """Measure how stale pushes are, and apply the staleness policies to gradients. No I/O, no clock.
 
-The staleness, or age, of a push is the number of changes to its rows since they were pulled. Exclusive order makes it
-0; the asynchronous modes make it a distribution. Policies that scale do so after the preconditioner
-(`optimizers.Step`), so that accumulators see the unscaled gradients; delay compensation corrects the gradient itself,
-as its best estimate for the current rows. Memory is bounded.
+The staleness, or age, of a push is the number of changes to its rows since they were pulled: 0 in exclusive order, any
+number in asynchronous modes. Policies that scale do so after the preconditioner (`optimizers.Step`), so that
+accumulators see the unscaled gradients; delay compensation corrects the gradient itself, to estimate the gradient at
+the current rows. Memory is bounded.
 """
 
 from collections import deque
@@ -73,7 +73,7 @@ class WeightedGradient:
 
 
 def combine(parts: Sequence[WeightedGradient], *, mean: bool) -> WeightedGradient:
-    """Return one gradient over all rows of any part: the sum, or the mean, over the parts in their order.
+    """Return one gradient over the rows of all parts: the sum of the parts, or with `mean` that sum / len(parts).
 
     A row's scale is the mean of its parts' scales, and in the sum each part is weighted by its own scale over that
     mean. So a step of plain descent is exactly the sum of scaled gradients, and an accumulator sees weights that
@@ -92,7 +92,7 @@ def combine(parts: Sequence[WeightedGradient], *, mean: bool) -> WeightedGradien
 
 
 def _union(parts: Sequence[WeightedGradient]) -> tuple[Indices, Scales, Rows]:
-    """Return all rows of any part, the mean scale of each, and the weighted sum of the gradients."""
+    """Return the rows of all parts, each row's mean scale, and the weighted sum of the gradients."""
     rows = np.unique(np.concatenate([part.rows for part in parts]))
     places = [np.searchsorted(rows, part.rows) for part in parts]
     count, scales = np.zeros((2, len(rows)), np.float32)
@@ -108,10 +108,10 @@ def _union(parts: Sequence[WeightedGradient]) -> tuple[Indices, Scales, Rows]:
 
 
 class StalenessPolicy:
-    """The policy `mode` on one table; ages count changes of the row if `by_row`, else of the whole shard.
+    """Applies the policy `mode` to one table; ages count changes of the row if `by_row`, else of the whole shard.
 
-    `measures`: the policy compares rows with their values at the pull. Those are kept for the last KEPT_PULLS pulls of
-    each worker, up to MAX_KEPT_BYTES; rows that are no longer kept count as unmoved.
+    `measures`: the policy compares rows with their values at the pull. Those values are kept for the last KEPT_PULLS
+    pulls of each worker, up to MAX_KEPT_BYTES; rows whose values are no longer kept count as unchanged.
     """
 
     def __init__(self, mode: Mode, table: Table, *, by_row: bool) -> None:
@@ -140,7 +140,7 @@ class StalenessPolicy:
             self._bytes -= kept.popleft().values.nbytes
 
     def check(self, push: Push, version: int) -> None:
-        """Raise BadRequest if the age of a gradient is unknown or impossible; `version` is the shard's now."""
+        """Raise BadRequest if the age of a gradient is unknown or impossible; the shard is at `version`."""
         if push.version > version:
             raise BadRequest(f"version {push.version} is ahead of the shard's, {version}")
         rows = self._table.local_rows(push)
@@ -161,13 +161,13 @@ class StalenessPolicy:
         self._pulled_by_push[worker, push.sequence] = next((values for values in found if values is not None), None)
 
     def forget(self, worker: int, *, lost: bool) -> None:
-        """Drop what is kept of a worker that left; a `lost` worker's pushes are dropped, too."""
+        """Drop the pulled rows kept for a worker that left; if it was `lost`, also those kept for its pushes."""
         self._bytes -= sum(copy.values.nbytes for copy in self._pulls.pop(worker, ()))
         if lost:
             self._pulled_by_push = {key: rows for key, rows in self._pulled_by_push.items() if key[0] != worker}
 
     def weigh(self, pending: PendingPush, version: int) -> WeightedGradient:
-        """Return a gradient as it counts now that the shard is at `version`."""
+        """Return a gradient with the scales or the correction of the policy, and count its ages at `version`."""
         push = pending.push
         rows, gradients = self._table.local_rows(push), kernels.aligned(push.values)
         ages = self._ages(push, rows, version)
@@ -185,7 +185,7 @@ class StalenessPolicy:
         return WeightedGradient(rows, gradients, scales)
 
     def step(self, part: WeightedGradient, rate: float) -> None:
-        """Let the optimizer take the step, and update the mean step length if the policy needs it."""
+        """Take an optimizer step with a weighted gradient; the policy `gap` also updates its mean step length."""
         if self._kind != "gap" or not len(part.rows):
             self._table.step(part.rows, part.gradients, rate, part.scales)
             return
@@ -195,7 +195,7 @@ class StalenessPolicy:
         self._mean_step = MEMORY * self._mean_step + (1 - MEMORY) * size if self._mean_step else size
 
     def _ages(self, push: Push, rows: Indices, version: int) -> Indices | int:
-        """Count and return the age of each row, or of all; 0 if the push names no version."""
+        """Count and return the age of each row, or one age for all rows; 0 if the push names no version."""
         if self._by_row and push.versions is not None and self._table.versions is not None:
             ages = self._table.versions[rows] - push.versions
             self.ages.count_all(ages)
@@ -205,7 +205,7 @@ class StalenessPolicy:
         return age
 
     def _moved(self, pending: PendingPush, rows: Indices) -> Rows:
-        """Return the change of the parameters since the pull; zeros if their values were not kept."""
+        """Return by how much the parameters of `rows` have changed since the pull; zeros if they were not kept."""
         now = self._table.parameters_of(rows)
         before = self._pulled_by_push.pop((pending.worker, pending.push.sequence), None)
         return now - (now if before is None else before)

@@ -4,9 +4,9 @@
     effects = core.receive(peer, number, message, now)   # for every request
     effects = core.tick(now, network)                    # every few milliseconds, until effects.finished
 
-The caller carries the effects out: it sends the replies, writes the snapshots and publishes the samples. It tells the
-core of checkpoints that were written (`checkpointed`) and of an end that comes from outside (`finish`). After the run,
-`final` and `summary` say what is left of it. Nothing else of a core is for callers.
+The caller carries the effects out: it sends the replies, writes the snapshots and publishes the samples. It calls
+`checkpointed` once a checkpoint was written or has failed, and `finish` when a signal or another shard ends the run.
+After the run, `final` returns the last snapshot, and `summary` the results of the training.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,16 +25,16 @@ from .state import NetworkCounts, ShardState
 from .waiting import Condition, MayWait, Outgoing, Replies, WaitingRequest
 
 DRAIN_S = 10.0
-"""How long a run that ends waits for workers to complete their rounds and leave."""
+"""Seconds that workers have to complete their rounds and leave once the run is ending."""
 DRAIN_AFTER_SIGNAL_S = 3.0
 ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
 
 
 class Effects(NamedTuple):
-    """What has to happen because of a message or the passing of time.
+    """What the caller must do after a message or a tick.
 
-    `ending` says why the run is ending, once it is; `finished` is the same once serving is over. While
-    `checkpoint_awaited`, a client waits for a checkpoint.
+    `ending`: why the run is ending, None before; `finished`: the same, but None until serving is over.
+    `checkpoint_awaited`: a client waits for a checkpoint.
     """
 
     replies: list[Outgoing]
@@ -46,7 +46,7 @@ class Effects(NamedTuple):
 
 
 class Core:
-    """Decides everything about one shard; see the module for its interface."""
+    """Makes all decisions of one shard; the module's docstring shows how to call it."""
 
     def __init__(self, state: ShardState) -> None:
         self._state = state
@@ -69,13 +69,13 @@ class Core:
             m.GetWords: self._query,
             m.Checkpoint: self._checkpoint,
         }
-        if state.progress.complete:  # it only has to be kept, also without any worker
+        if state.progress.complete:  # restored complete: only the results must be written, even if no worker comes
             self._close(RunEnd(Ending.COMPLETE))
 
     # ---- interface
 
     def receive(self, peer: Peer, number: int, message: m.Message, now: float) -> Effects:
-        """Handle request `number` of `peer`."""
+        """Handle request `number` of `peer`; an error becomes a `Refused` reply."""
         handler = self._handlers.get(type(message))
         try:
             if handler is None:
@@ -91,14 +91,14 @@ class Core:
         return self._effects()
 
     def reject(self, peer: Peer, error: GlovewireError) -> Effects:
-        """Refuse a message of `peer` that could not be decoded."""
+        """Refuse a message of `peer` that could not be decoded; the reply has number 0."""
         self._replies.send(Outgoing(peer, 0, self._refusal(error)))
         return self._effects()
 
     def tick(self, now: float, network: NetworkCounts) -> Effects:
-        """Let time pass: find late and lost workers, end the run when its time has come, publish samples.
+        """Find late and lost workers, finish a run that has ended, and publish the samples that are due.
 
-        `network` is what the caller has counted so far.
+        `network` holds the caller's socket counts so far.
         """
         state = self._state
         state.network = network
@@ -125,7 +125,7 @@ class Core:
         seconds: float = 0.0,
         removed: Sequence[str] = (),
     ) -> Effects:
-        """Record that a checkpoint is on disk, after `seconds`, or could not be written, and which were `removed`."""
+        """Record that a checkpoint is on disk after `seconds`, or failed with `error`; `removed` are labels deleted."""
         state = self._state
         reply = m.Checkpointed(label) if error is None else self._refusal(error)
         for peer, number in state.cuts.mark_written(label, on_disk=error is None):
@@ -139,30 +139,30 @@ class Core:
         return self._effects()
 
     def finish(self, end: RunEnd) -> Effects:
-        """End the run. In exclusive order the rounds that have begun are completed first."""
+        """End the run for the reason `end`; in exclusive order, workers first complete the rounds that have begun."""
         self._end(end)
         self._answer_woken()
         return self._effects()
 
     def announce(self, now: float, kind: str, text: str) -> Effects:
-        """Publish everything that is queued, and then how this shard ended."""
+        """Publish everything that is queued, then an event of `kind` that says how this shard ended."""
         published = self._publish(now, everything=True)
         self._state.publisher.event(now, kind, f"shard {self._state.identity.shard}", text)
         return self._effects([*published, *self._publish(now, everything=True)])
 
     def final(self) -> Snapshot | None:
-        """Return the last state, for the final checkpoint; None if tensors lack values, so that nothing can resume."""
+        """Return the snapshot for the final checkpoint; None if tensors lack values, so that no run could resume."""
         state = self._state
         if state.tensors is not None and not state.tensors.complete:
             return None
         return state.cuts.snapshot(final_label(state.identity.generation), state.table.join(), state.cuts.round)
 
     def summary(self, end: RunEnd) -> dict[str, Any]:
-        """Return what training brought, for `--json` and the facts of the vectors."""
+        """Return the results of the training, for `--json` and the facts stored with the vectors."""
         return status.summary(self._state, end)
 
     def free_table(self) -> None:
-        """Release the memory of the rows, which are on disk."""
+        """Free the memory of the rows; call it once they are on disk."""
         self._state.table.release()
 
     # ---- sessions
@@ -211,7 +211,7 @@ class Core:
         self._release(session, now, kind, why, pushes)
 
     def _release(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
-        """Give what an ended session held to others; `pushes` is how many it reports to have sent."""
+        """Return an ended session's leases and credit; `pushes`: how many it says it sent, None if it did not say."""
         state = self._state
         state.waiting.drop(session)
         blocks = state.progress.release(session.name)
@@ -224,7 +224,7 @@ class Core:
             state.publisher.worker_event(now, kind, session, text)
 
     def _dismiss(self, end: RunEnd) -> None:
-        """Tell the sessions that are still open, such as observers, because the server will soon be gone."""
+        """Send "run over" once to every session still open (observers, for example): the server is about to exit."""
         if not self._dismissed:
             self._dismissed = True
             over = _as_refusal(RunOver(*end))
@@ -265,7 +265,7 @@ class Core:
         state.push_counts.answered(session.name, applied)
         if pull is None:
             return applied
-        later = applied.late or state.over is not None  # neither rows nor a refusal can say what became of the push
+        later = applied.late or state.over is not None  # `Rows` or `Refused` would not tell what became of the push
         if not later and (rows := pull_push.read(pull, session.index)) is not None:
             state.waiting.remove(peer, number)
             return rows
@@ -301,7 +301,7 @@ class Core:
         return m.Recorded(self._state.over is not None, losses.epoch, losses.entries)
 
     def _answer(self, session: Session, request: MayWait) -> m.Message | None:
-        """Return the reply to a request that may have to wait, None while it must."""
+        """Return the reply to a Lease, Pull or Create, None while the request must wait."""
         state = self._state
         if isinstance(request, m.Lease):
             if state.over is not None:
@@ -360,7 +360,7 @@ class Core:
     # ---- ending the run
 
     def _end(self, end: RunEnd) -> None:
-        """Begin to end: at once, or in exclusive order when workers have completed the rounds that have begun."""
+        """Start ending the run: close it now, or in exclusive order once the rounds that have begun are complete."""
         state = self._state
         if state.over is not None or state.ending is not None:
             return
@@ -386,9 +386,9 @@ class Core:
             self._close(state.ending or RunEnd(Ending.COMPLETE))
 
     def _is_finished(self, now: float) -> bool:
-        """Return whether serving is over: no worker is left, or time is up; close a run that takes too long to end.
+        """Return whether serving is over: no worker is left, or the time to drain is up, in which case close the run.
 
-        A complete run waits up to one lease for expected workers that have not come, to tell them that it is over.
+        A complete run waits up to one lease for expected workers that have not joined, to tell them that it is over.
         """
         state = self._state
         end = state.ending or state.over

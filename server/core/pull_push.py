@@ -1,6 +1,6 @@
 """Carry out pulls and pushes: read rows for a pull, and decide what becomes of a push and apply it. No I/O.
 
-The core checks who may ask; this module does what the request means for the table, versions, undo log and checkpoints.
+The core checks the sender; this module reads and changes the table, versions, undo log and checkpoint cuts.
 """
 
 from collections import Counter
@@ -25,10 +25,10 @@ from .waiting import Condition, WaitingRequests
 
 
 class PullPush:
-    """Pulls and pushes of one table; wakes requests in `waiting` that a change may allow.
+    """Serves the pulls and pushes of one table; after a change, wakes the requests in `waiting` that it may allow.
 
-    Counts `pulls` and `late` gradients in `counters`, and measures staleness and hot rows of what is applied. Of
-    `options` only those that govern gradients matter.
+    Counts `pulls` and `late` gradients in `counters`, and the staleness and hot rows of the pushes that are applied.
+    Reads from `options` only how gradients are combined and weighted.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class PullPush:
 
     @property
     def ages(self) -> StalenessHistogram:
-        """Return by how many changes the rows of gradients were behind."""
+        """Return the histogram of the ages of gradients' rows: the number of changes since they were pulled."""
         return self._policy.ages
 
     def joined(self, worker: int) -> None:
-        """Let a worker take part from now on."""
+        """Count a worker in, and wake the pulls that may have waited for it."""
         self._consistency.joined(worker)
         self._waiting.wake(Condition.ROWS)
 
     def left(self, worker: int, *, lost: bool) -> None:
-        """Wait for a worker no longer, and apply what waited for it alone."""
+        """Stop waiting for a worker that left or was `lost`, and apply the pushes that waited only for it."""
         self._consistency.left(worker, lost=lost)
         self.credit.take_back(worker)
         if self._tensors is not None:
@@ -71,7 +71,10 @@ class PullPush:
         self._waiting.wake(Condition.ROWS)
 
     def begin_late(self, workers: Sequence[Session], since: float) -> int:
-        """Begin without the missing workers if the first came before `since`; return the number of those missing."""
+        """Start training without workers that have not joined, if the earliest present one joined before `since`.
+
+        Returns how many are missing, 0 if nothing was started.
+        """
         missing = self._consistency.missing
         if not missing or not workers or min(each.joined for each in workers) >= since:
             return 0
@@ -81,7 +84,7 @@ class PullPush:
         return missing
 
     def create(self, create: m.Create, session: Session) -> m.Created | None:
-        """Return the tensors of the server for a client of a dense model, None while it must wait."""
+        """Return the reply to a client of a dense model, None while it must wait; BadRequest for word vectors."""
         if self._tensors is None:
             raise BadRequest("this server trains word vectors: start one with --objective tensors")
         before = self._tensors.complete
@@ -91,7 +94,7 @@ class PullPush:
         return created
 
     def check_pull(self, pull: m.Pull, session: Session) -> None:
-        """Raise unless the rows are here; learn from a worker's pull which rounds are complete."""
+        """Raise unless this shard can serve the pull; from a worker's pull, record which rounds are complete."""
         self._require_table(pull.table)
         if self._tensors is not None:
             self._tensors.require_complete()
@@ -100,7 +103,7 @@ class PullPush:
             self.rounds_complete(pull.low_water)
 
     def block_complete(self, lease: int, low_water: int) -> None:
-        """Record that the block of a lease is in every table, and every block of the rounds before `low_water`."""
+        """Record that the block of `lease` and all blocks of the rounds before `low_water` are in every table."""
         self.undo_log.drop_lease(lease)
         self.rounds_complete(low_water)
 
@@ -110,13 +113,13 @@ class PullPush:
         self._cuts.advance_low_water(low_water)
 
     def condition(self, pull: m.Pull) -> Condition | int:
-        """Return what a pull that `read` could not answer waits for."""
+        """Return what a pull waits for when `read` returned None: ROWS, or in exclusive order its partition."""
         if self._exclusive is None or pull.version == m.NO_VERSION:
             return Condition.ROWS
         return self._exclusive.partition(pull.first, pull.last)
 
     def read(self, pull: m.Pull, worker: int) -> m.Rows | None:
-        """Return the rows of a pull that `check_pull` has passed, None while it must wait."""
+        """Return the rows of a pull that has passed `check_pull`, None while it must wait."""
         if not self._consistency.may_pull(pull, worker):
             return None
         version = self._consistency.version(pull.first)
@@ -133,7 +136,7 @@ class PullPush:
         return m.Rows(version, values, self._consistency.gradients, versions)
 
     def apply(self, push: m.Push, worker: int) -> m.Applied:
-        """Take a push that is no repeat and apply all that is due now; raises when it may not be taken."""
+        """Admit a push that is no repeat, apply every push now due, and return the reply; raise if it is invalid."""
         self._require_table(push.table)
         self.rounds_complete(push.low_water)
         if self._tensors is not None:
@@ -154,7 +157,7 @@ class PullPush:
         return self.applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
 
     def applied(self, push: m.Push, worker: int, *, repeated: bool = False, late: bool = False) -> m.Applied:
-        """Build the `Applied` reply. When `Rows` may be sent instead, repeat the last credit: it may never be seen."""
+        """Build the `Applied` reply; if `Rows` may replace it, repeat the last credit, because it may never be seen."""
         credit = self.credit.of(worker) if push.then_pull else self.credit.grant(worker)
         return m.Applied(push.sequence, self._consistency.version(push.first), repeated, late, credit)
 
@@ -182,7 +185,7 @@ class PullPush:
                 )
 
     def _step(self, group: Sequence[PendingPush]) -> None:
-        """Take one step of the optimizer for all gradients of a group, at the lowest of their rates."""
+        """Combine the gradients of a group and take one optimizer step with them, at the lowest of their rates."""
         version = self._consistency.version(0) - 1
         parts = [self._policy.weigh(arrived, version) for arrived in group]
         self._policy.step(combine(parts, mean=self._mean), min(arrived.push.rate for arrived in group))
@@ -195,7 +198,7 @@ class PullPush:
         self._cuts.push_applied(push)
 
     def _measure(self, push: m.Push) -> None:
-        """Count a push that is about to be applied; without a version its staleness is unknown."""
+        """Count the rows and, if it names a version, the staleness of a push that is about to be applied."""
         if push.version != m.NO_VERSION:
             self.staleness.count(self._consistency.version(push.first) - 1 - push.version)
         self.hot_rows.count(push)

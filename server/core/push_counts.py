@@ -1,7 +1,7 @@
 """Count what became of every push, per worker and in all: heard = applied + repeated + refused. No I/O.
 
-A repeat was in the table before: a message that was sent twice, or a block that another worker has trained meanwhile.
-A gradient that came too late for its step is refused.
+`repeated`: the change was already in the table, because the message was sent twice or another worker had trained the
+block meanwhile. `refused` includes gradients that came too late for their step.
 """
 
 from collections import Counter
@@ -16,9 +16,10 @@ OUTCOMES = ("applied", "repeated", "refused")
 
 @dataclass
 class PushCounts:
-    """Counts under `sent`, `heard` and the three outcomes; `of` keeps them by worker's name, sessions added up.
+    """Counts of pushes, in `total` and `of` each worker by name, over all its sessions.
 
-    `sent` is what workers say in their Leave, repeats included; without a Leave it is taken to be what was heard.
+    Keys are `sent`, `heard` and the OUTCOMES. `sent` is the number in a worker's Leave, retransmissions included; a
+    session without a Leave counts every push heard as sent.
     """
 
     total: Counter[str] = field(default_factory=Counter)
@@ -26,7 +27,7 @@ class PushCounts:
     _open: dict[str, int] = field(default_factory=dict)
 
     def answered(self, name: str, reply: Message) -> None:
-        """Count a push of worker `name` (NO_SESSION without one) by its reply."""
+        """Count a push of worker `name` (NO_SESSION if it has none) under the outcome that `reply` tells."""
         outcome = "refused"
         if isinstance(reply, Applied) and not reply.late:
             outcome = "repeated" if reply.repeated else "applied"
@@ -36,17 +37,17 @@ class PushCounts:
         self._open[name] = self._open.get(name, 0) + 1
 
     def left(self, name: str, sent: int | None = None) -> None:
-        """Close the session of worker `name`, which says that it has `sent` so many pushes in it."""
+        """Close the session of worker `name`; `sent`: how many pushes it says it sent, None if it did not say."""
         heard = self._open.pop(name, 0)
         for counts in (self.total, self._counts(name)):
             counts["sent"] += heard if sent is None else sent
 
     def summary(self) -> dict[str, int]:
-        """Return the counts of all pushes; of open sessions, those heard count as sent."""
+        """Return the counts of all pushes; in open sessions every push heard counts as sent."""
         return _summary(self.total, sum(self._open.values()))
 
     def by_worker(self) -> dict[str, dict[str, int]]:
-        """Return the same for each worker by name."""
+        """Return the counts of `summary` for each worker, by name."""
         return {
             name: _summary(counts, self._open.get(name, 0)) for name, counts in self.of.items() if name != NO_SESSION
         }

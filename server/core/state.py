@@ -24,7 +24,7 @@ from .waiting import WaitingRequests
 
 @dataclass
 class NetworkCounts:
-    """What the daemon counts of its sockets; `port` is that of the requests, 0 without TCP."""
+    """The daemon's socket counts; `port` is the TCP port for requests, 0 without TCP."""
 
     port: int = 0
     bytes_in: int = 0
@@ -36,10 +36,10 @@ class NetworkCounts:
 
 
 class ShardState:
-    """The parts of one shard: what it was built from, and what the core makes of it.
+    """All state of one shard: the parts that it is built from, and those that the core updates.
 
-    `started` is the time at which the stream's `t` is 0, in seconds; `words` are what the table's rows stand for.
-    `ending` is set once the run begins to end, `over` once no request gets any more work.
+    `started`: time in seconds at which the stream's `t` is 0; `words`: the word of each row of the table, in order.
+    `ending` is set once the run begins to end, `over` once no more work is granted.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ShardState:
         self.over: RunEnd | None = None
 
     def checkpoint_facts(self) -> dict[str, Any]:
-        """Return what a checkpoint says of this shard beside its rows; NotReady while its tensors lack values."""
+        """Return the facts that a checkpoint stores beside this shard's rows; NotReady while tensors lack values."""
         table = self.table
         return {
             "entries": self.progress.losses.entries,

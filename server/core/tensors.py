@@ -1,7 +1,7 @@
 """Decide which tensors a shard serves and which worker brings their first values. No I/O.
 
-Nothing is known at the start. The first worker that declares its model must bring the values; the others wait, and if
-that worker is lost before all rows are here, the next one takes its place.
+A shard starts without tensors. The first worker that declares its model must bring the values; the others wait. If
+that worker leaves before all rows have values, the next worker that declares the model takes its place.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ UNKNOWN = "the tensors of this server have no values yet: a worker must create t
 
 
 class TensorProgress(Progress):
-    """A training of `steps` updates (0: until a client ends it), of which `updates()` are in; entries are examples.
+    """Progress of training tensors for `steps` updates (0: until a client ends the run); entries are examples.
 
-    Its loss may be negative, as a log-likelihood.
+    `updates()` returns the number of updates so far. The loss may be negative, like a log-likelihood.
     """
 
     min_loss = -LARGEST_FIGURE
@@ -41,17 +41,17 @@ class TensorProgress(Progress):
 
     @property
     def complete(self) -> bool:
-        """Return whether the last update is in."""
+        """Return whether the last update has been applied."""
         return 0 < self._steps <= self._updates()
 
     @property
     def max_entries(self) -> int:
-        """Return the most examples that one report can be of."""
+        """Return the largest number of examples that one report may have."""
         return MAX_EXAMPLES
 
 
 class Tensors:
-    """The tensors of shard `shard` of `shards`; `table` gets its rows when they are known."""
+    """The tensors of shard `shard` of `shards`; `table` is empty until a model is declared or restored."""
 
     def __init__(self, options: TrainingOptions, shard: int, shards: int) -> None:
         self.spec: ModelSpec | None = None
@@ -72,7 +72,7 @@ class Tensors:
         self._missing[:] = False
 
     def join(self, session: Session, create: Create) -> Created | None:
-        """Return the answer to a session that declares this model (or asks for it); None while it must wait.
+        """Return the reply to a Create that declares a model or, without a spec, asks for it; None while it must wait.
 
         Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for an impossible one.
         """
@@ -90,14 +90,15 @@ class Tensors:
         return self.join(session, Create()) if self.complete else Created(True, spec.to_json())
 
     def left(self, worker: int) -> None:
-        """Let another worker bring all first values if this one should have."""
+        """Let another worker bring the first values if the worker that left was to bring them."""
         if self._filler == worker:
             self._filler = None
 
     def is_step(self, push: Push) -> bool:
-        """Return whether a push that the table has checked is a gradient, else an assignment; raise if neither is due.
+        """Return True for a gradient, False for an assignment; BadRequest or NotReady if neither is allowed now.
 
-        A gradient of no rows may be anywhere: it is a step of a shard that has no trained rows.
+        The push has passed `Table.check_push`. A gradient of no rows may be anywhere: a shard without trained rows
+        counts it as a step.
         """
         if self.spec is None:
             raise NotReady(UNKNOWN)
@@ -112,19 +113,19 @@ class Tensors:
         return push.operation == "gradient"
 
     def widen(self, push: Push) -> Push:
-        """Return the push; a gradient that came as bfloat16 gets the precision of the table."""
+        """Return the push, a bfloat16 gradient converted to the dtype of the table."""
         if push.operation != "gradient" or push.values.dtype != BFLOAT16:
             return push
         values = from_bfloat16(push.values).astype(self.table.values.dtype, copy=False)
         return dataclasses.replace(push, values=values)
 
     def assigned(self, push: Push) -> bool:
-        """Record that the values of a range are in the table; return whether all are now."""
+        """Record that the rows of a push have their first values; return whether all rows of this shard have now."""
         self._missing[push.first - self.table.first : push.last - self.table.first] = False
         return self.complete
 
     def require_complete(self) -> ModelSpec:
-        """Return the declared tensors; NotReady while values are missing."""
+        """Return the spec of the model; NotReady while values are missing."""
         if self.spec is None or not self.complete:
             raise NotReady(UNKNOWN)
         return self.spec

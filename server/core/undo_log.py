@@ -1,7 +1,7 @@
 """Keep before-images of rows while a block of the last rounds may have to be trained again. No I/O.
 
-A block changes two partitions, on one shard or two. When its worker is lost in between, the next one that trains it
-needs both as they were. A before-image is dropped as soon as its block is known to be in every table completely.
+A block changes two partitions, on one shard or two. If its worker is lost after changing only one, the worker that
+trains the block again needs both unchanged. A before-image is dropped once its block is complete in every table.
 """
 
 from dataclasses import dataclass, field
@@ -30,11 +30,11 @@ class UndoLog:
         return len(self._kept)
 
     def keep(self, image: BeforeImage) -> None:
-        """Keep rows that a push is about to change."""
+        """Keep the before-image of a push."""
         self._kept.append(image)
 
     def drop_lease(self, lease: int) -> None:
-        """Drop the images of a block that is in the table completely."""
+        """Drop the images of the block of `lease`, which is complete in every table."""
         self._kept = [kept for kept in self._kept if kept.lease != lease]
 
     def drop_before(self, round: int) -> None:
@@ -43,7 +43,7 @@ class UndoLog:
             self._kept = [kept for kept in self._kept if kept.round >= round]
 
     def read(self, first: int, last: int, round: int) -> Array:
-        """Return a copy of rows [first, last) as they were at the start of `round`; NotReady when they are not kept."""
+        """Return a copy of rows [first, last) as they were at the start of `round`; NotReady if they are not kept."""
         for kept in self._kept:
             if kept.round == round and kept.first <= first and last <= kept.first + len(kept.rows):
                 return kept.rows[first - kept.first : last - kept.first].copy()

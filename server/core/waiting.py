@@ -1,7 +1,7 @@
 """Hold requests that wait for a condition, and replies until they are sent. Bounded; no I/O.
 
 A request waits for one condition: a pull for its partition to change, a lease for a block, a Create for first values.
-It is looked at again only when that condition was woken.
+It is tried again only after `wake` was called for that condition.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Key = tuple[Peer, int]
 
 
 class Condition(Enum):
-    """What a request waits for; a pull in exclusive order waits for its partition, by number, instead of ROWS."""
+    """What a request waits for; in exclusive order a pull waits for a partition number instead of ROWS."""
 
     ROWS = "a change of the table, or of the workers that take part"
     LEASE = "a block to train"
@@ -31,7 +31,7 @@ class Condition(Enum):
 
 
 class WaitingRequest(NamedTuple):
-    """A request, where its answer goes, and the condition that may allow one."""
+    """A request, the peer and session that sent it, and the condition that it waits for."""
 
     peer: Peer
     number: int
@@ -41,7 +41,7 @@ class WaitingRequest(NamedTuple):
 
 
 class WaitingRequests:
-    """Requests that wait, in the order of arrival; `looks` counts how often one was looked at again."""
+    """Requests that wait, in the order of arrival; `looks` counts how often one was tried again."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -52,7 +52,7 @@ class WaitingRequests:
         return len(self._waiting)
 
     def add(self, request: WaitingRequest, *, woken: bool = False) -> None:
-        """Let a request wait, once however often it is repeated; LimitExceeded when too many wait already."""
+        """Add a request unless it waits already; `woken`: mark it for `retry`. LimitExceeded when too many wait."""
         key = request.peer, request.number
         if key not in self._waiting:
             self.require_room(request.session)
@@ -61,7 +61,7 @@ class WaitingRequests:
             self._woken.add(key)
 
     def require_room(self, session: Session) -> None:
-        """Raise LimitExceeded unless one more request of a session may wait."""
+        """Raise LimitExceeded if no further request of `session` may wait."""
         if len(self._waiting) >= MAX_WAITING:
             raise LimitExceeded(f"{MAX_WAITING} requests wait at this server already")
         if len(self._waiting) >= MAX_WAITING_PER_SESSION and (
@@ -70,11 +70,11 @@ class WaitingRequests:
             raise LimitExceeded(f"{MAX_WAITING_PER_SESSION} requests of yours wait already")
 
     def remove(self, peer: Peer, number: int) -> None:
-        """Forget a request that has been answered, if it waits."""
+        """Forget a request that has been answered; do nothing if it does not wait."""
         self._waiting.pop((peer, number), None)
 
     def drop(self, session: Session, *, kept: Peer | None = None) -> None:
-        """Forget what a session that has ended waits for, or, with `kept`, what it asked from another connection."""
+        """Forget the waiting requests of a session, except those from the connection `kept`."""
         if self._waiting:
             gone = [key for key, each in self._waiting.items() if each.session is session and each.peer != kept]
             for key in gone:
@@ -82,20 +82,20 @@ class WaitingRequests:
 
     @property
     def has_woken(self) -> bool:
-        """Return whether `retry` has a request to look at."""
+        """Return whether any request is marked for `retry`."""
         return bool(self._woken)
 
     def wake(self, condition: Condition | int) -> None:
-        """Mark the requests that wait for a condition now: it may have come true."""
+        """Mark for `retry` all requests that wait for `condition`, because it may have come true."""
         if self._waiting:
             self._woken.update(key for key, each in self._waiting.items() if each.condition == condition)
 
     def wake_all(self) -> None:
-        """Mark every request."""
+        """Mark every waiting request for `retry`."""
         self._woken.update(self._waiting)
 
     def retry(self, answer: Callable[[WaitingRequest], Message | None]) -> Iterator[tuple[WaitingRequest, Message]]:
-        """Ask `answer` about each marked request; yield those that have one with it, which then wait no longer."""
+        """Call `answer` for each marked request; remove and yield, with the reply, those for which it returns one."""
         while self._woken:
             woken, self._woken = self._woken, set()
             for request in [each for key, each in self._waiting.items() if key in woken]:
@@ -109,7 +109,7 @@ class WaitingRequests:
 
 
 class Outgoing(NamedTuple):
-    """A reply on its way."""
+    """A reply to request `number` of `peer`; 0 if it replies to none."""
 
     peer: Peer
     number: int
@@ -120,19 +120,19 @@ class Outgoing(NamedTuple):
 class Replies:
     """Outgoing replies in order. An `Applied` is held back briefly when the `Rows` that follow imply it.
 
-    In synchronous modes those rows mostly come within a millisecond, when the other workers have pushed, and a second
-    message would cost both ends as much again. `release` sends what has been held for longer.
+    In synchronous modes those rows are mostly ready within a millisecond, once the other workers have pushed, and a
+    separate `Applied` would double the cost at both ends. `release` sends what is still held at the next tick.
     """
 
     _out: list[Outgoing] = field(default_factory=list)
     _held: dict[Key, Outgoing] = field(default_factory=dict)
 
     def hold(self, applied: Outgoing) -> None:
-        """Hold back an `Applied` whose rows may come soon."""
+        """Hold back an `Applied` whose `Rows` may follow soon."""
         self._held[applied.peer, applied.number] = applied
 
     def send(self, reply: Outgoing) -> None:
-        """Send a reply now: rows instead of the `Applied` held for them, anything else after it."""
+        """Queue a reply: `Rows` replace the `Applied` held for the same request, any other reply follows it."""
         if self._held:
             held = self._held.pop((reply.peer, reply.number), None)
             if held is not None and not isinstance(reply.message, Rows):
@@ -140,7 +140,7 @@ class Replies:
         self._out.append(reply)
 
     def release(self) -> None:
-        """Send what is held back without the rows."""
+        """Queue every held `Applied`, without waiting for its `Rows`."""
         self._out.extend(self._held.values())
         self._held.clear()
 

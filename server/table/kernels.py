@@ -130,7 +130,7 @@ def step_adagrad_row(
 
 @compiled_fast
 def add_decay(table: Array, rows: Indices, gradients: Array, decay: float) -> Array:
-    """Return the gradients plus `decay` times the parameters, as an L2 penalty on the loss adds."""
+    """Return the gradients plus `decay` times the parameters, the gradient of an L2 penalty."""
     out, factor = np.empty_like(gradients), table.dtype.type(decay)
     for n in range(rows.size):
         for k in range(gradients.shape[1]):
@@ -142,7 +142,7 @@ def add_decay(table: Array, rows: Indices, gradients: Array, decay: float) -> Ar
 def step_momentum(
     table: Array, rows: Indices, gradients: Array, rate: float, scales: Scales, momentum: float, nesterov: bool
 ) -> None:
-    """Take a step along velocity = momentum * velocity + gradient, or of Nesterov's form (Sutskever et al. 2013)."""
+    """Take a step along velocity = momentum * velocity + gradient, or in Nesterov's form (Sutskever et al. 2013)."""
     width, keep = gradients.shape[1], table.dtype.type(momentum)
     for n in range(rows.size):
         row, eta = table[rows[n]], table.dtype.type(rate) * scales[n]
@@ -187,7 +187,7 @@ def step_adam(
 
 
 def warm() -> None:
-    """Compile, or load from the cache, the kernels that a server needs, before the first request waits for them."""
+    """Compile the kernels that every server needs, or load them from the cache, so that no request waits for them."""
     table, values, rows = np.ones((1, 16), np.float32), np.ones((1, 16), np.float32), np.zeros(1, np.int64)
     for writable, frozen in itertools.product((True, False), repeat=2):  # small frames are read-only, large ones not
         values.setflags(write=writable)

@@ -1,6 +1,7 @@
 """Choose the optimizer that the server runs for pushed gradients. No I/O, no clock.
 
-Accumulators may start at zero: `kernels.TINY` keeps a zero gradient on a zero accumulator from becoming NaN.
+A new optimizer also needs changes in kernels.py, common/model/options.py and common/model/row_layout.py. Accumulators
+may start at zero: `kernels.TINY` keeps a zero gradient on a zero accumulator from becoming NaN.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ Step = Callable[[Rows, Indices, Rows, float, Scales], None]
 
 
 def warm(options: TrainingOptions) -> None:
-    """Compile the step, or load it from the cache, before a worker waits for it."""
+    """Compile the optimizer's step, or load it from the cache, so that no worker waits for it."""
     words = RowLayout.of(options)
     parameters, width = words.parameters, words.width
     if options.objective == "tensors":
@@ -36,7 +37,7 @@ def warm(options: TrainingOptions) -> None:
 
 
 def make(options: TrainingOptions) -> Step:
-    """Return the step of the optimizer that the options name, with its weight decay."""
+    """Return the step function of the optimizer that the options name, weight decay included."""
     step = _bare_step(options)
     if not options.weight_decay or options.optimizer == "adamw":
         return step

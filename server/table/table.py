@@ -1,7 +1,7 @@
 """Keep the rows of one shard in this process's memory; read and change them by range or by row number.
 
-Row numbers are those of the whole table. Range, shape and finiteness of everything that came over the network are
-checked here. No I/O, no clock; sessions are unknown here.
+Row numbers count from the start of the whole table, over all shards. Requests are checked here for range, shape and
+finiteness. No I/O, no clock, no sessions.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from .optimizers import Step
 
 
 class Pages:
-    """Rows in one array, or in several pages that are exchanged whole, so that received rows are not copied.
+    """Rows in one array, or in several arrays (pages) that are replaced whole, so that received rows are not copied.
 
-    Takes ownership of `rows` (rows, width). `bounds` are where pages begin and end, counted from the first row. One of
-    several pages never changes in place: its readers may keep it.
+    Takes ownership of `rows` (rows, width). `bounds`: the rows where pages begin and end, counted from the first row.
+    If there are several pages, none changes in place, so readers may keep them.
     """
 
     def __init__(self, rows: Array, bounds: Sequence[int] = ()) -> None:
@@ -36,7 +36,7 @@ class Pages:
 
     @property
     def divided(self) -> bool:
-        """Return whether there are several pages."""
+        """Return whether the rows lie in several arrays (pages) instead of one."""
         return len(self._pages) > 1
 
     def as_array(self) -> Array:
@@ -54,7 +54,7 @@ class Pages:
         return self._pages[0]
 
     def between(self, low: int, high: int) -> Array:
-        """Return rows [low, high): part of a page, or a copy if they span several."""
+        """Return rows [low, high): a view of one page, or a copy if they span several."""
         number = int(np.searchsorted(self._starts, low, "right")) - 1
         page, start = self._pages[number], int(self._starts[number])
         if high > start + len(page):
@@ -73,7 +73,7 @@ class Pages:
         return found
 
     def replace(self, low: int, rows: Array) -> Array:
-        """Put `rows` at [low, ...) and return what was there; with several pages they must fill exactly one."""
+        """Replace the rows from `low` on and return the old ones; with several pages, `rows` must fill exactly one."""
         if not self.divided:
             before = self._pages[0][low : low + len(rows)].copy()
             self._pages[0][low : low + len(rows)] = rows
@@ -85,7 +85,7 @@ class Pages:
 
 
 def _divide(rows: Array, cuts: Sequence[int]) -> list[Array]:
-    """Copy `rows` into pages from the last to the first, shrinking it on the way: memory holds little more than one."""
+    """Copy `rows` into pages, last first, and shrink `rows` after each, so that only one page is in memory twice."""
     pages = []
     rows = rows if rows.flags.owndata else rows.copy()
     for low in reversed(cuts[:-1]):
@@ -98,8 +98,8 @@ class Table:
     """Rows [first, last) of the table `name`; `values` has shape (last - first, width), float32 for word vectors.
 
     The leading `parameters` columns are the model's, the others the optimizer's. Requests carry whole rows or, with
-    `parameters_only`, those columns alone. `versions` (last - first,) counts the changes of each row, if not None.
-    `bounds` (row numbers, from first to last) cut the rows into pages, which `replace` exchanges without a copy; any
+    `parameters_only`, the parameters alone. `versions` (last - first,) counts the changes of each row, if not None.
+    `bounds` (row numbers, from first to last) cut the rows into pages, which `replace` replaces without a copy; any
     other change joins the pages. `rows` is the number of rows, even after `release`.
     """
 
@@ -134,7 +134,7 @@ class Table:
         self._set_pages(Pages(values))
 
     def _set_pages(self, pages: Pages) -> None:
-        """Hold these rows, and cache what every request is compared with."""
+        """Hold these rows, and cache the bound and width that every request is checked against."""
         self._pages = pages
         self.last = self.first + pages.shape[0]
         self._request_width = self.parameters if self._parameters_only else pages.shape[1]
@@ -171,7 +171,7 @@ class Table:
             self._check_rows(pull.rows)
 
     def read(self, pull: Pull) -> Rows:
-        """Return the current rows of a pull that `check_pull` has passed; later changes do not reach them."""
+        """Return the current rows of a pull that has passed `check_pull`; later changes do not affect them."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
             rows = self._pages.between(low, high)[:, : self._request_width]
@@ -185,15 +185,15 @@ class Table:
         return self._pages.between(*self._range(first, last))
 
     def replace(self, push: Push) -> Rows:
-        """Assign all rows between two bounds from a push that `check_push` has passed; return their before-image."""
+        """Assign the range of a push that has passed `check_push` (one whole page); return its before-image."""
         return self._pages.replace(push.first - self.first, kernels.aligned(push.values))
 
     def join(self) -> Rows:
-        """Join the pages into one array, which is returned."""
+        """Join the pages into one array and return it."""
         return self._pages.join()
 
     def check_push(self, push: Push) -> None:
-        """Raise BadRequest or NotFinite unless `apply` can carry this out."""
+        """Raise BadRequest or NotFinite unless `apply` or `replace` can carry out the push."""
         if push.operation not in ("assign", "add", "gradient"):
             raise BadRequest(f"no operation is called {push.operation[:40]!r}")
         if not 0 <= push.rate <= MAX_RATE:
@@ -212,7 +212,7 @@ class Table:
             raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
 
     def apply(self, push: Push) -> None:
-        """Apply a push that `check_push` has passed."""
+        """Apply a push that has passed `check_push`."""
         values = kernels.aligned(push.values)
         if push.operation == "gradient":
             rows = self.local_rows(push)
@@ -229,7 +229,7 @@ class Table:
             kernels.add_rows(self.join(), kernels.aligned(push.rows), values, self.first)
 
     def step(self, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
-        """Let the optimizer step distinct local rows; `gradients` (rows, parameters), `scales` (rows,)."""
+        """Take an optimizer step on distinct local rows; `gradients` (rows, parameters), `scales` (rows,)."""
         self._step(self.join(), rows, gradients, rate, scales)
         if self.versions is not None:
             kernels.count_rows(self.versions, rows, 0)
@@ -250,7 +250,7 @@ class Table:
         return request.rows - self.first
 
     def parameters_of(self, rows: Indices) -> Rows:
-        """Return a copy of the parameters of local rows."""
+        """Return a copy of the parameters of `rows`, counted from this table's first."""
         return np.ascontiguousarray(self.values[rows, : self.parameters])
 
     def _range(self, first: int, last: int) -> tuple[int, int]:
