@@ -1,4 +1,4 @@
-"""`glovewire server`: reads its options, starts one shard, prints one line when it is ready."""
+"""Define `glovewire server`: read its options, start one shard, print one line when it is ready."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Defines the options of `glovewire server` and the identity of a shard. No I/O."""
+"""Define the options of `glovewire server` and the identity of a shard. No I/O."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +66,11 @@ class ServerConfig(Config):
 
     @property
     def open_to_all(self) -> list[str]:
-        """Return the addresses where any other machine may connect."""
+        """Return the addresses that other machines can reach without a key."""
         return [] if self.keys else [address for address in (self.bind, self.publish) if not is_loopback(address)]
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return one message for every conflict between options."""
         problems = []
         if not 0 <= self.shard < self.shards <= 256:
             problems.append(f"shard must be K/S with 0 <= K < S <= 256, not {self.shard}/{self.shards}")
@@ -95,7 +95,7 @@ class ServerConfig(Config):
 
 @dataclass(frozen=True)
 class Identity:
-    """What does not change while a shard runs; `workers` is the number to expect."""
+    """What does not change during a generation of a shard; `workers` is the number to expect."""
 
     run: str
     shard: int
@@ -108,7 +108,7 @@ class Identity:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """Return `K/S` as two numbers; UsageError otherwise."""
+    """Return the two numbers of `K/S`; UsageError for any other text."""
     shard, slash, shards = text.partition("/")
     if not (slash and text.isascii() and shard.isdecimal() and shards.isdecimal()):
         raise UsageError(f"shard must look like 0/1, not {text!r}")

@@ -1,7 +1,7 @@
-"""Connect a core to the world: sockets, poller, signals and the thread that writes checkpoints.
+"""Carry out the effects of a core: sockets, poller, signals and the thread that writes checkpoints.
 
-start -> serve -> stop -> close. The constructor binds and nothing else. One thread owns the table; a second one
-writes checkpoints from copies (`Writer`).
+Construct -> serve -> stop -> close; the constructor binds the sockets but answers nothing. One thread owns the table;
+a second one writes checkpoints from copies (`CheckpointWriter`).
 """
 
 import logging
@@ -36,18 +36,18 @@ from .telemetry.publisher import Published
 
 POLL_MS = 50
 TICK_MS = 5
-"""While requests keep coming, the core's clock ticks this often, not after each of them."""
+"""Milliseconds between ticks of the core while requests keep coming; otherwise it ticks after every poll."""
 BATCH = 64
 CHECK_EVERY_S = 0.5
 
 CheckShards = Callable[[RunEnd | None], RunEnd | None]
-"""Gets why this shard's run is ending, if it is; returns why other shards are ending it, if they are."""
+"""Takes why this shard is ending the run, and returns why another shard is; None: it is not ending."""
 
 logger = logging.getLogger(__name__)
 
 
 class Daemon:
-    """Serves one core on a ROUTER and publishes on a PUB; `serve` returns when the run is over."""
+    """Serves one core on a ROUTER socket and publishes on a PUB socket; `serve` returns when the run is over."""
 
     def __init__(
         self, core: Core, run: Path, bind: str, publish: str, keep: int = 0, keys: ServerKeys | None = None
@@ -73,7 +73,7 @@ class Daemon:
         self._counts.port = port_of(self.address)
 
     def expose(self, port: int) -> None:
-        """Serve what is published as Prometheus metrics, on loopback; BindError when the port is taken."""
+        """Serve the published samples as Prometheus metrics on loopback; BindError if the port is taken."""
         self._exposition = Exposition(self._metrics.collect, "127.0.0.1", port)
         logger.info(log.line("metrics", url=self._exposition.url))
 
@@ -87,7 +87,7 @@ class Daemon:
         self._wakeup.set()
 
     def finish_writing(self) -> None:
-        """Wait for the checkpoints that are being written; their requests are not answered."""
+        """Wait until every queued checkpoint is written; clients that requested one get no reply."""
         self._writer.finish()
 
     def replace_core(self, core: Core) -> None:
@@ -98,7 +98,7 @@ class Daemon:
     def serve(self, check_shards: CheckShards = lambda _: None) -> RunEnd:
         """Answer requests until the run is over and workers have left; return why it ended.
 
-        `check_shards` is called twice a second, and at once when the run begins to end. What it raises ends serving.
+        `check_shards` is called twice a second, and at once when the run begins to end; its exceptions end serving.
         """
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
@@ -137,16 +137,16 @@ class Daemon:
                 return effects.finished
 
     def write_now(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint in this thread, after those that the other thread is writing."""
+        """Write a checkpoint in this thread, once the writer thread has written all those queued."""
         self._report_written(self._writer.finish(), time.monotonic())
         checkpoint.write(self._run, snapshot)
 
     def announce(self, kind: str, text: str = "") -> None:
-        """Publish how this shard ended, after everything that is queued."""
+        """Publish everything that is queued, then an event of `kind` that says how this shard ended."""
         self._carry_out(self._core.announce(time.monotonic(), kind, text))
 
     def close(self) -> None:
-        """Release sockets, files and threads; twice is fine."""
+        """Release sockets, files and threads; may be called twice."""
         self._writer.close()
         self._metrics_file.close()
         if self._exposition is not None:
@@ -155,7 +155,7 @@ class Daemon:
         self._wakeup.close()
 
     def _receive_batch(self) -> None:
-        """Answer up to BATCH messages; there is at least one."""
+        """Handle up to BATCH messages; at least one must be waiting."""
         for number in range(BATCH):
             if number and not sockets.has_message(self._router):
                 return
@@ -218,12 +218,12 @@ class Daemon:
             logger.debug(log.line("undelivered", why=error))
 
     def _report_written(self, written: Iterable[WriteResult], now: float) -> None:
-        """Tell the core what became of checkpoints."""
+        """Tell the core which checkpoints were written and which failed."""
         for each in written:
             self._carry_out(self._core.checkpointed(each.label, now, each.error, each.seconds, each.removed))
 
     def _publish(self, published: Published) -> None:
-        """Send a sample and keep it where it belongs: losses and scores in the file, events in the log."""
+        """Send a sample to subscribers; also append losses and scores to the metrics file, and events to the log."""
         sample = published.sample
         sockets.send(self._publisher, published.frames)
         self._metrics.run = published.run

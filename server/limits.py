@@ -18,7 +18,7 @@ PEER_BYTES = 8 << 20
 TOTAL_BYTES = 32 << 20
 STUCK_S = 1.0
 MAX_DEFERRED = 32
-"""Deferred pulls of one peer; further ones are dropped, and repeated by their sender."""
+"""Deferred pulls per peer; further ones are dropped, and the peer sends them again."""
 
 
 class Tracker(Protocol):
@@ -26,12 +26,12 @@ class Tracker(Protocol):
 
     @property
     def done(self) -> bool:
-        """Return whether it has been sent."""
+        """Return whether the frame has been sent."""
 
 
 @dataclass
 class PeerQueue:
-    """Frames that ZeroMQ still holds for one peer, oldest first, and the pulls that wait for them to leave."""
+    """Frames that ZeroMQ still holds for one peer, oldest first, and the pulls deferred until they are sent."""
 
     frames: deque[tuple[Tracker, int, float]] = field(default_factory=deque)
     nbytes: int = 0
@@ -43,22 +43,22 @@ class PeerQueue:
             self.nbytes -= self.frames.popleft()[1]
 
     def is_stuck(self, now: float) -> bool:
-        """Return whether nothing has been sent for STUCK_S."""
+        """Return whether ZeroMQ has held the oldest frame for longer than STUCK_S."""
         return bool(self.frames) and now - self.frames[0][2] > STUCK_S
 
 
 class Outbox:
     """Back-pressure in bytes: a pull is deferred while too much is on its way to its peer, or to all peers.
 
-    ZeroMQ bounds its queues in messages, and a reply may have 64 MiB. Peers that have stopped reading do not count
-    against the others.
+    ZeroMQ bounds its queues only by the number of messages, and one reply may have 64 MiB. Bytes for peers that have
+    stopped reading do not count against the other peers.
     """
 
     def __init__(self) -> None:
         self._queues: dict[Peer, PeerQueue] = {}
 
     def has_room(self, peer: Peer, now: float) -> bool:
-        """Return whether a pull of `peer` may be answered."""
+        """Return whether a pull of `peer` may be answered now."""
         own = self._queues.get(peer)
         if own is None:
             return sum(queue.nbytes for queue in self._queues.values() if not queue.is_stuck(now)) < TOTAL_BYTES
@@ -67,24 +67,24 @@ class Outbox:
         return own.nbytes < PEER_BYTES and own.nbytes + moving < TOTAL_BYTES
 
     def is_full(self, peer: Peer) -> bool:
-        """Return whether nothing big may be sent to `peer` at all, not even the answer to a request that waited."""
+        """Return whether no big reply may be sent to `peer`, not even to a request that has waited for a condition."""
         own = self._queues.get(peer)
         return own is not None and own.nbytes > 4 * PEER_BYTES
 
     def sent(self, peer: Peer, frames: Sequence[tuple[Tracker, int]], now: float) -> None:
-        """Record big frames, each with its bytes, that were given to ZeroMQ."""
+        """Record big frames, each as (tracker, size in bytes), that were handed to ZeroMQ at `now`."""
         queue = self._queues.setdefault(peer, PeerQueue())
         queue.frames.extend((tracker, nbytes, now) for tracker, nbytes in frames)
         queue.nbytes += sum(nbytes for _, nbytes in frames)
 
     def defer(self, peer: Peer, number: int, pull: Pull) -> None:
-        """Keep a pull for later, once however often it is repeated."""
+        """Keep a pull until there is room; ignore repeats of it, and pulls beyond MAX_DEFERRED."""
         deferred = self._queues.setdefault(peer, PeerQueue()).deferred
         if len(deferred) < MAX_DEFERRED and all(number != other for other, _ in deferred):
             deferred.append((number, pull))
 
     def ready(self, now: float) -> list[tuple[Peer, int, Pull]]:
-        """Take one deferred pull of each peer for which there is room now."""
+        """Remove and return one deferred pull of each peer that has room now."""
         if not self._queues:
             return []
         found = []
@@ -109,11 +109,11 @@ TOTAL_CREDIT_BYTES = 1 << 30
 
 
 class Credit:
-    """Credit-based flow control: the bytes of unanswered pushes that each worker, by number, was last allowed.
+    """Credit-based flow control: how many bytes of unanswered pushes each worker, by number, may have.
 
-    An allowance counts until the worker is told another one or leaves. So a new worker gets what others have left of
-    the total, perhaps nothing, and its even share once they have been told of theirs. A worker without credit may
-    still send one message at a time.
+    A credit counts against the total until its worker is told a new one or leaves. So a new worker gets what is left
+    of the total, perhaps nothing, and an even share once the others have been told their smaller credits. A worker
+    without credit may still send one message at a time.
     """
 
     def __init__(self) -> None:
@@ -147,9 +147,9 @@ MAX_PEERS = 4096
 
 @dataclass
 class ErrorBudget:
-    """Counts unreadable messages by peer; after MAX_ERRORS, each of which gets an answer, the peer is banned.
+    """Counts unreadable messages by peer; a peer is banned after MAX_ERRORS of them, all of which are answered.
 
-    A peer is one connection: a new connection begins at 0. Of more than MAX_PEERS the oldest are forgotten.
+    A peer is one connection: a new connection begins at 0. Beyond MAX_PEERS peers, the oldest are forgotten.
     """
 
     _errors: OrderedDict[Peer, int] = field(default_factory=OrderedDict)

@@ -1,4 +1,4 @@
-"""Run one server shard from start to end: open the dataset, claim the run folder, serve, leave the results behind."""
+"""Run one server shard from start to end: open the dataset, claim the run folder, serve, write the results."""
 
 import logging
 import time
@@ -47,9 +47,9 @@ TENSOR_FACTS = {
     "entries_per_second": "examples_per_second",
     "mean_vector_norm": "mean_gradient_norm",
 }
-"""Facts of a run that have another name when it trained tensors."""
+"""Names of facts -> their names in the results of a run that trained tensors."""
 WORD_FACTS = ("epochs", "bias_only_loss")
-"""Facts that a run of tensors does not have."""
+"""Facts left out of the results of a run that trained tensors."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generation, now: float) -> ShardState:
-    """Build the state of a shard at the start of a generation of the run; without a dataset it serves tensors."""
+    """Build the state of a shard at the start of a generation of the run; without a dataset, one for tensors."""
     if dataset is None:
         return _prepare_tensors(config, generation, now)
     options, layout = config.options, dataset.layout
@@ -94,7 +94,7 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
 
 
 def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -> ShardState:
-    """Build the state of a shard of a dense model; without a checkpoint its tensors are unknown."""
+    """Build the state of a shard of a dense model; without a checkpoint it has no tensors yet."""
     options = config.options
     tensors = Tensors(options, config.shard, config.shards)
     reached, examples = _restore(tensors, config, generation) if generation.label else (BEGINNING, 0)
@@ -105,7 +105,7 @@ def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -
 
 
 def _restore(tensors: Tensors, config: ServerConfig, generation: Generation) -> tuple[Reached, int]:
-    """Load the checkpoint that a generation begins from; return the updates and examples that it has seen."""
+    """Load the checkpoint that a generation begins from into `tensors`; return its progress and its examples."""
     rows, facts = checkpoint.read(config.out, generation.label, generation.parts)
     which = f"the checkpoint {generation.label} of {config.out}"
     if facts["options"] != config.options.as_message():
@@ -177,7 +177,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                     return _serve_generation(config, dataset, core, daemon, generation)
                 except generations.Superseded as error:
                     logger.warning(log.line("superseded", why=error))
-            daemon.finish_writing()  # it decides which checkpoints are on disk
+            daemon.finish_writing()  # the next generation begins from the newest checkpoint on disk
             generation = generations.next_generation(config)
             core = Core(prepare(config, dataset, generation, time.monotonic()))
             daemon.replace_core(core)
@@ -188,7 +188,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
 def _catch_up(
     config: ServerConfig, dataset: Dataset | None, generation: Generation, ended: dict[str, Any]
 ) -> dict[str, Any]:
-    """Finish a generation that ended while this shard was killed: shard 0 assembles the results."""
+    """Leave a generation that ended while this shard was down; on shard 0, assemble the results and return them."""
     generations.claim(config)
     logger.info(log.line("catches_up", run=config.out, generation=generation.number))
     if config.shard == 0:
@@ -200,7 +200,7 @@ def _catch_up(
 def _serve_generation(
     config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, generation: Generation
 ) -> dict[str, Any]:
-    """Serve until the run is over; Superseded when it continues in another generation."""
+    """Serve until the run is over and write the results; Superseded if the run continues in another generation."""
     end = daemon.serve(_check_shards(config, generation))
     facts = core.summary(end)
     try:
@@ -213,7 +213,7 @@ def _serve_generation(
 
 
 def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
-    """Return the function by which shards tell each other that the run ends, or continues in another generation."""
+    """Return the function that exchanges endings with other shards; it raises Superseded for a newer generation."""
     announced = False
 
     def check(end: RunEnd | None) -> RunEnd | None:
@@ -242,7 +242,7 @@ def leave(
     end: RunEnd,
     facts: dict[str, Any],
 ) -> None:
-    """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards."""
+    """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards; raise if the run failed."""
     if end.ending is Ending.FAILED:
         raise errors.TrainingDiverged(end.text or "a worker reported that the training diverged")
     trim()
@@ -256,9 +256,9 @@ def leave(
 
 
 def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
-    """Wait until every other shard has left its final checkpoint; OutputError naming those that have not.
+    """Wait until every other shard has left the generation, at most OTHER_SHARDS_S (after a signal, 1.5 s).
 
-    After a signal it waits 1.5 s, otherwise a minute.
+    Raises OutputError that names the shards that have not left.
     """
     began = time.monotonic()
     while missing := generations.not_left(config, generation):
@@ -284,7 +284,7 @@ def assemble(config: ServerConfig, dataset: Dataset | None, generation: Generati
 
 
 def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str) -> None:
-    """Write the run's tensors; NotReady when no worker has brought all of them."""
+    """Write the run's tensors; NotReady if no worker has brought values for all of them."""
     run = config.out
     if checkpoint.missing(run, label, config.shards):
         raise errors.NotReady(f"no worker has brought values for all tensors: {run} holds none")

@@ -1,4 +1,4 @@
-"""Keep the sessions of workers and observers: their names, what was last applied of theirs, when they were last heard.
+"""Keep the sessions of workers and observers: names, last push and report handled, time of the last message.
 
 No I/O; `now` is an argument.
 """
@@ -13,7 +13,7 @@ from glovewire.common.protocol.schema import NAME_RULE, is_name
 MAX_SESSIONS = 1024
 MAX_ENDED = 4096
 LATE_FRACTION = 0.25
-"""A worker that has been silent for this part of its lease is late; after all of it, lost."""
+"""A worker that has been silent for this fraction of its lease is late; after the whole lease it is lost."""
 STALL_S = 1.0
 """A gap between two calls of `watch` longer than this is a stall of the server, not silence of the clients."""
 ALL = "all"
@@ -24,7 +24,7 @@ Peer = bytes
 class Session:
     """One worker or observer, from Hello to Leave; `index` is a worker's number, -1 for observers.
 
-    `pushed` and `reported` are the sequence numbers last taken; `grant` answers a repeat of the lease request `ticket`.
+    `pushed` and `reported` are the last sequence numbers handled; `grant` is the reply to the lease request `ticket`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Session:
         return self.role == "worker"
 
     def hear(self, now: float) -> None:
-        """Record that a message of this session has come."""
+        """Record that a message of this session arrived at `now`."""
         self.seen, self.state = now, "training"
 
     def is_new_push(self, sequence: int) -> bool:
@@ -57,7 +57,7 @@ class Session:
         return _is_new("push", sequence, self.pushed)
 
     def is_new_report(self, sequence: int) -> bool:
-        """Return whether a report is the next one; OutOfOrder when one before it is missing."""
+        """Return whether a report is the next one, not a repeat; OutOfOrder when one before it is missing."""
         return _is_new("report", sequence, self.reported)
 
 
@@ -69,9 +69,9 @@ def _is_new(what: str, sequence: int, last: int) -> bool:
 
 @dataclass
 class Sessions:
-    """Every session of one of `shards`, by name and by the peer of its last Hello.
+    """The open sessions of shard `shard` of `shards`, by name and by the peer of their last Hello.
 
-    Shard 0 numbers workers from `next_number` on; `expected` of them should come.
+    Shard 0 numbers workers from `next_number` on; `expected` is how many workers the run expects.
     """
 
     next_number: int = 0
@@ -85,7 +85,7 @@ class Sessions:
     _came: set[str] = field(default_factory=set)
 
     def open(self, hello: Hello, peer: Peer, now: float) -> tuple[Session, Session | None]:
-        """Return the session of a hello, and the one that it replaces (same name, other incarnation), if any."""
+        """Return the session for a Hello, and the one that it replaces (same name, other incarnation), if any."""
         if hello.role not in ("worker", "observer"):
             raise BadRequest(f"role must be worker or observer, not {hello.role[:40]!r}")
         if not is_name(hello.name):
@@ -134,7 +134,7 @@ class Sessions:
 
     @property
     def absent(self) -> int:
-        """Return how many `expected` workers never came: on shard 0, which the others follow, from the first on."""
+        """Return how many expected workers never connected; 0 before the first has, and on shards other than 0."""
         return self.expected - len(self._came) if self._came and self.shard == 0 else 0
 
     def of(self, peer: Peer, now: float) -> Session:
@@ -153,17 +153,17 @@ class Sessions:
         return session
 
     def other(self, peer: Peer, name: str) -> Session | None:
-        """Return the session that `peer` has under another name, if any."""
+        """Return the session of `peer` if it has another name than `name`, else None."""
         session = self._by_peer.get(peer)
         return session if session is not None and session.name != name else None
 
     def name_at(self, peer: Peer) -> str | None:
-        """Return the name of the session of `peer`, None without one."""
+        """Return the name of the session of `peer`, None if it has none."""
         session = self._by_peer.get(peer)
         return None if session is None else session.name
 
     def close(self, session: Session, *, replaced: bool = False) -> None:
-        """End a session. Its incarnation cannot come back: its leases go to others."""
+        """End a session; the same incarnation cannot open it again, because its leases go to others."""
         self._ended[session.name, session.incarnation] = replaced
         while len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
@@ -174,13 +174,13 @@ class Sessions:
 
     @property
     def workers(self) -> list[Session]:
-        """Return the sessions that train."""
+        """Return the open sessions of workers."""
         return [session for session in self.by_name.values() if session.is_worker]
 
     def watch(self, now: float, lease_s: float) -> tuple[list[Session], list[Session]]:
-        """Return sessions that have become late since the last call, and those whose lease has run out.
+        """Return the sessions that have become late since the last call, and those silent for longer than `lease_s`.
 
-        The time of a stall, in which the server did not call this, does not count as silence.
+        A stall of the server, more than STALL_S since the last call, does not count as silence.
         """
         stall = now - self._watched if self._watched is not None else 0.0
         self._watched = now

@@ -1,8 +1,8 @@
 """Cut consistent checkpoints without stopping the table: copy each partition when it reaches the round of the cut.
 
-Every shard does this by itself. In exclusive order all arrive at the same state of the whole training. Asynchronous
-blocks are cut when every block of the rounds before is known to be in the table, which may hold some of later rounds,
-too. No I/O, no clock.
+Every shard does this by itself. In exclusive order, the parts of all shards form one state of the training. With
+asynchronous blocks, a shard copies its rows once all blocks of earlier rounds are in the table, which may already hold
+some of later rounds. No I/O, no clock.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -25,13 +25,13 @@ MAX_UNWRITTEN = 4
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 FINAL = "final"
 SUMMARY = "summary"
-"""Fact of a final checkpoint: how the generation ended."""
+"""Fact of a final checkpoint: the summary of the training, with how the generation ended."""
 
 Blocks = ExclusiveBlocks | AsynchronousBlocks
 
 
 def final_label(generation: int) -> str:
-    """Return the label of the final checkpoint of a generation; each generation has its own."""
+    """Return the label of the final checkpoint of a generation."""
     return f"{FINAL}-{generation:06d}" if generation else FINAL
 
 
@@ -47,7 +47,7 @@ class Snapshot:
 
 
 class Cut:
-    """The rows of one shard after exactly `round` rounds, once it is `complete`."""
+    """A copy of the rows of one shard after `round` rounds; NotReady if the table is past them already."""
 
     def __init__(self, round: int, table: Table, blocks: Blocks) -> None:
         self.round = round
@@ -65,7 +65,7 @@ class Cut:
         return not self._missing
 
     def copy(self, partition: int) -> None:
-        """Copy a partition if it has reached the round; called after each of its rounds."""
+        """Copy a partition if it has reached the round and was not copied before."""
         if partition in self._missing and self._blocks.rounds[partition] >= self.round:
             first, last = self._blocks.bounds[partition : partition + 2].tolist()
             self.rows[first - self._table.first : last - self._table.first] = self._table.between(first, last)
@@ -93,12 +93,12 @@ class Cuts:
 
     @property
     def in_order(self) -> bool:
-        """Return whether the rows of a partition go through one round after the other."""
+        """Return whether every partition goes through its rounds one after the other (exclusive order)."""
         return isinstance(self._blocks, ExclusiveBlocks)
 
     @property
     def round(self) -> int:
-        """Return the round that all rows have reached, -1 if they are at different ones or there are no rounds."""
+        """Return the round that all partitions have reached, -1 if they differ or there are no rounds."""
         rounds = set() if self._blocks is None else set(self._blocks.rounds[_partitions(self._blocks)].tolist())
         return rounds.pop() if len(rounds) == 1 else -1
 
@@ -108,11 +108,11 @@ class Cuts:
         return bool(self._requests)
 
     def request(self, round: int, peer: Peer, number: int) -> str | None:
-        """Take the request of a client for a cut after `round` rounds (-1: soon).
+        """Take a client's request for a checkpoint after `round` rounds (-1: as soon as possible).
 
-        For minibatches it is the table as it is now, and `round` the number under which every shard is asked for it.
-        Returns the label if that checkpoint is on disk, None if the client is answered later. Raises NotReady if the
-        table is past the round, or more copies would fill memory; BadRequest for minibatches without a number.
+        For minibatches the checkpoint is the table as it is now, and `round` is a number of the client's choice, the
+        same for every shard. Returns the label if the checkpoint is on disk, None if the client is answered later.
+        Raises NotReady if the table is past the round or too much is unwritten; BadRequest if the number is missing.
         """
         if any((peer, number) == request[1:] for request in self._requests):
             return None
@@ -139,21 +139,21 @@ class Cuts:
         return None
 
     def push_applied(self, push: Push) -> None:
-        """Copy the partition of an applied push, which in exclusive order has entered its next round, if it is due."""
+        """In exclusive order, copy the partition of an applied push for the cuts at the round that it has reached."""
         if isinstance(self._blocks, ExclusiveBlocks) and self._cuts:
             self._advance(self._blocks, [self._blocks.partition(push.first, push.last)])
 
     def advance_low_water(self, low_water: int) -> None:
-        """Record that every block of the rounds before `low_water` is in the table: all that async blocks tell."""
+        """Record that every block of the rounds before `low_water` is in the table; for asynchronous blocks only."""
         blocks = self._blocks
         if isinstance(blocks, AsynchronousBlocks) and blocks.advance_low_water(min(low_water, self._rounds)):
             self._advance(blocks, range(len(blocks.rounds)))
 
     def updates_applied(self, updates: int) -> None:
-        """Cut the checkpoint that is due after this many updates (of minibatches, gradients), if any; not for blocks.
+        """Cut the automatic checkpoint that is due after `updates` gradients (tensors: updates); none for blocks.
 
-        Every shard counts the same updates, so that all parts of a checkpoint have one label. If too many are
-        unwritten, it is left out.
+        Every shard counts the same numbers, so that all parts of a checkpoint have one label. The checkpoint is
+        skipped if too many are unwritten.
         """
         if self._blocks is not None or not self._every:
             return
@@ -164,12 +164,12 @@ class Cuts:
             self._add(self.snapshot(label, self._table.values.copy()))
 
     def take_ready(self) -> list[Snapshot]:
-        """Take the snapshots that are ready to be written."""
+        """Return the snapshots that are ready to be written, and forget them."""
         ready, self._ready = self._ready, []
         return ready
 
     def mark_written(self, label: str, *, on_disk: bool = True) -> list[tuple[Peer, int]]:
-        """Record that a checkpoint was written, or could not be; return its requests, as (peer, request number)."""
+        """Record that a checkpoint was written or failed; remove and return its requests, (peer, request number)."""
         self._unwritten.discard(label)
         if on_disk:
             self._on_disk.add(label)
@@ -180,11 +180,11 @@ class Cuts:
         self._on_disk.difference_update(labels)
 
     def cancel_incomplete(self) -> list[tuple[Peer, int]]:
-        """Return the requests for cuts that the end of the run prevents, as (peer, request number)."""
+        """Remove and return the requests, (peer, request number), for cuts that cannot complete as the run ends."""
         return self._take_requests({_label(cut.round) for cut in self._cuts})
 
     def snapshot(self, label: str, rows: Rows, round: int = -1) -> Snapshot:
-        """Return `rows` with the facts to resume them with."""
+        """Return a snapshot of `rows` with the versions and facts to resume from."""
         facts = {**self._facts(), "label": label, "round": round, "asked": label in self._requested}
         versions = None if self._table.versions is None else self._table.versions.copy()
         return Snapshot(label, self._table.first, rows, facts, versions)
@@ -195,9 +195,10 @@ class Cuts:
         return taken
 
     def _plan(self) -> None:
-        """Plan the next automatic checkpoint when the first partition has reached the one before.
+        """Plan the next automatic checkpoint; called once a partition has reached the round of the previous one.
 
-        No partition can be past it then, and every shard plans the same rounds. A disk that is too slow skips one.
+        No partition is past the new round then, and every shard plans the same rounds. A round is skipped if too many
+        checkpoints are unwritten.
         """
         if self._blocks is None or not self._every:
             return

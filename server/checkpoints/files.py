@@ -1,4 +1,4 @@
-"""Write, find, read and prune checkpoints on disk, and put the final one together as vectors.
+"""Write, find, read and prune checkpoints on disk, and assemble the final one into vectors.
 
 A checkpoint has one part per shard, the artifact `RUN/checkpoints/LABEL.shard-K-of-S/` with `rows.npy`, facts and, in
 minibatch training, `versions.npy`. What to save and when is decided in `cuts`.
@@ -30,16 +30,16 @@ logger = logging.getLogger(__name__)
 
 KIND = "checkpoint"
 SCHEMA = 2
-"""2: generations of a run were called lives before, and their files `.life-NUMBER`."""
+"""Schema 1 called the generations of a run lives, and their files `.life-NUMBER`."""
 ROWS = "rows.npy"
 VERSIONS = "versions.npy"
 """How often each row was changed, if that is counted."""
 _SHARD_COUNTS = frozenset(map(str, range(1, 257)))
 CHUNK_ROWS = 4096
 BAD_FACTS = (KeyError, TypeError, ValueError)
-"""Errors raised by facts that are not those of a checkpoint."""
+"""Errors raised by reading facts that are missing or malformed."""
 SHARED = ("dataset", "options", "shards")
-"""Facts that all parts of a checkpoint have in common, and `tensors` if there are any."""
+"""Facts that are equal in all parts of a checkpoint; so are `tensors`, if there are any."""
 
 
 def part_folder(run: Path, label: str, shard: int, shards: int) -> Path:
@@ -48,7 +48,7 @@ def part_folder(run: Path, label: str, shard: int, shards: int) -> Path:
 
 
 def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = artifacts.no_pause) -> Path:
-    """Write a snapshot, whole or not at all, calling `pause` after each mebibyte; OutputError if it is impossible."""
+    """Write a snapshot, whole or not at all, calling `pause` after each MiB; return its folder. Raises OutputError."""
     facts = dict(snapshot.facts)
     folder = part_folder(run, snapshot.label, int(facts["shard"]), int(facts["shards"]))
     with artifacts.writing_artifact(folder, KIND, SCHEMA, facts, replace=True, pause=pause) as scratch:
@@ -86,11 +86,11 @@ def require_readable_version(run: Path) -> None:
 
 
 def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> list[str]:
-    """Remove this shard's part of older automatic checkpoints than the last `keep` (0: all) of all shards.
+    """Remove this shard's parts of automatic checkpoints older than the last `keep` complete ones (0: remove none).
 
-    A checkpoint of which a shard lacks its part does not count: the newest complete one is never removed. Those that a
-    client requested and final ones stay, and so does the one that the newest generation has `begun` from, because a
-    late shard loads it. Returns the labels of those removed.
+    A checkpoint is complete if every shard has its part; so the newest complete one is never removed. Checkpoints that
+    a client requested and final ones stay. So does `begun`, the label that the newest generation begins from, because a
+    late shard still has to load it. Returns the labels removed.
     """
     removed: list[str] = []
     complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and not found[2].startswith(FINAL))
@@ -109,9 +109,9 @@ def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> lis
 
 
 def remove_old_finals(run: Path, label: str) -> None:
-    """Remove the final checkpoints of earlier generations, once all parts of the last one, `label`, are here.
+    """Remove the final checkpoints of earlier generations, once all parts of the last one, `label`, are on disk.
 
-    The one to resume from stays: parts that were cut at different rounds cannot replace one whose parts were not.
+    The newest checkpoint that can be resumed from stays: `label` cannot be, if its parts were cut at different rounds.
     """
     folders = [folder for folder in (run / CHECKPOINTS).glob(f"{FINAL}*.shard-*") if _label(folder) != label]
     if not folders:
@@ -130,8 +130,8 @@ def remove_old_finals(run: Path, label: str) -> None:
 def remove_leftovers(run: Path, shard: int, shards: int) -> None:
     """Remove what killed processes of this shard were writing (on shard 0 the vectors, too), see `artifacts.atomic`.
 
-    A folder that was giving way to a new one is put back. Files of processes that still run stay, except those with
-    our own process id, which was given to a process of another container.
+    A folder that was moved aside for a new one, which is missing, is put back. Files of processes that still run stay,
+    except those with this process's own id: they are from a process of another container that had the same id.
     """
     vectors = [] if shard else run.glob(f".{VECTORS}.*")
     for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *vectors):
@@ -166,7 +166,7 @@ def _label(folder: Path) -> str:
 
 
 def _complete(run: Path) -> list[tuple[int, int, str, int]]:
-    """Return round, gradients, label and shards of every checkpoint whose parts are all here and belong together."""
+    """Return (round, gradients, label, shards) of every checkpoint whose parts are all on disk and belong together."""
     found = []
     for folder in (run / CHECKPOINTS).glob("[!.]*.shard-0-of-*"):
         label, _, shards = folder.name.partition(".shard-0-of-")
@@ -182,18 +182,18 @@ def _complete(run: Path) -> list[tuple[int, int, str, int]]:
 
 
 def _is_consistent(facts: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether parts can be resumed from together: cut alike and, of a dense model, with the same known tensors.
+    """Return whether parts can be resumed from together: of one cut and, for dense models, with the same tensors.
 
-    Shards that were killed one by one leave parts that cannot.
+    Shards that were killed one after the other can leave parts for which this is false.
     """
     tensors = {each.get("tensors", "") for each in facts}
     return not _cut_apart(facts) and len(tensors) == 1 and None not in tensors
 
 
 def _cut_apart(facts: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether parts were cut at different rounds in exclusive order, otherwise in different generations.
+    """Return whether parts are of different cuts: of different rounds in exclusive order, of generations otherwise.
 
-    Without that order shard 0 knows the round best, but different generations are different trainings.
+    In other modes the parts' rounds may differ, and shard 0's is used; other generations are different trainings.
     """
     if facts[0]["options"]["consistency"] != "exclusive":
         return len({each.get("generation") for each in facts}) > 1
@@ -202,7 +202,7 @@ def _cut_apart(facts: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _reached(facts: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the round of a checkpoint (-1 of minibatches), and the gradients in it, of blocks the entries reported."""
+    """Return the round of a checkpoint (-1 for minibatches) and its gradients (for blocks: the entries reported)."""
     return int(facts["round"]), int(facts.get("gradients") or facts["entries"])
 
 
@@ -210,14 +210,14 @@ def _reached(facts: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def missing(run: Path, label: str, shards: int) -> list[int]:
-    """Return the shards whose part of a checkpoint is not on disk (here)."""
+    """Return the shards whose part of a checkpoint is not in this run folder."""
     return [shard for shard in range(shards) if not part_folder(run, label, shard, shards).exists()]
 
 
 def read_facts(run: Path, label: str, shards: int) -> list[dict[str, Any]]:
-    """Return the facts of every part of a checkpoint, which may have been cut at different rounds.
+    """Return the facts of every part of a checkpoint; the parts may have been cut at different rounds.
 
-    Raises ArtifactError unless all are here, intact and of one training.
+    Raises ArtifactError unless all parts are on disk, intact and of one training.
     """
     facts = _facts(run, label, shards)
     for shard, part in enumerate(facts):
@@ -237,8 +237,8 @@ def _facts(run: Path, label: str, shards: int, *, verify: bool = True) -> list[d
 def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple[Array, dict[str, Any]]:
     """Return all rows of a checkpoint, in row order, and the facts of shard 0.
 
-    Raises ArtifactError if a part is missing, altered, not of its shard, or of another training; with `one_round` also
-    if it was cut at another round, in exclusive order, or in another generation of the run.
+    Raises ArtifactError if a part is missing, altered, of another shard, or of another training; with `one_round` also
+    if it was cut at another round (exclusive order) or in another generation of the run (other modes) than shard 0's.
     """
     facts = read_facts(run, label, shards)
     parts: list[Array] = []
@@ -260,7 +260,7 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
 
 
 def read_versions(run: Path, label: str, shards: int) -> Indices | None:
-    """Return the versions of all rows of a checkpoint that `read` has passed, in row order; None if not counted."""
+    """Return the versions of all rows of a checkpoint that `read` accepts, in row order; None if not counted."""
     files = [part_folder(run, label, shard, shards) / VERSIONS for shard in range(shards)]
     if not all(file.exists() for file in files):
         return None
@@ -292,7 +292,7 @@ def assemble(
 ) -> None:
     """Write the run's vectors, in vocabulary order, from the final checkpoint of all shards.
 
-    Shards that were stopped at once, by signals, end some rounds apart; their vectors are still good.
+    The parts may be some rounds apart, because signals stop every shard at once; the vectors are still usable.
     """
     rows, _ = read(run, label, shards, one_round=False)
     layout = RowLayout.of(options)

@@ -1,8 +1,8 @@
 """Let the shards of a run agree on its generation: after a shard was lost, all begin a new one from one checkpoint.
 
 They agree through the run folder, without messages. The file of a generation is created once, whole, and never changes:
-`os.link` refuses a second one of the same number. The mark of each shard holds its last generation, so that it knows
-whether it died in it, and how it left.
+`os.link` refuses a second one of the same number. The mark file of each shard holds the last generation that the shard
+entered and how it left, so that a restarted shard knows whether it died in that generation.
 """
 
 import json
@@ -35,7 +35,7 @@ class Superseded(GlovewireError, code="superseded"):
 
 @dataclass(frozen=True)
 class Generation:
-    """Number, id on the stream, number of shards, and the checkpoint it begins from ("": none) with its parts."""
+    """A generation: number, run id on the stream, shards, label of its first checkpoint ("": none), number of parts."""
 
     number: int = 0
     run: str = ""
@@ -46,9 +46,9 @@ class Generation:
 
 @dataclass(frozen=True)
 class Mark:
-    """The last generation of a shard (-1: none), the Ending that it announced, and the one with which it left.
+    """The last generation that a shard entered (-1: none), the Ending it announced, and the Ending with which it left.
 
-    An Ending is "" until there is one; `text` says more about it.
+    Both endings are "" at first; `text` explains the ending.
     """
 
     generation: int = -1
@@ -61,9 +61,9 @@ class Mark:
 
 
 def next_generation(config: ServerConfig) -> Generation:
-    """Return the generation to enter: the newest, or a new one if this shard died in that or misses its checkpoint.
+    """Return the generation to enter: the newest, or a new one if this shard died in it or lacks its first checkpoint.
 
-    Raises ArtifactError if it is to resume and there is no checkpoint.
+    Raises ArtifactError with --resume if there is no checkpoint.
     """
     current, mark = newest(config.out), mark_of(config)
     if current is not None and _may_join(config, current, mark):
@@ -80,9 +80,9 @@ def next_generation(config: ServerConfig) -> Generation:
 
 
 def claim(config: ServerConfig) -> None:
-    """Make the run folder ours to write: new, or begun by the other shards of the same training.
+    """Claim the run folder for this shard: a new folder, or one that the other shards of the run have begun.
 
-    Raises OutputError if it holds a finished run, another run, or this very shard already.
+    Raises OutputError if the folder holds a finished run, something else than a run, or this shard already.
     """
     again = config.resume or config.recover
     if not (again or config.join):
@@ -100,7 +100,7 @@ def claim(config: ServerConfig) -> None:
 
 
 def enter(config: ServerConfig, generation: Generation) -> bool:
-    """Take part in `generation`; return False if another shard was first to create one of its number."""
+    """Enter `generation`, creating its file if needed; return False if another shard has created another one first."""
     path = _generation_file(config.out, generation.number)
     if not path.exists():
         offer = path.with_name(f"{path.name}.{config.shard}.partial")
@@ -132,7 +132,7 @@ def require_current(config: ServerConfig, generation: Generation) -> None:
 
 
 def announce_ending(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
-    """Tell the other shards, by this one's mark, that it is ending the run."""
+    """Tell the other shards, through this shard's mark, why this shard is ending the run."""
     _write_mark(config, Mark(generation.number, end.ending, text=end.text))
 
 
@@ -143,7 +143,7 @@ def announced_ending(config: ServerConfig, generation: Generation) -> RunEnd | N
 
 
 def leave(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
-    """Record that this shard has left everything that the run needs of it."""
+    """Record in this shard's mark that it has written everything the run needs from it, and has left."""
     _write_mark(config, Mark(generation.number, end.ending, end.ending, end.text))
 
 
@@ -154,17 +154,17 @@ def not_left(config: ServerConfig, generation: Generation) -> list[int]:
 
 
 def is_over(config: ServerConfig) -> bool:
-    """Return whether a restarted shard has nothing left to do: the vectors are there, and no signal ended it."""
+    """Return whether a restarted shard has nothing left to do: the run ended for good and its results are written."""
     files.require_readable_version(config.out)
     mark = mark_of(config)
     return mark is not None and (config.out / MANIFEST).exists() and _ended_for_good(config, mark.left)
 
 
 def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[str, Any]] | None:
-    """Return the newest generation and how it ended, if it ended for good and only the vectors are missing.
+    """Return the newest generation and its summary, if it ended for good and only the results are missing.
 
-    Every shard has left its final checkpoint then, and one was killed before it could leave. `dataset` is the checksum
-    of this shard's.
+    Every shard has written its final checkpoint then, and one was killed before it left. `dataset` is the checksum of
+    this shard's dataset.
     """
     generation = newest(config.out)
     if generation is None or generation.shards != config.shards:
@@ -183,7 +183,7 @@ def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[st
 
 
 def _ended_for_good(config: ServerConfig, ending: str) -> bool:
-    """Return whether a generation with this ending is the last; --resume continues a finished run, too."""
+    """Return whether no generation follows this ending: COMPLETE with --resume, otherwise any but a signal's."""
     return ending == Ending.COMPLETE if config.resume else ending not in ("", Ending.STOPPED)
 
 
@@ -197,7 +197,7 @@ def newest(run: Path) -> Generation | None:
 
 
 def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
-    """Return the mark of a shard (by default this one), None if it was never here."""
+    """Return the mark of a shard (by default this one), None if it never claimed the run folder."""
     path = _mark_file(config, config.shard if shard is None else shard)
     return Mark(**_read(path)) if path.exists() else None
 
@@ -207,7 +207,7 @@ def _other_marks(config: ServerConfig) -> dict[int, Mark]:
 
 
 def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -> bool:
-    """Return whether this shard has not been in a generation and can begin it: its checkpoint may be gone."""
+    """Return whether this shard can enter a generation: it has not been in it, and the first checkpoint is on disk."""
     if generation.shards != config.shards or (mark is not None and mark.generation >= generation.number):
         return False
     may_go_back = config.resume or config.recover
@@ -237,7 +237,7 @@ def _write_mark(config: ServerConfig, mark: Mark) -> None:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """Return the fields in one of these files; a mark that was only just created is empty."""
+    """Return the fields of a generation or mark file; none for a mark that was only just created."""
     try:
         found = json.loads(path.read_text(encoding="utf-8") or "{}")
     except (OSError, ValueError) as error:

@@ -19,7 +19,7 @@ from . import files
 
 @dataclass(frozen=True)
 class InitialState:
-    """Rows [first, ...) of the table, their progress, the entries trained, and the changes of each row, if counted."""
+    """Rows that a shard starts with, the progress and entries already trained, and each row's version, if counted."""
 
     rows: Rows
     reached: Reached = BEGINNING
@@ -28,7 +28,7 @@ class InitialState:
 
 
 def draw_state(options: TrainingOptions, dataset: Dataset, first: int, last: int, init: Path | None) -> InitialState:
-    """Draw the initial rows; words that the run `init` knows start with its vectors."""
+    """Return rows [first, last) drawn from the seed; words that the run `init` knows start with its vectors."""
     layout = RowLayout.of(options)
     rows = layout.initial(first, last, options)
     if init is not None:
@@ -44,7 +44,7 @@ def draw_state(options: TrainingOptions, dataset: Dataset, first: int, last: int
 
 
 def vectors_of(init: Path, options: TrainingOptions) -> Vectors:
-    """Return the vectors to start with; ArtifactError if there are none, UsageError if they do not fit."""
+    """Return the vectors of the run `init`; ArtifactError if it has none, UsageError if their dimension is another."""
     known = load_vectors(init)
     if known.dim != options.dim:
         raise UsageError(f"{init} has vectors of {known.dim} dimensions, not {options.dim}")
@@ -54,8 +54,8 @@ def vectors_of(init: Path, options: TrainingOptions) -> Vectors:
 def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:
     """Return the training options of the checkpoint to resume `run` from.
 
-    Raises UsageError if it has another objective than the requested one, so that its rows mean something else, or if
-    another version of the program, with other options, wrote it.
+    Raises UsageError if the checkpoint has another objective than `objective`, so that its rows mean something else, or
+    was written by another version of the program, with other options.
     """
     label, shards = files.newest(run)
     _, facts = files.read(run, label, shards)
@@ -71,7 +71,7 @@ def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:
 def restore_state(
     run: Path, label: str, shards: int, options: TrainingOptions, dataset: Dataset, first: int, last: int
 ) -> InitialState:
-    """Return rows [first, last) of a checkpoint, whatever its number of shards; ArtifactError if it does not fit."""
+    """Return rows [first, last) of a checkpoint of any number of shards; ArtifactError if it does not fit."""
     rows, facts = files.read(run, label, shards)
     versions = files.read_versions(run, label, shards)
     checkpoint = f"the checkpoint {label} of {run}"
@@ -97,7 +97,7 @@ def restore_state(
 
 
 def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> int:
-    """Return the entries of the full matrix in the rounds before a global round."""
+    """Return how many entries of the full matrix are trained in the rounds before the global round `round`."""
     epoch, rest = divmod(round, dataset.layout.partitions)
     done = [pair for pairs in epoch_rounds(dataset.layout.partitions, options.seed, epoch)[:rest] for pair in pairs]
     if not dataset.layout.symmetric:

@@ -1,4 +1,4 @@
-"""Write checkpoints in a thread of their own, one after the other, throttled so that training hardly notices."""
+"""Write checkpoints in a separate thread, one after the other, throttled to leave the CPU to training."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from . import files, generations
 from .cuts import Snapshot
 
 PAUSE_RATIO, PAUSE_RATIO_AWAITED = 19.0, 11.0
-"""Pause per CPU time of the checkpoint thread: it takes 5 % of a core, or 8 % while a client waits."""
+"""Seconds of pause per CPU second of the checkpoint thread, which takes 5 % of a core, 8 % while a client waits."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CheckpointWriter:
         self._writing: dict[str, Future[WriteResult]] = {}
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Queue a snapshot; those queued before are written without pauses from now on."""
+        """Queue a snapshot; if others are queued, write without pauses until the queue is empty."""
         if self._writing:
             self._throttle.at_most(0)
         self._writing[snapshot.label] = self._thread.submit(self._write, snapshot)
@@ -46,7 +46,7 @@ class CheckpointWriter:
         self._throttle.at_most(PAUSE_RATIO_AWAITED)
 
     def results(self) -> list[WriteResult]:
-        """Return what has ended since the last call; raise what is not a GlovewireError."""
+        """Return the writes that ended since the last call; raise the error of a write if it is no GlovewireError."""
         found = []
         for label in [label for label, future in self._writing.items() if future.done()]:
             future = self._writing.pop(label)
@@ -66,7 +66,7 @@ class CheckpointWriter:
         return self.results()
 
     def close(self) -> None:
-        """Write everything queued without pauses, and end the thread; twice is fine."""
+        """Write everything queued without pauses, and end the thread; may be called twice."""
         self._throttle.at_most(0)
         self._thread.shutdown()
 
@@ -83,7 +83,7 @@ class CheckpointWriter:
             self._done()
 
     def _prune(self, shard: int, shards: int) -> list[str]:
-        """Remove old checkpoints, unless it is unreadable which one the newest generation began from."""
+        """Remove old checkpoints, none if the newest generation's file is unreadable; return the labels removed."""
         try:
             generation = generations.newest(self._run)
         except ArtifactError:
@@ -92,10 +92,10 @@ class CheckpointWriter:
 
 
 class Throttle:
-    """Pauses of one thread, which calls `begin` and `pause`; any other may shorten them, also one under way.
+    """Pauses one thread, which calls `begin` and `pause`; other threads may shorten its pauses, even the current one.
 
-    Writing takes a core from those who train, page by page that the system must find for it. So the thread pauses after
-    each piece, for a multiple of the CPU time that the piece took.
+    Writing takes CPU time from training, much of it in the system, which finds memory pages for the file. So the thread
+    pauses after each piece, for a multiple of the CPU time that the piece took.
     """
 
     def __init__(self, wake: threading.Event | None = None) -> None:
@@ -104,11 +104,11 @@ class Throttle:
         self._since = 0.0
 
     def begin(self) -> None:
-        """Count the CPU time of this thread from now on."""
+        """Measure the CPU time of the calling thread from now on."""
         self._since = time.thread_time()
 
     def pause(self) -> None:
-        """Pause for the CPU time since the last call."""
+        """Pause for a multiple, the current ratio, of the CPU time since the last `begin` or `pause`."""
         self._wake.wait(self._ratio * (time.thread_time() - self._since))
         self._wake.clear()
         self.begin()
@@ -120,5 +120,5 @@ class Throttle:
             self._wake.set()
 
     def reset(self) -> None:
-        """Pause in full again."""
+        """Return to the ratio PAUSE_RATIO."""
         self._ratio = PAUSE_RATIO

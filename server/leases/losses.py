@@ -1,8 +1,8 @@
-"""Add up what workers report and decide whose sample is due. No I/O; `now` is an argument, seconds since any start.
+"""Add up what workers report and decide whose sample is due. No I/O; `now` is an argument, in seconds.
 
 Losses are sums over entries of the full matrix; samples carry means over the entries since the previous sample. There
 are ten samples a second, whatever the number of workers: three of four are of all workers together, the fourth is of
-the worker that has waited longest and covers all it did since its last one.
+the worker that has waited longest, and covers all its reports since its last sample.
 """
 
 from collections.abc import Hashable
@@ -39,11 +39,11 @@ class MeanSums:
 
 
 class MatrixMean:
-    """Mean loss over the whole matrix: each part as it was when last trained.
+    """Mean loss over the whole matrix: each part (block) with its latest report.
 
-    Some blocks can be fitted better than others, so a mean over the last few shows which blocks they were rather than
-    how far training is; this one holds each block once, from the end of the first epoch on. A report that is of no
-    block (minibatches) is a part of its own until an epoch of entries has followed it.
+    Some blocks can be fitted better than others, so a mean over the last few blocks would depend on which they were.
+    This mean holds each block once, from the end of the first epoch on. A report of minibatches, which names no block,
+    is a part of its own until an epoch of entries has followed it.
     """
 
     def __init__(self, per_epoch: int) -> None:
@@ -55,7 +55,7 @@ class MatrixMean:
         return len(self._parts)
 
     def add(self, part: Hashable, report: Report) -> None:
-        """Count the report of a part, None if it has no name."""
+        """Count a report, replacing the earlier one of the same part; `part` is None for minibatches."""
         self._reports += 1
         self._forget(part)
         self._parts[self._reports if part is None else part] = sums = MeanSums()
@@ -79,9 +79,9 @@ class MatrixMean:
 
 @dataclass
 class Losses:
-    """Entries and losses of the whole run, reported to shard 0; `entries` starts at those of its checkpoint.
+    """Entries and losses of the whole run, as reported to shard 0; `entries` starts at those of the checkpoint.
 
-    `recent` holds time and entries of the samples of the last RATE_OVER_S.
+    `total`: entries of all epochs. `recent`: (time, entries) of the samples of all workers in the last RATE_OVER_S.
     """
 
     total: int
@@ -113,7 +113,7 @@ class Losses:
         return min(self.entries // self.per_epoch, self.epochs)
 
     def add(self, worker: str, epoch: int, report: Report, now: float, part: Hashable = None) -> None:
-        """Count one report of `worker` in `epoch`, about the block `part` of the matrix, if any."""
+        """Count one report of `worker` in `epoch`; `part` names its block, None for minibatches."""
         if self.first_report is None:
             self.first_report = now - report.seconds
         self.last_report = now
@@ -143,7 +143,7 @@ class Losses:
         return (self.entries - self._restored) / seconds if seconds else 0.0
 
     def samples(self, now: float, *, force: bool = False) -> list[LossSample]:
-        """Return the sample that is due, if any; with `force` (at the end) those of all workers with new reports."""
+        """Return the sample that is due, if any; with `force` (at the end) all that have new reports."""
         if not self._unsampled or not (force or now - self._last_sample >= SAMPLE_EVERY_S):
             return []
         on_time = now - self._last_sample < 2 * SAMPLE_EVERY_S
@@ -152,7 +152,7 @@ class Losses:
         return [self._sample(name, now) for name in names]
 
     def _next(self) -> str:
-        """Return whose turn it is; names are in the order of their first report since their last sample."""
+        """Return the worker, or ALL, to sample next; names are ordered by the first report since their last sample."""
         self._samples += 1
         worker = next((name for name in self._unsampled if name != ALL), ALL)
         return worker if self._samples % 4 == 0 or ALL not in self._unsampled else ALL

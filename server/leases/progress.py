@@ -14,13 +14,13 @@ LARGEST_FIGURE = 1e30
 
 
 class Progress:
-    """Grants the blocks of `schedule` (None for minibatches, and on other shards) and counts reports.
+    """Grants the blocks of `schedule` (None for minibatches, and on shards other than 0) and counts reports.
 
-    Training by minibatches is complete when `gradients()` of them, each of `batch` entries, cover its epochs.
+    Minibatch training is complete when `gradients()` minibatches of `batch` entries cover all epochs.
     """
 
     min_loss = 0.0
-    """Lowest loss of a report: a sum of squares is not negative."""
+    """Lowest loss that a report may have: a sum of squares is not negative."""
 
     def __init__(self, schedule: Schedule | None, losses: Losses, gradients: Callable[[], int], batch: int) -> None:
         self.schedule, self.losses = schedule, losses
@@ -42,11 +42,11 @@ class Progress:
 
     @property
     def max_entries(self) -> int:
-        """Return the most entries that one report can be of: the last batch may go beyond the end."""
+        """Return the largest number of entries that one report may have: the last batch may go beyond the end."""
         return self.losses.total + self._batch
 
     def stop(self) -> None:
-        """Grant only the blocks that bring every partition to the same round."""
+        """Grant from now on only the blocks that bring every partition to the same round."""
         if self.schedule is not None:
             self.schedule.stop()
 
@@ -65,7 +65,7 @@ class Progress:
         return answer
 
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
-        """Count a report; return the events that follow, at `t` seconds. LeaseLost if another worker has the lease."""
+        """Count a report; return an event, at `t` seconds, if an epoch is complete. LeaseLost without the lease."""
         self._check(report)
         epoch, part = self.losses.epoch, None
         if self.schedule is not None:
@@ -81,7 +81,7 @@ class Progress:
         return [Event(t, "epoch", str(self.losses.epoch), f"loss {loss:.5f}, bias-only loss {bias_only_loss:.5f}")]
 
     def _check(self, report: Report) -> None:
-        """Raise BadRequest for impossible figures: one would end the run or spoil every mean."""
+        """Raise BadRequest for impossible figures: a single one could end the run or spoil every mean."""
         if (report.lease >= 0) != (self.schedule is not None):
             raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
         if not 0 <= report.entries <= self.max_entries:
@@ -93,5 +93,5 @@ class Progress:
             raise BadRequest(f"losses, norm, seconds and bytes must be between 0 and {LARGEST_FIGURE:g}")
 
     def release(self, worker: str) -> list[Block]:
-        """Take back the leases of a worker that left or was lost."""
+        """Take back the leases of a worker that left or was lost; return their blocks."""
         return self.schedule.release(worker) if self.schedule is not None else []

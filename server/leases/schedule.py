@@ -1,8 +1,8 @@
 """Decide which block may be trained next, and which worker holds which. No I/O, no clock.
 
-A block is granted only after its predecessors (the blocks of the round before on either partition) have been; the pulls
-themselves wait for the rows. So leases never form a cycle, whichever workers hold them. A block whose holder is lost
-goes back to the front, before anything that depends on it.
+A block is granted only after its predecessors (the blocks of the previous round on either partition) were granted; its
+pulls then wait for the rows. So leases never wait in a cycle, whichever workers hold them. A block whose holder is lost
+is granted before all others, because they may depend on it.
 """
 
 import heapq
@@ -13,12 +13,12 @@ from glovewire.common.model.rounds import Pair, epoch_rounds
 
 LOOKAHEAD_ROUNDS = 3
 LEASES_PER_WORKER = 8
-"""Most of them are trained and on their way back: a worker asks for more while few are left to train."""
+"""Most of these blocks are trained and being pushed: a worker asks for more when few are left to train."""
 
 
 @dataclass(frozen=True, order=True)
 class Block:
-    """One visit: block (a, b) in global round `round`, with both partitions at version `round`."""
+    """One visit of block (a, b), in global round `round`, when both partitions are at version `round`."""
 
     round: int
     a: int
@@ -43,7 +43,7 @@ class Schedule:
     _next_lease: int = 1
 
     def __post_init__(self) -> None:
-        """Start at `start`: everything before it has been trained."""
+        """Start at round `start`: all earlier rounds have been trained."""
         self._granted_rounds = [self.start] * self.partitions
         self._last_holder = [""] * self.partitions
         self._leases_on = [0] * self.partitions
@@ -59,7 +59,7 @@ class Schedule:
 
     @property
     def round(self) -> int:
-        """Return the first round of which no block has been granted: no partition is past a cut at it."""
+        """Return the first round of which no block has been granted; no partition can be past it."""
         return max(self._granted_rounds)
 
     def stop(self) -> None:
@@ -85,10 +85,10 @@ class Schedule:
         return block.round // self.partitions
 
     def grant(self, worker: str) -> tuple[int, Block] | None:
-        """Return a lease (its number and block) for `worker`, None while it must wait.
+        """Return a lease (its number and block) for `worker`, None while the worker must wait.
 
-        A worker holds at most LEASES_PER_WORKER, but a returned block is always granted: everything else may depend
-        on it.
+        A worker holds at most LEASES_PER_WORKER, but a block taken back from another one is always granted: all others
+        may depend on it.
         """
         if self._returned:
             return self._hold(heapq.heappop(self._returned), worker)
@@ -107,13 +107,13 @@ class Schedule:
         return self._held[lease][1] if lease in self._held else None
 
     def finish(self, lease: int) -> Block:
-        """Count the block of a lease as trained."""
+        """End a lease, count its block as trained, and return the block."""
         self._left -= 1
         self.completed += 1
         return self._end_lease(lease)
 
     def release(self, worker: str) -> list[Block]:
-        """Take back every lease of a worker that left or was lost."""
+        """Take back every lease of a worker that left or was lost; return their blocks, which are granted first."""
         leases = [lease for lease, (_, holder) in self._held.items() if holder == worker]
         blocks = [self._end_lease(lease) for lease in leases]
         for block in blocks:
@@ -166,7 +166,7 @@ class Schedule:
         return self._ungranted[number]
 
     def _cost(self, block: Block, worker: str) -> tuple[int, int, int]:
-        """Rank a block: first those that wait for no other worker, then early rounds, then rows the worker has."""
+        """Return a block's rank, lowest first: partitions leased to others, round, -partitions `worker` had last."""
         foreign = own = 0
         for partition in {block.a, block.b}:
             if self._last_holder[partition] == worker:

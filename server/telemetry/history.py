@@ -1,9 +1,9 @@
 """Keep a downsampled history of the stream for late subscribers, in memory logarithmic in its length. No I/O.
 
-Of each topic the newest 4,096 samples are kept as they were. Older ones are merged in pairs, each into the next one of
-its kind (of the same worker, of the same shard), those again in pairs when there are 4,096 of them, and so on: the
-older, the coarser. A merged loss is the mean over the entries of both. Events and scores are not merged: the newest
-4,096 of each are kept.
+The newest 4,096 samples of each topic are kept unchanged. Older ones are merged in pairs of one kind (of one worker, or
+of the server); when there are more than 4,096 pairs, the oldest pairs are merged again, and so on: the older, the
+coarser. A merged loss is the mean over the entries of both. Events and scores are not merged: the newest 4,096 of each
+are kept.
 """
 
 from collections import deque
@@ -18,14 +18,14 @@ from glovewire.common.protocol import wire
 KEPT = 4096
 MAX_KINDS = 1024
 MAX_LEVELS = 32
-"""More are needed only when samples do not merge, as those of workers that come once each; then the oldest are lost."""
+"""More levels are needed only if samples do not merge (many workers with one sample each); the oldest are then lost."""
 PAGE_BYTES = 1 << 20
 NEVER_MERGED = ("event", "quality")
 
 
 @dataclass(slots=True)
 class Entry:
-    """A sample's header as on the stream; it `stands_for` that many samples, and is a mean over `entries` entries."""
+    """The encoded header of a sample that stands for `stands_for` samples; its losses are means over `entries`."""
 
     number: int
     header: bytes
@@ -36,14 +36,14 @@ class Entry:
 
 @dataclass(slots=True)
 class Level:
-    """Entries of one coarseness by number; `alone` holds, by kind, one that waits for the next one to merge with."""
+    """Entries of one coarseness, by number; `alone`: by kind, one that waits for a second one to be merged with."""
 
     entries: deque[Entry] = field(default_factory=deque)
     alone: dict[str, Entry] = field(default_factory=dict)
 
 
 class SampleHistory:
-    """Keeps what was sent, the newest `kept` of each coarseness, and answers requests for it."""
+    """Keeps the samples sent, the newest `kept` of each topic and coarseness, and answers requests for them."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -52,14 +52,14 @@ class SampleHistory:
         self._newest = 0
 
     def keep(self, number: int, sample: m.Message, header: bytes) -> None:
-        """Add a sample; numbers ascend."""
+        """Add a sample and its encoded header; `number` must be higher than in the last call."""
         kind = str(getattr(sample, "worker", ""))
         entries = self._entries(sample) if isinstance(sample, m.LossSample) else 0
         self._newest = number
         self._put(sample.topic, 0, Entry(number, header, kind, entries))
 
     def answer(self, run: str, after: int) -> m.History:
-        """Return the first samples above number `after`, about a mebibyte of them."""
+        """Return the oldest samples with a number above `after`, about 1 MiB of them."""
         found = sorted((entry for entry in self._all() if entry.number > after), key=lambda entry: entry.number)
         size = 0
         for count, entry in enumerate(found):

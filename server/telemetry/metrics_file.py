@@ -39,6 +39,6 @@ class MetricsFile:
             logger.warning(log.line("metrics_lost", path=self._path, why=why))
 
     def close(self) -> None:
-        """Close the file; twice is fine."""
+        """Close the file; may be called twice."""
         if self._file is not None:
             self._file.close()

@@ -1,8 +1,8 @@
 """Decide what a shard publishes on its stream, and when. No I/O; `now` is an argument.
 
-At most ten samples a second of each topic leave a shard. Periodic samples are taken when there is room for them; events
-that come all at once (fifty workers that join) are queued and leave one after the other. Publishing never delays
-training: of what does not fit in the queue the oldest is dropped.
+At most ten samples a second of each topic leave a shard. Periodic samples are taken when there is room for them; a
+burst of events (fifty workers that join) is queued and sent at that rate. Publishing never delays training: when the
+queue is full, its oldest samples are dropped.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ NEVER = -1e9
 
 
 class Published(NamedTuple):
-    """A sample of a run and the frames that go out for it."""
+    """A sample, the run it belongs to, and the frames to send for it."""
 
     run: str
     sample: m.Message
@@ -54,7 +54,7 @@ class Publisher:
         self.add([m.Event(self.elapsed(now), kind, subject, text[:500])])
 
     def worker_event(self, now: float, kind: str, session: Session, text: str) -> None:
-        """Queue an event about a worker, and its last sample when it is gone; shard 0 does so for all shards."""
+        """On shard 0, queue an event about a worker and, when it left or was lost, its last sample; else do nothing."""
         if self._shard == 0:
             self.event(now, kind, session.name, text)
             if kind in ("left", "lost"):
@@ -72,9 +72,9 @@ class Publisher:
         *,
         everything: bool = False,
     ) -> list[Published]:
-        """Take what is published now, in the order of the queue; at the end `everything`, whatever the rate.
+        """Remove from the queue what may be published now and return it in order; `everything` ignores the rate.
 
-        Takes the periodic samples of the server and of workers when their time has come.
+        First queues the periodic samples of the server and of workers that are due.
         """
         if now - self._sampled >= SERVER_EVERY_S:
             self._sampled = now
@@ -115,7 +115,7 @@ class WorkerTurns:
         self._published: dict[str, tuple[str, float]] = {}
 
     def take(self, workers: Sequence[Session], now: float, room: int) -> list[Session]:
-        """Return at most `room` sessions whose samples are due, those first that have waited longest."""
+        """Return at most `room` sessions whose samples are due, longest waiting first, and count them as published."""
         if not room:
             return []
         self._published = {s.name: self._published.get(s.name, ("", NEVER)) for s in workers}
@@ -125,7 +125,7 @@ class WorkerTurns:
         return due
 
     def _last(self, session: Session) -> float:
-        """Return when the present state of a session was published last."""
+        """Return when the present state of a session was last published, NEVER if it was not."""
         state, when = self._published[session.name]
         return when if state == session.state else NEVER
 

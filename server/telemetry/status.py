@@ -1,4 +1,4 @@
-"""Describe one shard: the answers to queries, its stream samples, the summary of its run. Changes nothing."""
+"""Describe one shard: replies to queries, samples for the stream, the summary of its run. Changes no state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_WORDS = 1 << 16
 
 
 def answer(state: ShardState, query: m.Message, now: float) -> m.Message:
-    """Return the reply to a query."""
+    """Return the reply to a query; ProtocolError for any other message."""
     match query:
         case m.GetStatus():
             return m.Status(np.frombuffer(json.dumps(statistics(state, now)).encode(), np.uint8))
@@ -30,7 +30,7 @@ def answer(state: ShardState, query: m.Message, now: float) -> m.Message:
 
 
 def statistics(state: ShardState, now: float) -> dict[str, Any]:
-    """Return counters and states as plain JSON values."""
+    """Return the counters and states of a shard as plain JSON values."""
     losses, schedule, table = state.progress.losses, state.progress.schedule, state.table
     return {
         "run": state.identity.run,
@@ -59,7 +59,7 @@ def statistics(state: ShardState, now: float) -> dict[str, Any]:
 
 
 def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
-    """Return what training brought as plain JSON values: the facts of the vectors and of `--json`."""
+    """Return the results of the training as plain JSON values, for `--json` and the facts of the vectors."""
     losses = state.progress.losses
     return {
         **end.as_fields(),
@@ -91,7 +91,7 @@ def _counts(state: ShardState) -> dict[str, Any]:
 
 
 def server_sample(state: ShardState, now: float) -> m.ServerSample:
-    """Return what this shard is and has counted."""
+    """Return the sample of this shard for the stream: its rows, sessions and counters."""
     who, table, network = state.identity, state.table, state.network
     count, pushes = state.counters, state.push_counts.total
     return m.ServerSample(
