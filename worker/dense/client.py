@@ -52,8 +52,8 @@ class Client:
     `addresses` lists every shard, in order. Raises the errors of `glovewire.common.errors`: ModelMismatch for an
     architecture other than the server's, NotFinite for a gradient with NaN, BadRequest for an unknown tensor or a wrong
     shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. Joins again after the restart of a
-    server, where only a push in flight may be lost. `keys` is the folder given to `--keys`. With `half`, gradients are
-    sent as bfloat16: half the bytes, with a relative error of at most 1/256.
+    server, where only a push in flight may be lost. `keys` is a file or folder as for `--keys`. With `half`, gradients
+    are sent as bfloat16: half the bytes, with a relative error of at most 1/256.
     """
 
     def __init__(
