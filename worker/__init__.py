@@ -1,1 +1,1 @@
-"""One trainer: lease, pull, compute, push, report."""
+"""Train as one worker: lease blocks, pull rows, compute, push changes, report losses."""

@@ -1,4 +1,4 @@
-"""`glovewire worker`: reads its options and trains as one worker."""
+"""Define `glovewire worker`: read its options and train as one worker."""
 
 from typing import Any
 

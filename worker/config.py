@@ -1,4 +1,4 @@
-"""Defines the options of `glovewire worker`. No I/O."""
+"""Define the options of `glovewire worker`. No I/O."""
 
 import os
 import socket
@@ -44,11 +44,11 @@ class WorkerConfig(Config):
     log_level: str = like(SharedOptions, "log_level")
 
     def conflicts(self) -> list[str]:
-        """Return what is wrong beside single values."""
+        """Return the problems that checks of single options do not find."""
         problems = [] if self.servers else ["at least one --server is needed"]
         return problems + ([] if is_name(self.full_name) else [NAME_RULE])
 
     @property
     def full_name(self) -> str:
-        """Return the name on the stream: the one given, or host and process id."""
+        """Return the worker's name on the servers and in the monitor: `name`, or host and process id."""
         return self.name or f"{socket.gethostname()[:40]}-{os.getpid()}"

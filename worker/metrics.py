@@ -1,4 +1,4 @@
-"""Count what a worker has sent, for Prometheus, which reads the counts in another thread."""
+"""Count a worker's requests and sent bytes for Prometheus; its HTTP thread reads the counts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WorkerMetrics:
                 self._counts["seconds"] += message.seconds  # type: ignore[assignment] # a Counter adds floats as well
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all counts."""
+        """Yield every count as a Prometheus metric."""
         for key, (name, description) in COUNTED.items():
             family = counter(name, description, "worker")
             family.add_metric([self._name], self._counts[key])

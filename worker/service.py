@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def work(config: WorkerConfig) -> dict[str, Any]:
-    """Train with the servers of `config` until they end the run; return facts for `--json`."""
+    """Train with the servers of `config` until they end the run; return the fields of `--json`."""
     keep_freed_memory()
     mine = None if config.keys is None else keys.load_client_keys(config.keys)
     try:
@@ -70,7 +70,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
-    """Yield what counts this worker's requests, served over HTTP where `--prometheus` asks for it."""
+    """Yield the counters of this worker's requests; with `--prometheus`, serve them over HTTP."""
     metrics = WorkerMetrics(config.full_name)
     if config.prometheus is None:
         yield metrics
@@ -101,7 +101,7 @@ def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> RunEnd:
 
 
 def _leave_early(client: RequestClient, error: errors.GlovewireError) -> None:
-    """Leave before the end of the run, so that no server waits for us; errors of the servers do not matter any more."""
+    """Leave before the end of the run, so that no server waits for this worker; ignore errors of the servers."""
     client.failed = None
     with contextlib.suppress(errors.GlovewireError):
         client.part(INTERRUPTED if isinstance(error, errors.Interrupted) else RunEnd(Ending.LEFT))

@@ -1,7 +1,7 @@
 """Draw a simulated latency for each push, from a distribution such as `exp:50ms`. No I/O.
 
-`20ms` is constant, `20ms..80ms` uniform, `exp:50ms` exponential with that mean, `pareto:20ms` heavy-tailed: at least
-that, three times as much in the mean, at most a hundred times as much.
+`20ms` is constant, `20ms..80ms` uniform, `exp:50ms` exponential with mean 50 ms. `pareto:20ms` is heavy-tailed, with
+minimum 20 ms, mean about three times and maximum a hundred times as much.
 """
 
 import math
@@ -22,7 +22,7 @@ UNITS = {"ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True)
 class Latency:
-    """A distribution and its time, or for `uniform` its two times, in seconds."""
+    """A distribution and its parameters in seconds: `low_s`, and for `uniform` also `high_s`."""
 
     distribution: str = "constant"
     low_s: float = 0.0
@@ -30,7 +30,7 @@ class Latency:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a latency; UsageError for another form or a time above 10 s."""
+        """Parse one of FORMS; raise UsageError for other text or a time above 10 s."""
         distribution, colon, time = (
             text.partition(":") if text.startswith(("exp:", "pareto:")) else ("constant", "", text)
         )
@@ -40,7 +40,7 @@ class Latency:
         return cls(distribution, _seconds(time, text))
 
     def draws(self, seed: int, worker: int) -> Callable[[], float]:
-        """Return a function that draws the seconds of the next push; they depend on `seed` and `worker` alone."""
+        """Return a function that draws the next latency in seconds; the draws depend only on `seed` and `worker`."""
         draw = stream(seed, Purpose.LATENCY, worker)
         match self.distribution:
             case "uniform":

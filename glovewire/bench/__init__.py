@@ -1,1 +1,1 @@
-"""Measure the wire, training, preprocessing and dense models on this machine."""
+"""Measure pulls and pushes, training, preprocessing and dense models on this machine."""

@@ -1,4 +1,4 @@
-"""Define `glovewire bench`, which imports what it measures only when it runs."""
+"""Define `glovewire bench`; each command imports the code it measures only when it runs."""
 
 from functools import partial
 from typing import Any

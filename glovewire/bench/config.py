@@ -15,11 +15,11 @@ ROW: dict[str, Any] = {
     "schedule": "minibatch", "consistency": "async", "tied": True, "optimizer": "adagrad-row", "batch_size": 1,
     "epochs": 1_000_000,
 }  # fmt: skip
-"""Fixed options, so that rows of different versions are comparable; the epochs keep the run from completing."""
+"""Fixed options of `bench wire`, so that versions can be compared; the epochs keep the run from completing."""
 NULL_ROWS = 32
-"""Rows of a null step, which every table must have."""
+"""Rows that a null step pulls and pushes; the smallest allowed table."""
 MAX_ROWS, MAX_BYTES = 4_000_000, 8 << 30
-"""Limits of a table; there are two tables, one of them behind an encrypted connection."""
+"""Limits of each table; there are two, one of them on a server with encrypted connections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class WireConfig(Config):
 
     @property
     def options(self) -> TrainingOptions:
-        """Return the options of the server and of its worker."""
+        """Return the training options of the server and of its worker."""
         return TrainingOptions(**ROW, dim=self.dim)
 
 
@@ -71,7 +71,7 @@ class TrainBenchConfig(Config):
 
     @property
     def is_one_process(self) -> bool:
-        """Return whether nothing that is compared has more than one process or thread."""
+        """Return whether only the local store is measured, which trains in one process."""
         return self.store == "local" and not self.beside
 
     def conflicts(self) -> list[str]:
@@ -108,6 +108,6 @@ class PreprocessBenchConfig(Config):
     sample: int = option(20_000, range=at_least(1), help="Lines for the comparison of tokenisers.")
 
     def of_run(self, out: Path) -> PreprocessConfig:
-        """Return the options of one run."""
+        """Return the preprocessing options of one run, which writes its dataset to `out`."""
         shared = {name: getattr(self, name) for name in ("vocab_size", "window", "processes", "memory")}
         return PreprocessConfig(corpus=(str(self.corpus),), out=out, **shared)

@@ -1,4 +1,4 @@
-"""Define the ConvNet of `glovewire bench dense`, its batches, and the counting of updates."""
+"""Define the ConvNet of `glovewire bench dense`, its batches, and a stopwatch for updates."""
 
 import os
 import time
@@ -18,16 +18,16 @@ Batches = Iterator[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Throughput:
-    """Updates per second, and the processor milliseconds that one takes in all processes."""
+    """Updates per second, and processor milliseconds per update, summed over all processes."""
 
     updates_per_second: float
     cpu_ms: float
 
 
 class Stopwatch:
-    """Measures, from its creation on, time and the processor time of this process and its descendants.
+    """Measures time, and the processor time of this process and its descendants, since its creation.
 
-    A process that ends meanwhile, such as an actor of the previous measurement, is left out.
+    Leaves out processes that have ended by the time of reading, such as workers of the previous measurement.
     """
 
     def __init__(self) -> None:
@@ -35,17 +35,17 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the creation."""
+        """Return the seconds since the creation."""
         return time.perf_counter() - self._began
 
     def throughput(self, updates: int) -> Throughput:
-        """Return the throughput of `updates` since the creation."""
+        """Return the throughput, given the number of updates since the creation."""
         used_s = sum(total - self._used.get(pid, 0.0) for pid, total in _cpu_seconds().items())
         return Throughput(updates / self.seconds, used_s * 1e3 / max(updates, 1))
 
 
 def make_network() -> Any:
-    """Return the network, three filters and ten outputs, and limit this process to one thread."""
+    """Return the network, with three filters and ten outputs; limit PyTorch to one thread in this process."""
     import torch
 
     torch.set_num_threads(1)
@@ -74,7 +74,7 @@ def random_images(rank: int) -> tuple[Any, Any, Any]:
 
 
 def random_batches(rank: int, batch: int) -> Batches:
-    """Yield random batches without end, from normalised images in memory."""
+    """Yield batches of `batch` random normalised images and their labels, without end."""
     import torch
 
     images, labels, draw = random_images(rank)
@@ -85,7 +85,7 @@ def random_batches(rank: int, batch: int) -> Batches:
 
 
 def gradient_ms(batch: int) -> float:
-    """Return the processor milliseconds of one gradient, which no parameter server can save."""
+    """Measure the processor milliseconds of one gradient, a lower bound of an update by any parameter server."""
     net, batches = make_network(), random_batches(0, batch)
     began = 0.0
     for count in range(WARM_UP_GRADIENTS + GRADIENTS):
@@ -97,6 +97,6 @@ def gradient_ms(batch: int) -> float:
 
 
 def _cpu_seconds() -> dict[int, float]:
-    """Return the processor time of this process and its descendants so far."""
+    """Return the processor seconds so far of this process and its descendants, by process id."""
     found = {pid: cpu_seconds(pid) for pid in (os.getpid(), *descendants(os.getpid()))}
     return {pid: total for pid, total in found.items() if total}  # without those that have just ended

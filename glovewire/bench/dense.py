@@ -1,7 +1,7 @@
 """Measure updates of a small ConvNet for `glovewire bench dense`, synchronous and asynchronous.
 
 Each worker computes gradients of batches drawn from memory, in one thread on a core of its own. The processor time of
-one gradient is measured as well: it is the lower bound of an update.
+one gradient is measured as well, as the lower bound of the processor time of an update.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ WARM_UP_UPDATES = 20
 
 
 def bench(config: DenseBenchConfig, report: Callable[[str], None]) -> dict[str, Any]:
-    """Measure both modes in turns; `report` gets a line per figure. MissingExtra without PyTorch."""
+    """Measure both modes in turns; `report` gets a line per figure. Raises MissingExtra without PyTorch."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -48,16 +48,16 @@ def bench(config: DenseBenchConfig, report: Callable[[str], None]) -> dict[str, 
 
 
 def gradients_per_update(name: str, workers: int) -> int:
-    """Return the gradients in an update of `sync`, `async` or a name that ends with one of these words."""
+    """Return the number of gradients in an update; `name` is `sync` or `async`, or ends with one of these words."""
     return workers if name.split()[-1] == "sync" else 1
 
 
 def summary(
     throughputs: Mapping[str, Sequence[Throughput]], floors: Sequence[float], workers: int, cores: int
 ) -> dict[str, Any]:
-    """Return the figures of all repeats; `floors` are the milliseconds of one gradient in each repeat.
+    """Return figures over all repeats; `floors` has the milliseconds of one gradient in each repeat.
 
-    `at_most` is the number of updates that `cores` could make if only gradients had to be computed.
+    `at_most` is the number of updates per second on `cores` cores if computing gradients were the only work.
     """
     return {
         "gradient_cpu_ms": spread(floors),
@@ -68,7 +68,7 @@ def summary(
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the result as text."""
+    """Return the result of `bench` as text."""
     rates, cpu, floor = (result[key] for key in ("updates_per_second", "cpu_ms_per_update", "gradient_cpu_ms"))
     width = max(map(len, rates))
     lines = [
@@ -82,7 +82,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def train_convnet(mode: str, config: DenseBenchConfig) -> Throughput:
-    """Train with worker processes in one mode, and return the throughput over `config.seconds`."""
+    """Train in `mode` with worker processes, and return the throughput over `config.seconds` after a warm-up."""
     from glovewire.worker.dense.client import Client
 
     from ..launch.serving import serving

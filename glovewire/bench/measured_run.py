@@ -1,4 +1,4 @@
-"""Run a training as a process of its own, and measure processor time and memory of each role from outside."""
+"""Run a training in a child process, and sample processor time and memory of its servers and workers."""
 
 import time
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ MEMORY_SAMPLE_S = 0.25
 
 @dataclass
 class ProcessUsage:
-    """A process: its role, samples of its processor time, and its peak memory."""
+    """A process: its role, `cpu` seconds used at each of `times`, and its peak memory (PSS and private)."""
 
     role: str
     times: list[float] = field(default_factory=list)
@@ -29,32 +29,32 @@ class ProcessUsage:
     private_bytes: int = 0
 
     def between(self, begin: float, end: float) -> float:
-        """Return the processor seconds between two times."""
+        """Return the processor seconds used between two times, interpolated between samples."""
         first, last = np.interp((begin, end), self.times, self.cpu)
         return float(last - first)
 
 
 @dataclass
 class RunOutcome:
-    """The end of a run; `facts` are those of `train --json`, None if it was stopped early."""
+    """The outcome of a run; `facts` is the output of `train --json`, None if the run was stopped early."""
 
     facts: dict[str, Any] | None
     processes: list[ProcessUsage]
     ended: float
 
     def cpu_seconds(self, role: str) -> float:
-        """Return the processor seconds of a role during training, without start and end of the processes."""
+        """Return the processor seconds of a role during training, without starting and ending its processes."""
         seconds = self.facts["seconds"] if self.facts else 0.0
         return sum(p.between(self.ended - seconds, self.ended) for p in self.processes if p.role == role)
 
     def peak_bytes(self, role: str) -> tuple[int, int]:
-        """Return the peak PSS and the peak private memory of one process of a role."""
+        """Return the largest peak PSS and the largest peak private memory of any process of a role, in bytes."""
         held = [(p.pss_bytes, p.private_bytes) for p in self.processes if p.role == role]
         return max((pss for pss, _ in held), default=0), max((private for _, private in held), default=0)
 
 
 def run_measured(run: LocalConfig, children: Children, name: str, seconds_limit: float | None = None) -> RunOutcome:
-    """Train to the end, or until `seconds_limit` after the first loss; ProcessDied with the run's own error."""
+    """Train to the end, or for `seconds_limit` after the first loss; raise ProcessDied with the run's error."""
     child = children.start(name, [*configured("train", run, children.logs / f"{name}.toml"), "--json"])
     metrics, usages = run.out / run_folder.METRICS, dict[int, ProcessUsage]()
     began: float | None = None
@@ -92,7 +92,7 @@ def _sample(child: Child, usages: dict[int, ProcessUsage], now: float, *, memory
 
 
 def _role(words: list[str]) -> str:
-    """Return `server` or `worker`, which processes of stores without a server are too, or "" for other processes."""
+    """Return `server`, `worker` (also for processes of stores without a server), or "" for other processes."""
     after = words[words.index("glovewire") + 1 :] if "glovewire" in words else []
     if after and after[0] in ("server", "worker"):
         return after[0]

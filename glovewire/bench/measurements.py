@@ -1,4 +1,4 @@
-"""Summarise measurements: medians with ranges, percentiles, and the machine and versions that they were taken on."""
+"""Summarise measurements as medians, ranges and percentiles; describe the machine and the versions measured."""
 
 import importlib.metadata
 import math
@@ -17,7 +17,7 @@ PACKAGES = ("glovewire", "numba", "numpy", "pyzmq")
 
 @dataclass
 class Repeat:
-    """One repeat of a case: seconds until the last reply, latencies of replies, processor seconds of both ends."""
+    """One repeat of a case: seconds until the last reply, latencies, failures, processor seconds of both ends."""
 
     seconds: float
     latencies_s: list[float]
@@ -28,14 +28,14 @@ class Repeat:
 
 @dataclass
 class CaseStatistics:
-    """Figures of one case in all repeats."""
+    """Collects the figures of one case over all repeats."""
 
     repeats: list[dict[str, float]] = field(default_factory=list)
     sent: int = 0
     failed: int = 0
 
     def add(self, size: int, repeat: Repeat) -> None:
-        """Add one repeat of messages of `size` rows."""
+        """Add one repeat, in which each message had `size` rows."""
         rows, latencies = size * len(repeat.latencies_s), repeat.latencies_s or [0.0]
         self.repeats.append(
             {
@@ -50,7 +50,7 @@ class CaseStatistics:
         self.failed += repeat.failed
 
     def figures(self, row_bytes: int) -> dict[str, Any]:
-        """Return medians and ranges over the repeats."""
+        """Return the median and range of each figure over the repeats, and the share of messages that succeeded."""
         return {
             **{name: spread(repeat[name] for repeat in self.repeats) for name in self.repeats[0]},
             "bytes_per_second": spread(repeat["rows_per_second"] * row_bytes for repeat in self.repeats),
@@ -60,20 +60,20 @@ class CaseStatistics:
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
-    """Return median, minimum and maximum of the repeats of one figure, to four significant digits."""
+    """Return median, minimum and maximum of `values`, rounded to four significant digits."""
     ordered = sorted(values)
     figures = {"median": statistics.median(ordered), "min": ordered[0], "max": ordered[-1]}
     return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least `percent` of the values do not exceed (nearest rank)."""
+    """Return the smallest v in `values` such that at least `percent` % of the values are <= v (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
 def surroundings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """Return versions, commit, processor, cores and load as plain JSON values."""
+    """Return date, commit, versions, system, processor, cores and load as plain JSON values."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": _commit(),
@@ -87,7 +87,7 @@ def surroundings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Return the commit of this program's files, with `+` if files were changed since; "" outside a repository."""
+    """Return the commit of this program's repository, with `+` for uncommitted changes; "" outside a repository."""
     command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     here = Path(__file__).resolve().parent
     try:

@@ -1,4 +1,4 @@
-"""Measure preprocessing for `glovewire bench preprocess`: speed and memory, each run in processes of its own."""
+"""Measure preprocessing for `glovewire bench preprocess`: speed and memory, with new processes for each run."""
 
 import tempfile
 import time
@@ -21,7 +21,7 @@ _LONGEST_LINE = 1 << 28
 
 
 def bench(config: PreprocessBenchConfig) -> dict[str, Any]:
-    """Measure the tokeniser alone, and every run."""
+    """Measure the tokeniser alone, then `runs` preprocessing runs; return their figures."""
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
         result = facts(config)
         runs = [preprocess(config.of_run(Path(folder, f"dataset{n}"))) for n in range(config.runs)]
@@ -29,14 +29,14 @@ def bench(config: PreprocessBenchConfig) -> dict[str, Any]:
 
 
 def facts(config: PreprocessBenchConfig) -> dict[str, Any]:
-    """Return the surroundings, the corpus, and the speed of the tokeniser alone."""
+    """Return the surroundings, name and size of the corpus, and the speed of the tokeniser alone."""
     about = {"corpus": config.corpus.name, "bytes": config.corpus.stat().st_size}
     speeds = tokenizer_speeds(config.corpus, config.sample)
     return {**surroundings(("glovewire", "numpy", "numba", "nltk")), **about, "tokeniser": speeds}
 
 
 def tokenizer_speeds(corpus: Path, lines: int) -> dict[str, float]:
-    """Return tokens per second of one process: NLTK, ours with an empty memo and with a full one; and the ratios."""
+    """Return tokens per second in one process of NLTK and of Encoder with an empty and a full memo, and the ratios."""
     nltk, batches = NltkTokenizer(), list(text_batches(corpus, lines))
     nltk.line("")
     encoder = Encoder(nltk)
@@ -63,7 +63,7 @@ def tokenizer_speeds(corpus: Path, lines: int) -> dict[str, float]:
 
 
 def preprocess(config: PreprocessConfig) -> dict[str, Any]:
-    """Preprocess once; return the seconds of the phases and in all, the speeds, and the peak memory."""
+    """Preprocess once; return seconds and tokens/s of each phase, total seconds, and peak memory."""
     logs = config.out.parent / "logs"
     words = configured("preprocess", config, logs / "preprocess.toml")
     began = time.perf_counter()
@@ -80,7 +80,7 @@ def preprocess(config: PreprocessConfig) -> dict[str, Any]:
 
 
 def text_batches(corpus: Path, lines: int | None = None) -> Iterator[LineBatch]:
-    """Yield the corpus, or its first lines; CorpusError if it is not text."""
+    """Yield the corpus, or its first `lines` lines, in batches; raise CorpusError if it is not text."""
     for split in find_corpus((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).splits():
         for batch in read_batches(split, "text", _LONGEST_LINE):
             try:
@@ -93,7 +93,7 @@ def text_batches(corpus: Path, lines: int | None = None) -> Iterator[LineBatch]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the result as text."""
+    """Return the result of `bench` as text."""
     tokens = result["tokeniser"]
     best = min(result["runs"], key=lambda run: run["total"])
     phases = ", ".join(f"{name} {took:.2f}" for name, took in best["seconds"].items())

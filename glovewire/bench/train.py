@@ -1,6 +1,6 @@
-"""Measure training for `glovewire bench train`: speed, cost per role, and other stores.
+"""Measure training for `glovewire bench train`: speed, cost per role, and speed relative to other stores.
 
-All stores train in turns on the same matrix, so that ratios are valid even if the machine's speed changes.
+All stores train in turns on the same matrix, so that ratios stay valid if the machine's speed changes.
 """
 
 import shutil
@@ -24,13 +24,13 @@ RATE = "entries_per_second"
 
 Figures = dict[str, Any]
 Trainings = dict[str, Callable[[], Figures]]
-"""Functions that train once, by name."""
+"""Functions by store name; each trains once and returns its figures."""
 
 
 def bench(config: TrainBenchConfig, report: Callable[[str], None]) -> dict[str, Any]:
     """Train `repeats` times on each store, in turns; `report` gets a line per repeat.
 
-    A failed training lowers `success` and excludes its repeat; ProcessDied if no repeat succeeds.
+    A failed training lowers `success` and excludes its repeat; raises ProcessDied if no repeat is complete.
     """
     dataset, before = Dataset.open(config.dataset), surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-bench-") as folder:
@@ -39,7 +39,7 @@ def bench(config: TrainBenchConfig, report: Callable[[str], None]) -> dict[str, 
 
 
 def facts(config: TrainBenchConfig, dataset: Dataset, repeats: list[dict[str, Figures]]) -> dict[str, Any]:
-    """Return what was trained, and the figures of the stores."""
+    """Return dataset, options, store and processes, and the figures of all stores."""
     return {
         "dataset": {"name": config.dataset.name, "words": len(dataset.words), "entries": dataset.total_entries},
         "options": config.options.as_message(),
@@ -53,7 +53,7 @@ def facts(config: TrainBenchConfig, dataset: Dataset, repeats: list[dict[str, Fi
 
 
 def trainings(config: TrainBenchConfig, folder: Path) -> Trainings:
-    """Return the trainings on each store, which leave nothing but logs in `folder`."""
+    """Return one training for each store; trainings leave nothing but logs in `folder`."""
     return {store: partial(_train, config, store, folder) for store in (config.store, *config.beside)}
 
 
@@ -78,7 +78,7 @@ def _train(config: TrainBenchConfig, store: str, folder: Path) -> Figures:
 def in_turns(
     repeats: int, trainings: Trainings, report: Callable[[str], None]
 ) -> tuple[list[dict[str, Figures]], float]:
-    """Return the figures of each complete repeat, and the share of trainings that succeeded.
+    """Run all trainings in turns; return each complete repeat's figures, and the share of trainings that succeeded.
 
     Raises ProcessDied if no repeat is complete.
     """
@@ -102,7 +102,7 @@ def in_turns(
 
 
 def _figures(outcome: RunOutcome) -> Figures:
-    """Return the figures of one training; those of a role are named `role.figure`."""
+    """Return the figures of one training; figures of a role are named `role.figure`."""
     run = outcome.facts or {}
     entries = max(run["entries"], 1)
     found: Figures = {name: run[name] for name in ("seconds", RATE, "loss", "bias_only_loss")}
@@ -117,7 +117,7 @@ def _figures(outcome: RunOutcome) -> Figures:
 
 
 def _summary(repeats: list[Figures]) -> dict[str, Any]:
-    """Return medians and ranges over the repeats, with the figures of a role under its name."""
+    """Return medians and ranges over the repeats; figures named `role.figure` are nested under their role."""
     result: dict[str, Any] = {}
     for name in repeats[0]:
         role, dot, figure = name.partition(".")
@@ -127,13 +127,13 @@ def _summary(repeats: list[Figures]) -> dict[str, Any]:
 
 
 def _beside(store: str, other: str, repeats: list[dict[str, Figures]]) -> dict[str, Any]:
-    """Return the figures of another store, and the speed of the first one relative to it."""
+    """Return the figures of store `other`, and the speed of `store` relative to `other`."""
     ratios = spread(one[store][RATE] / one[other][RATE] for one in repeats)
     return {**_summary([one[other] for one in repeats]), f"{store}_is_times_as_fast": ratios}
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the result as text."""
+    """Return the result of `bench` as text."""
     lines = _lines(result, result["store"])
     lines[0] += f", workers {result['workers']}, servers {result['servers']}, {result['options']['dim']} dimensions"
     for store, one in result["beside"].items():
@@ -161,6 +161,6 @@ def _lines(result: dict[str, Any], store: str) -> list[str]:
 
 
 def shown(figure: dict[str, float], scale: float = 1.0) -> str:
-    """Return a median with its range, to four significant digits."""
+    """Return a median with its range as text, multiplied by `scale`, to four significant digits."""
     low, high = figure["min"] * scale, figure["max"] * scale
     return f"{figure['median'] * scale:.4g} ({low:.4g} to {high:.4g})"

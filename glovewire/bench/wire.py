@@ -1,7 +1,7 @@
 """Measure pulls and pushes between a real server and a real worker for `glovewire bench wire`.
 
-A server process on loopback TCP holds a table; this process is its only worker and uses the same client and store as
-training does. Every pushed row is counted, and the table is compared with the counts at the end.
+A server process on loopback TCP holds a table; this process is the server's only worker and uses the client and store
+of training. Every pushed row is counted, and the table is compared with the counts at the end.
 """
 
 import tempfile
@@ -55,7 +55,7 @@ def bench(config: WireConfig, report: Callable[[str], None]) -> dict[str, Any]:
 def _measure(
     config: WireConfig, drivers: list[WireDriver], report: Callable[[str], None]
 ) -> tuple[dict[Case, CaseStatistics], dict[str, CaseStatistics]]:
-    """Measure all cases on the plain connection, and ranges with the largest window on the encrypted one."""
+    """Measure all cases on the plain connection, and ranges with most messages in flight on the encrypted one."""
     cases = [
         Case(operation, place, size, window)
         for operation in ("pull", "push")
@@ -81,7 +81,7 @@ def _measure(
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the result as text."""
+    """Return the result of `bench` as text."""
     lines = ["operation  rows/message  window   M rows/s (min to max)       GB/s   p50 us   p99 us"]
     for one in result["results"]:
         rate, name = one["rows_per_second"], f"{one['operation']} {'CURVE' if one['encrypted'] else one['place']}"

@@ -1,4 +1,4 @@
-"""Drive a store as a worker does, for `glovewire bench wire`, and check that every pushed row arrived."""
+"""Pull and push rows as a worker does, for `glovewire bench wire`, and check that every pushed row arrived."""
 
 import time
 from collections import deque
@@ -19,20 +19,20 @@ from .config import NULL_ROWS
 from .measurements import Repeat
 
 PLACES = 16
-"""Sets of rows per message size, drawn once and used in turns."""
+"""Number of row sets per message size, drawn once and used in turns."""
 NULL_STEPS = {
     "null_step": "both awaited",
     "null_step_push_not_awaited": "push not awaited",
     "null_step_in_one": "in one message, as in training",
 }
-"""Variants of a training step without the computation."""
+"""Variants of a null step, a training step without the computation, and how `table` describes them."""
 
 Start = Callable[[int], Reply[Any]]
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """An operation on `size` random rows or a contiguous range, with `window` messages in flight."""
+    """An operation (pull, push) on `size` rows at a `place` (random, range), with `window` messages in flight."""
 
     operation: str
     place: str
@@ -42,7 +42,7 @@ class Case:
 
 
 class WireDriver:
-    """Drives the store of a table of `rows` on the process `server`, with at most `most` rows per message."""
+    """Drives `store`, a table of `rows` rows in the process with id `server`, with at most `most` rows per message."""
 
     def __init__(self, store: ServerStore, server: int, rows: int, most: int, seed: int) -> None:
         self._store, self._rows, self._server = store, rows, server
@@ -52,7 +52,7 @@ class WireDriver:
         self._ones = np.ones((max(most, NULL_ROWS), store.width), np.float32)
 
     def starter(self, case: Case) -> Start:
-        """Return the function that starts the n-th message of a case."""
+        """Return a function of n that sends message n of a case and returns its reply."""
         places = self._of_size(case.size)
         first = self._draw.integers(0, self._rows - case.size + 1, PLACES).tolist()
         ones, store = self._ones[: case.size], self._store
@@ -75,7 +75,7 @@ class WireDriver:
         return by_row if case.place == "random" else by_range
 
     def run(self, start: Start, window: int, seconds: float) -> Repeat:
-        """Keep `window` messages in flight for `seconds`, then wait for the last reply."""
+        """Keep `window` messages in flight for `seconds`, wait for the last reply, and return the measurements."""
         pending: deque[tuple[float, Reply[Any]]] = deque()
         latencies: list[float] = []
         failed = number = 0
@@ -96,10 +96,10 @@ class WireDriver:
         return self._repeat(clock() - began, latencies, failed, before)
 
     def null_steps(self, seconds: float, how: str) -> Repeat:
-        """Take steps of one variant of NULL_STEPS: pull rows, wait for them, push as many.
+        """Repeat the variant `how` of NULL_STEPS for `seconds`: pull rows, wait for them, push as many rows.
 
-        If the push is not awaited, a step ends when it is sent, and the next pull follows it. In one message, as in
-        minibatch training, a step pushes rows with a request for the next ones and ends when those have arrived.
+        If the push is not awaited, a step ends when the push is sent. In the variant with one message, as in minibatch
+        training, a step pushes rows, requests the next rows with the same message, and ends when those have arrived.
         """
         pull, push = (self.starter(Case(operation, "random", NULL_ROWS, 1)) for operation in ("pull", "push"))
         latencies: list[float] = []
@@ -141,7 +141,7 @@ class WireDriver:
         return _succeeded(reply)
 
     def rows_not_as_pushed(self) -> int:
-        """Return the number of rows that differ from the counted pushes (in a column that started at 0)."""
+        """Return the number of rows whose last column, initially 0, differs from the number of pushes to the row."""
         wrong, pushed = 0, np.zeros(self._rows, np.int64)
         for rows in self._pushed:  # rows are distinct within a push
             pushed[rows] += 1

@@ -1,4 +1,4 @@
-"""Start a server process with a table of any size, and connect a worker's store to it."""
+"""Start a server process with a table of a given size, and connect a worker's store to the server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from ..launch.processes import Children
 def wire_server(
     folder: Path, rows: int, options: TrainingOptions, *, encrypted: bool = False
 ) -> Iterator[tuple[ServerStore, int]]:
-    """Yield a store on a new server, and the server's process id; if `encrypted`, with new CURVE keys."""
+    """Yield a store on a new server of `rows` rows, and the server's process id; `encrypted` uses new CURVE keys."""
     client_keys = None
     if encrypted:
         keys.make_keys(folder / "keys")
@@ -52,7 +52,7 @@ def wire_server(
 
 
 def _minimal_dataset(folder: Path, rows: int) -> datasets.Dataset:
-    """Write a dataset of `rows` words and one entry, which is what a server needs to hold a table of that size."""
+    """Write and open a dataset of `rows` words and one entry, so that a server holds a table of `rows` rows."""
     layout = datasets.Layout(rows, -(-rows // 4096), 256, symmetric=True)
     facts = {"vocabulary": rows, "partitions": layout.partitions, "tile": layout.tile, "symmetric": True, "entries": 1}
     with writing_artifact(folder / "data", datasets.KIND, datasets.SCHEMA, facts) as scratch:

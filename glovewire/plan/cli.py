@@ -1,6 +1,6 @@
-"""`glovewire plan`: predict epoch time, bottleneck and number of servers for a cluster. Trains nothing.
+"""Define `glovewire plan`: predict epoch time, bottleneck and number of servers for a cluster, without training.
 
-The simulation is in `model`; this module supplies its parameters, from options and a short measurement.
+Module `model` has the simulation; this module supplies its parameters from options and a short measurement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .model import Cluster, Forecast
 
 SERVED_PER_S = 1.5e9
-"""Bytes per second that a shard serves on one core, as measured by `glovewire bench wire` with 1,024 rows a message."""
+"""Bytes per second that a shard serves on one core, measured by `glovewire bench wire` with 1,024 rows per message."""
 BUFFER_BYTES = 4 << 20
 """Unacknowledged bytes that Linux allows a TCP sender by default (net.ipv4.tcp_wmem)."""
 MEASURE_S = 0.5
@@ -109,7 +109,7 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
 
 
 def measured_rate(options: TrainingOptions) -> float:
-    """Measure how many synthetic entries per second this machine's kernel trains on one core."""
+    """Measure how many synthetic entries per second the compiled loops train on one core of this machine."""
     import numpy as np
 
     from glovewire.common.model.row_layout import RowLayout
@@ -139,7 +139,7 @@ def measured_rate(options: TrainingOptions) -> float:
 
 
 def _figure(value: float) -> str:
-    """Format with three significant digits, or all digits before the point."""
+    """Format with three significant digits, and from 1,000 on as a whole number."""
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 

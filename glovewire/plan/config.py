@@ -13,12 +13,12 @@ WORDS = 32_000
 MOST_WORDS = 4_000_000
 """The limit of `glovewire preprocess`."""
 MOST_PARTITIONS = 256
-"""The simulation visits every pair of partitions; more would take hours."""
+"""Largest number of partitions: the simulation visits every pair of them, so that more would take hours."""
 SLOWEST_BIT_S, FASTEST_BIT_S = 1e3, 1e15
 
 
 def bytes_per_second(bandwidth: str) -> float:
-    """Return `100Mbit` as bytes a second; UsageError for anything else."""
+    """Return a bandwidth such as `100Mbit` in bytes per second; raise UsageError for another form."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGT])bit(?:/s)?", bandwidth, re.IGNORECASE)
     bits = float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[found[2].lower()] if found else 0.0
     if not SLOWEST_BIT_S <= bits <= FASTEST_BIT_S:
@@ -28,7 +28,7 @@ def bytes_per_second(bandwidth: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig(Config):
-    """Options of `glovewire plan`: values that no cluster has, or that would take hours to simulate, are refused."""
+    """Options of `glovewire plan`; refuses impossible values, and values that would take hours to simulate."""
 
     dataset: Path | None = option(None, argument=True)
     entries: float | None = option(

@@ -1,7 +1,7 @@
-"""Simulate links whose bandwidth several connections share, as TCP shares it. No I/O.
+"""Simulate links whose bandwidth several connections share as TCP connections do. No I/O.
 
-A connection sends one message after another. Each of its two ends gives every connection with something to send an
-equal share of its link; the smaller share is the connection's rate.
+A connection sends one message at a time, between two ends that each have a link. An end divides its link equally among
+its connections that are sending; the smaller of a connection's two shares is the connection's rate.
 """
 
 from collections import defaultdict, deque
@@ -15,7 +15,7 @@ End = tuple[str, int]
 
 @dataclass(eq=False)
 class _Connection:
-    """A queue of messages from one end to another; sizes are in seconds of an idle link."""
+    """A queue of messages from one end to another; message sizes are in seconds on an idle link."""
 
     ends: tuple[End, End]
     queue: deque[tuple[float, Callable[[], None]]] = field(default_factory=deque)
@@ -26,17 +26,17 @@ class _Connection:
 
 
 class Links:
-    """All connections; `now()` is the simulated time, `after(seconds, event)` schedules an event."""
+    """Simulates all connections; `now()` is the simulated time, `after(seconds, event)` schedules an event."""
 
     def __init__(self, now: Callable[[], float], after: Callable[[float, Callable[[], None]], None]) -> None:
         self._now, self._after = now, after
         self._connections: dict[tuple[End, End], _Connection] = {}
         self._sending: dict[End, dict[_Connection, None]] = defaultdict(dict)
         self.busy: dict[End, float] = defaultdict(float)
-        """Seconds for which each end's link was busy."""
+        """Seconds of messages queued so far on each end's link."""
 
     def send(self, source: End, target: End, seconds: float, arrived: Callable[[], None]) -> None:
-        """Queue a message that takes an idle link `seconds`; call `arrived` when it is through."""
+        """Queue a message that takes `seconds` on an idle link; call `arrived` when all of it has been sent."""
         ends = source, target
         connection = self._connections.setdefault(ends, _Connection(ends))
         connection.queue.append((seconds, arrived))
@@ -49,7 +49,7 @@ class Links:
             self._share(connection)
 
     def _share(self, changed: _Connection) -> None:
-        """Recompute the rates at two ends whose number of active connections has changed."""
+        """Recompute the rates of connections at the ends of `changed`, which has started or stopped sending."""
         now = self._now()
         for connection in dict.fromkeys(chain.from_iterable(self._sending[end] for end in changed.ends)):
             rate = min(1.0 / len(self._sending[end]) for end in connection.ends)
@@ -64,7 +64,7 @@ class Links:
         self._after(seconds, partial(self._sent, connection, connection.plans))
 
     def _sent(self, connection: _Connection, plan: int) -> None:
-        """Complete the first message, unless the rate has changed since this was planned."""
+        """Complete the connection's first message, unless its rate has changed since this event was planned."""
         if plan != connection.plans:
             return
         _, arrived = connection.queue.popleft()

@@ -1,8 +1,8 @@
 """Predict how long an epoch takes on a cluster, by simulating the block schedule in virtual time. No I/O.
 
-The real `Schedule` grants blocks. A worker prefetches as many as it would in training, pulls the rows that are not in
-its cache, computes one block at a time and pushes; a pull waits for its partition's version. Shards and workers are
-queues with a service rate; connections share links.
+The `Schedule` of training grants blocks. A worker prefetches as many blocks as in training, pulls the rows that are not
+in its cache, computes one block at a time and pushes its rows; a pull waits until its partition reaches the block's
+round. Shards and workers are queues with a service rate; connections share links.
 """
 
 import heapq
@@ -26,18 +26,19 @@ EPOCHS = 2
 MANY_PARTITIONS = 48
 """From this many partitions on, one epoch has enough rounds for a stable estimate."""
 LINK_SHARE = 0.95
-"""Share of a link that TCP's headers leave."""
+"""Fraction of a link that carries data; the rest is TCP's headers."""
 ENOUGH = 1.1
-"""A larger cluster must be faster by this factor to be worth it."""
+"""Speed-up from which another number of servers or partitions is worth the change."""
 MAX_SERVERS = 64
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is trained, and on what hardware; an epoch covers `entries` of the full matrix.
+    """The training and its hardware; an epoch covers `entries` entries of the full matrix.
 
-    `row_bytes` is the size of a row on the wire, `entries_per_second` the rate of one worker's kernel,
-    `bytes_per_second` that of a link in each direction, `served_per_second` the bytes a shard can copy per second.
+    `row_bytes` is the size of a row in a message, `entries_per_second` the training rate of one worker,
+    `bytes_per_second` the bandwidth of a link in each direction, `served_per_second` the bytes per second that a shard
+    can copy.
     """
 
     entries: int
@@ -54,7 +55,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds and bytes of an epoch, and for each kind of resource the busy fraction of the busiest one."""
+    """Seconds and bytes of an epoch, and by kind of resource the busy fraction of its busiest resource."""
 
     seconds: float
     bytes_pulled: float
@@ -63,13 +64,13 @@ class Forecast:
 
     @property
     def bottleneck(self) -> str:
-        """Name the busiest kind of resource, or `rounds` when workers mostly wait for each other's rows."""
+        """Return the busiest kind of resource, or `rounds` if workers mostly wait for each other's rows."""
         name = max(self.busy, key=lambda kind: self.busy[kind])
         return name if self.busy[name] > 0.6 else "rounds"
 
 
 def forecast(cluster: Cluster) -> Forecast:
-    """Simulate one or two epochs and return their mean."""
+    """Simulate one or two epochs and return the means per epoch."""
     simulated = _Epochs(cluster)
     simulated.run()
     epochs, seconds = simulated.epochs, simulated.now
@@ -80,7 +81,7 @@ def forecast(cluster: Cluster) -> Forecast:
 
 
 def servers_needed(cluster: Cluster) -> int:
-    """Return the smallest number of shards whose epoch time is within 10 % of that of very many."""
+    """Return the smallest number of shards whose epoch takes at most 10 % longer than with MAX_SERVERS shards."""
     most = min(MAX_SERVERS, cluster.partitions)
     enough = forecast(replace(cluster, servers=most)).seconds * ENOUGH
 
@@ -93,7 +94,7 @@ def servers_needed(cluster: Cluster) -> int:
 def partitions_advised(cluster: Cluster) -> int:
     """Return the cluster's number of partitions, or a quarter, half or double of it if an epoch is clearly shorter.
 
-    Fewer partitions mean fewer rounds and less traffic, more let more workers train at the same time.
+    Fewer partitions mean fewer rounds and less traffic; with more partitions more workers train at the same time.
     """
     own = cluster.partitions
     fewest = min(own, 2 * cluster.workers)  # every worker still gets a block in each round
@@ -105,7 +106,7 @@ def partitions_advised(cluster: Cluster) -> int:
 
 @dataclass(eq=False)
 class _Task:
-    """A block leased to a worker: parts of its rows still to arrive, and partitions taken from the worker's cache."""
+    """A block leased to a worker: parts of rows that are missing, and partitions taken from the worker's cache."""
 
     lease: int
     block: Block
@@ -119,7 +120,7 @@ class _Task:
 
 
 class _Epochs:
-    """A discrete-event simulation of some epochs; a queue is represented by the time at which it is free again."""
+    """A discrete-event simulation of one or two epochs; a queue is stored as the time at which it is free again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -151,7 +152,7 @@ class _Epochs:
         ]
 
     def run(self) -> None:
-        """Process events until everything is trained."""
+        """Process events until every block is trained."""
         for worker in range(self._cluster.workers):
             self._ask(worker)
         while self._events:
@@ -162,13 +163,13 @@ class _Epochs:
         heapq.heappush(self._events, (self.now + seconds, next(self._number), event))
 
     def _use(self, resource: Resource, seconds: float, event: Callable[[], None]) -> None:
-        """Occupy a resource for some seconds, behind its earlier jobs, then run `event`."""
+        """Queue a job of `seconds` on a resource, behind its earlier jobs; run `event` when it is done."""
         self._free[resource] = max(self.now, self._free[resource]) + seconds
         self.busy[resource] += seconds
         self._after(self._free[resource] - self.now, event)
 
     def _ask(self, worker: int) -> None:
-        """Send a lease request unless one is open or the worker has enough blocks."""
+        """Send a lease request, unless the worker has one unanswered or holds enough blocks."""
         pulled = sum(len(task.partitions - task.cached) for task in self._tasks[worker])
         if not self._asking[worker] and len(self._tasks[worker]) < self._ahead[worker].tasks(pulled):
             self._asking[worker] = True
@@ -179,14 +180,14 @@ class _Epochs:
         self._grant()
 
     def _grant(self) -> None:
-        """Grant blocks on shard 0, longest-waiting workers first."""
+        """Grant blocks to waiting workers, as shard 0, in the order of their requests."""
         for worker in list(self._waiting_leases):
             if granted := self._schedule.grant(str(worker)):
                 self._waiting_leases.remove(worker)
                 self._after(self._cluster.round_trip_s / 2, partial(self._take, worker, _Task(*granted)))
 
     def _take(self, worker: int, task: _Task) -> None:
-        """Pull the rows of a block, except those in the worker's cache or due there from an earlier block."""
+        """Pull the rows of a block, except those in the worker's cache or to be added there by an earlier block."""
         before = [t.partitions for t in self._tasks[worker] if t.block.round == task.block.round - 1]
         for partition in task.partitions:
             if self._kept[worker].has((partition, task.block.round)) or any(partition in those for those in before):
@@ -255,7 +256,7 @@ class _Epochs:
         self._compute(worker)
 
     def _pushed(self, partition: int, left: list[int], answered: Callable[[], None]) -> None:
-        """Apply one part of a push; the worker is told after the last."""
+        """Apply one part of a push; answer the worker after the last part, and pulls that waited for this version."""
         left[0] -= 1
         unpushed = self._unpushed.pop(partition, len(self._parts[partition])) - 1
         if unpushed:
@@ -268,7 +269,7 @@ class _Epochs:
             self._after(self._cluster.round_trip_s / 2, answered)
 
     def _answered(self, worker: int, task: _Task, pushed: float) -> None:
-        """Report a block whose rows are all in the tables, which ends its lease."""
+        """Report a block whose push is answered; the report ends the block's lease."""
         self._ahead[worker].pushed(self.now - pushed)
         self._after(self._cluster.round_trip_s / 2, partial(self._reported, task))
         self._ask(worker)

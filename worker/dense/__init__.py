@@ -1,4 +1,4 @@
-"""Train dense models: a client for programs of your own, PyTorch and Thinc."""
+"""Train dense models from your own program, with adapters for PyTorch and Thinc."""
 
 from .affinity import own_core
 from .client import Client

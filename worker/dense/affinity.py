@@ -1,8 +1,8 @@
-"""Pin each worker to a core: in synchronous training, one that waits behind another delays all of them.
+"""Pin each worker to a core: in synchronous training, a worker that waits for a busy core delays all workers.
 
-Linux may leave a thread that it woke behind a busy one for up to 4 ms although another core is idle: about as long as a
-small gradient takes. With as many single-threaded synchronous workers as cores that costs a tenth of the speed
-(`glovewire bench dense`); with fewer or more of them it makes no difference.
+Linux may queue a thread that was just woken behind a busy one for up to 4 ms although another core is idle; a small
+gradient takes about as long. With as many single-threaded synchronous workers as cores, this costs a tenth of the speed
+(`glovewire bench dense`); with fewer or more workers, pinning makes no difference.
 """
 
 import os
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def own_core(rank: int) -> Iterator[int | None]:
-    """Pin this thread, and those that it starts in the block, to the `rank`-th (modulo their number) core it may use.
+    """Pin this thread, and threads it starts in the `with` block, to its allowed core `rank` (modulo their number).
 
-    Yields the core's number, or None where the system refuses.
+    Yields the core's number, or None where the system refuses; restores the allowed cores afterwards.
     """
     before = os.sched_getaffinity(0)
     core = sorted(before)[rank % len(before)]

@@ -6,8 +6,8 @@
             gradients, loss = ...
             ps.push(gradients, loss=loss, examples=128)
 
-The optimizer, its learning rates and the order of updates are the server's (`glovewire server --objective tensors`).
-One thread, no locks.
+The servers decide the optimizer, its learning rates and the order of updates (`glovewire server --objective tensors`).
+A client belongs to one thread: it has no locks.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ from glovewire.common.transport.curve_keys import load_client_keys
 from .session import TensorSession
 
 REJOIN = (errors.UnknownSession, errors.NotReady, errors.LeaseLost)
-"""Errors of a server that was restarted or took this worker for lost; the client joins again."""
+"""Errors after which the client joins again: a server was restarted, or took this worker for lost."""
 
 WAIT_S = 600.0
-"""Until another worker has brought the first values."""
+"""Seconds to wait for another worker to send the initial values."""
 
 NOT_JOINED = "say which tensors there are (create), or take part in what is there (attach)"
 
@@ -47,13 +47,13 @@ logger = logging.getLogger(__name__)
 
 
 class Client:
-    """A worker called `name` of the servers of a dense model, or, with `observe`, an observer that pushes no gradients.
+    """Trains a dense model on servers as worker `name`; with `observe`, as an observer that pushes no gradients.
 
-    `addresses` are those of every shard, in order. Raises the errors of `glovewire.common.errors`: ModelMismatch for
-    another architecture than the server's, NotFinite for a gradient with NaN, BadRequest for an unknown tensor or a
-    wrong shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. A restarted server is joined
-    again; a push in flight to it may be lost, nothing else. `keys` is as in `--keys`. With `half`, gradients travel as
-    bfloat16: half the bytes, each number within 1/256.
+    `addresses` lists every shard, in order. Raises the errors of `glovewire.common.errors`: ModelMismatch for an
+    architecture other than the server's, NotFinite for a gradient with NaN, BadRequest for an unknown tensor or a wrong
+    shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. Joins again after the restart of a
+    server, where only a push in flight may be lost. `keys` is a file or folder as for `--keys`. With `half`, gradients
+    are sent as bfloat16: half the bytes, with a relative error of at most 1/256.
     """
 
     def __init__(
@@ -75,29 +75,29 @@ class Client:
         self._session: TensorSession | None = None
         self._pulled_in: TensorSession | None = None
         self._spec: ModelSpec | None = None
-        self._trained: Array | None = None  # as pulled last: a shard that was restarted without values gets these
+        self._trained: Array | None = None  # as last pulled, to fill a shard that was restarted without values
         self._fixed: Array | None = None
 
     def create(self, tensors: Mapping[str, npt.ArrayLike], fixed: Collection[str] = ()) -> None:
-        """Define the model's tensors by name. The first worker's values are used, those of others are ignored.
+        """Define the model's tensors by name. The values of the first worker to call this are used, others ignored.
 
-        Tensors in `fixed`, and all that are not floats, are stored but not trained. Waits while another worker brings
-        the values. When the run is over already, `over` is True and the first `pull` raises RunOver.
+        Tensors in `fixed`, and all that are not floats, are stored but not trained. Waits while another worker sends
+        the values. If the run is already over, sets `over`, and `pull` raises RunOver.
         """
         spec = ModelSpec.of(tensors, fixed)
         self._spec, self._trained, self._fixed = spec, *spec.pack_all(tensors)
         self._until_joined()
 
     def attach(self, wait_s: float = WAIT_S) -> None:
-        """Join the model that the servers have, waiting up to `wait_s` seconds until they have one."""
+        """Join the model on the servers, waiting up to `wait_s` seconds for another worker to create it."""
         self._wait_s = wait_s
         self._until_joined()
 
     def pull(self, *, after: int = NO_VERSION) -> dict[str, Array]:
-        """Return the trained tensors by name; yours to change.
+        """Return a copy of each trained tensor, by name.
 
-        In synchronous training, waits for the update that the last push belongs to; with `after`, until that many
-        updates are done.
+        In synchronous training, waits for the update that includes the last push. With `after`, waits until `after`
+        updates are done. Raises RunOver once the run is over.
         """
         if self.over:  # even if the last push has brought rows already
             raise errors.RunOver()
@@ -106,7 +106,7 @@ class Client:
         return self.spec.unpack(rows.copy(), trained=True)
 
     def pull_fixed(self) -> dict[str, Array]:
-        """Return the tensors that are not trained, by name; yours to change."""
+        """Return a copy of each tensor that is not trained, by name."""
         self._fixed = self._with_rejoin(lambda session: session.pull(trained=False))
         return self.spec.unpack(self._fixed.copy(), trained=False)
 
@@ -122,9 +122,10 @@ class Client:
     def push(self, gradients: Mapping[str, npt.ArrayLike], *, loss: float = 0.0, examples: int = 1) -> None:
         """Push the gradients of the mean loss of `examples` examples; a tensor that is left out has gradient zero.
 
-        They are scaled down to the server's clip-norm (over all tensors) if they exceed it. Returns before the server
-        has answered: its error is raised by the next call. For NaN, an unknown tensor, a wrong shape or a loss that is
-        not a number nothing is sent; nor when a server was restarted after the parameters were pulled.
+        Scales the gradients down if their norm over all tensors exceeds the server's clip-norm. Returns before the
+        server has answered; the next call raises its error. Sends nothing, but raises, for NaN, an unknown tensor, a
+        wrong shape or a loss that is not a number. Drops the gradients, with a warning, if a server was restarted after
+        their parameters were pulled.
         """
         rows = self.spec.pack(gradients, trained=True)
         loss, examples = _to_float(loss, "the loss"), _to_count(examples)
@@ -140,7 +141,7 @@ class Client:
             logger.warning(log.line("dropped", why="a gradient of parameters from before a server was restarted"))
 
     def push_fixed(self, values: Mapping[str, npt.ArrayLike]) -> None:
-        """Set tensors that are not trained, such as running means; the last write wins, the others stay as they are."""
+        """Set the given fixed tensors, such as running means; the last write by any worker wins."""
         if self._fixed is None:
             self.pull_fixed()
         assert self._fixed is not None
@@ -156,12 +157,12 @@ class Client:
         self._unless_over(assign)
 
     def score(self, test: str, percent: float) -> None:
-        """Publish a score, for the monitor and `metrics.jsonl`."""
+        """Publish the model's score in `test`, in percent, to the monitor and `metrics.jsonl`."""
         score = Score(test, _to_float(percent, "the score"))
         self._unless_over(lambda session: session.ask(0, score))
 
     def finish(self) -> None:
-        """End the run for all workers, once this one's pushes are done; the servers keep the tensors."""
+        """Wait for the answers to this worker's pushes and end the run for all; the servers keep the tensors."""
 
         def finish(session: TensorSession) -> None:
             session.flush()
@@ -172,7 +173,7 @@ class Client:
         self._over = True
 
     def close(self) -> None:
-        """Wait for what was pushed, say goodbye and close; twice is fine."""
+        """Wait until every push is answered, leave the servers and close; a second call does nothing."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -196,7 +197,7 @@ class Client:
 
     @property
     def spec(self) -> ModelSpec:
-        """Return the tensors of the model."""
+        """Return the names, shapes and types of the tensors; UsageError before `create` or `attach`."""
         if self._spec is None:
             raise errors.UsageError(NOT_JOINED)
         return self._spec
@@ -208,7 +209,7 @@ class Client:
 
     @property
     def updates(self) -> int:
-        """Return the updates that the parameters of the last pull include, -1 before the first."""
+        """Return the number of updates in the last pulled parameters, -1 before the first pull."""
         return max(self._joined().versions)
 
     def _joined(self) -> TensorSession:
@@ -219,11 +220,11 @@ class Client:
         return self._session
 
     def _is_of(self, session: TensorSession | None) -> bool:
-        """Return whether the parameters of the last pull, if any, are of this session, which knows their version."""
+        """Return whether `session` made the last pull, if there was one: another session does not know its version."""
         return self._pulled_in in (None, session)
 
     def _norm(self, rows: Array) -> float:
-        """Return the Euclidean norm of a gradient; NotFinite, naming the tensor, if it is not finite."""
+        """Return the Euclidean norm of a gradient; raise NotFinite, naming the tensor, if it is not finite."""
         norm = float(np.linalg.norm(rows))
         if not math.isfinite(norm) and not (finite := np.isfinite(rows).all(axis=1)).all():
             raise errors.NotFinite(f"the gradient of {self.spec.name_of(int(finite.argmin()))!r} has NaN or infinity")
@@ -238,7 +239,7 @@ class Client:
         self._spec = self._session.join(spec, self._trained, self._fixed, self._wait_s)
 
     def _until_joined(self) -> None:
-        """Join, retrying while servers that were just started do not know their model yet."""
+        """Join; for up to `timeout_s`, retry while servers that were just started do not know their model yet."""
         keep_freed_memory()
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -252,7 +253,7 @@ class Client:
                     raise
 
     def _with_rejoin(self, action: Callable[[TensorSession], T]) -> T:
-        """Return the result of `action`, repeated after joining again if a server was restarted."""
+        """Return the result of `action`; if a server was restarted, join again and repeat `action`."""
         while True:
             try:
                 return action(self._joined())
@@ -264,13 +265,13 @@ class Client:
                 raise
 
     def _unless_over(self, action: Callable[[TensorSession], object]) -> None:
-        """Do something that is not needed once the run is over."""
+        """Run `action` like `_with_rejoin`, but return quietly if the run is over."""
         with contextlib.suppress(errors.RunOver):
             self._with_rejoin(action)
 
 
 def _to_float(value: Any, what: str) -> float:
-    """Convert a number of any library; BadRequest if it is not a number, NotFinite if it is not finite."""
+    """Convert a scalar of any library to float; raise BadRequest if it is not a number, NotFinite if not finite."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as error:
@@ -281,7 +282,7 @@ def _to_float(value: Any, what: str) -> float:
 
 
 def _to_count(value: Any) -> int:
-    """Convert a number of examples of any library; BadRequest if it is not a whole number in range."""
+    """Convert a scalar of any library to a number of examples; raise BadRequest unless it is whole and in range."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         count = int(value)
         if count == value and 0 <= count <= MAX_EXAMPLES:

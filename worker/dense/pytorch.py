@@ -6,7 +6,7 @@
             if not trainer.step(lambda model: F.nll_loss(model(images), labels), examples=len(labels)):
                 break
 
-The server steps; the module needs no optimizer. Needs the extra `torch`.
+The server runs the optimizer, so the module needs none. Needs the extra `torch`.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class TorchModel:
         return [*self._frozen, *self._buffers]
 
     def values(self) -> dict[str, Array]:
-        """Return every tensor."""
+        """Return the value of every tensor, by name."""
         return {name: _as_numpy(each) for name, each in self._all().items()}
 
     def buffers(self) -> dict[str, Array]:
@@ -53,18 +53,18 @@ class TorchModel:
         return {name: _as_numpy(buffer) for name, buffer in self._buffers_now().items()}
 
     def load(self, values: Mapping[str, Array]) -> None:
-        """Set tensors by name, all or some."""
+        """Set all or some of the tensors by name."""
         tensors = self._all()
         with torch.no_grad():
             for name, value in values.items():
                 tensors[name].copy_(torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape)))
 
     def gradients(self) -> dict[str, Array]:
-        """Return the gradients of the last backward pass; a parameter that took no part has none."""
+        """Return the gradients of the last backward pass by name, without parameters that took no part in it."""
         return {name: _as_numpy(p.grad) for name, p in self._trained.items() if p.grad is not None}
 
     def forget_gradients(self) -> None:
-        """Drop the gradients, like `zero_grad` but without a search of every layer."""
+        """Drop the gradients, like `zero_grad` but without visiting every layer."""
         for parameter in self._trained.values():
             parameter.grad = None
 
@@ -72,13 +72,13 @@ class TorchModel:
         return {**self._trained, **self._frozen, **self._buffers_now()}
 
     def _buffers_now(self) -> dict[str, Any]:
-        """Look buffers up by name: a module may have replaced the tensor of one."""
+        """Return the current buffers by name: a module may have replaced a buffer's tensor."""
         current = dict(self.module.named_buffers(remove_duplicate=False))
         return {name: current[name] for name in self._buffers if name in current}
 
 
 class TorchTrainer:
-    """Trains `module` with the servers of `ps`, from the values that they have, if any."""
+    """Trains `module` with the servers of `ps`, from the values on the servers or else those of `module`."""
 
     def __init__(self, ps: Client, module: Module) -> None:
         self.model = TorchModel(module)
@@ -88,9 +88,9 @@ class TorchTrainer:
             self.model.load(ps.pull_fixed())
 
     def step(self, loss_of: Callable[[Module], Any], examples: int = 1) -> bool:
-        """Pull, compute `loss_of(module)`, a mean over `examples`, and its gradients, and push them.
+        """Pull the parameters, compute `loss_of(module)` (a mean over `examples`) and its gradients, and push those.
 
-        Returns False, without a step, when the run is over.
+        Also pushes the buffers. Returns False, without a step, if the run is over.
         """
         try:
             self.model.load(self._ps.pull())

@@ -1,6 +1,6 @@
 """Keep one session with the shards of a dense model: join, pull and push rows, report.
 
-`worker.dense.client` names the tensors, and makes another session when a server was restarted.
+`worker.dense.client` maps tensor names to rows, and creates a new session after a restart of a server.
 """
 
 import time
@@ -24,14 +24,14 @@ from ..training.loss_sums import LossSums
 
 PIECE_BYTES = 32 << 20
 IN_FLIGHT = 4
-"""Unanswered pushes for each shard."""
+"""Number of unanswered pushes allowed per shard."""
 
 OnError = Callable[[errors.GlovewireError], None]
 
 
 @dataclass
 class _PendingRows:
-    """Rows on their way here, and the version of each shard's; `missing` messages have not arrived."""
+    """Rows being pulled, with the version of each shard's part; `missing` replies have not arrived."""
 
     rows: Array
     versions: list[int]
@@ -39,18 +39,18 @@ class _PendingRows:
     failure: errors.GlovewireError | None = None
 
     def take(self, shard: int, at: slice, reply: m.Message) -> None:
-        """Store the rows of one message."""
+        """Store the rows of one reply of `shard` at rows `at`."""
         assert isinstance(reply, m.Rows)
         self.rows[at], self.versions[shard] = reply.values, reply.version
         self.missing -= 1
 
     def fail(self, error: errors.GlovewireError) -> None:
-        """Record why they do not come."""
+        """Record why the rows will not arrive."""
         self.failure = error
 
 
 class TensorSession:
-    """The session of one worker or observer (`role`) with every shard; `over` once a server reports the end of the run.
+    """Session of a worker or observer (`role`) with every shard; `over` once a server has reported the end of the run.
 
     The error of a push is raised by the next call.
     """
@@ -74,9 +74,10 @@ class TensorSession:
             raise
 
     def join(self, spec: ModelSpec | None, trained: Array | None, fixed: Array | None, wait_s: float) -> ModelSpec:
-        """Agree on the tensors (None: on those of the server), bring the values that are missing, and return the spec.
+        """Join the model `spec` (None: the server's own), fill shards that have no values, and return the spec in use.
 
-        Shard 0 is asked first and filled last: one worker brings all values, the others wait, at most `wait_s`.
+        Shard 0 is asked first and filled last, so that one worker sends all values. The others wait for them; raises
+        DeadlineExceeded after `wait_s` seconds.
         """
         empty = []
         for shard in range(len(self._addresses)):
@@ -95,7 +96,7 @@ class TensorSession:
     def pull(self, *, trained: bool, after: int = m.NO_VERSION) -> Array:
         """Return the rows of the trained (or fixed) tensors, shape (rows, ROW), once every shard has `after` updates.
 
-        The last push has requested the trained rows already.
+        Trained rows were already requested by the last push, unless `after` is given.
         """
         pending = None
         if trained:
@@ -112,10 +113,10 @@ class TensorSession:
         return pending.rows
 
     def push(self, gradient: Array, rate: float) -> None:
-        """Push a gradient of all trained rows, which must not change; waits while too many pushes are unanswered.
+        """Push a gradient of all trained rows, without copying it; wait while too many pushes are unanswered.
 
-        Every shard gets one, even of no rows: all count the steps, and so agree on checkpoints and on the end. The same
-        messages pull the rows of the next step, which arrive while its batch is prepared.
+        Every shard gets a push, even one of no rows: all shards count the steps, and so agree on checkpoints and on the
+        end. The same messages pull the rows of the next step, which arrive while the caller prepares its next batch.
         """
         self._raise_failure()
         self._next_rows = self._empty_rows(trained=True)
@@ -125,13 +126,13 @@ class TensorSession:
             self._wait()
 
     def assign(self, rows: Array, first: int) -> None:
-        """Set the rows from `first` on."""
+        """Set the rows from row `first` on to `rows`."""
         self._raise_failure()
         for part in self._pieces(first, first + len(rows)):
             self._push("assign", part, rows[part.first - first : part.last - first])
 
     def count(self, examples: int, loss: float, norm: float) -> None:
-        """Add a batch to the sums, and report them when that is due."""
+        """Add a batch (mean loss, gradient norm) to the sums since the last report, and report when due."""
         self._sums.add(examples, loss * examples, 0.0, norm)
         if self._sums.is_due:
             self._report()
@@ -141,20 +142,20 @@ class TensorSession:
         return self._client.ask(shard, request, self._timeout_s)
 
     def flush(self) -> None:
-        """Report, and wait until every push is answered."""
+        """Report the remaining sums, and wait until every push is answered."""
         self._report()
         while self._in_flight:
             self._wait()
         self._raise_failure()
 
     def leave(self) -> None:
-        """Report what is left and say goodbye, unless a request has failed before the end of the run."""
+        """Report the remaining sums and leave the servers, unless a request failed before the end of the run."""
         if self._client.failed is None and (self._failure is None or self.over):
             self._report()
             self._client.part(RunEnd(Ending.LEFT))
 
     def close(self) -> None:
-        """Close every socket; twice is fine."""
+        """Close every socket; a second call does nothing."""
         self._client.close()
 
     def _create(self, shard: int, create: m.Create, wait_s: float) -> m.Created:
@@ -182,7 +183,7 @@ class TensorSession:
     def _push(
         self, operation: str, part: ShardRange, values: Array, rate: float = 0.0, pulled: _PendingRows | None = None
     ) -> None:
-        """Push a part; `pulled` gets the rows that the same message pulls."""
+        """Push rows of one shard; with `pulled`, the same message also pulls them, into `pulled`."""
         self._sequences[part.shard] += 1
         version = m.NO_VERSION if pulled is None else self.versions[part.shard]
         sent = part.shard, self._sequences[part.shard]
@@ -207,13 +208,13 @@ class TensorSession:
         self._send(part.shard, push, arrived, failed)
 
     def _trained_parts(self) -> Iterator[ShardRange]:
-        """Yield the trained rows of every shard, perhaps none, in one part each, which fits in a message."""
+        """Yield one range per shard, which fits in a message: its trained rows, possibly none."""
         for shard in range(len(self._addresses)):
             first, last = self._sharding.range(shard)
             yield ShardRange(shard, first, max(first, min(last, self._spec.trained_rows)))
 
     def _pieces(self, first: int, last: int) -> Iterator[ShardRange]:
-        """Return rows [first, last) of the table in parts that fit in a message."""
+        """Yield rows [first, last) of the table as ranges that each lie on one shard and fit in a message."""
         return self._sharding.split_small(first, last, PIECE_BYTES // (ROW * self._spec.dtype.itemsize))
 
     def _empty_rows(self, *, trained: bool) -> _PendingRows:

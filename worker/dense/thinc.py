@@ -6,7 +6,7 @@
             if not trainer.step(X, Y):
                 break
 
-The server steps; Thinc's optimizer is not needed. Needs the extra `thinc`.
+The server runs the optimizer, so Thinc's is not needed. Needs the extra `thinc`.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,13 +20,13 @@ from glovewire.common.errors import RunOver, UsageError
 from .client import Client
 
 Gradient = Callable[[Any, Any], tuple[Any, float]]
-"""(guesses, truth) -> the gradient of the mean loss by the guesses, and that loss."""
+"""(guesses, truth) -> the gradient of the mean loss with respect to the guesses, and the mean loss."""
 
 
 class ThincModel:
     """The parameters of a model by name, such as `3.relu.W`: position in the walk, node name, parameter name.
 
-    A node that the model has twice is walked once. Raises UsageError for a model that was not initialised.
+    A node that occurs twice in the model is visited once. Raises UsageError for a model that was not initialised.
     """
 
     def __init__(self, model: Any) -> None:
@@ -40,7 +40,7 @@ class ThincModel:
             raise UsageError(f"the model has no values for {missing[0]!r} yet: call initialize with a batch first")
 
     def values(self) -> dict[str, Array]:
-        """Return every parameter."""
+        """Return the value of every parameter, by name."""
         return {name: _as_numpy(node.get_param(of)) for name, (node, of) in self._places.items()}
 
     def load(self, values: Mapping[str, Array]) -> None:
@@ -50,7 +50,7 @@ class ThincModel:
             node.set_param(of, self.model.ops.asarray(value))
 
     def take_gradients(self) -> dict[str, Array]:
-        """Return the gradients of the last backward pass, and zero them in the model."""
+        """Return the gradients of the last backward pass by name, and zero them in the model."""
         found = {}
         for name, (node, of) in self._places.items():
             if node.has_grad(of):
@@ -60,7 +60,7 @@ class ThincModel:
 
 
 class ThincTrainer:
-    """Trains `model` with the servers of `ps`; the default `gradient` is that of cross-entropy after a softmax."""
+    """Trains `model` with the servers of `ps`; the default `gradient` is `cross_entropy`."""
 
     def __init__(self, ps: Client, model: Any, gradient: Gradient | None = None) -> None:
         self.model = ThincModel(model)
@@ -68,7 +68,7 @@ class ThincTrainer:
         ps.create(self.model.values())
 
     def step(self, X: Any, Y: Any) -> bool:
-        """Pull, run the batch forward and backward, and push; False, without a step, when the run is over."""
+        """Pull, run the batch forward and backward, and push; return False, without a step, if the run is over."""
         try:
             self.model.load(self._ps.pull())
         except RunOver:
@@ -81,7 +81,7 @@ class ThincTrainer:
 
 
 def cross_entropy(guesses: Any, truth: Any) -> tuple[Any, float]:
-    """Return gradient and loss of a softmax over classes; `guesses`, one-hot `truth` of shape (examples, classes)."""
+    """Return gradient and mean loss for softmax outputs `guesses` and one-hot `truth`, both (examples, classes)."""
     picked = (_as_numpy(guesses) * _as_numpy(truth)).sum(axis=1)
     return (guesses - truth) / len(truth), float(-np.log(np.maximum(picked, 1e-30)).mean())
 

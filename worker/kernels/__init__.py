@@ -1,1 +1,1 @@
-"""Compiled loops of GloVe and skip-gram, and their SIMD operations."""
+"""Train GloVe and skip-gram in compiled loops with explicit SIMD operations."""

@@ -1,4 +1,4 @@
-"""Compute logarithm, exponential and GloVe weight of a float32, and the order in which the groups of a tile come."""
+"""Compute logarithm, exponential and GloVe weight of a float32, and the order in which groups of a tile are visited."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def glove_weight(log_x: Any, log_max: Any, alpha: Any) -> Any:
 
 @compiled
 def coprime_stride(seed: int, size: int) -> int:
-    """Return a stride of about 0.6 x `size` that visits all `size` places, because it is coprime to it; by `seed`."""
+    """Return a stride of about 0.6 x `size`, chosen by `seed`; being coprime to `size`, it visits all places."""
     found = int(size * (0.55 + 0.1 * ((seed * 2654435761) % 4096) / 4096.0)) | 1
     while True:
         a, b = found, size

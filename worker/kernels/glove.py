@@ -1,8 +1,8 @@
 """Train GloVe in compiled loops: SGD over the entries of a block on local rows, and the summed gradients of a batch.
 
-Arrays must be checked by the caller; nothing allocates per entry. Rows are laid out as in `common.model.row_layout`.
-All in float32, sums of losses in float64. The factor 2 of the squared loss is part of the learning rate, as in
-Stanford's GloVe.
+Callers must check the arrays; no memory is allocated per entry. `common.model.row_layout` defines the columns of a row.
+Arithmetic is in float32, sums of losses in float64. The factor 2 of the squared loss is part of the learning rate, as
+in Stanford's GloVe.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ MAX_GROUP = 8
 def as_plain_arrays(entries: Entries) -> tuple[Pairs, Rows]:
     """Return two plain views of structured entries, because compiled loops handle field names slowly.
 
-    Positions: uint16 of shape (n, 4), columns 0 and 1 are i and j. Counts: float32 of shape (n, 2), column 1 is x.
+    The first is uint16 of shape (n, 4), i and j in columns 0 and 1; the second float32 of shape (n, 2), x in column 1.
     """
     bare = np.asarray(entries)
     return bare.view(np.uint16).reshape(-1, 4), bare.view(np.float32).reshape(-1, 2)
@@ -32,10 +32,10 @@ def as_plain_arrays(entries: Entries) -> tuple[Pairs, Rows]:
 
 @compiled_fast
 def split_groups(pairs: Pairs, first: int, size: int, most: int, diagonal: bool, groups: Indices) -> int:
-    """Split `size` entries from `first` on into groups of 8, 4, 2 or 1 (at most `most`) of one row i; returns how many.
+    """Split `size` entries from `first` on into groups of 8, 4, 2 or 1 (at most `most`) with the same row i.
 
-    Group k is entries first + groups[k] to first + groups[k + 1]. In a diagonal block an entry of a word with itself
-    is a group alone: it has no mirror image.
+    Returns the number of groups, and fills `groups`: group k is entries [first + groups[k], first + groups[k + 1]).
+    In a diagonal block, an entry of a word with itself is a group of its own, because it has no mirror image.
     """
     count = 0
     k = 0
@@ -57,7 +57,7 @@ def split_groups(pairs: Pairs, first: int, size: int, most: int, diagonal: bool,
 
 @compiled_fast
 def compute_targets(counts: Rows, first: int, size: int, log_max: Any, alpha: Any, logs: Rows, weights: Rows) -> None:
-    """Fill in the logarithms and weights of `size` entries from `first` on, in vectorised passes."""
+    """Fill `logs` and `weights` with the log counts and weights of `size` entries from `first` on, in SIMD passes."""
     for k in range(size):
         logs[k] = log(counts[first + k, 1])
     for k in range(size):
@@ -93,9 +93,9 @@ def train_tile(
 ) -> tuple[float, float, float]:
     """Step over the `count` groups of the tile that begins at `first`, in an order set by `seed`.
 
-    `logs` and `weights` are the tile's. Returns the sums of loss and bias-only loss and the entries covered; each entry
-    counts `images` times (itself and, perhaps, its mirror image). With `skip_self`, entries of a word with itself in a
-    diagonal block are left out.
+    `logs` and `weights` are those of the tile's entries. Returns the sums of loss and bias-only loss and the number of
+    entries covered; each entry counts `images` times: 1, or 2 to include its mirror image. With `skip_self`, entries
+    of a word with itself in a diagonal block are left out.
     """
     loss = bias_only = covered = 0.0
     jump, place = coprime_stride(seed, count), seed % count
@@ -150,13 +150,13 @@ def train_self_pairs(
 
 @compiled_fast
 def padded_dim(dim: int) -> int:
-    """Return the floats that a vector takes in a row; those beyond `dim` are and stay zero."""
+    """Return the length of a vector in a row: `dim` rounded up to LANES; the added floats are always zero."""
     return -(-dim // LANES) * LANES
 
 
 @compiled_fast
 def squared_norms(rows: Rows, vector: int, span: int) -> Rows:
-    """Return v . v for the vector of each row, which begins at column `vector`: float32 of shape (rows,)."""
+    """Return v . v for the vector v of each row, `span` floats from column `vector` on: float32 of shape (rows,)."""
     out = np.empty(rows.shape[0], np.float32)
     for n in range(rows.shape[0]):
         out[n] = dots(rows, n * rows.shape[1] + vector, rows, (n,), rows.shape[1], vector, span)[1]
@@ -182,13 +182,13 @@ def train_block(
     alpha: float,
     rate: float,
 ) -> tuple[float, float, int]:
-    """Step over the entries of the tiles in `order`; returns sums of loss and bias-only loss, and entries covered.
+    """Step over the entries of the tiles in `order`; return the sums of loss and bias-only loss, and entries covered.
 
     `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
     block. `pairs` and `counts` are the block's entries from `as_plain_arrays`; `starts` (tiles + 1,) delimits tiles. A
-    stored entry of a symmetric matrix stands for its mirror image too: the same step when the embeddings are tied,
-    otherwise a second step with the roles swapped, after the tile's first pass. With tied embeddings, an entry of a
-    word with itself has one row in both roles: it is stepped once, in the same proportion, after the rest of its tile.
+    stored entry of a symmetric matrix stands for its mirror image too: with tied embeddings the same step covers both,
+    otherwise a second step swaps the roles, after the tile's first pass. With tied embeddings, an entry of a word with
+    itself has one row in both roles: it is stepped once, in the same proportion, after the rest of its tile.
     """
     loss = bias_only = covered = 0.0
     power, log_max = np.float32(alpha), np.float32(np.log(x_max))
@@ -246,10 +246,10 @@ def batch_gradients(
     alpha: float,
     gradients: Rows,
 ) -> tuple[float, float]:
-    """Add the gradient of a batch's summed loss to `gradients`; returns the sums of loss and bias-only loss.
+    """Add the gradient of a batch's summed loss to `gradients`; return the sums of loss and bias-only loss.
 
-    `rows` are the distinct rows of the batch, `gradients` their parameter columns; entry n pairs row at_i[n] as word
-    with row at_j[n] as context. The factor 2 of the square is left out.
+    `rows` are the distinct rows of the batch, `gradients` those of their parameter columns; entry n pairs row at_i[n]
+    as word with row at_j[n] as context. The factor 2 of the square is left out.
     """
     loss = 0.0
     bias_only = 0.0

@@ -1,4 +1,4 @@
-"""Compute one step of GloVe on a row against a few others, inlined into the loops of `worker.kernels.glove`."""
+"""Compute one GloVe step of a row against a few other rows, inlined into the loops of `worker.kernels.glove`."""
 
 from typing import Any, NamedTuple
 
@@ -16,9 +16,9 @@ Losses = tuple[Any, Any]
 
 
 class GloveRole(NamedTuple):
-    """Rows of one partition, float32 of shape (rows, width), and where the columns of one role (word, context) begin.
+    """Rows of one partition, float32 of shape (rows, width), and the first columns of one role (word or context).
 
-    `norms` holds v . v of each row in this role; steps keep it up to date.
+    `norms` holds v . v for the vector v of each row in this role; steps keep `norms` up to date.
     """
 
     rows: Any
@@ -42,10 +42,10 @@ class GloveParams(NamedTuple):
 def step_group(
     one: GloveRole, others: GloveRole, i: Any, js: Any, logs: Any, weights: Any, params: GloveParams
 ) -> Losses:
-    """Step row i against the rows `js` by gradients at the old values; returns loss and bias-only loss.
+    """Step row i against the rows `js` by gradients at the old values; return loss and bias-only loss.
 
-    `js` (a tuple) are distinct, and not i where both roles are the same columns; `logs` and `weights` are SIMD vectors
-    of the same length. For plain SGD and for row-wise AdaGrad.
+    `js` is a tuple of distinct row numbers, without i where both roles are the same columns; `logs` and `weights` are
+    SIMD vectors of the same length. For plain SGD and for row-wise AdaGrad.
     """
     width, rows_i, rows_j = one.rows.shape[1], one.rows, others.rows
     at = i * width + one.vector
@@ -81,7 +81,7 @@ def step_group(
 def step_elementwise(
     one: GloveRole, others: GloveRole, i: Any, j: Any, log_x: Any, weight: Any, params: GloveParams
 ) -> Losses:
-    """Step one entry by element-wise AdaGrad, i and j as in `step_group`; returns loss and bias-only loss."""
+    """Step row i against row j by element-wise AdaGrad; return loss and bias-only loss."""
     width, rows_i, rows_j = one.rows.shape[1], one.rows, others.rows
     at_i, at_j = i * width + one.vector, j * width + others.vector
     state_i, state_j = i * width + one.state, j * width + others.state
@@ -106,7 +106,7 @@ def step_elementwise(
 
 @inlined_fast
 def step_self_pair(one: GloveRole, i: Any, log_x: Any, weight: Any, times: Any, params: GloveParams) -> Losses:
-    """Step row i with itself in both roles, one role's gradient scaled by `times`; returns loss and bias-only loss."""
+    """Step row i against itself: one role's gradient, scaled by `times`; return loss and bias-only loss."""
     rows, vector, state = one.rows, one.vector, one.state
     squares = norm = np.float32(0)
     for k in range(vector, vector + params.span):

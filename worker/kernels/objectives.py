@@ -1,4 +1,8 @@
-"""List the training objectives. A new objective is a new `Objective` with its compiled loops."""
+"""List the training objectives.
+
+A new objective needs an `Objective` here with its compiled loops, its name and defaults in `common/model/options.py`,
+and its columns in `common/model/row_layout.py`.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,11 +23,11 @@ Sums = tuple[float, float, int]
 
 @dataclass(frozen=True)
 class Tiles:
-    """Some tiles of a block: those in `order`; tile t is entries[starts[t]:starts[t + 1]].
+    """The tiles of a block that are listed in `order`; tile t is entries[starts[t]:starts[t + 1]].
 
-    `frequencies` are those of the words of both partitions, fractions of the text, each of shape (rows,). `seed` is
-    that of the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too; in a
-    `diagonal` block both partitions are the same.
+    `frequencies` holds each word's share of the text for both partitions: two arrays of shape (rows,). `seed` is drawn
+    for the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too; in a `diagonal`
+    block both partitions are the same.
     """
 
     entries: npt.NDArray[np.void]
@@ -37,18 +41,18 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective called `name` on the command line.
+    """A training objective, called `name` on the command line.
 
-    `train` steps over the tiles on the rows of both partitions (float32, laid out by RowLayout, changed in place, the
-    same array for a diagonal block) at a learning rate; it returns the sums of the loss and of the loss with the
-    vectors at zero, and the entries of the full matrix covered.
+    `train` steps over the tiles at a learning rate and changes the rows of both partitions in place (float32, columns
+    as in RowLayout; the same array for a diagonal block). It returns the sum of the loss, the sum of the loss with all
+    vectors at zero, and the number of entries of the full matrix covered.
     """
 
     name: str
     train: Callable[[Rows, Rows, Tiles, RowLayout, TrainingOptions, float], Sums]
 
     def warm(self) -> None:
-        """Compile the loops, or load them from the cache, before a server waits for this worker."""
+        """Compile the loops or load them from the cache; called before a server waits for this worker."""
         options = TrainingOptions.from_flags(objective=self.name, dim=16)
         layout = RowLayout.of(options)
         rows, entries, ones = np.ones((1, layout.width), np.float32), np.ones(0, ENTRY), np.ones(1)

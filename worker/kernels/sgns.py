@@ -1,14 +1,14 @@
 """Train skip-gram with negative sampling (Mikolov et al. 2013) on weighted pairs, in compiled loops on local rows.
 
-A group is one row u against up to POSITIVES rows v of its pairs, of weight w each, and NEGATIVES shared negatives n:
+A group is one row u, up to POSITIVES rows v_k paired with u with weights w_k, and NEGATIVES shared negative rows n_m:
 
     loss = - sum_k w_k log s(u . v_k) - (K sum_k w_k / M) sum_m log s(-u . n_m),   s(x) = 1 / (1 + exp(-x))
 
-with K negatives for each pair, estimated from M = NEGATIVES rows. These are the columns of entries drawn from the same
-tile: they lie in the cache, and frequent words are drawn more often. The weight of a pair is GloVe's, for what is left
-of its count when frequent words are subsampled. All gradients of a group are taken at the old values; AdaGrad has one
-accumulator a row and role. Arrays must be checked by the caller; nothing allocates per entry. All in float32, sums of
-losses in float64.
+with K negatives for each pair, estimated from M = NEGATIVES rows. The negatives are the columns of entries drawn from
+the same tile: their rows are in the CPU cache, and frequent words are drawn more often. The weight of a pair is GloVe's
+weight of the count that remains after frequent words are subsampled. All gradients of a group are taken at the old
+values; AdaGrad has one accumulator per row and role. Callers must check the arrays; no loop allocates memory per entry.
+Arithmetic is in float32, sums of losses in float64.
 """
 
 from typing import Any, NamedTuple
@@ -35,9 +35,10 @@ class SgnsRole(NamedTuple):
 
 
 class GroupBuffers(NamedTuple):
-    """Buffers for one group, BUNDLE long: row numbers and weights of v and n, and what a step needs.
+    """Buffers for one group: arrays of length BUNDLE over its positives v and negatives n, and the gradient of u.
 
-    `weights` is 0 for unused positives, `places` are the offsets of the vectors, `gradient` (a vector) is u's.
+    `others` are row numbers, `weights` those of the loss (0 for unused positives), `places` the offsets of the vectors,
+    `scales` the derivatives of the loss by the dot products, `steps` these times the rates; `gradient` has span floats.
     """
 
     others: Any
@@ -57,25 +58,25 @@ class SgnsParams(NamedTuple):
 
 
 def group_buffers(span: int) -> GroupBuffers:
-    """Return the buffers for one group."""
+    """Return uninitialised buffers for one group, with vectors of `span` floats."""
     others, places = np.empty((2, BUNDLE), np.int64)
     weights, scales, steps = np.empty((3, BUNDLE), np.float32)
     return GroupBuffers(others, weights, places, scales, steps, np.empty(span, np.float32))
 
 
 def keep_probability(frequencies: Floats, sample: float) -> Floats:
-    """Return the part of each word that subsampling keeps: min(1, sqrt(sample / f)) for fractions f of the text.
+    """Return the fraction of each word's occurrences kept by subsampling: min(1, sqrt(sample / f)).
 
-    Source: "Subsampling of frequent words" in Mikolov et al. 2013.
+    `frequencies` are f, the words' shares of the text. Source: "Subsampling of frequent words" in Mikolov et al. 2013.
     """
     return np.sqrt(sample / np.maximum(frequencies, sample))
 
 
 @compiled_fast
 def split_groups(pairs: Pairs, first: int, size: int, groups: Indices) -> int:
-    """Split `size` entries from `first` on into groups of up to POSITIVES of one row i; returns how many.
+    """Split `size` entries from `first` on into groups of up to POSITIVES with the same row i.
 
-    Group k is entries first + groups[k] to first + groups[k + 1].
+    Returns the number of groups, and fills `groups`: group k is entries [first + groups[k], first + groups[k + 1]).
     """
     count = 0
     low = 0
@@ -96,7 +97,7 @@ def next_random(state: Any, below: int) -> tuple[Any, Any]:
 
 @inlined_fast
 def loss_derivatives(products: Rows, weights: Rows) -> Any:
-    """Replace the dot products of a group by the derivatives of its loss by them; returns the loss."""
+    """Replace each dot product of a group by the loss's derivative with respect to it; return the loss."""
     loss = np.float32(0)
     for k in range(BUNDLE):
         sign = np.float32(1) if k < POSITIVES else np.float32(-1)
@@ -110,7 +111,7 @@ def loss_derivatives(products: Rows, weights: Rows) -> Any:
 
 @inlined_fast
 def train_group(one: SgnsRole, others: SgnsRole, row: Any, group: GroupBuffers, params: SgnsParams) -> Any:
-    """Step row `row` of `one` against the rows and weights of `group`; returns the loss before the step."""
+    """Step row `row` of `one` against the rows and weights of `group`; return the loss before the step."""
     width = others.rows.shape[1]
     for k in range(BUNDLE):
         group.places[k] = group.others[k] * width + others.vector
@@ -147,8 +148,8 @@ def train_tile(
 ) -> tuple[float, float, int]:
     """Step over the `count` groups of the tile that begins at `first`, in an order set by `seed`.
 
-    `targets` are the weights of its `size` entries, `ratio` the negatives for each. With `skip_self`, entries of a word
-    with itself are left out. Returns the sums of loss and weights, and the entries covered.
+    `targets` are the weights of the tile's `size` entries, `ratio` the number of negatives for each. With `skip_self`,
+    entries of a word with itself are left out. Returns the sums of loss and weights, and the number of entries covered.
     """
     loss = total = 0.0
     covered = 0
@@ -197,7 +198,7 @@ def train_block(
     group: GroupBuffers,
     params: SgnsParams,
 ) -> tuple[float, float, int]:
-    """Step over the entries of the tiles in `order`; returns the sums of loss and weights, and the entries covered.
+    """Step over the entries of the tiles in `order`; return the sums of loss and weights, and the entries covered.
 
     `rows_a` and `rows_b` (float32, (rows, width), C order) are changed in place and are the same array for a diagonal
     block. `pairs` and `counts` are the block's entries from `as_plain_arrays`; `starts` (tiles + 1,) delimits tiles.

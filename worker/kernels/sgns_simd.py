@@ -1,7 +1,7 @@
 """Compute skip-gram's steps in explicit SIMD instructions: one row against the BUNDLE of rows of its group.
 
-Arrays are contiguous and flat; `places` holds where the other vectors begin. `n` floats of a vector are processed, a
-multiple of 16. Nothing is checked.
+Arrays are contiguous; `at` and `places` are offsets, in floats, at which the row's vector and the other vectors begin.
+`n` floats of each vector are processed, a multiple of 16. No argument is checked.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def _items(builder: Builder, data: Value) -> list[Value]:
 
 
 def _vectors(context: Any, builder: Builder, signature: Any, args: Any) -> tuple[Value, list[Value]]:
-    """Return the addresses of the one vector and of the others; arguments (one, at, others, places, ...)."""
+    """Return the addresses of the row's vector and of the others; `args` is (one, at, others, places, ...)."""
     one, others, places = (_data(context, builder, signature, args, which) for which in (0, 2, 3))
     starts = [builder.load(place) for place in _items(builder, places)]
     return builder.gep(one, [args[1]]), [builder.gep(others, [start]) for start in starts]
@@ -32,7 +32,7 @@ def _vectors(context: Any, builder: Builder, signature: Any, args: Any) -> tuple
 
 @intrinsic
 def bundle_dots(typing: Any, one: Any, at: Any, others: Any, places: Any, n: Any, out: Any) -> Any:
-    """Put one . other_k into out[k]; returns one . one."""
+    """Store the dot product one . other_k in out[k]; return one . one."""
 
     def codegen(context: Any, builder: Builder, signature: Any, args: Any) -> Value:
         one, others = _vectors(context, builder, signature, args)
@@ -54,7 +54,7 @@ def bundle_dots(typing: Any, one: Any, at: Any, others: Any, places: Any, n: Any
 def step_bundle(
     typing: Any, one: Any, at: Any, others: Any, places: Any, n: Any, into: Any, scales: Any, steps: Any
 ) -> Any:
-    """Do into = sum of scales[k] * other_k, then other_k -= steps[k] * one; returns into . into."""
+    """Do into = sum of scales[k] * other_k, then other_k -= steps[k] * one; return into . into."""
 
     def codegen(context: Any, builder: Builder, signature: Any, args: Any) -> Value:
         one, others = _vectors(context, builder, signature, args)

@@ -1,7 +1,7 @@
 """Give compiled loops a type for SIMD vectors of float32, with arithmetic, loads and stores.
 
-Numba has no such type, and LLVM does not vectorise by itself where rows might overlap. A `SimdVector` lives in a vector
-register; + - * work between vectors of one length and with single numbers. Nothing is checked.
+Numba has no such type, and LLVM does not vectorise loops over rows that might overlap. A `SimdVector` is held in a
+vector register; + - * take two vectors of the same length, or a vector and a float32. No bounds are checked.
 """
 
 import operator
@@ -33,7 +33,7 @@ class SimdVector(types.Type):
 
 @register_model(SimdVector)
 class _SimdVectorModel(models.PrimitiveModel):
-    """Represent it as an LLVM vector."""
+    """Represents a SimdVector as an LLVM vector."""
 
     def __init__(self, manager: Any, kind: SimdVector) -> None:
         super().__init__(manager, kind, vector_type(kind.count))
@@ -45,7 +45,7 @@ def vector_type(count: int) -> Any:
 
 
 def splat(builder: Builder, scalar: Value, count: int) -> Value:
-    """Return a vector of `count` times the same number."""
+    """Return a vector with `scalar` in all `count` elements."""
     nothing = ir.Constant(vector_type(count), ir.Undefined)
     first = builder.insert_element(nothing, scalar, _SLOT(0))
     return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(_SLOT, count), [0] * count))
@@ -60,12 +60,12 @@ def vector_of(builder: Builder, scalars: list[Value]) -> Value:
 
 
 def elements_of(builder: Builder, vector: Value) -> list[Value]:
-    """Return the numbers of a vector."""
+    """Return the elements of a vector."""
     return [builder.extract_element(vector, _SLOT(k)) for k in range(vector.type.count)]
 
 
 def reduce_add(builder: Builder, vector: Value) -> Value:
-    """Return the sum of a vector."""
+    """Return the sum of the elements of a vector."""
     kind = ir.FunctionType(FLOAT, [FLOAT, vector.type])
     reduce = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{vector.type.count}f32")
     return builder.call(reduce, [ir.Constant(FLOAT, -0.0), vector], fastmath=("reassoc",))
@@ -77,14 +77,14 @@ def address_of(context: Any, builder: Builder, kind: Any, array: Value, at: Valu
 
 
 def load_vector(builder: Builder, address: Value, count: int) -> Value:
-    """Load `count` floats from an address on."""
+    """Load a vector of `count` floats, starting at `address`."""
     value = builder.load(builder.bitcast(address, vector_type(count).as_pointer()))
     value.align = 4
     return value
 
 
 def store_vector(builder: Builder, value: Value, address: Value) -> None:
-    """Store a vector at an address."""
+    """Store a vector, starting at `address`."""
     builder.store(value, builder.bitcast(address, value.type.as_pointer())).align = 4
 
 
@@ -116,7 +116,7 @@ for _symbol, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (o
 
 @intrinsic
 def lane_sum(typing: Any, vector: Any) -> Any:
-    """Return the sum of a vector."""
+    """Return the sum of the elements of a vector."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         return reduce_add(builder, args[0])
@@ -126,7 +126,7 @@ def lane_sum(typing: Any, vector: Any) -> Any:
 
 @intrinsic
 def inverse_sqrt(typing: Any, vector: Any) -> Any:
-    """Return 1 / sqrt(x) for each number x."""
+    """Return the vector of 1 / sqrt(x) for each element x."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         kind = args[0].type
@@ -140,7 +140,7 @@ def inverse_sqrt(typing: Any, vector: Any) -> Any:
 
 @intrinsic
 def clamp_at_zero(typing: Any, vector: Any) -> Any:
-    """Return max(x, 0) for each number x."""
+    """Return the vector of max(x, 0) for each element x."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         zero = ir.Constant(args[0].type, [0.0] * vector.count)
@@ -151,7 +151,7 @@ def clamp_at_zero(typing: Any, vector: Any) -> Any:
 
 @intrinsic_of_literals
 def load(typing: Any, array: Any, at: Any, count: Any) -> Any:
-    """Load `count` (a constant, or a tuple of that length) floats of a contiguous array from element `at` on."""
+    """Load `count` (a constant, or a tuple of that length) floats of a contiguous array, from element `at` on."""
     size = count.literal_value if isinstance(count, types.IntegerLiteral) else count.count
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
@@ -162,7 +162,7 @@ def load(typing: Any, array: Any, at: Any, count: Any) -> Any:
 
 @intrinsic
 def store(typing: Any, array: Any, at: Any, vector: Any) -> Any:
-    """Store a vector in a contiguous float32 array from element `at` on."""
+    """Store a vector in a contiguous float32 array, starting at element `at`."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         store_vector(builder, args[2], address_of(context, builder, sig.args[0], args[0], args[1]))
@@ -172,7 +172,7 @@ def store(typing: Any, array: Any, at: Any, vector: Any) -> Any:
 
 
 def element_addresses(context: Any, builder: Builder, sig: Any, args: Any) -> list[Value]:
-    """Return the addresses at index * width + column; arguments (array, tuple of indices, width, column)."""
+    """Return the address of element index * width + column for each index; `args`: (array, indices, width, column)."""
     found = []
     for k in range(sig.args[1].count):
         at = builder.add(builder.mul(builder.extract_value(args[1], k), args[2]), args[3])
@@ -182,7 +182,7 @@ def element_addresses(context: Any, builder: Builder, sig: Any, args: Any) -> li
 
 @intrinsic
 def gather(typing: Any, array: Any, indices: Any, width: Any, column: Any) -> Any:
-    """Load the numbers at index * width + column of a contiguous float32 array, for each index of a tuple."""
+    """Load element index * width + column of a contiguous float32 array, for each index in a tuple."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         return vector_of(builder, [builder.load(place) for place in element_addresses(context, builder, sig, args)])
@@ -193,7 +193,7 @@ def gather(typing: Any, array: Any, indices: Any, width: Any, column: Any) -> An
 
 @intrinsic
 def scatter(typing: Any, array: Any, indices: Any, width: Any, column: Any, vector: Any) -> Any:
-    """Store a vector where `gather` would load it."""
+    """Store a vector in the elements from which `gather` would load one."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         for value, place in zip(

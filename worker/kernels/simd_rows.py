@@ -1,7 +1,7 @@
-"""Compute dot products and updates of one row against a few others in explicit SIMD instructions of 16 lanes.
+"""Compute dot products and updates of one row against a few other rows in explicit SIMD instructions of 16 lanes.
 
 LLVM does not vectorise loops over rows that might overlap. Offsets are in floats from the start of a contiguous float32
-array; `n` floats are processed, a multiple of 16. Nothing is checked.
+array; `n` floats of each row are processed, a multiple of 16. No argument is checked.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ LANES = 16
 
 
 def load_lanes(builder: Builder, address: Value) -> Value:
-    """Load LANES floats."""
+    """Load a vector of LANES floats, starting at `address`."""
     return load_vector(builder, address, LANES)
 
 
@@ -41,27 +41,27 @@ def multiply_add(builder: Builder, x: Value, y: Value, z: Value) -> Value:
 
 
 def splat_lanes(builder: Builder, scalar: Value) -> Value:
-    """Return LANES times the same number."""
+    """Return a vector with `scalar` in all LANES elements."""
     return splat(builder, scalar, LANES)
 
 
 def lane_loop(builder: Builder, n: Value) -> Any:
-    """Loop over `n` floats, LANES at a time."""
+    """Return a loop over `n` floats, LANES per step."""
     return cgutils.for_range(builder, builder.udiv(n, INT(LANES)))
 
 
 def accumulators(builder: Builder, count: int) -> list[Value]:
-    """Allocate `count` vectors of zeros."""
+    """Allocate `count` vectors of LANES zeros on the stack; return their addresses."""
     return [cgutils.alloca_once_value(builder, vector_type(LANES)([0.0] * LANES)) for _ in range(count)]
 
 
 def lane_address(builder: Builder, address: Value, step: Value) -> Value:
-    """Return the address that step number `step` of a `lane_loop` from `address` on has come to."""
+    """Return the address of the floats that step number `step` of a `lane_loop` over `address` processes."""
     return builder.gep(address, [builder.mul(step, INT(LANES))])
 
 
 def _rows(context: Any, builder: Builder, sig: Any, args: Any) -> tuple[Value, list[Value]]:
-    """Return the addresses of the one row and of the others; arguments (one, at, others, rows, width, column, ...)."""
+    """Return the addresses of row `one` and of the others; `args` is (one, at, others, rows, width, column, ...)."""
     kinds = types.void(*sig.args[2:6])
     one = address_of(context, builder, sig.args[0], args[0], args[1])
     return one, element_addresses(context, builder, kinds, args[2:6])
@@ -69,7 +69,7 @@ def _rows(context: Any, builder: Builder, sig: Any, args: Any) -> tuple[Value, l
 
 @intrinsic
 def dots(typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, column: Any, n: Any) -> Any:
-    """Return the vector of one . other, and one . one; others begin at row * width + column for each of `rows`."""
+    """Return the vector of dot products one . other, and one . one; others begin at row * width + column for `rows`."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         at_one, at_others = _rows(context, builder, sig, args)
@@ -90,7 +90,7 @@ def dots(typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, col
 def update(
     typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, column: Any, n: Any, s: Any, t: Any
 ) -> Any:
-    """Do one -= sum of s_k * other_k and other_k -= t_k * one with the old values; returns the new one . one."""
+    """Do one -= sum of s_k * other_k and other_k -= t_k * one, both from old values; return the new one . one."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         at_one, at_others = _rows(context, builder, sig, args)
@@ -116,7 +116,7 @@ def update(
 
 @intrinsic
 def prefetch_floats(typing: Any, rows: Any, at: Any, n: Any) -> Any:
-    """Prefetch `n` floats from offset `at` on into the cache."""
+    """Prefetch `n` floats, from offset `at` on, into the CPU cache."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)

@@ -1,1 +1,1 @@
-"""Where parameters live: on servers or in this machine's memory."""
+"""Give trainers access to the parameters, on servers or in this machine's memory."""

@@ -1,7 +1,7 @@
-"""Define what a trainer needs of the place where parameters live, so that its loop is the same for every store.
+"""Define the interface of a parameter store, so that the training loops are the same for every store.
 
-A store hands out blocks and rows, and takes changes. `server_store` is that on the shards of a parameter server,
-`memory_store` that in this machine's memory.
+A store grants blocks, returns rows and takes changes. The store in `server_store` keeps rows on the shards of a
+parameter server, the store in `memory_store` in this machine's memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ CACHE_LINE_FLOATS = 16
 
 @dataclass
 class Reply(Generic[T]):
-    """A value that arrives later, in `missing` messages."""
+    """A value that arrives later; `missing` of its messages have not arrived."""
 
     value: T | None = None
     missing: int = 1
@@ -29,18 +29,18 @@ class Reply(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Return whether it has arrived or failed."""
+        """Return whether the value is complete or has failed."""
         return self.missing == 0 or self.error is not None
 
     def get(self) -> T | None:
-        """Return the value of a reply that is done; raise its error."""
+        """Return the value of a reply that is done; raise its error if it has failed."""
         if self.error is not None:
             raise self.error
         return self.value
 
 
 def still_pending(replies: list[Reply[T]]) -> list[Reply[T]]:
-    """Return the replies that are not done; raise the error of those that failed."""
+    """Return the replies that are not done; raise the error of the first that failed."""
     for reply in replies:
         if reply.done:
             reply.get()
@@ -49,9 +49,9 @@ def still_pending(replies: list[Reply[T]]) -> list[Reply[T]]:
 
 @dataclass
 class Pulled:
-    """Rows by number, with the version of each shard and, where rows have versions, of each row.
+    """Pulled rows, with the version of each shard (`clocks`) and, in modes that keep row versions, of each row.
 
-    `gradients` is the number of gradients of all workers that the table had taken by then.
+    `gradients` is the number of gradients, by all workers, applied to the table before the pull.
     """
 
     values: Rows
@@ -61,29 +61,29 @@ class Pulled:
 
 
 class Store(Protocol):
-    """The place where parameters live; `in_place` when pulled ranges are the parameters themselves."""
+    """A parameter store; with `in_place`, `pull_range` returns the parameters themselves, not a copy."""
 
     in_place: bool
 
     def lease(self) -> Reply[m.Granted | m.Done]:
-        """Request the next block; Done if there is none left."""
+        """Request the next block; the reply is Done once no block is left."""
 
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
-        """Request rows [first, last) as an array of the caller's own, once they have reached `version`."""
+        """Request rows [first, last); the reply waits until they have reached `version`. A copy unless `in_place`."""
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
-        """Request rows (ascending, distinct) as an array of the caller's own; synchronous modes delay the reply."""
+        """Request a copy of rows (ascending, distinct); synchronous modes delay the reply."""
 
     def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
-        """Change the rows of a block, (first row, values) each; values must not change until the reply is done."""
+        """Push changes (first row, values) to a block's rows; `values` must not change until the reply is done."""
 
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
     ) -> tuple[Reply[bool], Reply[Pulled]]:
-        """Change rows (ascending, distinct), and pull the rows `wanted` next, as they are then.
+        """Push changes to rows (ascending, distinct), then pull the rows `wanted`.
 
-        `values` must not change until the first reply is done, which tells whether a gradient was applied: it may be
-        too late for its step. `pulled` has the versions that a gradient was computed from.
+        Returns two replies: whether the gradient was applied (False: too late for its step), and the rows. `values`
+        must not change until the first reply is done. `pulled` has the versions that the gradient was computed from.
         """
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
@@ -93,24 +93,24 @@ class Store(Protocol):
         """Handle what has arrived, without waiting."""
 
     def wait(self) -> None:
-        """Wait until something may have arrived."""
+        """Wait until a message arrives or a short time has passed, and handle what has arrived."""
 
     def flush(self) -> None:
         """Wait until every push and report is answered."""
 
     def leave(self, end: RunEnd) -> None:
-        """End the session, passing on why training ended."""
+        """End the session and tell the servers why training ended (`end`)."""
 
 
 def empty_aligned(rows: int, width: int) -> Rows:
-    """Return an uninitialised float32 array of shape (rows, width) on a cache line, where vector loads cost less."""
+    """Return an uninitialised float32 array (rows, width) aligned to a cache line, which makes vector loads faster."""
     raw = np.empty(rows * width + CACHE_LINE_FLOATS, np.float32)
     start = -raw.ctypes.data // raw.itemsize % CACHE_LINE_FLOATS
     return raw[start : start + rows * width].reshape(rows, width)
 
 
 def aligned_copy(rows: Rows) -> Rows:
-    """Return a copy of rows of shape (rows, width) on a cache line."""
+    """Return a copy of `rows`, shape (rows, width), aligned to a cache line."""
     copy = empty_aligned(*rows.shape)
     copy[:] = rows
     return copy

@@ -1,6 +1,6 @@
 """Keep parameters in this machine's memory: a local array, or one that processes share (Hogwild, Niu et al. 2011).
 
-Blocks are trained in place, without copies; processes that change the same row may lose an update, as Hogwild accepts.
+Blocks are trained in place, without copies. An update may be lost when two processes change the same row at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,9 @@ Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 class MemoryStore:
     """A Store of all rows as one array of shape (rows, width).
 
-    `next_position` numbers blocks over all processes from 0. `step` is the optimizer for minibatches. `count` adds to
-    the number of gradients of all processes and returns it. `on_report` returns whether training is over.
+    `next_position` counts up from 0 over the blocks of all processes. `step` is the optimizer for minibatches. `count`
+    adds its argument to the number of gradients of all processes and returns the sum. `on_report` takes a report and
+    returns whether training is over.
     """
 
     in_place = True
@@ -46,7 +47,7 @@ class MemoryStore:
         self._reports = self._entries = 0
 
     def lease(self) -> Reply[m.Granted | m.Done]:
-        """Return the next block, in the server's order."""
+        """Return the next block, in the order in which a server grants blocks; Done after the last epoch."""
         per_epoch = self._partitions * (self._partitions + 1) // 2
         epoch, place = divmod(self._next_position(), per_epoch)
         if epoch >= self._options.epochs:
@@ -59,7 +60,7 @@ class MemoryStore:
         return Reply(m.Granted(0, epoch, epoch * self._partitions + number, a, b, 0), 0)
 
     def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
-        """Return the rows themselves, not a copy."""
+        """Return the rows themselves, not a copy; `version` has no effect."""
         del version
         return Reply(self._rows[first:last], 0)
 
@@ -75,7 +76,7 @@ class MemoryStore:
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
     ) -> tuple[Reply[bool], Reply[Pulled]]:
-        """Step the optimizer on the rows, and return a copy of those wanted next."""
+        """Step the optimizer on `rows`, and return a copy of the rows `wanted`; BadRequest for another operation."""
         del pulled
         if operation != "gradient":
             raise BadRequest(f"rows in memory take gradients, not {operation!r}")
@@ -84,7 +85,7 @@ class MemoryStore:
         return Reply(True, 0), self.pull_rows(wanted)
 
     def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
-        """Pass a report on; no bytes were sent."""
+        """Pass a report on to `on_report`, with 0 as the bytes sent."""
         self._reports += 1
         message = report(self._reports, 0)
         self._entries += message.entries

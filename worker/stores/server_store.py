@@ -1,4 +1,4 @@
-"""Keep parameters on the shards of a parameter server: turn a trainer's calls into messages, within the credit."""
+"""Keep parameters on the shards of a parameter server: turn a trainer's calls into messages, limited by credit."""
 
 import math
 import sys
@@ -25,9 +25,9 @@ TABLE = "rows"
 LEAVING_S = 10.0
 PULL_BYTES = 32 << 20
 PUSH_BYTES = 1 << 18
-"""Differences are pushed in pieces of this size, so that a server holds little of many workers at once."""
+"""Largest push of differences; small pushes limit the memory that many workers take on a server."""
 NO_LEASE = m.Granted(-1, 0, m.NO_VERSION, 0, 0, 0)
-"""For changes to ranges without a lease, in asynchronous mode."""
+"""Passed to `push_block` for changes without a lease, in asynchronous mode."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class ServerStore:
     latency: Callable[[], float] = float
 
     def __post_init__(self) -> None:
-        """Begin the sequences of pushes, leases and reports."""
+        """Start the sequence numbers of pushes, leases and reports."""
         self._sharding = Sharding(self.rows, len(self.client.channels))
         self._sequences = [0] * len(self.client.channels)
         self._tickets = self._reports = self._low_water = 0
@@ -73,7 +73,7 @@ class ServerStore:
         return reply
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
-        """See Store. Shards without any of the rows are asked too: each counts the steps."""
+        """See Store. Shards that hold none of the rows are asked too, because every shard counts the steps."""
         pulled, reply = self._expect_rows(len(rows))
         for shard, span in self._sharding.split_rows(rows):
             request = m.Pull(TABLE, 0, 0, m.NO_VERSION, self._low_water, rows[span])
@@ -103,7 +103,7 @@ class ServerStore:
         pulled: Pulled | None = None,
         wanted: Indices | None = None,
     ) -> tuple[Reply[bool], Reply[Pulled]]:
-        """See Store. One message a shard; whether a gradient counts is shard 0's answer. None are `wanted` if None."""
+        """See Store. Sends one message per shard; shard 0 decides whether a gradient is late. `wanted` may be None."""
         reply: Reply[bool] = Reply(True, 0)
         known, requested = pulled or Pulled(values), rows[:0] if wanted is None else wanted
         next_rows, rows_reply = self._expect_rows(len(requested))
@@ -139,11 +139,11 @@ class ServerStore:
         self.client.poll(POLL_MS)
 
     def flush(self) -> None:
-        """See Store. Pulls and leases, which wait for other workers, are not waited for."""
+        """See Store. Does not wait for pulls and leases, whose answers may depend on other workers."""
         self.client.flush()
 
     def leave(self, end: RunEnd) -> None:
-        """End the run on every shard, because perhaps only one of them knows that it is over, and leave."""
+        """Send `Finish` to every shard, because perhaps only one knows that the run is over, and leave."""
         for shard in range(len(self.client.channels)):
             self.client.send(shard, m.Finish(*end), lambda _: None)
         self.client.part(end, LEAVING_S)
@@ -168,7 +168,7 @@ class ServerStore:
                 reply.value = False
 
         def answered(message: m.Message) -> None:
-            """Take the first reply as the push's; rows, or their refusal, may follow."""
+            """Take the first reply as the push's; a reply with rows, or with an error, may follow."""
             if unanswered:
                 _settle(unanswered.pop(), arrived, message)
             if rows_came is not None and not isinstance(message, m.Applied):
@@ -179,7 +179,7 @@ class ServerStore:
         self.client.send(shard, push, answered)
 
     def _expect_rows(self, rows: int) -> tuple[Pulled, Reply[Pulled]]:
-        """Return room for rows by number, and the reply that will have them."""
+        """Return an empty Pulled for `rows` rows, and the Reply that has it as value."""
         pulled = Pulled(np.empty((rows, self.width), np.float32), versions=np.empty(rows, np.int64))
         return pulled, Reply(pulled, 0)
 
@@ -188,7 +188,7 @@ class ServerStore:
 
 
 def _settle(reply: Reply[Any], take: OnReply, message: m.Message) -> None:
-    """Hand one of the messages that `reply` waits for to `take`, unless it is a refusal."""
+    """Pass one of the messages that `reply` waits for to `take`; store an error in `reply` instead."""
     reply.missing -= 1
     try:
         take(check_reply(message))
@@ -202,7 +202,7 @@ def _put_range(out: Rows, message: m.Message) -> None:
 
 
 def _put(pulled: Pulled, shard: int, span: slice, message: m.Message) -> None:
-    """Store one shard's part of a pull."""
+    """Store the rows of one shard's reply at `span` of `pulled`."""
     if isinstance(message, m.Rows):
         pulled.values[span] = message.values
         pulled.clocks[shard] = message.version

@@ -1,1 +1,1 @@
-"""The training loops: blocks, minibatches, prefetch."""
+"""Run the training loops: blocks, minibatches, prefetch."""

@@ -1,7 +1,7 @@
-"""Train leased blocks: lease, pull, compute, push, until no more are granted. The same loop for every store.
+"""Train leased blocks: lease, pull, compute, push, until no more are granted. The loop is the same for every store.
 
-The rows of the next blocks are prefetched while one is trained. In exclusive order rows that were trained here last are
-pushed, but not pulled again. No sockets.
+The rows of the next blocks are prefetched while a block is trained. In exclusive order, rows that this worker trained
+last are pushed, but not pulled again. No sockets.
 """
 
 import time
@@ -31,10 +31,10 @@ STUCK_S = 1.0
 
 
 def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> RunEnd:
-    """Train until there is nothing left; return why training ended.
+    """Train until the run is over; leave the store and return why training ended.
 
-    Minibatches are those of the random stream of `worker`, from its `step` on. Raises TrainingDiverged when the loss is
-    not finite, after telling the store.
+    Minibatches are drawn from the random stream of `worker`, from step `step` on. If the loss is not finite, reports
+    the failure to the store and raises TrainingDiverged.
     """
     trainer: BlockTrainer | MinibatchTrainer = (
         BlockTrainer(store, dataset, options)
@@ -52,7 +52,7 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
 
 @dataclass
 class Task:
-    """A leased block, and the rows pulled for it by partition; the cache has those of its other partition, if any."""
+    """A leased block, and the rows pulled for it, by partition; rows of a partition not pulled come from the cache."""
 
     granted: m.Granted
     pulled: dict[int, Reply[Rows]]
@@ -65,7 +65,7 @@ class Task:
 
 @dataclass
 class UnreportedBlock:
-    """A trained block whose push is not answered: the report to make then, and how long the answer took at least."""
+    """A trained block whose push is unanswered: the report to send then, and the push's least latency (`took_s`)."""
 
     push: Reply[None]
     report: MakeReport
@@ -92,7 +92,7 @@ class BlockTrainer:
         self._trained_at = time.perf_counter()
 
     def run(self) -> RunEnd:
-        """Train every block that is granted; return why there are no more."""
+        """Train every granted block; return why no more are granted."""
         try:
             while self._end is None or self._tasks:
                 self._collect()
@@ -134,7 +134,7 @@ class BlockTrainer:
         return len(self._tasks) < self._window.tasks(sum(len(task.pulled) for task in self._tasks))
 
     def _is_stuck(self) -> bool:
-        """Return whether no rows have come for a while: they may depend on a block that a lost worker gave back."""
+        """Return whether pulled rows are overdue: they may wait for a block that a lost worker gave back."""
         return self._next_ready() is None and time.perf_counter() - self._trained_at > STUCK_S
 
     def _next_ready(self) -> Task | None:
@@ -147,7 +147,7 @@ class BlockTrainer:
         return min(ready, key=lambda task: task.granted.round, default=None)
 
     def _pull(self, granted: m.Granted) -> Task:
-        """Pull the rows of a block, except those that are in the cache or that an earlier task will put there."""
+        """Pull the rows of a block, except those that are in the cache or that an earlier task will add to it."""
         task = Task(granted, {})
         for partition in task.partitions:
             if not self._will_be_cached(partition, granted.round):
@@ -187,7 +187,7 @@ class BlockTrainer:
         self._unreported.append(UnreportedBlock(push, report, now))
 
     def _rows(self, task: Task, partition: int) -> Rows:
-        """Return the rows of a partition of a ready task, as a copy while their last push may still read them."""
+        """Return the rows of a partition of a ready task; copy cached rows if their last push may still read them."""
         if (reply := task.pulled.get(partition)) is None:
             rows, push = self._cache.take((partition, task.granted.round))
             return rows if push.done else aligned_copy(rows)
@@ -217,7 +217,7 @@ class BlockTrainer:
         return loss, bias_only, covered
 
     def _push(self, granted: m.Granted, local: dict[int, Rows], before: dict[int, Rows]) -> Reply[None]:
-        """Push trained rows (or, with `before`, their differences), and cache them for the next tasks."""
+        """Push trained rows or, with `before`, the differences; in exclusive order, also cache the rows."""
         for partition, old in before.items():
             np.subtract(local[partition], old, out=old)
         changes = [(self._range(partition)[0], values) for partition, values in (before or local).items()]
@@ -230,7 +230,7 @@ class BlockTrainer:
 
 
 def tile_portions(order: Indices, starts: Indices) -> Iterator[Indices]:
-    """Yield `order` (tiles of a block) in pieces of about PORTION_ENTRIES entries; messages are read in between."""
+    """Yield `order` (tiles of a block) in pieces of about PORTION_ENTRIES entries, to read messages in between."""
     sizes = np.cumsum((starts[1:] - starts[:-1])[order])
     cuts = np.searchsorted(sizes, np.arange(PORTION_ENTRIES, int(sizes[-1]) if len(sizes) else 0, PORTION_ENTRIES))
     yield from np.split(order, np.unique(cuts))

@@ -1,4 +1,4 @@
-"""Sum up losses between two reports, and stop a training whose loss is not finite."""
+"""Sum up losses between two reports, and check that a loss is finite."""
 
 import math
 import time
@@ -25,7 +25,7 @@ class LossSums:
     began: float = field(default_factory=time.perf_counter)
 
     def add(self, entries: int, loss: float, bias_only_loss: float, norm: float) -> None:
-        """Add the sums over the entries of a batch, and the mean norm of its vectors."""
+        """Add the loss sums of a batch of `entries` entries, and the mean norm of its vectors."""
         self.entries += entries
         self.loss += loss
         self.bias_only_loss += bias_only_loss
@@ -37,7 +37,7 @@ class LossSums:
         return time.perf_counter() - self.began >= REPORT_EVERY_S
 
     def report(self, sequence: int, sent: int) -> m.Report:
-        """Return the report of these batches."""
+        """Return the report of the batches; its norm is the mean over their entries."""
         seconds, norm = time.perf_counter() - self.began, self.norm / max(self.entries, 1)
         return m.Report(sequence, -1, self.entries, self.loss, self.bias_only_loss, norm, seconds, sent)
 

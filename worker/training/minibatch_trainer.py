@@ -1,6 +1,6 @@
 """Train on random minibatches: pull rows, compute gradients, push them and pull the next rows with the same message.
 
-The same loop for every store; the optimizer is the store's. No sockets.
+The loop is the same for every store; the store runs the optimizer. No sockets.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from ..stores.interface import Reply, Store
 from .loss_sums import LossSums, check_finite
 
 MAX_UNREPORTED = 1 / 8
-"""Of the whole training; a small one would be over before a report is due."""
+"""Largest unreported share of all entries: a short training would be over before a report is due."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Minibatch:
 
 
 class MinibatchSampler:
-    """Draws minibatches uniformly, with replacement, from the entries of the full matrix, beginning with step `step`.
+    """Draws minibatches uniformly, with replacement, from the entries of the full matrix, starting at step `step`.
 
-    A minibatch is a function of (seed, worker, step), so a resumed worker repeats none.
+    A minibatch depends only on (seed, worker, step), so a resumed worker repeats none.
     """
 
     def __init__(self, dataset: Dataset, size: int, seed: int, worker: int, step: int = 0) -> None:
@@ -52,7 +52,7 @@ class MinibatchSampler:
         self._column_base = layout.bounds[pairs[:, 1]]
 
     def next(self) -> Minibatch:
-        """Return the minibatch of this step, and move on to the next step."""
+        """Return the minibatch of the current step, and advance to the next step."""
         i, j, counts = self._entries(stream(self._seed, Purpose.BATCHES, self._worker, self._step))
         self._step += 1
         rows, places = np.unique(np.concatenate([i, j]), return_inverse=True)
@@ -93,7 +93,7 @@ class MinibatchTrainer:
         self._reported: Reply[m.Recorded] | None = None
 
     def run(self) -> RunEnd:
-        """Train until the store has enough gradients; return why it ended."""
+        """Train until the store reports the end of training; return why it ended."""
         self._batch = self._batches.next()
         self._rows = self._store.pull_rows(self._batch.rows)
         try:
@@ -146,7 +146,7 @@ class MinibatchTrainer:
         self._reported, self._sums = self._store.report(self._sums.report), LossSums()
 
     def _leave(self, end: RunEnd) -> RunEnd:
-        """Report the rest, so that every entry in the table is counted."""
+        """Report the remaining sums, so that every applied batch is counted; return `end`."""
         self._store.flush()
         self._add_up()
         if self._sums.entries:

@@ -1,6 +1,6 @@
-"""Decide for how many leased blocks to prefetch rows, and cache the partitions that were trained last. No I/O.
+"""Decide for how many leased blocks to prefetch rows, and cache recently trained partitions. No I/O.
 
-In exclusive order a partition is the same after a round wherever it is: what was trained here need not be pulled.
+In exclusive order one worker trains a partition per round, so that worker's copy is current and need not be pulled.
 """
 
 import math
@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 
 MIN_TASKS, MIN_TASKS_OF_BIG_ROWS, MAX_TASKS = 3, 2, 6
 BIG_ROWS_BYTES = 16 << 20
-"""With more bytes prefetched, MIN_TASKS_OF_BIG_ROWS holds."""
+"""From this many prefetched bytes on, MIN_TASKS_OF_BIG_ROWS is the minimum."""
 WAYS = 2
-"""Ways that the rows of another worker's block travel: it pushes them, then this worker pulls them."""
+"""Transfers before this worker can use rows of another worker's block: that worker's push, this worker's pull."""
 KEPT_WEIGHT = 7 / 8
-"""Of the earlier average, when another push or block is measured."""
+"""Weight of the previous moving average when another push or block is measured."""
 CACHE_BYTES = 20 << 20
 
 T = TypeVar("T")
@@ -22,9 +22,9 @@ Key = tuple[int, int]
 
 
 class PrefetchWindow:
-    """The number of blocks to hold: as many as are trained while rows are on their way, and as few as possible.
+    """Computes the number of leased blocks to hold: just enough to keep training while rows are transferred.
 
-    Prefetched rows take memory, `partition_bytes` for each partition.
+    Each prefetched partition takes `partition_bytes` of memory.
     """
 
     def __init__(self, partition_bytes: int) -> None:
@@ -32,7 +32,7 @@ class PrefetchWindow:
         self._way_s = self._block_s = 0.0
 
     def pushed(self, seconds: float) -> None:
-        """Record that a push took at least this long to be answered."""
+        """Record that the answer to a push took at least this long."""
         self._way_s += (1 - KEPT_WEIGHT) * (seconds - self._way_s)
 
     def trained(self, seconds: float) -> None:
@@ -40,31 +40,31 @@ class PrefetchWindow:
         self._block_s += (1 - KEPT_WEIGHT) * (seconds - self._block_s)
 
     def tasks(self, pulled: int) -> int:
-        """Return how many blocks to hold, with the one in training, when `pulled` partitions are pulled for them."""
+        """Return how many blocks to hold, including the one in training; `pulled` partitions are prefetched now."""
         fewest = MIN_TASKS if pulled * self._partition_bytes < BIG_ROWS_BYTES else MIN_TASKS_OF_BIG_ROWS
         meanwhile = math.ceil(WAYS * self._way_s / self._block_s) if self._block_s else 0
         return max(fewest, min(1 + meanwhile, MAX_TASKS))
 
 
 class PartitionCache(Generic[T]):
-    """Values by (partition, round): those that leased blocks need, and the `capacity` newest others."""
+    """Cache by (partition, round) of the values that leased blocks need and the `capacity` newest others."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._values: dict[Key, T] = {}
 
     def has(self, key: Key) -> bool:
-        """Return whether there is a value."""
+        """Return whether there is a value for `key`."""
         return key in self._values
 
     def take(self, key: Key) -> T:
-        """Remove and return a value."""
+        """Remove and return the value for `key`; KeyError if there is none."""
         return self._values.pop(key)
 
     def put(self, key: Key, value: T, needed: Set[Key]) -> None:
-        """Add a value and evict others; of a partition's rounds that no block has `needed`, only the last may stay.
+        """Add a value and evict others; keep only the last round of each partition, besides the keys in `needed`.
 
-        A partition that is trained again for another worker passes through rounds that it was in before.
+        Rounds may repeat: a partition is trained again in earlier rounds after another worker was lost.
         """
         self._values.pop(key, None)
         self._values[key] = value
@@ -76,5 +76,5 @@ class PartitionCache(Generic[T]):
 
 
 def cache_capacity(partition_bytes: int) -> int:
-    """Return how many partitions to keep that no leased block needs."""
+    """Return how many partitions to cache beyond those that leased blocks need."""
     return CACHE_BYTES // max(partition_bytes, 1)
