@@ -181,7 +181,7 @@ class CountJob:
 class ReduceJob(Job):
     """Turns ranges of buckets into entries: `NAME.entries` (dtype ENTRY) and `NAME.tiles.npy`, int64 (tiles, 2).
 
-    A row of the latter is a tile's number and its number of entries; `corpus` names the corpus in errors.
+    A row of the tiles is a tile's number and its number of entries; `corpus` names the corpus in error messages.
     """
 
     def __init__(self, scratch: ScratchFolder, cell_keys: CellKeys, reducer: Reducer, scale: int, corpus: str) -> None:

@@ -117,7 +117,7 @@ def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], 
 def _receive_report(
     pipe: Any, process: SpawnProcess, processes: list[SpawnProcess], losses: Losses, options: TrainingOptions
 ) -> bool:
-    """Count one report and reply whether training is over; return False if the process has ended successfully."""
+    """Count one report and reply whether training is over; return False if the process has ended well instead."""
     try:
         report: Report = pipe.recv()
     except EOFError:

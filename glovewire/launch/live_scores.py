@@ -22,7 +22,7 @@ SILENCE_S = 5.0
 
 
 def check(files: Sequence[Path]) -> None:
-    """Read the test sets once, so that an unreadable file fails before training; MalformedFile."""
+    """Read the test sets once, so that an unreadable file raises MalformedFile before training begins."""
     score(("word",), np.ones((1, 1)), files)
 
 

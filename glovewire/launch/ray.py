@@ -43,7 +43,7 @@ class State:
 
 
 class Role:
-    """Keeps one process of a run running; lives in a Ray actor."""
+    """Starts and restarts one process of a run; lives in a Ray actor."""
 
     def __init__(self, role: str, logs: Path, host: str | None) -> None:
         self._role, self._host = role, host
@@ -51,7 +51,7 @@ class Role:
         self._child: Child | None = None
 
     def keep(self, arguments: list[str]) -> State:
-        """Start the process; restart it if it was killed or `arguments` differ from its own. Return its state."""
+        """Start the process, or restart it if it was killed or has other `arguments`; return its state."""
         import ray
 
         host = self._host or str(ray.util.get_node_ip_address())

@@ -45,7 +45,7 @@ class _MultiStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Write decompressed bytes to the start of `buffer`, return their number; 0 at the end of the last stream."""
+        """Write decompressed bytes to `buffer` and return their number; 0 at the end of the last stream."""
         with memoryview(buffer).cast("B") as target:
             data = self._decompress(len(target))
             target[: len(data)] = data
@@ -67,7 +67,7 @@ class _MultiStream(io.RawIOBase):
         return b""
 
     def _begin_next(self) -> bool:
-        """Start decoding the next stream; False if there is none. LZMAError if xz padding is not a multiple of 4."""
+        """Start decoding the next stream and return True, or False if there is none; LZMAError for bad xz padding."""
         rest, zeros = cast(bytes, self._decoder.unused_data), 0
         while rest or (rest := self._file.read(_READ_BYTES)):
             if not self._xz:

@@ -34,7 +34,7 @@ class LineBatch:
 
 
 def read_batches(split: InputSplit, column: str, longest: int) -> Iterator[LineBatch]:
-    """Yield the lines of a split in batches of about 512 KiB; CorpusError if unreadable or over `longest` bytes."""
+    """Yield a split's lines in batches of about 512 KiB; CorpusError for bad text or a line over `longest` bytes."""
     if split.format == "text":
         yield from _text_batches(split, longest)
         return

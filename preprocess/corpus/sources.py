@@ -33,7 +33,7 @@ _COMPRESSED_TIMES, _PARQUET_TIMES = 3, 2
 
 @dataclass(frozen=True)
 class Selection:
-    """What to read of a corpus: at most `lines` lines (None: all), a column, a split; `longest_line` in bytes."""
+    """What to read of a corpus: at most `lines` lines (None: all), which column and split; `longest_line` in bytes."""
 
     lines: int | None
     text_column: str

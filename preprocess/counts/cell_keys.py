@@ -40,7 +40,7 @@ class CellKeys:
 
     @cached_property
     def word_keys(self) -> Keys:
-        """Return for each word its row, its bits of a key as the row, and those as the column; uint64 (words, 3)."""
+        """Return per word: its row, bits of a key as the row's word, and as the column's word; uint64 (words, 3)."""
         partition_bits, tile_bits, local_bits = self._bits
         row = np.empty(self.layout.rows, np.int64)
         row[self.permutation] = np.arange(self.layout.rows)
@@ -57,7 +57,7 @@ class CellKeys:
 
     @cached_property
     def tile_numbers(self) -> Indices:
-        """Return the tile's number for each possible key without its bits inside the tile; -1 if there is no tile."""
+        """Return the tile's number for each value of a key's bits above the place in the tile; -1 if none exists."""
         partition_bits, tile_bits, _ = self._bits
         numbers = np.full(1 << (2 * (partition_bits + tile_bits)), -1, np.int64)
         side = -(-np.diff(self.layout.bounds) // self.layout.tile)

@@ -71,7 +71,7 @@ class Spill:
             yield path.with_name(path.name.replace(".buckets.", ".records.")), load(path)
 
     def records(self, first: int, last: int) -> Iterator[tuple[Records, Indices]]:
-        """Yield from every run the records of buckets [first, last), and these buckets' bounds in what is yielded."""
+        """Yield from every run the records of buckets [first, last), and the buckets' bounds among these records."""
         for path, bounds in self.runs():
             start, stop = int(bounds[first]), int(bounds[last])
             if start < stop:

@@ -20,7 +20,7 @@ from ..tokens.string_table import StringTable, hashes, packed
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words sorted by code point; `counts` int64 (V,); `by_rank` int32 (V,): index of the r-th most frequent word."""
+    """Words sorted by code point; `counts` int64 (V,); `by_rank[r]`: index of the word of rank r, int32 (V,)."""
 
     words: tuple[str, ...]
     counts: Indices
@@ -54,8 +54,8 @@ def choose_vocabulary(
 ) -> Vocabulary:
     """Return the most frequent words, at most `size`, of those that occur at least `min_count` times.
 
-    Each of `segments` loads one segment's counts. Every segment is loaded `groups` times, and about
-    1 / groups of the distinct words are held at a time.
+    Each of `segments` loads one segment's counts, and is called `groups` times; about 1 / groups of the distinct words
+    are held at a time.
     """
     words: list[bytes] = []
     counts = first = np.zeros(0, np.int64)

@@ -42,7 +42,7 @@ class _Memo:
     """Table of strings and their tokens.
 
     `rows` is int64 (strings, 3): the code, the count of the string as a word, and the place of its first occurrence. A
-    code >= 0 is the index of a single word; a code <= LIST is that of word list LIST - code. A row fits a cache line.
+    code >= 0 is the index of a single word; a code <= LIST stands for word list LIST - code. A row fits a cache line.
     """
 
     def __init__(self) -> None:

@@ -115,7 +115,7 @@ def no_endings(chunks: Chunks) -> Endings:
 def decide(
     data: Bytes, starts: Indices, stops: Indices, chunks: Chunks, ids: Ids, flags: Bytes, endings: Endings
 ) -> None:
-    """Fill `endings`: which pieces of each line are looked up singly, and which text at either end is not."""
+    """Fill `endings`: which pieces of each line are looked up singly, and which text at its ends is tokenised apart."""
     for line in range(len(starts)):
         begin, end = chunks.of_line[line], chunks.of_line[line + 1]
         if begin == end:

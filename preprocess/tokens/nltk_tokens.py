@@ -64,7 +64,7 @@ class NltkTokenizer:
         return NLTKWordTokenizer()
 
     def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Return the tokens of each piece; pieces hold no blank, and stand between a blank and more text of a line."""
+        """Return the tokens of each piece; pieces hold no blank, and in the line a blank precedes and text follows."""
         found = [_tokenize_simple(piece) for piece in pieces]
         hard = [n for n, tokens in enumerate(found) if tokens is None]
         for at in range(0, len(hard), _PIECES_PER_CALL):
