@@ -1,4 +1,4 @@
-"""Turn Ctrl-C and faults of files into one line of error, after a training has ended all of its processes."""
+"""Report Ctrl-C and file errors in one line, after the command has ended all of its processes."""
 
 import errno
 import os
@@ -20,11 +20,11 @@ OUTSIDE = {
     errno.EFBIG: "cannot be written: larger than files may be here",
     errno.ENAMETOOLONG: "cannot be a file: the name is too long",
 }
-"""Errors of the operating system that end any command with this text."""
+"""Operating-system errors that end any command, with the text that reports each."""
 
 
 class Ended(click.ClickException):
-    """An interruption or a fault of a file; click shows it and exits with 1."""
+    """Error for an interruption or a failed file operation; click shows it and exits with status 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write one line to stderr, as for every other error."""
@@ -32,7 +32,7 @@ class Ended(click.ClickException):
 
 
 class CtrlC(Ended):
-    """Ctrl-C in a command that has nothing to clean up."""
+    """Error for Ctrl-C in a command that has nothing to clean up; exits with status 130."""
 
     exit_code = 128 + signal.SIGINT
 
@@ -42,9 +42,9 @@ class CtrlC(Ended):
 
 @contextmanager
 def one_line_endings() -> Iterator[None]:
-    """Turn Ctrl-C and faults of files, such as a stdout on a full disk, into Ended.
+    """Turn Ctrl-C and file errors, such as stdout on a full disk, into Ended.
 
-    A closed pipe is left to click, which ends without a word.
+    A closed pipe is left to click, which exits without a message.
     """
     try:
         yield
@@ -73,10 +73,10 @@ signals_end_all = partial(signals_raise, ": every process of the run was ended")
 
 
 class Interruptible(click.Group):
-    """Group whose commands end their processes and remove their files at SIGINT or SIGTERM, and report it."""
+    """Group of commands that end their processes, remove their files and report the signal at SIGINT or SIGTERM."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Add a command; `signals_end_all` goes around its function, inside what turns errors into one line."""
+        """Add a command; wrap its function in `signals_end_all`, inside the wrapper that turns errors into one line."""
         assert cmd.callback is not None
         cmd.callback = signals_end_all()(cmd.callback)
         super().add_command(cmd, name)

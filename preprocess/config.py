@@ -14,14 +14,14 @@ _ROWS_PER_PARTITION = 4096
 _FEWEST_PARTITIONS = 8
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
-# What Python, numpy and numba take before any data: once, and again for each process (mostly shared pages).
+# Memory that Python, numpy and numba take before any data: once per run, and in addition per process.
 _BASE_BYTES = 160 << 20
 _PROCESS_BYTES = 48 << 20
 _LEAST_SHARE_BYTES = 64 << 20
 
 
 def parse_memory(text: str) -> int:
-    """Return `4GB`, `800M`, `1.5g` or a number of bytes in bytes (K, M, G, T: powers of 1024); ValueError if wrong."""
+    """Convert text such as `4GB`, `800M` or `1.5g` to bytes (K, M, G, T: powers of 1024); ValueError if malformed."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
     if not match:
         raise ValueError(f"{text!r} is not an amount of memory, such as 4GB")
@@ -86,11 +86,11 @@ class PreprocessConfig(Config):
 
     @property
     def longest_line(self) -> int:
-        """Return the longest line to accept, in bytes: tokenising takes about thirty times its size."""
+        """Return the maximum length of a line in bytes; tokenising a line takes about thirty times its size."""
         return max(1 << 20, self.share // 32)
 
     def partitions_for(self, words: int) -> int:
-        """Return the number of partitions of a vocabulary of `words`; UsageError if --partitions does not fit it."""
+        """Return the number of partitions for `words` words; UsageError if --partitions is too large or too small."""
         if self.partitions is None:
             return default_partitions(words)
         if self.partitions > words or -(-words // self.partitions) > MAX_PARTITION_ROWS:
@@ -99,5 +99,5 @@ class PreprocessConfig(Config):
 
 
 def default_partitions(words: int) -> int:
-    """Return the default number of partitions of a vocabulary of `words`."""
+    """Return the default number of partitions for a vocabulary of `words` words."""
     return max(-(-words // _ROWS_PER_PARTITION), min(_FEWEST_PARTITIONS, words))

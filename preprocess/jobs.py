@@ -1,7 +1,6 @@
 """Define the jobs of worker processes: tokenise splits, count pairs in streams, add up buckets.
 
-Each job writes its results to the scratch folder in committed pieces, at its end and from time to time before it, so
-that a run can be resumed.
+Each job commits its results to the scratch folder piece by piece, so that an interrupted run can be resumed.
 """
 
 import os
@@ -24,14 +23,14 @@ from .parallel.pool import Job
 from .parallel.scratch import COUNTED, PART, SEGMENT, ScratchFolder
 from .tokens.encoder import Encoder, NulByte, WordCounts
 
-# The place of a word is its split's ordinal above these bits and its index in the split's stream below.
+# A word's place in the corpus: the split's ordinal above these bits, the index in the split's stream below.
 _PLACE_BITS = 36
 COMMIT_EVERY_S = 60.0
 _COUNT_FIELDS = ("numbers", "counts", "first", "data", "bounds")
 
 
 class StreamSlice(NamedTuple):
-    """Words [start, stop) of a segment's stream, which come from one split."""
+    """Words [start, stop) of the stream of `segment`: those of one split, whose ordinal is `split`."""
 
     segment: str
     split: int
@@ -57,7 +56,7 @@ class _PieceClock:
 
 
 class EncodeJob:
-    """Turns splits into segments: `NAME.stream` (int32, see Encoder.encode) and the counts of its words.
+    """Turns input splits into segments: `NAME.stream` (int32, see Encoder.encode) and the counts of its words.
 
     `longest_line` and `memo_bytes`, the limit of the encoder's memory, are in bytes.
     """
@@ -131,12 +130,12 @@ def load_counts(scratch: ScratchFolder, segment: str) -> WordCounts:
 
 
 def ranks_path(scratch: ScratchFolder, segment: str) -> Path:
-    """Return the file of the frequency ranks of a segment's word numbers, int32."""
+    """Return the path of the file with the frequency ranks, int32, of a segment's word numbers."""
     return scratch.folder / f"{segment}.ranks.npy"
 
 
 class CountJob:
-    """Turns slices of streams into spilled runs and cells."""
+    """Turns slices of streams into runs and cells of the spill."""
 
     def __init__(self, scratch: ScratchFolder, counter: PairCounter) -> None:
         self._scratch, self._spill, self._counter = scratch, Spill(scratch.folder), counter
@@ -146,7 +145,7 @@ class CountJob:
         self._runs = 0
 
     def do(self, piece: StreamSlice) -> int:
-        """Count a slice and return the length of its stream."""
+        """Count the pairs of a slice and return its length, ends of lines included."""
         if piece.segment not in self._ranks:
             self._ranks = {piece.segment: load(ranks_path(self._scratch, piece.segment))}
         ranks = self._ranks[piece.segment]
@@ -182,7 +181,7 @@ class CountJob:
 class ReduceJob(Job):
     """Turns ranges of buckets into entries: `NAME.entries` (dtype ENTRY) and `NAME.tiles.npy`, int64 (tiles, 2).
 
-    `corpus` is its name in messages.
+    A row of the tiles is a tile's number and its number of entries; `corpus` names the corpus in error messages.
     """
 
     def __init__(self, scratch: ScratchFolder, cell_keys: CellKeys, reducer: Reducer, scale: int, corpus: str) -> None:
@@ -190,7 +189,7 @@ class ReduceJob(Job):
         self._reducer, self._scale, self._corpus = reducer, scale, corpus
 
     def do(self, buckets: tuple[int, int]) -> int:
-        """Reduce buckets [first, last) and return their number; CorpusError for a sum that float32 does not hold."""
+        """Reduce buckets [first, last) and return their number; CorpusError if a sum overflows float32."""
         first, last = buckets
         keys, sums = self._reducer.reduce(first, last)
         name = f"{PART}-{first:08d}"

@@ -1,6 +1,6 @@
 """Turn a corpus into a dataset: tokenise, choose the vocabulary, count, add up, write.
 
-The bytes of the dataset depend on the corpus and on what is counted, never on the number of processes, the memory or
+The bytes of the dataset depend on the corpus and the counting options, never on the number of processes, the memory or
 the size of a batch.
 """
 
@@ -48,7 +48,7 @@ _WARM_UP_TEXT = b'"a" b (c), d\'s e. f'
 
 @dataclass(frozen=True)
 class CountResult:
-    """Results of counting besides the spill: keys of cells, vocabulary, weights, facts for the manifest."""
+    """Results of counting apart from the spill on disk: keys of cells, vocabulary, weights, facts for the manifest."""
 
     cell_keys: CellKeys
     vocabulary: Vocabulary
@@ -66,7 +66,7 @@ class Pipeline:
         self._pool: Callable[..., Any] = Pool
 
     def run(self) -> dict[str, Any]:
-        """Make the dataset; return its facts, and the time and memory that it took."""
+        """Make the dataset; return its facts, the seconds of each phase and the peak memory in bytes."""
         config = self._config
         artifacts.require_free(config.out, what=KIND)
         selection = Selection(config.lines, config.text_column, config.split, config.longest_line, config.processes)
@@ -89,7 +89,7 @@ class Pipeline:
             yield
 
     def _job(self, corpus: Corpus) -> dict[str, Any]:
-        """Return the facts that must be equal for a run to resume another."""
+        """Return the facts that must equal those of the interrupted run for --resume to continue it."""
         free = {"corpus", "out", "processes", "memory", "resume", "engine", "address"}
         options = {name: value for name, value in vars(self._config).items() if name not in free}
         return options | {
@@ -136,7 +136,7 @@ class Pipeline:
         return CountResult(cell_keys, vocabulary, Weighting.of("uniform", 1), facts)
 
     def _tokenise(self, scratch: ScratchFolder, corpus: Corpus) -> tuple[int, int]:
-        """Write the segments of the corpus; return its tokens and lines."""
+        """Write the segments of the corpus; return the numbers of its tokens and lines."""
         config = self._config
         scratch.sweep(SEGMENT)
         done = {split for _, facts in scratch.committed(SEGMENT) for split, _, _ in facts["slices"]}
@@ -157,7 +157,7 @@ class Pipeline:
         return tokens, lines
 
     def _choose(self, scratch: ScratchFolder) -> Vocabulary:
-        """Choose the vocabulary and write the ranks of every segment's words."""
+        """Choose the vocabulary, write the frequency ranks of every segment's words, and return the vocabulary."""
         config = self._config
         segments = list(scratch.committed(SEGMENT))
         groups = vocabulary_groups(sum(facts["counts_bytes"] for _, facts in segments), config)
@@ -244,7 +244,7 @@ class Pipeline:
         return Phase(name, unit, total, self._seconds)
 
     def _work(self, phase: Phase, make_job: Callable[[], Job], tasks: Iterable[Any]) -> None:
-        """Run all tasks in a pool of jobs."""
+        """Run all tasks in a pool of jobs, and advance `phase` by each result."""
 
         def tick(pids: list[int]) -> None:
             phase.tick()
@@ -263,12 +263,12 @@ class Pipeline:
 
 
 def vocabulary_groups(counts_bytes: int, config: PreprocessConfig) -> int:
-    """Return the number of groups in which words are counted; a hash table takes about four times their counts."""
+    """Return the number of groups in which words are counted; hash tables take about four times `counts_bytes`."""
     return 1 + counts_bytes * 4 // (config.share * config.processes)
 
 
 def _bucket_ranges(sizes: Indices, most: int, done: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Divide the buckets that are not done into ranges of at least one bucket and about `most` records."""
+    """Divide the buckets that are not done into ranges [first, last) of at most `most` records, or of one bucket."""
     covered = np.zeros(len(sizes), np.bool_)
     for first, last in done:
         covered[first:last] = True

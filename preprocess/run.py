@@ -13,8 +13,8 @@ from .parallel.scratch import discard_scratch
 def run(config: PreprocessConfig) -> dict[str, Any]:
     """Make the dataset that `config` describes; see Pipeline.run for the result.
 
-    Intermediate results are kept for --resume after an interruption or the death of a process, and discarded after any
-    other fault.
+    Intermediate results are kept for --resume after an interruption or the death of a process; any other fault discards
+    them, unless the run itself was resumed.
     """
     from .pipeline import Pipeline
 

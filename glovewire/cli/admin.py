@@ -39,7 +39,7 @@ class AdminConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(AdminConfig):
-    """Options of `glovewire checkpoint`, which takes longer."""
+    """Options of `glovewire checkpoint`, with a longer default timeout."""
 
     timeout: float = like(AdminConfig, "timeout", default=60.0)
 
@@ -91,9 +91,10 @@ def checkpoint(given: Given[CheckpointConfig]) -> dict[str, Any]:
 
 
 def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[str]:
-    """Return the label of the checkpoint on each shard; a cut that training has passed is moved further ahead.
+    """Cut a checkpoint at one round on all shards, a later round if training has passed it; return each shard's label.
 
-    Without rounds, all shards get one random number, which is sent again when some refuse it at first.
+    A run without rounds identifies the cut by a random number, sent again until every shard has accepted it. Raises
+    NotReady or DeadlineExceeded if no checkpoint is written within `timeout` seconds.
     """
     from glovewire.common.errors import DeadlineExceeded, NotReady
     from glovewire.common.protocol.messages import Checkpoint, Checkpointed
@@ -172,7 +173,7 @@ def described(address: str, one: dict[str, Any]) -> list[str]:
 
 
 def _progress(one: dict[str, Any]) -> list[str]:
-    """Return the progress of training; the total of a dense model is unknown."""
+    """Return lines on the progress of training; a dense model has no known total."""
     rate = one["entries"] / one["seconds"] if one["seconds"] else 0.0
     if one["total"]:
         done = f"epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries"

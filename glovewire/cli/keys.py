@@ -1,4 +1,4 @@
-"""Implement `glovewire keys`: make the keys by which a server and its clients authenticate each other."""
+"""Implement `glovewire keys`: make the keys with which a server and its clients authenticate each other."""
 
 from pathlib import Path
 from typing import Any

@@ -8,7 +8,7 @@ from typing import Any
 
 from glovewire.common.runtime.signals import die_with_parent, exit_on_sigterm_as_first_process, signals_exit
 
-with signals_exit():  # these imports take most of the start, during which Ctrl-C would be a traceback
+with signals_exit():  # these imports take most of the start-up time; Ctrl-C would print a traceback
     import click
 
     from glovewire.common.cli.command import one_line_refusals, suggest
@@ -42,12 +42,12 @@ class Program(click.Group):
     """Group of commands; `--help` imports none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return every command, in the order of use."""
+        """Return the names of all commands, in the order of typical use."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command."""
+        """Import and return a command; None if the name is unknown."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -59,7 +59,7 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest a similar command when there is none of that name."""
+        """Resolve the command's name; an unknown name is an error that suggests a similar one."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             ctx.fail(f"no command is called {args[0]!r}{suggest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
@@ -67,12 +67,12 @@ class Program(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the options before the command; wrong usage and interruptions become one line."""
+        """Parse the options before the command; report wrong usage and interruptions in one line."""
         with one_line_endings(), one_line_refusals():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Import and run the command; wrong usage and interruptions become one line."""
+        """Import and run the command; report wrong usage and interruptions in one line."""
         with one_line_endings(), one_line_refusals():
             return super().invoke(ctx)
 
@@ -108,7 +108,7 @@ def program() -> None:
 
 
 def main(*args: Any) -> None:
-    """Run the installed program."""
+    """Run the program; entry point of the installed `glovewire` command."""
     try:
         with one_line_endings():
             die_with_parent()
@@ -116,7 +116,7 @@ def main(*args: Any) -> None:
             if Path.cwd() != Path(__file__).parents[2]:  # in a checkout, that is where children find the program
                 os.environ["PYTHONSAFEPATH"] = "1"  # nor do child processes import files of the current folder
             program.main(list(args) or sys.argv[1:], prog_name="glovewire")
-    except Ended as ended:  # before or after what click watches over
+    except Ended as ended:  # raised before or after click handles errors
         ended.show()
         sys.exit(ended.exit_code)
 

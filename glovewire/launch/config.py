@@ -15,7 +15,7 @@ ANY_PORT = "tcp://127.0.0.1:0"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalConfig(Config):
-    """Options of `glovewire train`; worker n has the n-th `latency`, and further workers have the last one."""
+    """Options of `glovewire train`; worker n gets element n of `latency`, or the last one if there are fewer."""
 
     dataset: Path = option(argument=True)
     out: Path = option(help="Run folder; must not exist yet.")
@@ -91,6 +91,6 @@ class LocalConfig(Config):
         return WorkerConfig(dataset=self.dataset.resolve(), keys=self.keys and self.keys.resolve(), verify=False)
 
     def of_worker(self, rank: int, addresses: Sequence[str]) -> list[str]:
-        """Return the further arguments of one worker."""
+        """Return the command-line arguments specific to worker `rank`: its name, server addresses and latency."""
         latency = ["--latency", self.latency[min(rank, len(self.latency) - 1)]] if self.latency else []
         return ["--name", f"w{rank}", *(word for address in addresses for word in ("--server", address)), *latency]

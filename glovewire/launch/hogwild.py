@@ -1,7 +1,7 @@
-"""Run `glovewire train --store local|shared`: processes on this machine over one array, without a server.
+"""Run `glovewire train --store local|shared`: processes on this machine train one shared array, without a server.
 
-The trainer is that of the workers; this module allocates the array, starts the processes, adds up their reports and
-leaves the same run folder. A process that dies ends the run.
+The training code is that of `glovewire worker`; this module allocates the array, starts the processes, adds up their
+reports and writes the same run folder. The death of a process ends the run.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], 
 def _receive_report(
     pipe: Any, process: SpawnProcess, processes: list[SpawnProcess], losses: Losses, options: TrainingOptions
 ) -> bool:
-    """Count one report and answer whether training is over; return False when the process has ended well."""
+    """Count one report and reply whether training is over; return False if the process has ended well instead."""
     try:
         report: Report = pipe.recv()
     except EOFError:
@@ -161,7 +161,7 @@ def _add(counter: Any, number: int) -> int:
 def _work(
     folder: str, message: dict[str, Any], memory: str, position: Any, gradients: Any, rank: int, pipe: Connection
 ) -> None:
-    """Train on the shared array as one process, with a report for each piece of work."""
+    """Train on the shared array in one process; report each piece of work to the parent over `pipe`."""
     from pathlib import Path
 
     from glovewire.common.runtime.compiled import without_blas

@@ -22,12 +22,12 @@ SILENCE_S = 5.0
 
 
 def check(files: Sequence[Path]) -> None:
-    """Read the test sets once, so that one that cannot be read is refused before training."""
+    """Read the test sets once, so that an unreadable file raises MalformedFile before training begins."""
     score(("word",), np.ones((1, 1)), files)
 
 
 def of_run(run: Path, files: Sequence[Path]) -> dict[str, float]:
-    """Return the scores of the finished vectors in `run`, in percent, by the names of the test sets."""
+    """Return the scores of the finished vectors in `run`, in percent, keyed by the names of the test sets."""
     trained = load_vectors(run, verify=False)
     found = score(trained.words, trained.vectors, files)["similarity"]
     return {Path(name).stem: one["spearman"] for name, one in found.items()}
@@ -52,7 +52,7 @@ class Scorer:
         self._epoch = 0
 
     def at(self, epoch: int) -> None:
-        """Score the vectors once `epoch` epochs are done, unless they were."""
+        """Score the vectors after `epoch` epochs, unless that was done before or it is the last epoch."""
         if not self._epoch < epoch < self._options.epochs:
             return
         self._epoch = epoch
@@ -62,7 +62,7 @@ class Scorer:
             self._epoch = self._options.epochs
 
     def close(self) -> None:
-        """Close the connection; twice is fine."""
+        """Close the connection; idempotent."""
         self._client.close()
 
     def _score(self) -> None:

@@ -1,6 +1,6 @@
 """Run a whole training on this machine: server shards, workers and the monitor.
 
-Every process is a child that ends with this one. A fault in any of them becomes one error here.
+Every process is a child of this one and ends with it. A fault in any child is raised here as one error.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def train(config: LocalConfig) -> dict[str, Any]:
 
 
 def _run(config: LocalConfig) -> dict[str, Any]:
-    """Train to the end, from the newest checkpoint (or the beginning) again whenever a server was killed."""
+    """Train to the end; when a server is killed, restart from the newest checkpoint (or the beginning)."""
     with signals_end_all():
         for attempt in range(MAX_RESTARTS):
             try:
@@ -95,7 +95,7 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
 
 
 def facts_of(config: LocalConfig, shards: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of the run from shard 0, with pushes and received bytes of all shards."""
+    """Return the facts of the run from shard 0, with pushes and received bytes summed over all shards."""
     pushes = {key: sum(one["pushes"][key] for one in shards if "pushes" in one) for key in shards[0].get("pushes", ())}
     received = sum(one.get("bytes_received", 0) for one in shards)
     changed = {"bytes_received": received, "pushes": pushes, "workers": config.workers, "run": str(config.out)}
@@ -115,7 +115,7 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
 
 @contextlib.contextmanager
 def _scores(config: LocalConfig, addresses: list[str]) -> Iterator[Scored]:
-    """Yield a function to call with each overall sample, which scores the vectors for `--watch`."""
+    """Yield a function that takes each overall loss sample and scores the vectors at each new epoch (--watch)."""
     if not config.watch:
         yield lambda _: None
         return

@@ -18,7 +18,7 @@ from glovewire.common.ready import Ready
 from glovewire.common.runtime.signals import PARENT_VARIABLE, parent_token
 
 READY_S = 180.0
-"""A machine that does much else needs more than a minute to compile a server's loops."""
+"""Time limit for a server to start; a busy machine needs more than a minute to compile a server's loops."""
 MAX_STARTS = 100
 STOP_S = 10.0
 NO_SPACE_BYTES = 4096
@@ -36,13 +36,13 @@ class Child:
     terminated: bool = False
 
     def terminate(self) -> None:
-        """Send SIGTERM, once: a second one would kill it while it ends in order."""
+        """Send SIGTERM, once only: a second one would kill the process while it ends in order."""
         if self.running and not self.terminated:
             self.terminated = True
             self.process.terminate()
 
     def ready(self) -> Ready:
-        """Wait until the server is ready; ProcessDied if it ends before that or takes longer than READY_S."""
+        """Wait for the server's ready message and return it; ProcessDied if it ends first or takes over READY_S."""
         deadline = time.monotonic() + READY_S
         while "\n" not in (text := self.printed()):
             if not self.running:
@@ -53,7 +53,7 @@ class Child:
         return Ready.parse(text.splitlines()[0])
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON object that the process printed last, once it has ended well (with `--json`)."""
+        """Return the JSON object that a process started with `--json` printed last; call after it has succeeded."""
         found: dict[str, Any] = json.loads(self.printed().splitlines()[-1])
         return found
 
@@ -62,7 +62,7 @@ class Child:
         return self.out.read_text(encoding="utf-8", errors="replace")
 
     def died(self) -> GlovewireError:
-        """Return the error for a process that ended by itself, with its last line of error."""
+        """Return the error for a process that ended unexpectedly, with its last `error:` line or its log's path."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
         last = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
         code = self.process.poll()
@@ -83,14 +83,14 @@ class Child:
 
     @property
     def failed(self) -> bool:
-        """Return whether the process has ended with anything but success."""
+        """Return whether the process has ended with a non-zero status or by a signal."""
         return self.process.poll() not in (None, 0)
 
 
 class Children:
-    """Context manager that starts glovewire processes and ends them all, within `patience_s`.
+    """Context manager that starts glovewire processes and, on exit, ends them all within `patience_s` seconds.
 
-    Processes get `last_signal` when this one dies without a chance to end them.
+    The processes receive `last_signal` if this process dies before it could end them.
     """
 
     def __init__(self, logs: Path, last_signal: signal.Signals = signal.SIGTERM) -> None:
@@ -106,8 +106,8 @@ class Children:
         self.end()
 
     def start(self, role: str, arguments: Sequence[str]) -> Child:
-        """Start `glovewire ARGUMENTS`."""
-        ours = variable(arguments[0], "")  # such variables are for processes started by hand
+        """Start `glovewire ARGUMENTS` and return the process."""
+        ours = variable(arguments[0], "")  # these variables set options of processes started by hand
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {PARENT_VARIABLE: parent_token(self._last_signal), "OMP_NUM_THREADS": "1"}
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -137,7 +137,7 @@ class Children:
         return sum(child.role == role for child in self.all) < MAX_STARTS
 
     def end(self) -> None:
-        """Send SIGTERM to all, and SIGKILL to those still there after `patience_s`; return when all have ended."""
+        """Send SIGTERM to all, and SIGKILL to those that run after `patience_s` seconds; return when all have ended."""
         for child in self.all:
             child.terminate()
         deadline = time.monotonic() + self.patience_s

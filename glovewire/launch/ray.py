@@ -1,8 +1,8 @@
 """Run `glovewire train --launcher ray`: Ray places and restarts shards and workers; rows still travel over ZeroMQ.
 
-Each role is an actor that keeps one glovewire process. When a process is killed its actor starts it again; when an
-actor or its machine is lost, Ray starts the actor anew, perhaps elsewhere: a shard then has another address, which
-this process tells the workers. Shards continue from the newest checkpoint.
+Each shard and each worker is an actor that keeps one glovewire process running. When a process is killed, its actor
+restarts it; when an actor or its machine is lost, Ray restarts the actor, possibly on another machine. A shard then has
+another address, with which this process restarts the workers. Shards continue from the newest checkpoint.
 """
 
 import json
@@ -28,7 +28,7 @@ from .processes import READY_S, Child, Children
 from .run_lock import errors_tell_what_is_left, locked_run_folder
 
 HOST = "HOST"
-"""Stands in arguments for the address of the machine that the actor runs on."""
+"""Placeholder in arguments for the address of the machine that the actor runs on."""
 STEP_S = 0.2
 
 
@@ -43,7 +43,7 @@ class State:
 
 
 class Role:
-    """Keeps one process of a run; lives in a Ray actor."""
+    """Starts and restarts one process of a run; lives in a Ray actor."""
 
     def __init__(self, role: str, logs: Path, host: str | None) -> None:
         self._role, self._host = role, host
@@ -51,7 +51,7 @@ class Role:
         self._child: Child | None = None
 
     def keep(self, arguments: list[str]) -> State:
-        """Start a process with these arguments, unless it runs; restart it when it was killed or they have changed."""
+        """Start the process, or restart it if it was killed or has other `arguments`; return its state."""
         import ray
 
         host = self._host or str(ray.util.get_node_ip_address())
@@ -67,7 +67,7 @@ class Role:
         return State(status, lines[0], lines[-1], str(child.died()) if child.failed else "")
 
     def end(self) -> None:
-        """End the process unless it has ended."""
+        """End the process if it still runs."""
         self._children.end()
 
 
@@ -98,7 +98,7 @@ def train(config: LocalConfig) -> dict[str, Any]:
 
 
 def _ready(shards: list[State]) -> list[Ready]:
-    """Return where the shards are reached, or nothing while one of them does not serve."""
+    """Return the shards' ready messages with their addresses; an empty list until every shard has printed one."""
     with suppress(ProtocolError):
         return [Ready.parse(shard.first) for shard in shards]
     return []
@@ -115,7 +115,7 @@ class _Driver:
         self._worker_words = configured("worker", config.of_workers(), logs / "worker.toml")
 
     def run(self) -> dict[str, Any]:
-        """Return the facts that shard 0 prints at the end."""
+        """Keep all processes running until every shard has ended successfully; return the facts of the run."""
         streams: list[str] = []
         with ExitStack() as watching:
             watch: Watcher | None = None

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def locked_run_folder(config: LocalConfig) -> Iterator[None]:
-    """Make the run folder, or find the one to resume, and hold its lock while the block lasts.
+    """Create the run folder, or open the one to resume, and hold its lock while the block lasts.
 
-    Makes nothing where the servers would refuse the options. Raises OutputError when the folder exists already, or
-    another training runs in it.
+    Creates nothing if the vectors of --init do not fit the options. Raises OutputError if a new run's folder exists
+    already, or another training runs in the folder.
     """
     if config.resume:
         with _held(config.out):
@@ -37,7 +37,7 @@ def locked_run_folder(config: LocalConfig) -> Iterator[None]:
         start.vectors_of(config.init, config.options)
     runs.prepare(config.out)
     with _held(config.out):
-        runs.prepare(config.out)  # of two that begin at the same time, the other one may be over by now
+        runs.prepare(config.out)  # another training that began at the same time may be over by now
         try:
             write_text_atomically(config.out / runs.CONFIG, _resolved(config))
         except GlovewireError:
@@ -49,10 +49,10 @@ def locked_run_folder(config: LocalConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held(run: Path) -> Iterator[None]:
-    """Lock the folder `run` against other trainings; OutputError while there is one.
+    """Hold an exclusive lock on the folder `run`; OutputError if another training holds it.
 
-    It is a lock of the system on the folder itself: it leaves no file, children do not inherit it, and it ends with
-    this process, however that ends.
+    The lock is an flock on the folder itself: it leaves no file, child processes do not inherit it, and the system
+    releases it when this process ends, even if killed.
     """
     try:
         handle = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
@@ -61,7 +61,7 @@ def _held(run: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:  # another one: a file system without locks
+        except OSError as error:  # any other error: a file system without locks
             if isinstance(error, BlockingIOError):
                 raise OutputError(f"run {run} is in use by another glovewire train") from error
         yield
@@ -71,7 +71,7 @@ def _held(run: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_tell_what_is_left(run: Path) -> Iterator[None]:
-    """Add what a training has left on disk to the error that ended it."""
+    """Add to ProcessDied and Interrupted what the training has left on disk: vectors, a checkpoint."""
     try:
         yield
     except (ProcessDied, Interrupted) as error:
@@ -85,11 +85,11 @@ def errors_tell_what_is_left(run: Path) -> Iterator[None]:
 
 
 LEFT_OUT = {"out", "launcher", "address", "resume", "keys", "progress"}
-"""Options of a run that do not shape its result: they say where it runs and what it shows."""
+"""Options that do not affect the result of a run, only where it runs and what it shows."""
 
 
 def _resolved(config: LocalConfig) -> str:
-    """Return the options that shape the training as a file for `train --config`."""
+    """Return the options that affect the result, as the text of a TOML file for `train --config`."""
     watch = tuple(path.resolve() for path in config.watch)
     absolute = replace(config, init=config.init and config.init.resolve(), watch=watch)
     values = {key: value for key, value in entries(absolute).items() if key not in LEFT_OUT and value != ()}

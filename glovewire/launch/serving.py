@@ -1,7 +1,7 @@
 """Start, supervise and end the server shards of a dense model, for a program of your own on this machine.
 
-A shard that is killed is started again at its address; all shards then continue from their last common checkpoint, or
-from the rows of the workers. Workers are the caller's: any processes that know the addresses.
+A killed shard is restarted at its address; all shards then continue from their last common checkpoint, or from the rows
+that the workers hold. The caller starts the workers: any processes that know the addresses.
 """
 
 import threading
@@ -50,12 +50,12 @@ def serving(
     keys: Path | None = None,
     **options: Any,
 ) -> Iterator[Serving]:
-    """Serve tensors into the folder `run` while the block lasts; `run/tensors.npz` holds their final values.
+    """Serve tensors while the block lasts; at its end, the shards write their final values to `run/tensors.npz`.
 
     `options` are those of `glovewire server --objective tensors`: optimizer, learning_rate, consistency, steps, ...
-    Synchronous modes begin once `workers` have joined, and wait `lease_s` seconds for one that falls silent; a
-    finished run waits as long for any that never joined. `checkpoint_every` counts updates. With a folder of `keys`,
-    as made by `glovewire keys`, clients need theirs.
+    Synchronous modes begin once `workers` have joined, and wait `lease_s` seconds for a worker that falls silent;
+    a finished run waits as long for workers that never joined. `checkpoint_every` counts updates. With a folder of
+    `keys`, as made by `glovewire keys`, each client must authenticate with a key of that folder.
     """
     known = None if keys is None else load_client_keys(keys)
     folder = runs.prepare(Path(run))
@@ -105,7 +105,7 @@ def _finish(place: Serving, keys: ClientKeys | None) -> None:
 
 
 def _watch_over(place: Serving, children: Children, over: threading.Event) -> None:
-    """Restart every shard that was killed, at its address."""
+    """Restart every killed shard at its address, until `over` is set."""
     while not over.wait(LOOK_EVERY_S):
         for shard, server in enumerate(place.servers):
             if server.killed and children.may_restart(server.role):

@@ -1,6 +1,6 @@
 """Supervise the processes of a local training: restart workers, and end the run when a server is lost.
 
-A killed worker is replaced at once; a killed server is an error, at which the caller starts over from a checkpoint.
+A killed worker is replaced at once; a killed server raises ServerLost, and the caller restarts from a checkpoint.
 """
 
 import time
@@ -16,7 +16,7 @@ from .processes import Child, Children
 LAST_WORDS_S = 90.0
 GOODBYE_S = 3.0
 LAST_ROUNDS_S = 5.0
-"""Time for workers to complete their rounds; a server that is terminated waits for them a little less."""
+"""Time for workers to complete their rounds; a terminated server waits for them slightly less."""
 Scored = Callable[[LossSample | None], None]
 
 
@@ -25,7 +25,7 @@ class ServerLost(ProcessDied, code="server-lost"):
 
 
 def until_over(watch: Watcher, servers: list[Child], workers: list[Child], children: Children, scored: Scored) -> None:
-    """Show progress until the servers are done; raise when a process that is still needed has died."""
+    """Show progress and restart killed workers until the servers are done; ProcessDied if training cannot complete."""
     while any(server.running for server in servers) and not watch.over:
         watch.step(0.1)
         scored(watch.history.loss)
@@ -56,7 +56,7 @@ def _done(workers: list[Child]) -> bool:
 
 
 def await_end(servers: list[Child], children: Children) -> None:
-    """Wait until the servers have written what is left; ProcessDied when one fails, or takes too long."""
+    """Wait until the servers have written their results and ended; ProcessDied if one fails or takes too long."""
     until(lambda: any(s.failed for s in servers) or not any(s.running for s in servers), LAST_WORDS_S)
     _raise_if_failed(servers, children)
     for server in servers:
@@ -72,7 +72,7 @@ def end_in_order(servers: list[Child]) -> None:
 
 
 def until(happened: Callable[[], bool], seconds: float) -> None:
-    """Wait until it has `happened`, or for this many seconds."""
+    """Wait until `happened()` returns True, for at most this many seconds."""
     deadline = time.monotonic() + seconds
     while not happened() and time.monotonic() < deadline:
         time.sleep(0.01)

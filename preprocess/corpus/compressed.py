@@ -1,7 +1,7 @@
 """Open compressed files, including bzip2 and xz files of several streams as `pbzip2`, `cat` and Wikipedia dumps make.
 
-Python's own readers treat anything that does not begin like a stream as the end of the file, and so lose the rest of a
-damaged one; here it is an error, as it is for `bzip2 -t` and `xz -t`.
+Python's own readers stop silently at bytes that do not begin a stream, and so lose the rest of a damaged file; here
+such bytes are an error, as they are for `bzip2 -t` and `xz -t`.
 """
 
 import bz2
@@ -17,7 +17,7 @@ _XZ_PADDING = 4
 
 
 def open_decompressed(path: Path, compression: str) -> IO[bytes]:
-    """Open a file for its decompressed content; `compression` is .gz, .bz2, .xz, .zst, or empty for a plain file.
+    """Open `path` and decompress it on reading; `compression` is .gz, .bz2, .xz, .zst, or empty for a plain file.
 
     Reading raises EOFError, LZMAError, zlib.error or OSError where the file is damaged.
     """
@@ -33,7 +33,7 @@ def open_decompressed(path: Path, compression: str) -> IO[bytes]:
 
 
 class _MultiStream(io.RawIOBase):
-    """Content of a file's streams, end to end."""
+    """Raw reader of the decompressed content of all streams of a file, end to end."""
 
     def __init__(self, path: Path, compression: str) -> None:
         self._xz = compression == ".xz"
@@ -45,7 +45,7 @@ class _MultiStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill part of `buffer` and return the number of bytes; 0 at the end of the last stream."""
+        """Write decompressed bytes to `buffer` and return their number; 0 at the end of the last stream."""
         with memoryview(buffer).cast("B") as target:
             data = self._decompress(len(target))
             target[: len(data)] = data
@@ -67,7 +67,7 @@ class _MultiStream(io.RawIOBase):
         return b""
 
     def _begin_next(self) -> bool:
-        """Start the next stream and return whether there is one; xz allows zeros between streams, four at a time."""
+        """Start decoding the next stream and return True, or False if there is none; LZMAError for bad xz padding."""
         rest, zeros = cast(bytes, self._decoder.unused_data), 0
         while rest or (rest := self._file.read(_READ_BYTES)):
             if not self._xz:

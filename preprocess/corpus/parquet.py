@@ -17,7 +17,7 @@ _ROWS_PER_READ = 1024
 
 
 def row_group_splits(file: SourceFile, limit: int | None) -> Iterator[InputSplit]:
-    """Yield one split per row group that is not empty, with `limit` rows at most in all."""
+    """Yield one split per non-empty row group, with at most `limit` rows in total (None: all)."""
     with _open(str(file.path), file.label) as parquet:
         for group in range(parquet.metadata.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows

@@ -16,7 +16,7 @@ from ..parallel.pool import Job, Pool
 
 _PROJECT = "glovewire"
 _TESTS = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
-# A paragraph of prose has several words and is mostly letters; example sessions, tables and rules are not.
+# Minimum words and minimum share of letters of prose; they exclude example sessions, tables and rules.
 _MIN_WORDS = 4
 _MIN_LETTERS = 0.6
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -26,7 +26,7 @@ _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def paragraphs(processes: int = 1) -> Iterator[str]:
-    """Yield every distinct paragraph, in the order of the files' names; `processes` parse the files."""
+    """Yield every distinct paragraph: help topics, then docstrings in file order, parsed by `processes` processes."""
     from pydoc_data.topics import topics
 
     seen: set[str] = set()
@@ -53,7 +53,7 @@ def _parsed(processes: int) -> list[list[str]]:
 
 
 def _prose(texts: Iterable[str]) -> list[str]:
-    """Return the paragraphs of prose in these texts, each as one line."""
+    """Return the prose paragraphs of `texts`, each paragraph as one line."""
     found = (" ".join(part.split()) for text in texts for part in re.split(r"\n[ \t]*\n", text))
     return [line for line in found if _is_prose(line)]
 
@@ -72,7 +72,7 @@ def source_files() -> Iterator[Path]:
 
 
 def _packages() -> set[str]:
-    """Return the installed distributions that Glovewire depends on, directly or not, without extras."""
+    """Return the names of the installed packages that Glovewire depends on, directly or indirectly, without extras."""
     found: set[str] = set()
     waiting = [_PROJECT]
     while waiting:

@@ -1,7 +1,7 @@
-"""Read input splits as batches of lines, in the process that tokenises them.
+"""Read input splits as batches of lines, in the process that tokenises the splits.
 
 A batch is UTF-8 text with its ASCII letters lower-cased (the encoder lower-cases the others) and the bounds of its
-lines. Faults in the text are found here or by the encoder, and named with file and line.
+lines. Invalid text is detected here or by the encoder, and the error names the file and the line.
 """
 
 import json
@@ -25,7 +25,7 @@ _NEWLINE = 10
 
 @dataclass(frozen=True)
 class LineBatch:
-    """Lines text[starts[n]:stops[n]]; `first_item` is the index of the first one in its split."""
+    """Lines text[starts[n]:stops[n]] of a split; `first_item` is the index in the split of the batch's first line."""
 
     text: bytes
     starts: Indices
@@ -34,7 +34,7 @@ class LineBatch:
 
 
 def read_batches(split: InputSplit, column: str, longest: int) -> Iterator[LineBatch]:
-    """Yield the lines of a split in batches of about 512 KiB; CorpusError if they cannot be read."""
+    """Yield a split's lines in batches of about 512 KiB; CorpusError for bad text or a line over `longest` bytes."""
     if split.format == "text":
         yield from _text_batches(split, longest)
         return
@@ -58,7 +58,7 @@ def read_batches(split: InputSplit, column: str, longest: int) -> Iterator[LineB
 
 
 def text_error(split: InputSplit, batch: LineBatch, reason: str) -> CorpusError:
-    """Return an error that names the first line of the batch that is not text, or `reason` if all of them are."""
+    """Return an error that names the batch's first line of invalid text, or gives `reason` if every line is valid."""
     for n, (start, stop) in enumerate(zip(batch.starts, batch.stops, strict=True), batch.first_item):
         line = batch.text[start:stop]
         try:
@@ -90,7 +90,7 @@ def _text_batches(split: InputSplit, longest: int) -> Iterator[LineBatch]:
 
 
 def _read_lines(split: InputSplit, longest: int) -> bytes:
-    """Return the whole lines that begin in the split, without a byte order mark at the beginning of the source."""
+    """Return the lines that begin in the split, the last one complete, without the source's byte order mark."""
     if split.data is not None:
         return split.data.removeprefix(_BOM) if split.first_line == 1 else split.data
     try:
@@ -148,7 +148,7 @@ def _location(split: InputSplit, item: int) -> str:
 
 
 def _line_number(split: InputSplit, line: int) -> int:
-    """Return the number in its file, from 1, of a line of the split, from 0."""
+    """Convert the index of a line in its split, from 0, to its number in the file, from 1."""
     if split.data is not None:
         return split.first_line + line
     with open(split.path, "rb") as stream:

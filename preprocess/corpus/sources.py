@@ -1,7 +1,7 @@
 """Find the sources that a corpus names (files, folders, standard input, Hugging Face data sets) and divide them.
 
-Besides `nltk_tokens`, this is the only module that may import `datasets`, and it does so only for a data set of the
-Hugging Face hub; without a network the error is one clear line.
+`datasets` is imported only to load a data set of the Hugging Face hub; without a network, loading fails with a one-line
+error.
 """
 
 import os
@@ -27,13 +27,13 @@ _OFFLINE_WAYS = "use `pydoc`, a text file, or the data set's parquet files copie
 _CONNECT_S = 1.5
 _HUB_ROWS = 1000
 _ITEMS_BYTES = 1 << 20
-# Size of prose relative to its compressed form, roughly.
+# Approximate size of prose relative to its compressed form, and to its Parquet form.
 _COMPRESSED_TIMES, _PARQUET_TIMES = 3, 2
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Part of a corpus to read: at most `lines` (None: all), a column, a split of a data set; line limit in bytes."""
+    """What to read of a corpus: at most `lines` lines (None: all), which column and split; `longest_line` in bytes."""
 
     lines: int | None
     text_column: str
@@ -44,7 +44,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sources in order, with the names that the user gave; a string is `-`, `pydoc` or a data set of the hub."""
+    """Sources in order, and the names that the user gave; a source of type str is `-`, `pydoc` or `hf:...`."""
 
     names: tuple[str, ...]
     sources: tuple[SourceFile | str, ...]
@@ -52,13 +52,13 @@ class Corpus:
 
     @property
     def description(self) -> str:
-        """Return the names of the sources without folders of this machine."""
+        """Return the names that the user gave, joined by ` + `, with paths reduced to file names."""
         names = [Path(name).name if Path(name).exists() else name for name in self.names]
         return " + ".join(["standard input" if name == "-" else name for name in names])
 
     @property
     def nbytes(self) -> int | None:
-        """Return the bytes of all splits if the corpus is plain text files that are read whole, else None."""
+        """Return the total size in bytes if all sources are uncompressed text or jsonl, read whole; else None."""
         if self.selection.lines is not None:
             return None
         files = [each for each in self.sources if isinstance(each, SourceFile)]
@@ -67,13 +67,13 @@ class Corpus:
 
     @property
     def estimated_bytes(self) -> int:
-        """Estimate the bytes of text; sources of unknown size count as 0."""
+        """Estimate the size of the text in bytes; 0 with a line limit and for sources that are not files."""
         if self.selection.lines is not None:
             return 0
         return sum(_estimated_size(source) for source in self.sources if isinstance(source, SourceFile))
 
     def fingerprint(self) -> list[list[Any]]:
-        """Return what must not change between a run and its resumption."""
+        """Return each file's path, size and modification time, or the source's name; --resume requires equal values."""
         return [
             [str(source.path), source.size, source.path.stat().st_mtime_ns]
             if isinstance(source, SourceFile)
@@ -82,7 +82,7 @@ class Corpus:
         ]
 
     def splits(self) -> Iterator[InputSplit]:
-        """Yield every split in order; raises CorpusError where a source cannot be read."""
+        """Yield every split in order, with its `ordinal`; CorpusError if a source cannot be read."""
         ordinal, left = 0, self.selection.lines
         for source in self.sources:
             for split in self._source_splits(source, left):
@@ -111,7 +111,7 @@ class Corpus:
 
 
 def find_corpus(names: tuple[str, ...], selection: Selection) -> Corpus:
-    """Return the corpus of these names; CorpusError for a name that does not exist or whose kind is unknown."""
+    """Return the corpus that `names` denote; CorpusError for a name that is missing, unreadable or unsupported."""
     sources: list[SourceFile | str] = []
     for name in names:
         path = Path(name)
@@ -129,7 +129,7 @@ def find_corpus(names: tuple[str, ...], selection: Selection) -> Corpus:
 
 
 def item_splits(texts: Iterator[str], label: str, limit: int | None) -> Iterator[InputSplit]:
-    """Yield splits of texts that exist only in this process, at most `limit` of them."""
+    """Yield splits that carry their texts, which only this process can read; at most `limit` texts."""
     held: list[bytes] = []
     size = 0
     for n, text in enumerate(texts):
@@ -188,7 +188,7 @@ def _is_corpus_file(path: Path, folder: Path) -> bool:
 
 
 def _hub_texts(name: str, selection: Selection) -> Iterator[str]:
-    """Stream the texts of a data set of the hub."""
+    """Yield the texts of a data set of the Hugging Face hub; CorpusError if it cannot be loaded."""
     require_hub(name)
     _, dataset, *config = name.split(":")
     faults = _hub_faults()
@@ -203,7 +203,7 @@ def _hub_texts(name: str, selection: Selection) -> Iterator[str]:
 
 
 def load_from_hub(name: str, *config: str, split: str, streaming: bool) -> Any:
-    """Open a split of a data set of the hub."""
+    """Open one split of a data set of the Hugging Face hub."""
     import datasets
 
     return datasets.load_dataset(name, *config, split=split, streaming=streaming)
@@ -223,7 +223,7 @@ def _is_offline() -> bool:
 
 
 def require_hub(name: str) -> None:
-    """Raise CorpusError within two seconds if the hub cannot be reached; `datasets` alone retries for minutes."""
+    """Raise CorpusError within two seconds if the hub is unreachable, where `datasets` would retry for minutes."""
     proxies = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
     if _is_offline() or any(os.environ.get(proxy) for proxy in proxies):
         return

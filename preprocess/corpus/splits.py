@@ -19,16 +19,16 @@ from .compressed import open_decompressed
 
 TextFormat = Literal["text", "jsonl", "parquet", "items"]
 SPLIT_BYTES = 2 << 20
-"""Text that is tokenised before memory is checked; text in which no word repeats takes about ten times its size."""
+"""Size of a split; memory is checked between splits, and tokenising one takes up to about ten times its size."""
 READ_BYTES = 1 << 20
 _DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, ValueError, OSError)
 
 
 @dataclass(frozen=True)
 class InputSplit:
-    """Part of a source: bytes [start, stop) of a file, its row groups [start, stop), or the text `data` itself.
+    """Part of a source: bytes or (Parquet) row groups [start, stop) of a file, or the text `data` itself.
 
-    `items` is the number of texts in it (0: not counted yet); `first_line` is the number of the first line of `data`,
+    `items` is the split's number of texts (0: not counted yet); `first_line` is the number of the first line of `data`,
     from 1. In format `items`, `data` holds the texts end to end and `lengths` their sizes in bytes. `ordinal` is the
     split's place in the corpus.
     """
@@ -52,7 +52,7 @@ class InputSplit:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the corpus; `label` names it in messages, `compression` is its suffix or empty."""
+    """A file of the corpus; `label` names it in messages, `compression` is a suffix such as `.gz`, or empty."""
 
     path: Path
     label: str
@@ -84,7 +84,7 @@ def sequential_splits(file: SourceFile, longest: int, limit: int | None) -> Iter
 def stream_splits(
     source: IO[bytes], label: str, format: TextFormat, longest: int, limit: int | None
 ) -> Iterator[InputSplit]:
-    """Yield splits of whole lines from a stream, `limit` lines at most; CorpusError for damage or a line too long."""
+    """Yield splits of whole lines, at most `limit` lines in total; CorpusError for damage or a line too long."""
     line, buffer = 1, b""
     while limit is None or limit > 0:
         piece = _read(source, label, line)
@@ -107,7 +107,7 @@ def stream_splits(
 
 
 def line_too_long(label: str, line: int, longest: int) -> CorpusError:
-    """Return the error for a line that does not fit in memory."""
+    """Return the error for a line of more than `longest` bytes."""
     return CorpusError(
         f"{label}: line {line} is longer than {longest >> 20} MiB, the most that --memory allows; "
         "check that the text has one paragraph per line, or give a larger --memory"
@@ -134,7 +134,7 @@ def _count_items(data: bytes, format: TextFormat) -> int:
 
 
 def _first_items(data: bytes, format: TextFormat, limit: int) -> bytes:
-    """Return `data` up to its `limit`-th item; blank lines of jsonl stay, because errors name lines by number."""
+    """Return `data` up to the end of item `limit`; keep blank jsonl lines, because errors name lines by number."""
     lines = data.split(b"\n")
     if format == "jsonl":
         limit = [n for n, line in enumerate(lines, 1) if line.strip()][limit - 1]

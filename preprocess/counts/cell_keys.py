@@ -1,7 +1,8 @@
 """Compute a sort key for every cell of the matrix: an integer whose order is the order of entries on disk.
 
 A key holds, from its highest bits: partition of the row, partition of the column, row of tiles, column of tiles, row
-in the tile, column in the tile. Each half depends on one word only, so a key is one OR of two table look-ups. No I/O.
+in the tile, column in the tile. The fields of the row depend on one word and those of the column on the other, so a key
+is the OR of two table look-ups. No I/O.
 """
 
 from dataclasses import dataclass
@@ -16,12 +17,12 @@ from glovewire.common.storage.dataset import ENTRY, Layout
 
 Keys = npt.NDArray[np.uint64]
 MAX_KEY_BITS = 58
-"""A spilled record holds a key and four bits of distance."""
+"""Maximum width of a key: a 64-bit record holds a key and four bits of distance."""
 
 
 @dataclass(frozen=True)
 class CellKeys:
-    """Keys of the cells of a matrix with a layout; `permutation` is the word of each row, int32 (rows,)."""
+    """Computes the keys of the cells of a matrix in `layout`; `permutation` is the word of each row, int32 (rows,)."""
 
     layout: Layout
     permutation: Ids
@@ -39,7 +40,7 @@ class CellKeys:
 
     @cached_property
     def word_keys(self) -> Keys:
-        """Return for each word its row, and its half of a key as a row and as a column; uint64 of shape (words, 3)."""
+        """Return per word: its row, bits of a key as the row's word, and as the column's word; uint64 (words, 3)."""
         partition_bits, tile_bits, local_bits = self._bits
         row = np.empty(self.layout.rows, np.int64)
         row[self.permutation] = np.arange(self.layout.rows)
@@ -56,7 +57,7 @@ class CellKeys:
 
     @cached_property
     def tile_numbers(self) -> Indices:
-        """Return the tile's number for each value of a key without its local bits; -1 if there is no tile."""
+        """Return the tile's number for each value of a key's bits above the place in the tile; -1 if none exists."""
         partition_bits, tile_bits, _ = self._bits
         numbers = np.full(1 << (2 * (partition_bits + tile_bits)), -1, np.int64)
         side = -(-np.diff(self.layout.bounds) // self.layout.tile)
@@ -67,7 +68,7 @@ class CellKeys:
         return numbers
 
     def entries(self, keys: Keys, weights: npt.NDArray[np.float32]) -> Entries:
-        """Return sorted cells as entries of the dataset, dtype ENTRY."""
+        """Convert cells, as sorted keys with their weights, to entries of the dataset, dtype ENTRY."""
         _, tile_bits, local_bits = self._bits
         out = np.empty(len(keys), ENTRY)
         _unpack(keys, tile_bits, local_bits, self.layout.tile, out["i"], out["j"])

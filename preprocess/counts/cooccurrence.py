@@ -1,10 +1,10 @@
 """Count co-occurrences: streams of words in, records of (cell, distance) out.
 
-A pair at distance d weighs lcm(1..window) / d units (or one unit), so sums are integers and do not depend on the order
-of addition. Pairs of two frequent words are added up in a small dense square. Any other pair becomes a record, the
-cell's key and the distance; full buffers of records are written grouped by bucket, which is a range of keys. `reduce`
-later adds up each bucket in memory: every record is written once and read once, whatever the size of the corpus, so
-there are no levels of merging.
+A pair at distance d weighs lcm(1..window) / d units (uniform: one unit), so sums are integers and do not depend on the
+order of addition. Pairs of two frequent words are added up in a small dense matrix, the square. Any other pair becomes
+a record: the cell's key and the distance. A full buffer of records is written grouped by bucket; a bucket is a range of
+keys. `reduce` later adds up each bucket in memory: every record is written once and read once, whatever the size of the
+corpus, so there are no levels of merging.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Weighting:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Ranges of keys of `bits` bits; a record holds only the lowest `range_bits` of its key."""
+    """Equal ranges that divide all keys of `bits` bits; a record holds only the lowest `range_bits` of its key."""
 
     bits: int
 
@@ -90,10 +90,10 @@ class PairCounter:
         self._state = np.zeros(2 + _RING, np.int64)
 
     def add(self, stream: Ids, ranks: Ids) -> int:
-        """Count the pairs of `stream`: words from 1, and a 0 after each line; return how much of it was counted.
+        """Count the pairs of `stream` (words from 1, a 0 after each line); return the number of elements counted.
 
-        `ranks[w - 1]` is the frequency rank of word w, or -1. If not all of the stream was counted, the buffer is full:
-        call `take_records`, then add the rest.
+        `ranks[w - 1]` is the frequency rank of word w, or -1 if it is not in the vocabulary. If fewer elements than the
+        whole stream were counted, the buffer is full: call `take_records`, then add the rest.
         """
         return _count_pairs(
             stream,
@@ -117,7 +117,7 @@ class PairCounter:
         return out, bounds
 
     def take_square(self) -> tuple[Keys, Keys]:
-        """Empty the dense square; return the sorted keys of its cells and their units."""
+        """Empty the dense square; return the sorted keys of its non-zero cells, and their sums in units."""
         keys, units = np.empty(self._square.size, np.uint64), np.empty(self._square.size, np.uint64)
         count = _square_cells(self._square, self._ranked, self._symmetric, keys, units)
         self._square[:] = 0
@@ -137,7 +137,7 @@ def _count_pairs(
     state: Indices,
     symmetric: bool,
 ) -> int:
-    """Implement PairCounter.add; `state`: number of records, known words in this line, ring of their last ranks."""
+    """Implement PairCounter.add; `state`: records buffered, known words in this line, ring of their last ranks."""
     side = len(square)
     ring = state[2:]
     count, kept = state[0], state[1]
@@ -175,7 +175,7 @@ def _count_pairs(
 
 @compiled
 def _group(records: Keys, shift: np.uint64, bounds: Indices, out: npt.NDArray[Any]) -> None:
-    """Scatter `records` to `out` by bucket, with the bits below `shift`, and fill `bounds`, which are zeros before."""
+    """Write the bits of `records` below `shift` to `out`, grouped by bucket; fill `bounds`, which must be zeros."""
     for n in range(len(records)):
         bounds[np.int64(records[n] >> shift) + 1] += 1
     for bucket in range(len(bounds) - 1):
@@ -190,7 +190,7 @@ def _group(records: Keys, shift: np.uint64, bounds: Indices, out: npt.NDArray[An
 
 @compiled
 def _square_cells(square: Keys, ranked: Keys, symmetric: bool, keys: Keys, units: Keys) -> int:
-    """List the cells of the dense square that are not zero; fold a symmetric one into one triangle."""
+    """Write keys and units of the square's non-zero cells (one triangle if `symmetric`); return their number."""
     count = 0
     for here in range(len(square)):
         for there in range(here if symmetric else 0, len(square)):

@@ -1,6 +1,6 @@
 """Write the dataset's files from finished parts: the last step of preprocessing.
 
-Parts are consecutive ranges of buckets, so their entries are only concatenated; nothing is counted or sorted here.
+A part holds the sorted entries of a range of buckets, so parts are only concatenated, never counted or sorted here.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from .vocabulary import Vocabulary
 
 
 def matrix_totals(scratch: ScratchFolder, layout: dataset.Layout, scale: int) -> dict[str, Any]:
-    """Return entries, sum and density of the full matrix, and stored entries; CorpusError if there are none."""
+    """Return entries, sum and density of the full matrix, and the stored entries; CorpusError for an empty matrix."""
     parts = [facts for _, facts in scratch.committed(PART)]
     stored, diagonal, total, on_diagonal = (
         sum(part[name] for part in parts) for name in ("stored", "diagonal", "sum", "diagonal_sum")
@@ -36,7 +36,7 @@ def matrix_totals(scratch: ScratchFolder, layout: dataset.Layout, scale: int) ->
 def write_dataset(
     out: Path, scratch: ScratchFolder, cell_keys: CellKeys, vocabulary: Vocabulary, facts: dict[str, Any]
 ) -> Iterator[int]:
-    """Write the dataset `out` from the parts in `scratch`; yield the bytes of entries written for each."""
+    """Write the dataset `out` from the parts in `scratch`; yield for each part the bytes of its entries."""
     parts = [name for name, _ in scratch.committed(PART)]
     with artifacts.writing_artifact(out, dataset.KIND, dataset.SCHEMA, facts) as folder:
         words = "".join(f"{word}\n" for word in vocabulary.words)
@@ -52,7 +52,7 @@ def write_dataset(
 
 
 def _join_entries(scratch: ScratchFolder, parts: list[str], path: Path, stored: int) -> Iterator[int]:
-    """Write the entries of all parts, in order, as one .npy file; yield the size of each part."""
+    """Write the entries of all parts, in order, as one .npy file; yield the size of each part in bytes."""
     header = {"descr": np.lib.format.dtype_to_descr(dataset.ENTRY), "fortran_order": False, "shape": (stored,)}
     with path.open("wb") as out:
         np.lib.format.write_array_header_1_0(out, header)

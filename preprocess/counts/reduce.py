@@ -1,8 +1,7 @@
 """Reduce buckets of records to sorted cells with their sums: the second half of counting.
 
 If a bucket's range of keys is small, its records are added up in an array with one element per key; otherwise they are
-sorted. Either way a bucket is finished in memory that depends on the range or on the bucket's records, never on the
-corpus.
+sorted. Either way the memory depends on the range or on the number of the bucket's records, never on the corpus.
 """
 
 from typing import Any
@@ -17,11 +16,11 @@ from .cooccurrence import Buckets, Weighting
 from .spill import Records, Spill, Sums
 
 DENSE_BITS = 22
-"""Up to this many bits, an array over the whole range costs less than sorting."""
+"""For ranges of up to this many bits, an array with one element per key costs less than sorting."""
 
 
 class Reducer:
-    """Adds up buckets of a spill, with one dense array for all of them."""
+    """Adds up the buckets of a spill, one after another; small ranges share one dense array."""
 
     def __init__(self, spill: Spill, buckets: Buckets, weighting: Weighting) -> None:
         self._spill, self._buckets, self._weighting = spill, buckets, weighting
@@ -96,7 +95,7 @@ def _add_records(records: npt.NDArray[Any], units: Keys, dense: Keys) -> None:
 
 @compiled
 def _collect(dense: Keys, base: np.uint64, keys: Keys, sums: Keys) -> None:
-    """List the elements that are not zero, and reset them."""
+    """Write the keys and sums of the non-zero elements of `dense`, and reset these elements to zero."""
     count = 0
     for place in range(len(dense)):
         if dense[place] != 0:
@@ -108,7 +107,7 @@ def _collect(dense: Keys, base: np.uint64, keys: Keys, sums: Keys) -> None:
 
 @compiled
 def _add_sorted(records: Keys, units: Keys, base: np.uint64, keys: Keys, sums: Keys) -> int:
-    """Add up equal keys of sorted records, and return the number of distinct keys."""
+    """Write each distinct key of the sorted records with its sum in units; return the number of distinct keys."""
     count = 0
     four = np.uint64(4)
     for n in range(len(records)):

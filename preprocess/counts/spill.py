@@ -1,7 +1,7 @@
 """Spill counts to disk: runs of records, grouped by bucket, and lists of cells, sorted by key.
 
 A run is one file of records and one of bucket bounds; a list of cells is one file of keys and one of sums. All are
-plain .npy files, read in slices, one file open at a time, and complete once they have their final name.
+plain .npy files, read in slices with one file open at a time; a file with its final name is complete.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from .cooccurrence import Buckets
 
 Records = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
 Sums = Array
-"""uint64 units, or float64 from counts made elsewhere."""
+"""Sums of weights: uint64 in units, or float64 for counts made by Stanford's GloVe."""
 
 
 def save(path: Path, array: Array) -> None:
-    """Write an array to `path`, whole or not at all."""
+    """Write an array to `path` atomically."""
     with atomic(path, flush=False) as scratch:
         save_array(scratch, array)
 
@@ -66,12 +66,12 @@ class Spill:
         save(self.folder / f"{name}.sums.npy", sums)
 
     def runs(self) -> Iterator[tuple[Path, Indices]]:
-        """Yield the file of records of every run, and its bucket bounds."""
+        """Yield for every run the path of its records, and its bucket bounds."""
         for path in sorted(self.folder.glob("*.buckets.npy")):
             yield path.with_name(path.name.replace(".buckets.", ".records.")), load(path)
 
     def records(self, first: int, last: int) -> Iterator[tuple[Records, Indices]]:
-        """Yield from every run the records of buckets [first, last), and the bounds of these buckets."""
+        """Yield from every run the records of buckets [first, last), and the buckets' bounds among these records."""
         for path, bounds in self.runs():
             start, stop = int(bounds[first]), int(bounds[last])
             if start < stop:

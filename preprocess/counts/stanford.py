@@ -1,4 +1,4 @@
-"""Import counts made by Stanford's GloVe: `cooccurrence.bin` (or the shuffled one) and `vocab.txt`.
+"""Import counts made by Stanford's GloVe: `cooccurrence.bin` (or its shuffled copy) and `vocab.txt`.
 
 A record of the matrix is two 32-bit word numbers, from 1 in the order of the vocabulary, and a 64-bit weight. Weights
 stay 64-bit floats and are rounded to float32 at the very end, so a weight outside the range of float32 is refused.
@@ -23,7 +23,7 @@ MAX_RECORDS = 4 << 20
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read `vocab.txt`, one word and its count per line; CorpusError if it is anything else."""
+    """Read `vocab.txt`, one word and its count per line; CorpusError if the file is unreadable or malformed."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,7 +42,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def manifest_facts(vocabulary: Vocabulary, matrix: Path) -> dict[str, Any]:
-    """Return the dataset's facts; those that Stanford's files do not contain are None."""
+    """Return the facts for the dataset's manifest; those that Stanford's files do not contain are None."""
     unknown = dict.fromkeys(("weighting", "window", "tokenizer", "nltk", "lines"))
     return unknown | {
         "requested_vocabulary": len(vocabulary.words),
@@ -53,7 +53,7 @@ def manifest_facts(vocabulary: Vocabulary, matrix: Path) -> dict[str, Any]:
 
 
 class StanfordCounts:
-    """File of records, read in parts that take `part_bytes` of memory."""
+    """Stanford's file of records, read in parts that take at most `part_bytes` of memory."""
 
     def __init__(self, path: Path, cell_keys: CellKeys, vocabulary: Vocabulary, part_bytes: int) -> None:
         self._path, self._symmetric = path, cell_keys.layout.symmetric
@@ -62,7 +62,7 @@ class StanfordCounts:
         self._upper, self._lower = np.zeros(2), np.zeros(2)
 
     def spill(self, spill: Spill, kind: str) -> Iterator[int]:
-        """Write the cells as sorted lists named KIND-...; yield the bytes read for each."""
+        """Write the cells as sorted lists named KIND-...; yield the bytes read for each. CorpusError if malformed."""
         size = self._size()
         for n, start in enumerate(range(0, size // RECORD.itemsize, self._records)):
             records = np.fromfile(self._path, RECORD, self._records, offset=start * RECORD.itemsize)

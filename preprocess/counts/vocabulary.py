@@ -1,8 +1,8 @@
 """Choose the most frequent words of the whole corpus from the word counts of its segments.
 
 Ties go to the word that occurs first in the corpus, as in `Counter.most_common`; the chosen words are then sorted by
-code point. Every word of the corpus is counted, so nothing is approximate. Words are handled in groups by hash, in as
-many groups as the memory requires.
+code point. Every word of the corpus is counted, so nothing is approximate. Words are divided by hash into groups, which
+are counted one after another, so that one group fits in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..tokens.string_table import StringTable, hashes, packed
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words sorted by code point; `counts` int64 (V,); `by_rank` int32 (V,): places of the words by frequency."""
+    """Words sorted by code point; `counts` int64 (V,); `by_rank[r]`: index of the word of rank r, int32 (V,)."""
 
     words: tuple[str, ...]
     counts: Indices
@@ -28,7 +28,7 @@ class Vocabulary:
 
     @staticmethod
     def of_ranked(words: Sequence[str], counts: Indices) -> Vocabulary:
-        """Return the vocabulary of words that are given from the most frequent down."""
+        """Return the vocabulary of `words`, given in descending order of frequency, with their `counts`."""
         order = sorted(range(len(words)), key=words.__getitem__)
         by_rank = np.empty(len(order), np.int32)
         by_rank[order] = np.arange(len(order), dtype=np.int32)
@@ -43,7 +43,7 @@ class Ranker:
         self._table.intern(*packed([vocabulary.words[word].encode() for word in vocabulary.by_rank]))
 
     def ranks(self, segment: WordCounts, length: int) -> Ids:
-        """Return the frequency rank, or -1, of a segment's words 1 to `length`; int32 (length,)."""
+        """Return the ranks of a segment's words 1 to `length`, int32 (length,); -1: not in the vocabulary."""
         out = np.full(length, -1, np.int32)
         out[segment.numbers - 1] = self._table.look_up(segment.data, segment.bounds[:-1], segment.bounds[1:])
         return out
@@ -52,10 +52,10 @@ class Ranker:
 def choose_vocabulary(
     segments: Sequence[Callable[[], WordCounts]], size: int, min_count: int, groups: int = 1
 ) -> Vocabulary:
-    """Return the `size` most frequent words that occur at least `min_count` times, or fewer if there are fewer.
+    """Return the most frequent words, at most `size`, of those that occur at least `min_count` times.
 
-    Each of `segments` loads one segment's counts. With `groups` > 1 they are loaded that many times, and about
-    1 / groups of the distinct words are held at a time.
+    Each of `segments` loads one segment's counts, and is called `groups` times; about 1 / groups of the distinct words
+    are held at a time.
     """
     words: list[bytes] = []
     counts = first = np.zeros(0, np.int64)
@@ -72,7 +72,7 @@ def choose_vocabulary(
 def _count_group(
     segments: Sequence[Callable[[], WordCounts]], group: int, groups: int
 ) -> tuple[StringTable, Indices, Indices]:
-    """Return the words of one group with their counts and first places in the whole corpus."""
+    """Return a table of one group's words, with their counts and first places in the whole corpus."""
     table = StringTable()
     counts = first = np.zeros(0, np.int64)
     for load in segments:

@@ -6,8 +6,8 @@ from pathlib import Path
 from glovewire.common.errors import OutputError
 from glovewire.common.storage.dataset import ENTRY
 
-# For English prose, with a margin: text per token, the share of pairs that are not added up in memory, and the share of
-# records that are distinct cells.
+# For English prose, with a margin: bytes of text per token, share of pairs that become records, and share of records
+# that are distinct cells.
 _BYTES_PER_TOKEN = 5.0
 _SPILLED_PAIRS = 0.6
 _DISTINCT = 0.25
@@ -16,18 +16,18 @@ _GIB = 1 << 30
 
 
 def text_bytes(nbytes: int, window: int) -> int:
-    """Estimate the peak of scratch bytes for `nbytes` of text, with records of four bytes, without the dataset."""
+    """Estimate the scratch folder's peak bytes for `nbytes` of text and 4-byte records, without the dataset."""
     tokens = int(nbytes / _BYTES_PER_TOKEN)
     return tokens * _TOKEN_BYTES + record_bytes(tokens, window, 4)
 
 
 def record_bytes(tokens: int, window: int, record_size: int) -> int:
-    """Estimate the bytes of the records of that many tokens."""
+    """Estimate the bytes of the records, `record_size` each, of a corpus of `tokens` tokens."""
     return int(tokens * window * _SPILLED_PAIRS * record_size)
 
 
 def entry_bytes(records: int) -> int:
-    """Estimate the bytes of finished entries: once in parts, once in the dataset."""
+    """Estimate the bytes of the entries from `records` records, stored twice: in parts and in the dataset."""
     return int(2 * ENTRY.itemsize * records * _DISTINCT)
 
 

@@ -1,8 +1,8 @@
-"""Run tasks in worker processes that take one at a time and end with their parent.
+"""Run tasks in worker processes, which take one task at a time and end with their parent.
 
 Processes are forked, so a worker starts with everything that its parent has loaded; no other thread runs at that time.
-A worker that dies, a worker that reports a fault and Ctrl-C end the pool at once and leave no process behind. Tasks and
-results travel over private pipes.
+The death of a worker, a fault that a worker reports, or Ctrl-C ends the pool at once and leaves no process behind.
+Tasks and results travel over private pipes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from glovewire.common.runtime.signals import serve_parent
 _TICK_S = 0.2
 _JOIN_S = 5.0
 NO_TASK = object()
-"""What an exhausted iterator of tasks yields."""
+"""Marks the end of the tasks."""
 
 
 class Job(Protocol):
-    """Processes tasks; made inside the worker."""
+    """Processes tasks; created inside the worker process."""
 
     def do(self, task: Any) -> Any:
         """Process a task and return its result; raise GlovewireError for expected faults."""
 
     def finish(self) -> int:
-        """Complete the work when there are no more tasks."""
+        """Complete the work after the last task; return 0."""
         return 0
 
 
@@ -47,7 +47,7 @@ class _WorkerProcess:
 
 
 class Pool:
-    """Context manager of `processes` workers, each with its own Job; `tick` is called with their ids while waiting."""
+    """Context manager of `processes` workers, each with its own Job; calls `tick` with process ids while waiting."""
 
     def __init__(self, processes: int, make_job: Callable[[], Job], tick: Callable[[list[int]], None]) -> None:
         self._make_job, self._tick = make_job, tick
@@ -67,7 +67,7 @@ class Pool:
         self.close()
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results of the tasks as they arrive; raise the first fault, or ProcessDied."""
+        """Yield the results of the tasks as they arrive; raise the first fault, or ProcessDied if a worker dies."""
         waiting = iter(tasks)
         task = next(waiting, NO_TASK)
         while task is not NO_TASK or any(worker.busy for worker in self._workers):
@@ -85,7 +85,7 @@ class Pool:
             yield from self._results()
 
     def close(self) -> None:
-        """Terminate all workers; twice is fine."""
+        """Terminate all workers; idempotent."""
         for worker in self._workers:
             worker.connection.close()
             worker.process.terminate()
@@ -148,7 +148,7 @@ def _serve(connection: Connection, inherited: list[Connection], make_job: Callab
 
 
 def run_task(work: Callable[[], Any]) -> tuple[str, Any]:
-    """Do the work and return ("done", its result) or ("fault", (code, text)), which can be sent to the parent."""
+    """Call `work`; return ("done", result) or ("fault", (code, text)), both of which can be sent to the parent."""
     try:
         return "done", work()
     except GlovewireError as error:
@@ -160,7 +160,7 @@ def run_task(work: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def disk_error(error: OSError) -> str:
-    """Return the message for an error of writing counts."""
+    """Return the message for an error that occurred while counts were written."""
     if error.errno == errno.ENOSPC:
         return "no space left on the disk for the counts"
     return f"the counts cannot be written: {error.strerror or error}"

@@ -1,6 +1,6 @@
 """Show the progress of each phase: a bar with rate and time left on a terminal, otherwise a log line every 5 seconds.
 
-Everything is drawn from the caller's thread, because a thread must not run while workers are forked.
+Everything is drawn from the caller's thread, because no other thread may run while workers are forked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 class Phase:
     """Context manager of one phase: call `advance` as units are done and `tick` while waiting.
 
-    The time of the phase is stored in `seconds[name]`.
+    On exit, `seconds[name]` is set to the duration of the phase.
     """
 
     def __init__(self, name: str, unit: str, total: int | None, seconds: dict[str, float]) -> None:
@@ -55,7 +55,7 @@ class Phase:
         self.tick()
 
     def tick(self) -> None:
-        """Update the display if it is time."""
+        """Update the display if its interval has passed: 0.2 s for a bar, 5 s for log lines."""
         now = time.monotonic()
         if now - self._shown < (_LOG_EVERY_S if self._bar is None else _DRAW_EVERY_S):
             return

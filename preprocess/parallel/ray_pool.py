@@ -1,7 +1,7 @@
-"""Run tasks on a Ray cluster instead of local processes: each goes to a free actor, results come as they arrive.
+"""Run tasks on a Ray cluster instead of local processes: each task goes to a free actor.
 
 Jobs write to the scratch folder beside the dataset, so every machine must have that folder and the corpus under the
-same path. An actor that dies ends the run, as a worker process does; --resume continues it.
+same path. The death of an actor ends the run, as that of a worker process does; --resume continues the run.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class JobActor:
         self._job: Job = cloudpickle.loads(make_job)()
 
     def do(self, task: Any) -> tuple[str, Any]:
-        """Process a task."""
+        """Process a task; return as `run_task` does."""
         return run_task(lambda: self._job.do(task))
 
     def finish(self) -> tuple[str, Any]:
-        """Complete the work."""
+        """Complete the work; return as `run_task` does."""
         return run_task(self._job.finish)
 
 
 class RayPool:
-    """Context manager of `processes` actors, each with its own Job; `ray` is the connected module."""
+    """Context manager of `processes` actors, each with its own Job; `ray` is the module, already connected."""
 
     def __init__(
         self, ray: Any, processes: int, make_job: Callable[[], Job], tick: Callable[[list[int]], None]
@@ -58,7 +58,7 @@ class RayPool:
         self._actors = []
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results of the tasks as they arrive; raise the first fault, or ProcessDied."""
+        """Yield the results of the tasks as they arrive; raise the first fault, or ProcessDied if an actor dies."""
         waiting, free, running = iter(tasks), list(self._actors), dict[Any, Any]()
         task = next(waiting, NO_TASK)
         while task is not NO_TASK or running:

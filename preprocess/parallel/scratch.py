@@ -52,10 +52,10 @@ class ScratchFolder:
 
 @contextmanager
 def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[ScratchFolder]:
-    """Open and lock the scratch folder of the dataset `out`: as the same job left it when resuming, otherwise empty.
+    """Open and lock the scratch folder of the dataset `out`; empty it unless `resume` is set and it records `job`.
 
-    It is removed when the block succeeds, and kept when it raises; see `discard_scratch`. Raises OutputError if another
-    live process holds it.
+    The folder is removed when the block succeeds, and kept when it raises; see `discard_scratch`. Raises OutputError if
+    another live process holds the lock.
     """
     folder = scratch_path(out)
     folder.mkdir(parents=True, exist_ok=True)

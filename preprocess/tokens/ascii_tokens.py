@@ -1,8 +1,7 @@
 """Tokenise plain ASCII pieces in compiled code: the fast path in front of `nltk_tokens`.
 
-It finds where the tokens of a piece begin and end by the same rules as `nltk_tokens`, or leaves the piece to that
-module: other scripts, quotation marks, runs of marks, contractions. `nltk_tokens` is the definition; tests compare the
-two.
+The loops find where the tokens of a piece begin and end. Pieces with other scripts, quotation marks, runs of marks or
+contractions are left to `nltk_tokens`, which defines the tokens; tests compare the two modules.
 """
 
 import numpy as np
@@ -37,7 +36,7 @@ _AFTER_CLITIC = np.isin(np.arange(256), [ord(character) for character in ",;:?!)
 
 @compiled
 def _is_simple(data: Bytes, start: int, stop: int) -> bool:
-    """Return whether single bytes decide the tokens; one apostrophe is allowed."""
+    """Return whether the classes of single bytes determine the tokens; at most one apostrophe is allowed."""
     quotes = 0
     for at in range(start, stop):
         byte, kind = data[at], _KINDS[data[at]]
@@ -140,7 +139,7 @@ def _split_pieces(data: Bytes, bounds: Indices, at_end: bool, begins: Indices, e
 
 
 def split_ascii(data: Bytes, bounds: Indices, *, at_end: bool) -> tuple[Indices, Indices, Indices]:
-    """Tokenise the pieces data[bounds[n]:bounds[n + 1]], which stand inside a line or at its end.
+    """Tokenise the pieces data[bounds[n]:bounds[n + 1]]; with `at_end`, split off the full stop that ends a line.
 
     Returns where tokens start and stop, int64 (tokens,) twice, and the number of tokens of each piece, int64
     (pieces,): -1 where NLTK must decide.

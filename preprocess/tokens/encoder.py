@@ -1,8 +1,8 @@
 """Encode text as a stream of word numbers, with a memo of the tokens of every piece of text.
 
-A line is split at blanks. With k the last piece that holds more than closing marks, the pieces before k are looked up
-one by one, and the rest of the line, from k on, as one string. Lines to which that does not apply (one piece only,
-other white space before k) go to the tokeniser whole. Each distinct piece is tokenised once. No I/O.
+A line is split into pieces at blanks. Let k be the last piece that holds more than closing marks: the pieces before k
+are looked up in the memo one by one, and the rest of the line, from k on, as one string. A line with one piece only, or
+with other white space before k, is tokenised whole. Each distinct piece is tokenised once. No I/O.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from .nltk_tokens import CLOSERS, CONTRACTIONS, QUOTES, NltkTokenizer, Tokenizer
 from .string_table import StringTable, packed, padded
 
 _MAX_MEMO_BYTES = 64
-"""Longer ends of lines, and longer whole lines, are not memoised: they hardly ever repeat."""
+"""Ends of lines, and whole lines, that are longer than this are not memoised, because they rarely repeat."""
 _MIN_CAPACITY = 1 << 12
 
 
@@ -42,7 +42,7 @@ class _Memo:
     """Table of strings and their tokens.
 
     `rows` is int64 (strings, 3): the code, the count of the string as a word, and the place of its first occurrence. A
-    code >= 0 is a single word, a code <= LIST the list of words LIST - code. All three share a cache line.
+    code >= 0 is the index of a single word; a code <= LIST stands for word list LIST - code. A row fits a cache line.
     """
 
     def __init__(self) -> None:
@@ -54,19 +54,19 @@ class _Memo:
         return self.table.nbytes + self.rows.nbytes
 
     def intern(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
-        """Number the strings data[starts[n]:stops[n]], with a row for each."""
+        """Return the numbers of the strings data[starts[n]:stops[n]]; add a row for each new string."""
         ids = self.table.intern(data, starts, stops)
         self.rows = _extended(self.rows, self.table.count, (kernels.UNKNOWN, 0, 0))
         return ids
 
     def claim_unknown(self, ids: Ids) -> Indices:
-        """Return the distinct ids whose code is unknown, in order, and mark them as pending."""
+        """Return the distinct ids whose code is unknown, in order of appearance, and mark them as pending."""
         out = np.empty(len(ids), np.int64)
         return out[: kernels.claim_unknown(ids, self.rows, out)]
 
 
 class _WordLists:
-    """Lists of words, end to end."""
+    """Lists of words, stored end to end in one array."""
 
     def __init__(self) -> None:
         self.count, self.used = 0, 0
@@ -74,7 +74,7 @@ class _WordLists:
         self.words = np.zeros(1 << 12, np.int32)
 
     def append(self, words: Ids, lengths: Indices) -> Ids:
-        """Add lists of `lengths` words and return their codes."""
+        """Split `words` into lists of the given `lengths`, add these lists, and return their codes."""
         codes = (kernels.LIST - self.count - np.arange(len(lengths))).astype(np.int32)
         self.bounds = _extended(self.bounds, self.count + len(lengths) + 1, 0)
         self.words = _extended(self.words, self.used + len(words), 0)
@@ -94,7 +94,7 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ends: dict[int, Callable[[str], list[str]]] = {}
-        """How to tokenise the ends of lines; empty if the tokens of a piece do not depend on its place in the line."""
+        """Functions that tokenise the ends of lines, by place; empty if tokens do not depend on a piece's place."""
         if isinstance(tokenizer, NltkTokenizer):
             self._ends = {kernels.LAST: tokenizer.last, kernels.LINE: tokenizer.line, kernels.FIRST: tokenizer.first}
         self.clear()
@@ -205,7 +205,7 @@ class Encoder:
         return self._codes_of(words, np.array([len(some) for some in tokens], np.int64))
 
     def _codes_of(self, words: Ids, lengths: Indices) -> Ids:
-        """Return the code of each list of `lengths` words."""
+        """Split `words` into lists of the given `lengths`, and return the code of each list, int32."""
         single = lengths == 1
         codes = np.empty(len(lengths), np.int32)
         codes[single] = words[np.cumsum(lengths)[single] - 1]
@@ -214,7 +214,7 @@ class Encoder:
 
 
 class NulByte(ValueError):
-    """Text with a NUL byte."""
+    """Error: the text contains a NUL byte."""
 
 
 def _decoded(piece: bytes) -> str:
@@ -236,7 +236,7 @@ def _flags(piece: str) -> int:
 
 
 def _extended(array: Array, length: int, fill: Any) -> Array:
-    """Return `array`, or one of at least `length` that begins with it and continues with `fill`."""
+    """Return `array` if it has `length` elements, else a copy extended with `fill` to at least that many."""
     if length <= len(array):
         return array
     out = np.empty((max(length, 2 * len(array), _MIN_CAPACITY), *array.shape[1:]), array.dtype)

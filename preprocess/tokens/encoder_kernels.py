@@ -11,7 +11,7 @@ from .ascii_tokens import CLOSING_BYTES
 
 # Codes of a string: not tokenised yet, being tokenised, and the first of the codes that stand for a list of words.
 UNKNOWN, PENDING, LIST = -1, -2, -3
-# Codes of a line's beginning or end: absent, or before it is tokenised.
+# Codes of a line's beginning or end before it is tokenised: nothing there, an end, a whole line, a beginning.
 NONE, LAST, LINE, FIRST = -1, -2, -3, -4
 # Flags of a piece: only closing marks; holds white space; begins with a quotation mark.
 CLOSING, SPACE, QUOTE = 1, 2, 4
@@ -27,7 +27,7 @@ class Chunks(NamedTuple):
 
 
 class Endings(NamedTuple):
-    """Ends of lines: code of the beginning, pieces that are looked up singly, code of the end; bounds of both texts."""
+    """Per line: code and bounds of its beginning, range of pieces looked up singly, code and bounds of its end."""
 
     first: Ids
     first_start: Indices
@@ -104,7 +104,7 @@ def ascii_flags(data: Bytes, bounds: Indices) -> Bytes:
 
 
 def no_endings(chunks: Chunks) -> Endings:
-    """Return endings by which every piece of every line is looked up singly."""
+    """Return endings with which every piece of every line is looked up singly."""
     lines = len(chunks.of_line) - 1
     zero, none = np.zeros((4, lines), np.int64), np.full((2, lines), NONE, np.int32)
     first, last = chunks.of_line[:-1].copy(), chunks.of_line[1:].copy()
@@ -115,7 +115,7 @@ def no_endings(chunks: Chunks) -> Endings:
 def decide(
     data: Bytes, starts: Indices, stops: Indices, chunks: Chunks, ids: Ids, flags: Bytes, endings: Endings
 ) -> None:
-    """Fill `endings`: which pieces of each line are looked up singly, and which text at its ends is not."""
+    """Fill `endings`: which pieces of each line are looked up singly, and which text at its ends is tokenised apart."""
     for line in range(len(starts)):
         begin, end = chunks.of_line[line], chunks.of_line[line + 1]
         if begin == end:

@@ -45,11 +45,11 @@ class WhitespaceTokenizer:
     """Splits at white space, for text that is tokenised already."""
 
     def line(self, text: str) -> list[str]:
-        """Return what white space separates."""
+        """Return the words of a line, which white space separates."""
         return text.split()
 
     def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Return the tokens of pieces without a blank, wherever they stand in a line."""
+        """Return the tokens of each piece; its place in the line does not matter."""
         return [piece.split() for piece in pieces]
 
 
@@ -64,7 +64,7 @@ class NltkTokenizer:
         return NLTKWordTokenizer()
 
     def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Return the tokens of pieces without a blank that have a blank before and more text after them."""
+        """Return the tokens of each piece; pieces hold no blank, and in the line a blank precedes and text follows."""
         found = [_tokenize_simple(piece) for piece in pieces]
         hard = [n for n, tokens in enumerate(found) if tokens is None]
         for at in range(0, len(hard), _PIECES_PER_CALL):
@@ -80,7 +80,7 @@ class NltkTokenizer:
         return self.line(piece + " x")[:-1]
 
     def last(self, text: str) -> list[str]:
-        """Return the tokens of the end of a line, with a blank before it."""
+        """Return the tokens of the end of a line, which follows a blank."""
         body = text.rstrip(_CLOSING)
         closing = text[len(body) :]
         stop = body.endswith(".")

@@ -11,15 +11,15 @@ from glovewire.common.array_types import Bytes, Ids, Indices
 from glovewire.common.runtime.compiled import compiled
 
 Eights = npt.NDArray[np.uint64]
-"""Eight bytes each, as one number."""
+"""Array whose elements are eight bytes, read as one little-endian number."""
 
 _FIRST_SLOTS = 1 << 12
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _TAG_SHIFT = np.uint64(40)
-# The second number of an empty slot; in a slot with a string it is the string's number (32 bits) below a 32-bit tag,
-# which holds its length.
+# Second element of an empty slot. In a slot with a string, its low 32 bits are the string's number, and its high 32
+# bits are a tag made of hash and length.
 _FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _INLINE = 8
 
@@ -51,7 +51,7 @@ def _intern(
     count: int,
     adding: bool,
 ) -> tuple[int, int]:
-    """Number the strings from `done` on; return (next string, strings in the table), early when an array is full.
+    """Number the strings from index `done` on; return (next index, table's size), early if an array is full.
 
     Without `adding`, an unknown string gets -1. One loop without calls, because it is the hottest of the package.
     """
@@ -185,7 +185,7 @@ class StringTable:
             self._grow(int(stops[done] - starts[done]))
 
     def string(self, number: int) -> bytes:
-        """Return the string of that number."""
+        """Return the string with this number."""
         return self._arena[self._offsets[number] : self._offsets[number + 1]].tobytes()
 
     def strings(self, ids: Indices, after: bytes = b"") -> tuple[Bytes, Indices]:
@@ -202,7 +202,7 @@ class StringTable:
         return out
 
     def _grow(self, needed_bytes: int) -> None:
-        """Make room for one more string of `needed_bytes`, and for many short ones."""
+        """Enlarge the arrays that are full, so that one more string of `needed_bytes` fits."""
         if 2 * self.count >= len(self._slots):
             self._slots = np.empty((2 * len(self._slots), 2), np.uint64)
             _rehash(self._slots, self._offsets, _eights(self._arena), self.count)
@@ -228,7 +228,7 @@ def padded(data: Bytes, stops: Indices) -> Bytes:
 
 
 def _eights(data: Bytes) -> Eights:
-    """Return the eight bytes that begin at each byte as one number each: an unaligned view."""
+    """Return an unaligned view of `data`, whose element n is data[n:n + 8] as one number."""
     return np.ndarray((max(0, len(data) - _INLINE + 1),), "<u8", data, strides=(1,))
 
 
