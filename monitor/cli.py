@@ -62,7 +62,7 @@ def _watch(config: MonitorConfig) -> dict[str, Any]:
 
 
 def _open_sinks(watcher: Watcher, config: MonitorConfig) -> TensorBoard | None:
-    """Open the configured sinks; return the TensorBoard sink, if any."""
+    """Add the configured sinks to `watcher`; return the TensorBoard sink, or None."""
     board = None
     if config.tensorboard is not None:
         from .sinks.tensorboard import TensorBoard
@@ -101,7 +101,7 @@ def _loop(watcher: Watcher, stopped: Callable[[], bool], config: MonitorConfig) 
 def _stopped_or_lingered(
     stopped: Callable[[], bool], linger_s: float | None, over: Callable[[], bool] = lambda: True
 ) -> Callable[[], bool]:
-    """Return a predicate that is true when `stopped`, or `linger_s` after the run is over."""
+    """Return a predicate that is true once `stopped()` is, or `linger_s` seconds after the run is over."""
     over_since: float | None = None
 
     def ended() -> bool:

@@ -1,6 +1,6 @@
 """Drive a monitor: pass samples from the feed to the history, every sink and the view, one step at a time.
 
-`glovewire monitor` and `glovewire train` call `step` from loops of their own; there is no thread here.
+`glovewire monitor` and `glovewire train` call `step` from their own loops; this module starts no thread.
 """
 
 import time
@@ -21,16 +21,16 @@ class Sink(Protocol):
     """Destination of samples."""
 
     def add(self, message: Message) -> None:
-        """Take one sample."""
+        """Process one sample."""
 
     def close(self) -> None:
-        """Finish; twice is fine."""
+        """Finish writing; may be called twice."""
 
 
 class Watcher:
     """Follows the servers that publish at `addresses`; call `step` until `over`, then `close`.
 
-    `log` gets every sample, `picture` a plot of the losses on `close`, `stream` the live view or plain lines.
+    Writes every sample to `log`, a plot of the losses to `picture` on `close`, and the view or lines to `stream`.
     `timeout_s`, `silence_s` and `keys` are those of `Feed`.
     """
 
@@ -69,14 +69,14 @@ class Watcher:
         return self.feed.over
 
     def step(self, wait_s: float = 0.0) -> None:
-        """Process what has arrived, waiting at most `wait_s` seconds for it, and refresh the view."""
+        """Wait at most `wait_s` seconds for samples, process those that have arrived, and refresh the view."""
         self._receive(wait_s)
         self.history.lost = self.feed.lost
         if self._view is not None:
             self._view.show(self.history, time.monotonic(), self.feed.silent)
 
     def close(self) -> None:
-        """Process what is left, end the view and the sinks, write the picture; twice is fine."""
+        """Process the remaining samples, close the view and the sinks, write the picture; may be called twice."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""`glovewire study`: experiments that compare ways to train, each one command that leaves a table and plots."""
+"""Implement `glovewire study`: each command compares ways to train and writes a table and plots."""
 
 from dataclasses import fields
 from functools import partial
@@ -34,7 +34,7 @@ STALENESS: dict[str, dict[str, Any]] = {
 }
 """Defaults of `study staleness`."""
 COMPARED = ("batch_size", "consistency", "staleness")
-"""Training options that `study staleness` sets itself, from --batch, --mode and --policy."""
+"""Training options that `study staleness` does not offer, because it sets them from --batch, --mode and --policy."""
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

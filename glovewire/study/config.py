@@ -11,7 +11,7 @@ from ..launch.config import LocalConfig
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupConfig(Config):
-    """Options of `glovewire study speedup`; `seconds_limit` applies to the baseline alone."""
+    """Options of `glovewire study speedup`; `seconds_limit` applies only to the baseline."""
 
     dataset: Path = option(argument=True)
     out: Path = option(help="Folder to make; one run folder a variant.")
@@ -32,7 +32,7 @@ class SpeedupConfig(Config):
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return a message for each option with which the study cannot run."""
         problems = self.options.conflicts_with_dataset()
         if self.options.objective != "glove":
             problems.append("the study compares ways to train GloVe, as the seeds do: leave --objective glove")

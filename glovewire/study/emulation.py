@@ -1,7 +1,7 @@
 """Run a training with many worker processes on one machine, and sample its loss from outside.
 
-Server and workers are real and talk over TCP; only the latency is simulated, so workers mostly sleep. They are forked
-to save their start-up time, so no socket of this process may be open at that moment.
+Server and workers are real processes that communicate over TCP; only the latency is simulated, so workers mostly sleep.
+Workers are forked to save start-up time, so this process must have no open socket when it forks them.
 """
 
 import contextlib
@@ -43,12 +43,12 @@ LOOK_EVERY_S = 0.1
 LEAVE_S = 10.0
 DESERTED = "deserted"
 DIVERGED = 4.0
-"""A loss this many times the first one counts as diverged."""
+"""A training whose loss exceeds its initial loss by this factor counts as diverged."""
 
 
 @dataclass
 class Trace:
-    """Samples of a training (seconds, applied gradients, loss), how it ended, and histograms of staleness."""
+    """Loss samples of a training (seconds, applied gradients, loss), how it ended, and histograms of staleness."""
 
     t: list[float] = field(default_factory=list)
     gradients: list[int] = field(default_factory=list)
@@ -59,23 +59,23 @@ class Trace:
 
 
 Ask = Callable[[m.Message], m.Message]
-"""Return the server's reply to a request; raises RunOver when it has ended."""
+"""Sends a request and returns the server's reply; raises RunOver when the server has ended."""
 
 
 class Workload(Protocol):
-    """A problem as real processes train it."""
+    """How processes train a Problem: the server's options, a worker's work, and the measurement of the loss."""
 
     dataset: Path | None
-    """What its server serves."""
+    """Dataset that the server serves; None for a dense network."""
 
     def served(self, options: TrainingOptions, conditions: Conditions) -> TrainingOptions:
-        """Return the training options of its server."""
+        """Return the training options for the server."""
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """Train as one worker until the run is over."""
 
     def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
-        """Return the number of gradients applied so far, and the loss on a fixed sample."""
+        """Pull the parameters; return the number of gradients applied so far and the loss on a fixed sample."""
 
 
 def workload(problem: Problem) -> Workload:
@@ -87,7 +87,7 @@ def workload(problem: Problem) -> Workload:
 
 
 class GloveWorkload:
-    """GloVe by minibatches, trained by `glovewire worker`."""
+    """Trains GloVe by minibatches with the code of `glovewire worker`."""
 
     def __init__(self, problem: GloveProblem) -> None:
         self._problem = problem
@@ -114,7 +114,7 @@ class GloveWorkload:
 
 
 class ImageWorkload:
-    """A dense network, trained through the dense client, as a user's own program would."""
+    """Trains a dense network through the dense client, as a user's own program would."""
 
     dataset: Path | None = None
 
@@ -122,7 +122,7 @@ class ImageWorkload:
         self._problem = problem
 
     def served(self, options: TrainingOptions, conditions: Conditions) -> TrainingOptions:
-        """See Workload. The number of updates is set so that all examples are seen."""
+        """See Workload. Sets `steps` so that the gradients of all steps cover every epoch's examples."""
         gradients = -(-self._problem.examples * options.epochs // options.batch_size)
         return dataclasses.replace(options, steps=-(-gradients // _together(options, conditions.workers)))
 
@@ -149,7 +149,7 @@ class ImageWorkload:
 
 
 def _together(options: TrainingOptions, workers: int) -> int:
-    """Return how many gradients make one update."""
+    """Return how many gradients the server combines into one update of the table."""
     mode = Mode.parse(options.consistency, BATCH_MODES)
     if mode.kind == "sync":
         return max(workers - options.backup, 1)
@@ -157,14 +157,14 @@ def _together(options: TrainingOptions, workers: int) -> int:
 
 
 def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions, folder: Path) -> Trace:
-    """Train until the run is complete, has diverged or has used up its time; leaves the run in `folder`.
+    """Train until the run is complete, has diverged or has used up its time; write its run and logs to `folder`.
 
-    Raises ProcessDied when the server ended in any other way, or every worker ended before its first gradient.
+    Raises ProcessDied when the server fails for another reason, or every worker ends before its first gradient.
     """
     children = Children(folder / "logs")
     workers: list[multiprocessing.process.BaseProcess] = []
     fork = multiprocessing.get_context("fork")
-    go = fork.Semaphore(0)  # not an Event, which a badly timed signal can leave broken
+    go = fork.Semaphore(0)  # not an Event: a signal at the wrong moment can leave an Event unusable
     try:
         how = ServerConfig(
             dataset=workload.dataset,
@@ -207,7 +207,7 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
 
 
 def _begin(workers: Sequence[multiprocessing.process.BaseProcess], go: Semaphore) -> None:
-    """Release every worker, whether it is waiting yet or not."""
+    """Release every worker; a worker that does not wait on `go` yet will not block later."""
     for _ in workers:
         go.release()
 
@@ -215,7 +215,7 @@ def _begin(workers: Sequence[multiprocessing.process.BaseProcess], go: Semaphore
 def _one(
     workload: Workload, options: TrainingOptions, address: str, number: int, latency: str, log: Path, go: Semaphore
 ) -> None:
-    """Run one worker in this process once it is released."""
+    """Run one worker in this forked process: redirect its output to `log`, wait for `go`, train."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(out, stream)
@@ -225,7 +225,7 @@ def _one(
 
 
 def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
-    """See Ask. Notices at once when the server has ended, instead of waiting for the client's deadline."""
+    """Implement Ask; detect the end of the server process at once instead of at the client's deadline."""
     answer: list[m.Message] = []
     client.send(0, request, answer.append)
     while not answer:
@@ -245,7 +245,7 @@ def _observe(
     go: Semaphore,
     workers: Sequence[multiprocessing.process.BaseProcess],
 ) -> Trace:
-    """Release the workers and sample the loss until the end; time 0 is the last sample without a gradient."""
+    """Release the workers and sample the loss until the end; time 0 is the last sample before the first gradient."""
     trace = Trace()
     client.connect(role="observer")
     began, begun = time.monotonic(), False

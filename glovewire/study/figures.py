@@ -1,4 +1,4 @@
-"""Style the plots of studies: a slide with title and caption above, legend below."""
+"""Style the plots of studies: title and caption at the top, legend at the bottom."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT = 0.012
 
 
 def slide(title: str, caption: str) -> Figure:
-    """Return an empty slide; `caption` says in one or two lines what was measured."""
+    """Return an empty figure with a title and a `caption`, one or two lines that say what was measured."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -32,13 +32,13 @@ def slide(title: str, caption: str) -> Figure:
 
 
 def dress(axes: Axes, label: str) -> None:
-    """Add the grid, remove the frame, and label the horizontal axis."""
+    """Add a grid, remove the frame except its bottom line, and label the horizontal axis."""
     axes.set_xlabel(label, color=INK, fontsize=11)
     style(axes, 10)
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 4, size: int = 11) -> None:
-    """Put the legend of one panel below all of them."""
+    """Put the legend of `axes` below all panels of the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=size, labelcolor=INK

@@ -19,14 +19,14 @@ KNOWN = {"one worker": "#8c959f", "sync": "#2a9d8f", "async": "#d1495b", "gap": 
 OTHERS = ("#9b5de5", "#5fa8d3", "#6a994e", "#b08968", "#c77dff")
 POINTS = 200
 CONTRAST = 20.0
-"""From this multiple of the goal on, the loss axis is logarithmic."""
+"""The loss axis is logarithmic if the initial loss is more than this multiple of the goal."""
 LOSS = "loss on the fixed sample"
 
 
 def three(
     methods: Sequence[dict[str, Any]], goal: float, reached: Sequence[float | None], caption: str, path: Path
 ) -> None:
-    """Plot a few methods against time in one large panel, and mark when the median of each reached the goal."""
+    """Plot the loss of a few methods against time in one panel, and mark each median time to the goal (`reached`)."""
     figure = slide("Loss against time, each method at its best rate", caption)
     axes = figure.subplots()
     _panel(axes, methods, goal, lambda run: run["t"], "seconds of training")
@@ -45,7 +45,7 @@ def three(
 
 
 def curves(setting: dict[str, Any], caption: str, unit: str, path: Path) -> None:
-    """Plot loss against seconds and against examples: median over seeds, with a band from minimum to maximum."""
+    """Plot loss against seconds and against examples: the median over seeds, in a band from minimum to maximum."""
     figure = slide("Every method at its best rate, against time and against examples", caption)
     by_time, by_entries = figure.subplots(1, 2, sharey=True)
     methods, goal = setting["methods"], setting["goal"]
@@ -60,7 +60,7 @@ def curves(setting: dict[str, Any], caption: str, unit: str, path: Path) -> None
 
 
 def ages(setting: dict[str, Any], caption: str, path: Path) -> None:
-    """Plot histograms of staleness per mode: changes of the table, and of the row, since the pull."""
+    """Plot two histograms of staleness per mode: changes to the table, and to the row, between pull and push."""
     figure = slide("Staleness of gradients when they were applied", caption)
     panels = figure.subplots(1, 2, sharey=True)
     by_mode: dict[str, list[dict[str, Any]]] = {}
@@ -94,7 +94,7 @@ def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: An
         if not kept:
             axes.plot([], [], color=colour, lw=2.4, ls=":", label=f"{name}: diverged")
             continue
-        grid = np.linspace(0, min(place(run)[-1] for run in kept), POINTS)  # ends with the shortest run
+        grid = np.linspace(0, min(place(run)[-1] for run in kept), POINTS)  # up to the end of the shortest run
         losses = np.array([np.interp(grid, place(run), run["loss"]) for run in kept])
         low, middle, high = losses.min(axis=0), np.median(losses, axis=0), losses.max(axis=0)
         axes.fill_between(grid, low, high, color=colour, alpha=0.16, lw=0)

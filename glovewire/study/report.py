@@ -11,7 +11,7 @@ THREE, CURVES, AGES = "three", "curves", "staleness"
 
 
 def time_to(run: dict[str, Any], goal: float) -> tuple[float, int] | None:
-    """Return seconds and gradients until a run first reached the loss `goal`, interpolated; None if it never did."""
+    """Return seconds and gradients until a run first reached the loss `goal`, interpolated; None if it did not."""
     before: tuple[float, int, float] | None = None
     for t, done, loss in zip(run["t"], run["gradients"], run["loss"], strict=True):
         if loss <= goal:
@@ -93,7 +93,7 @@ def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list
 
 
 def quickest_policy(setting: dict[str, Any]) -> str | None:
-    """Return the policy with the least median time to the goal, or with the least loss if none reached it."""
+    """Return the policy with the shortest median time to the goal, or the lowest loss if none reached the goal."""
     ways = [row for row in setting["methods"] if row["policy"] != "none"]
 
     def order(row: dict[str, Any]) -> tuple[bool, float, float]:
@@ -105,7 +105,7 @@ def quickest_policy(setting: dict[str, Any]) -> str | None:
 
 
 def verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> str:
-    """Summarise the table: the fastest policy against the fastest method without one."""
+    """Return one or two sentences that compare the policy `best` with the fastest method without a policy."""
     there = {row["method"]: _seconds(setting, row) for row in setting["methods"]}
     mine = there.get(best or "")
     if mine is None:
@@ -138,13 +138,13 @@ def _of(setting: dict[str, Any], title: str) -> dict[str, Any]:
 
 
 def _reached(setting: dict[str, Any], method: dict[str, Any]) -> list[tuple[float, int]]:
-    """Return seconds and gradients to the goal, of the runs of a method that reached it."""
+    """Return (seconds, gradients) to the goal for each run of a method that reached the goal."""
     found = (time_to(run, setting["goal"]) for run in method["runs"])
     return [each for each in found if each is not None]
 
 
 def _seconds(setting: dict[str, Any], method: dict[str, Any]) -> float | None:
-    """Return the median of the seconds to the goal, None unless all runs of a method reached it."""
+    """Return a method's median seconds to the goal; None unless all its runs reached the goal."""
     reached = _reached(setting, method)
     return statistics.median(t for t, _ in reached) if len(reached) == len(method["runs"]) else None
 

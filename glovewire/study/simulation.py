@@ -1,7 +1,7 @@
-"""Simulate a training in virtual time, with the server's and the worker's own arithmetic but no processes or sockets.
+"""Simulate a training in virtual time with the code of server and worker, but without processes or sockets.
 
-An event queue replaces the network: a gradient arrives once its computation and latency have passed. The result does
-not depend on how busy the machine is.
+An event queue replaces the network: a gradient arrives after its computation time and latency. The result does not
+depend on the load of the machine.
 """
 
 import heapq
@@ -26,14 +26,14 @@ from .trainings import Conditions
 from .workloads import Problem
 
 COMPUTE_S = 0.005
-"""Assumed computation time of one gradient."""
+"""Assumed computation time of one gradient, in seconds."""
 SAMPLES = 100
-"""The loss is sampled about this often, at equal times and at equal numbers of gradients."""
+"""The loss is sampled after every 1/SAMPLES of the time limit, or of all gradients, whichever comes first."""
 
 
 @dataclass(order=True)
 class Arrival:
-    """A gradient that arrives at time `t`."""
+    """A push of a gradient by `worker` that arrives at time `t` (seconds of virtual time)."""
 
     t: float
     worker: int
@@ -46,7 +46,7 @@ def simulate(problem: Problem, options: TrainingOptions, conditions: Conditions)
 
 
 class _Simulation:
-    """One training: workers that pull, compute and push, and one shard."""
+    """State of one training: one shard, and workers that pull, compute and push."""
 
     def __init__(self, problem: Problem, options: TrainingOptions, conditions: Conditions) -> None:
         self._problem, self._options, self._scene = problem, options, conditions
@@ -62,10 +62,10 @@ class _Simulation:
         self._delays = [law.draws(options.seed, n) for n, law in enumerate(laws)]
         self._sequences = [0] * conditions.workers
         self._in_flight: list[Arrival] = []
-        self._waiting: dict[int, Any] = {}  # batches
+        self._waiting: dict[int, Any] = {}  # batch by worker
 
     def trace(self) -> Trace:
-        """Train, sampling the loss about SAMPLES times."""
+        """Train to the end and return the samples of the loss."""
         trace, last = Trace(), -(-self._total // self._options.batch_size)
         self._sample(trace, 0.0)
         for worker in range(self._scene.workers):
@@ -92,7 +92,7 @@ class _Simulation:
         self._pull(worker, self._batches[worker](), t)
 
     def _pull(self, worker: int, batch: Any, t: float) -> None:
-        """Answer a worker's pull and let it compute, or let the pull wait."""
+        """Answer a worker's pull at time `t` and queue its gradient, or keep its batch if the pull must wait."""
         rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, 0, batch.rows), worker)
         if rows is None:
             self._waiting[worker] = batch

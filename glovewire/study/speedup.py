@@ -1,7 +1,7 @@
-"""`glovewire study speedup`: compare the server with the seeds' baseline and with shared memory.
+"""Implement `glovewire study speedup`: compare the server with the baseline (preset `seeds`) and with shared memory.
 
-Every variant is a separate `glovewire train`, one after the other, with the same entry weights, so that losses are
-comparable. The figures come from the run folders' metrics and can be checked afterwards.
+Each variant is a separate `glovewire train`; they run one after the other with the same entry weights, so that losses
+are comparable. The figures are read from the metrics in the run folders and can be checked there.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ BASELINE = "baseline of the seeds: batches of 64, one process"
 REPORT, FACTS, PLOT = "REPORT.md", "report.json", "speedup"
 
 FEWEST = 0.002
-"""Share of a variant's entries before which its curve is not drawn: the mean of a few batches means little."""
+"""Curves start after this share of a variant's entries, because the mean loss of a few batches is noise."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train; after `limit_s` seconds it is stopped."""
+    """One way to train; the training is stopped after `limit_s` seconds, None for no limit."""
 
     title: str
     trial: LocalConfig
@@ -43,7 +43,7 @@ class Variant:
 
 
 def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, Any], str]:
-    """Train every variant, write report and plot, and return the figures and the table."""
+    """Train every variant, write report and plot, and return the figures and the report as Markdown."""
     dataset, name = Dataset.open(config.dataset), printable(config.dataset.name)
     runs.prepare(config.out)
     before, rows, curves = surroundings(), [], []
@@ -70,7 +70,7 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
 
 
 def variants(config: SpeedupConfig) -> list[Variant]:
-    """Return the baseline, one process, shared memory, and the server with 1 to N workers."""
+    """Return the variants: baseline, one process, shared memory, and the server with 1 to `config.workers` workers."""
     seeds: dict[str, Any] = {**PRESETS["seeds"], "consistency": "async", "optimizer": "sgd"}
     shared = {name: getattr(config.options, name) for name in ("x_max", "alpha")}  # the same loss for all
     baseline = dataclasses.replace(config.options, **{**seeds, **shared})
@@ -100,14 +100,14 @@ def variants(config: SpeedupConfig) -> list[Variant]:
 
 
 def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Curve:
-    """Return a variant's epoch means against seconds since training began."""
+    """Return a variant's mean losses by epoch, with times in seconds since training began."""
     samples = read_metrics(variant.trial.out).overall.all_points()
     first = samples[0]
     began = first.t - first.position / first.entries_per_second if first.entries_per_second > 0 else first.t
     placed: list[Point] = []
     for point in epoch_means(samples, per_epoch):
         if placed and point.t - began <= placed[-1].t:
-            placed.pop()  # of two samples at one time, keep the later
+            placed.pop()  # of two points at the same time, keep the later
         placed.append(dataclasses.replace(point, t=point.t - began))
     placed = [point for point in placed if point.position >= FEWEST * placed[-1].position]
     pace = facts["entries_per_second"] if facts else placed[-1].position / max(placed[-1].t, 1e-9)
@@ -152,7 +152,7 @@ def _heading(result: dict[str, Any]) -> tuple[str, str]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """Return the table as Markdown."""
+    """Return the report as Markdown."""
     title, caption = _heading(result)
     lines = [
         f"# {title}",

@@ -22,7 +22,7 @@ CONTRAST = 30.0
 
 @dataclass(frozen=True)
 class Curve:
-    """One variant: `points` hold seconds since training began, entries and mean losses; `pace` is in entries/s."""
+    """Curve of one variant; times of `points` are seconds since training began; `pace` is in entries/s."""
 
     title: str
     store: str

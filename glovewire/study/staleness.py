@@ -1,7 +1,7 @@
-"""`glovewire study staleness`: compare modes and staleness policies on equal terms, by time and by entries.
+"""Implement `glovewire study staleness`: compare modes and staleness policies by time and by entries.
 
-Every method trains once at each of a few learning rates; the best rate at which no seed diverges is repeated with all
-seeds, so that no method is judged at a rate that does not suit it. Trainings already on disk are not repeated.
+Every method trains once at each of a few learning rates, then with all seeds at the best rate at which no seed
+diverges, so that no method is judged at an unsuitable rate. Trainings that are on disk already are not repeated.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ from .trainings import Conditions, Method, StalenessConfig, Training, folder
 
 TRACE, FACTS, REPORT = "trace.json", "report.json", "REPORT.md"
 GOAL_AT = 2 / 3
-"""The goal is the loss of plain asynchronous training, at its best rate, after this share of its entries."""
+"""The goal is the loss of plain asynchronous training at its best rate after this share of its gradients."""
 AROUND_S = 7.0
-"""Overhead of a training with real processes on a busy machine: start and end."""
+"""Estimated seconds to start and end a training with real processes on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is trained, the name of its examples, and whether time is virtual."""
+    """What is trained (`name`), what its examples are called (`unit`), and whether time is `virtual`."""
 
     name: str
     unit: str
@@ -40,16 +40,16 @@ class Subject:
 
     @property
     def clock(self) -> str:
-        """Name the clock of the curves for a reader."""
+        """Return the name of the clock in reports."""
         return "virtual time" if self.virtual else "server and worker processes"
 
 
 Train = Callable[[TrainingOptions, Conditions, Path], Trace]
-"""Carry out one training, which may leave files in a folder."""
+"""Carries out one training and returns its trace; may write files to the given folder."""
 
 
 def run(config: StalenessConfig, train: Train, subject: Subject, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Carry out the study, write report and plots, and return the figures.
+    """Carry out all trainings, write report and plots, and return the figures.
 
     Raises OutputError or ArtifactError before any work if files are in the way or damaged.
     """
@@ -89,7 +89,7 @@ def _check_folder(config: StalenessConfig) -> None:
 
 
 def _announcement(config: StalenessConfig, subject: Subject) -> str:
-    """Say what the study will do, and about how long it takes."""
+    """Return text that says what the study will do and about how long it will take."""
     methods = ", ".join(method.title for method in config.methods(config.workers[0]))
     minutes = config.trainings * (config.seconds + AROUND_S) / 60
     return (
@@ -102,14 +102,14 @@ def _announcement(config: StalenessConfig, subject: Subject) -> str:
 
 
 class _Study:
-    """Carries out the trainings of a study and reports each."""
+    """Carries out the trainings of a study and reports every one through `tell`."""
 
     def __init__(self, config: StalenessConfig, train: Train, subject: Subject, tell: Callable[[str], None]) -> None:
         self._config, self._train, self._subject, self._tell = config, train, subject, tell
         self._visited: set[Path] = set()
 
     def setting(self, conditions: Conditions, batch: int) -> dict[str, Any]:
-        """Train all methods under some conditions with one batch size."""
+        """Train all methods under `conditions` with batch size `batch`; return their results."""
         rows = [self._row(method, conditions, batch) for method in self._config.methods(conditions.workers)]
         return {
             "workers": conditions.workers,
@@ -121,7 +121,7 @@ class _Study:
         }
 
     def _row(self, method: Method, conditions: Conditions, batch: int) -> dict[str, Any]:
-        """Train one method at every rate, and with every seed at the best rate at which none diverges."""
+        """Train one method at every rate, then with every seed at the best rate at which no seed diverges."""
         options = self._config.options
 
         def trace(share: float, seed: int) -> Trace:
@@ -143,7 +143,7 @@ class _Study:
         }
 
     def _once(self, training: Training) -> Trace:
-        """Return a training's trace from disk; train if it is missing, incomplete or was made with other settings."""
+        """Return a training's trace from disk; train if there is no trace or it was made with other settings."""
         options, place, conditions = training.options(self._config), training.place(self._config), training.conditions
         if training.method.alone:
             conditions = dataclasses.replace(conditions, workers=1)
@@ -170,7 +170,7 @@ class _Study:
 
 
 def _read(found: Path) -> tuple[Any, Trace]:
-    """Read a training's settings and trace; ArtifactError unless the file is complete."""
+    """Read the settings and the trace of a training; ArtifactError if the file is incomplete or damaged."""
     try:
         whole = json.loads(found.read_text(encoding="utf-8"))
         settings, trace = whole["settings"], Trace(**whole["trace"])
@@ -185,7 +185,7 @@ def _read(found: Path) -> tuple[Any, Trace]:
 
 
 def _goal(rows: Sequence[dict[str, Any]]) -> float:
-    """Return the median loss of plain asynchronous training after GOAL_AT of its entries."""
+    """Return the median over seeds of the loss of plain asynchronous training after GOAL_AT of its gradients."""
     plain = next(row for row in rows if row["method"] == "async")
     losses = []
     for one in plain["runs"]:

@@ -1,6 +1,6 @@
-"""Define the methods and trainings that `glovewire study staleness` compares, and validate them all up front.
+"""Define the methods and trainings that `glovewire study staleness` compares, and validate all of them in advance.
 
-Starts and writes nothing.
+Starts no training and writes no file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glovewire.worker.simulated_latency import Latency
 
 @dataclass(frozen=True)
 class Method:
-    """One way to train: how it differs from the study's options."""
+    """One way to train: what differs from the study's options. `only_share`, if not 0, replaces `shares`."""
 
     title: str
     consistency: str = "async"
@@ -32,20 +32,20 @@ class Method:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Number of workers, latency of their pushes, and the time limit of a training."""
+    """Number of workers, latency of their pushes, and time limit of a training in seconds."""
 
     workers: int
     latency: tuple[str, ...]
     seconds: float
 
     def latency_of(self, worker: int) -> str:
-        """Return the latency of a worker; workers beyond those listed have the last one's."""
+        """Return the latency of a worker; workers beyond the listed latencies have the last of them."""
         return self.latency[min(worker, len(self.latency) - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessConfig(Config):
-    """Options of `glovewire study staleness`; `shares` are the fractions of the learning rate that are tried."""
+    """Options of `glovewire study staleness`; every method is tried at the fractions `shares` of the learning rate."""
 
     out: Path = option(help="Folder; trainings that it holds are not repeated.")
     workers: tuple[int, ...] = option((16,), range=between(1, 256), help="Worker processes; repeat for more settings.")
@@ -87,7 +87,7 @@ class StalenessConfig(Config):
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together, or what some training of the study would refuse."""
+        """Return messages for invalid options, and for options that a training of the study would reject."""
         problems = []
         if not (self.workers and self.batch_sizes and self.latencies):
             problems.append("workers, batch and latency need at least one value each")
@@ -100,7 +100,7 @@ class StalenessConfig(Config):
         known = [("mode", self.modes, BATCH_MODES), ("policy", self.policies, POLICIES)]
         for what, named, ways in known:
             problems += [f"{what} {told}" for told in _refusals(partial(Mode.parse, known=ways), named)]
-        if problems or min(self.workers) < 1:  # which leaves no trainings to look at
+        if problems or min(self.workers) < 1:  # there is no training to check
             return problems
         return _refusals(lambda training: training.options(self), self.possible())
 
@@ -109,7 +109,7 @@ class StalenessConfig(Config):
         return [Conditions(n, (latency,), self.seconds) for n in self.workers for latency in self.latencies]
 
     def methods(self, workers: int) -> list[Method]:
-        """Return the baseline, the modes, plain asynchronous training, the control, and every policy."""
+        """Return the methods: one worker, the modes, plain async, async at rate / `workers`, and every policy."""
         return [
             Method("one worker", alone=True),
             *(Method(mode, mode) for mode in self.modes),
@@ -120,12 +120,12 @@ class StalenessConfig(Config):
 
     @property
     def trainings(self) -> int:
-        """Return the number of trainings if no further seed diverges at a method's best rate."""
+        """Return the number of trainings, assuming that no seed diverges at the best rate of a method."""
         each = [len(self.shares_of(m)) + self.seeds - 1 for m in self.methods(1)]
         return sum(each) * len(self.conditions()) * len(self.batch_sizes)
 
     def possible(self) -> Iterator[Training]:
-        """Yield every training that may be needed; which ones are is known only as others complete."""
+        """Yield every training that may be needed; the best rates, and so the trainings needed, are not known yet."""
         for conditions, batch in product(self.conditions(), self.batch_sizes):
             for method in self.methods(conditions.workers):
                 for share, seed in product(self.shares_of(method), range(self.seeds)):
@@ -138,7 +138,7 @@ class StalenessConfig(Config):
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a study: a method at a fraction of the learning rate, with the study's `seed`-th seed."""
+    """One training of a study: a method at fraction `share` of the learning rate; `seed` is 0 for the first seed."""
 
     conditions: Conditions
     batch: int
@@ -147,26 +147,26 @@ class Training:
     seed: int
 
     def options(self, config: StalenessConfig) -> TrainingOptions:
-        """Return its training options; UsageError if they are invalid."""
+        """Return the options of this training; UsageError if they are invalid."""
         return dataclasses.replace(
             config.options, learning_rate=config.options.learning_rate * self.share, batch_size=self.batch,
             seed=config.options.seed + self.seed, consistency=self.method.consistency, staleness=self.method.staleness,
         )  # fmt: skip
 
     def place(self, config: StalenessConfig) -> Path:
-        """Return its folder."""
+        """Return the folder of this training."""
         rate = config.options.learning_rate * self.share
         own = f"rate-{rate:g}-seed-{self.seed}"
         return config.out / folder(self.conditions, self.batch) / _plain(self.method.title) / own
 
 
 def folder(conditions: Conditions, batch: int) -> str:
-    """Return the folder name for some conditions and batch size."""
+    """Return the name of the folder for trainings with these conditions and batch size."""
     return f"{conditions.workers}-workers-batch-{batch}-{_plain(conditions.latency[0])}"
 
 
 def _refusals(check: Callable[[Any], object], values: Iterable[Any]) -> list[str]:
-    """Return the messages of the UsageErrors that `check` raises for some values."""
+    """Apply `check` to every value; return the messages of the UsageErrors that it raises."""
     found = []
     for value in values:
         try:
@@ -177,5 +177,5 @@ def _refusals(check: Callable[[Any], object], values: Iterable[Any]) -> list[str
 
 
 def _plain(text: str) -> str:
-    """Return a text as a folder name."""
+    """Return `text` as a folder name: other characters than letters, digits, `.` and `-` become `-`."""
     return "".join(c if c.isalnum() or c in ".-" else "-" for c in text).replace("--", "-").strip("-")

@@ -1,6 +1,6 @@
 """Define what a study trains by minibatches: initial rows, batches, gradients, and a loss on a fixed sample.
 
-Independent of how it is trained: `emulation` uses processes, `simulation` virtual time.
+A Problem does not depend on how it is trained: `emulation` uses processes, `simulation` virtual time.
 """
 
 import gzip
@@ -25,16 +25,16 @@ from glovewire.worker.training.minibatch_trainer import Minibatch, MinibatchSamp
 
 SAMPLE = 20_000
 NO_WORKER = 1 << 40
-"""The number of a random stream that no worker uses."""
+"""Number of a random stream that no worker uses, for the fixed sample and initial weights."""
 DIGITS = "digits"
 HIDDEN = 64
 CLASSES = 10
 
 
 class Problem(Protocol):
-    """A learning problem: `examples` an epoch, `unit` their name, `sample` the batch for the loss.
+    """A learning problem: `examples` per epoch, `unit` (what an example is called), `sample` (the batch for the loss).
 
-    The `rows` of a batch are the distinct numbers, in ascending order, of the rows of the table that it needs.
+    The `rows` of a batch are the numbers of the table rows that it needs, distinct and in ascending order.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Problem(Protocol):
     sample: Any
 
     def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
-        """Return the initial table, optimizer state included, and the number of parameter columns."""
+        """Return the initial table, including optimizer state, and the number of parameter columns."""
 
     def batches(self, options: TrainingOptions, worker: int) -> Callable[[], Any]:
-        """Return a function that draws a worker's next batch."""
+        """Return a function that draws the next batch of a worker."""
 
     def gradients(self, batch: Any, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
-        """Return a batch's gradients, one per row, and its mean loss."""
+        """Return the gradients of a batch, one per row of `rows`, and its mean loss."""
 
 
 def problem(data: Path) -> Problem:
@@ -97,7 +97,7 @@ class GloveProblem:
 
 @dataclass(frozen=True, eq=False)
 class ImageBatch:
-    """Numbers of images, and of the rows, which are always all rows of the network."""
+    """Numbers of the images, and of the rows needed: always all rows of the network."""
 
     images: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
@@ -142,13 +142,13 @@ class ImageProblem:
         return found, loss
 
     def network(self, seed: int) -> Rows:
-        """Return the initial vector: weights that preserve the variance (He et al. 2015), biases 0."""
+        """Return the initial network, shape (size,): weights by He et al. 2015, biases 0."""
         draw = stream(seed, Purpose.ROWS, NO_WORKER)
         parts = [draw.normal(0, np.sqrt(2 / s[0]), s) if len(s) == 2 else np.zeros(s) for s in self._shapes]
         return np.concatenate([part.ravel() for part in parts]).astype(np.float32)
 
     def slope(self, network: Array, images: npt.NDArray[np.int64]) -> tuple[Array, float]:
-        """Return the gradient of the mean loss on some images, shape (size,), and that loss."""
+        """Return the gradient of the mean loss on the numbered images, shape (size,), and that loss."""
         ends = np.cumsum([np.prod(shape) for shape in self._shapes])[:-1]
         parts = zip(np.split(network, ends), self._shapes, strict=True)
         w1, b1, w2, b2 = (part.reshape(shape) for part, shape in parts)
@@ -166,7 +166,7 @@ class ImageProblem:
 
 
 def _digits() -> tuple[Array, Array]:
-    """Return scikit-learn's 8 x 8 images of digits, scaled to 0..1, and their labels."""
+    """Return scikit-learn's 8 x 8 images of digits, scaled to 0..1, and their labels, 0 to 9."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

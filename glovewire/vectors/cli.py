@@ -121,9 +121,9 @@ def info(path: Path, verify: bool) -> dict[str, Any]:
 
 
 def _split_places(places: tuple[Path, ...], similarity: tuple[Path, ...]) -> tuple[Path, tuple[Path, ...]]:
-    """Return the run and the pair files; of `--similarity FILE FILE`, click passes the second as an argument.
+    """Return the run and the pair files; click puts the second file of `--similarity FILE FILE` into `places`.
 
-    The only folder among several places is the run.
+    The run is the only folder among `places`, or else the first of them.
     """
     folders = [place for place in places if place.is_dir()]
     run = folders[0] if len(folders) == 1 else places[0]
@@ -134,7 +134,7 @@ def _split_places(places: tuple[Path, ...], similarity: tuple[Path, ...]) -> tup
 
 
 def _row(vectors: UnitVectors, word: str) -> int:
-    """Return the row of `word`; UnknownWord with a suggestion if it is not known."""
+    """Return the row of `word`; UnknownWord, with a suggestion, if `word` is not in the vocabulary."""
     if (row := vectors.find(word)) is not None:
         return row
     like = [known for known in vectors.words if abs(len(known) - len(word)) <= 2]

@@ -31,9 +31,9 @@ def score(
 ) -> dict[str, Any]:
     """Return the scores on the given test sets as plain values.
 
-    `vectors` has shape (words, dim), row i for `words[i]`; `centre` subtracts their mean. The result has `similarity`,
-    {file: the result of the function of that name}, and `analogies`, likewise, where such files were given. Raises
-    MalformedFile for a file that is not a test set.
+    `vectors` has shape (words, dim), row i for `words[i]`; `centre` subtracts their mean. The result has the keys
+    `similarity` ({file: result of `similarity()`}) and `analogies` (result of `analogies()`) if such files were given.
+    Raises MalformedFile for a file that is not a test set.
     """
     pairs = {str(path): read_pairs(path) for path in similarity_files}
     sections = read_questions(analogy_file) if analogy_file else None
@@ -63,10 +63,10 @@ def similarity(pairs: Sequence[Pair], unit: UnitVectors) -> dict[str, Any]:
 
 
 def analogies(sections: Sequence[Section], unit: UnitVectors) -> dict[str, Any]:
-    """Return the percentage of the covered questions whose fourth word 3CosAdd puts first, over the whole vocabulary.
+    """Return the percentage of covered questions whose fourth word 3CosAdd ranks first in the whole vocabulary.
 
     The result has `semantic`, `syntactic` and `total` (None without a covered question), `covered`, `questions`, and
-    the same by section under `sections`. The three words of a question are never an answer.
+    `sections`: accuracy, covered and questions by section. The three words of a question are never an answer.
     """
     known = [[found for q in section.questions if (found := _find_all(q, unit))] for section in sections]
     rows = np.array([found for each in known for found in each], dtype=np.intp).reshape(-1, 4)
@@ -91,7 +91,7 @@ def analogies(sections: Sequence[Section], unit: UnitVectors) -> dict[str, Any]:
 
 
 def _find_all(words: Iterable[str], unit: UnitVectors) -> list[int]:
-    """Return the rows of all `words`; an empty list if one of them is not known."""
+    """Return the rows of all `words`; an empty list if any of them is not in the vocabulary."""
     rows = [unit.find(word) for word in words]
     known = [row for row in rows if row is not None]
     return known if len(known) == len(rows) else []
@@ -100,8 +100,8 @@ def _find_all(words: Iterable[str], unit: UnitVectors) -> list[int]:
 def answer_analogies(questions: npt.NDArray[np.intp], unit: Rows) -> npt.NDArray[np.intp]:
     """Return the row with the largest cosine to b - a + c for each question, rows (a, b, c) of shape (questions, 3).
 
-    The questions share few words, so the cosines of each to the vocabulary are computed once, and a question adds three
-    rows of them: a tenth of the arithmetic of multiplying every question's sum with every word. Memory is bounded.
+    Few distinct words occur in all questions: the cosines of each to the vocabulary are computed once, and a question
+    adds three rows of cosines. This takes a tenth of the arithmetic of one product per question. Memory is bounded.
     """
     distinct, places = np.unique(questions, return_inverse=True)
     a, b, c = places.reshape(-1, 3).T

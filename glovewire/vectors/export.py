@@ -55,7 +55,7 @@ def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[s
 
 
 def _by_frequency(loaded: runs.Vectors) -> runs.Vectors:
-    """Return the vectors sorted by falling count of their words; unchanged where the run has no counts."""
+    """Return the vectors sorted by descending count of their words; unchanged if the run has no counts."""
     if loaded.counts is None:
         return loaded
     order = most_frequent_first(loaded.words, loaded.counts)
@@ -77,7 +77,7 @@ def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str,
 
 @contextmanager
 def _atomic_output(out: Path) -> Iterator[Path]:
-    """Yield a scratch path that becomes `out` at the end; OutputError if it cannot be written."""
+    """Yield a scratch path that is renamed to `out` at the end; OutputError if `out` cannot be written."""
     with output_errors(out, "export"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic(out) as scratch:

@@ -1,6 +1,6 @@
 """Write vectors in the formats of other programs; each function writes one file or folder at a scratch path.
 
-Text is UTF-8 with numbers of nine digits, which read back as the same float32. No format contains a pickle.
+Text is UTF-8; numbers have nine digits, so that reading them gives the same float32. No format contains a pickle.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SHOWN_OF_A_WORD = 40
 
 
 def write_glove(path: Path, loaded: Vectors) -> None:
-    """Write Stanford's text format: a word and its numbers a line, no header."""
+    """Write Stanford's text format: a word and its numbers per line, no header."""
     _require_no_blanks(loaded.words, "glove")
     with path.open("wb") as stream:
         _write_lines(stream, loaded, " ")
 
 
 def write_word2vec(path: Path, loaded: Vectors) -> None:
-    """Write word2vec's text format: a header `words dim`, then a word and its numbers a line."""
+    """Write word2vec's text format: a header `words dim`, then a word and its numbers per line."""
     _require_no_blanks(loaded.words, "word2vec")
     with path.open("wb") as stream:
         stream.write(_header(loaded))
@@ -39,7 +39,7 @@ def write_word2vec(path: Path, loaded: Vectors) -> None:
 
 
 def write_word2vec_bin(path: Path, loaded: Vectors) -> None:
-    """Write word2vec's binary format: the header, then a word, a blank, little-endian float32 and a newline each."""
+    """Write word2vec's binary format: a header; for each word its text, a blank, little-endian float32, a newline."""
     _require_no_blanks(loaded.words, "word2vec-bin")
     with path.open("wb") as stream:
         stream.write(_header(loaded))
@@ -55,9 +55,9 @@ def write_npz(path: Path, loaded: Vectors) -> None:
 
 
 def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
-    """Return `words` as an array of shape (words,): each takes four bytes for every character of the longest.
+    """Return `words` as an array of fixed-width text, shape (words,), at four bytes per character of the longest word.
 
-    OutputError where that is more than 2 GiB.
+    Raises OutputError if the array would take more than 2 GiB.
     """
     longest = max(words, key=len, default="")
     size = len(words) * len(longest) * 4
@@ -71,7 +71,7 @@ def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
 
 
 def write_safetensors(path: Path, loaded: Vectors) -> None:
-    """Write a tensor `vectors` and, in the metadata, `vocabulary` as a JSON list; MissingExtra without the extra."""
+    """Write a tensor `vectors` and, in the metadata, `vocabulary` as a JSON list; MissingExtra if not installed."""
     require_extra("safetensors", "export", "--format safetensors")
     from safetensors.numpy import save
 
@@ -80,7 +80,7 @@ def write_safetensors(path: Path, loaded: Vectors) -> None:
 
 
 def write_projector(path: Path, loaded: Vectors) -> None:
-    """Write a folder for the TensorBoard projector: `vectors.tsv` of numbers, `metadata.tsv` with a word a line."""
+    """Write a folder for the TensorBoard projector: `vectors.tsv` of numbers, `metadata.tsv` with one word per line."""
     _require_no_blanks(loaded.words, "projector")
     path.mkdir()
     with (path / "vectors.tsv").open("wb") as stream:
@@ -110,5 +110,5 @@ def _require_no_blanks(words: Sequence[str], name: str) -> None:
 
 
 def most_frequent_first(words: Sequence[str], counts: npt.NDArray[np.int64]) -> list[int]:
-    """Return the positions of `words` by falling count (shape (words,)), ties in byte order."""
+    """Return the positions of `words` by descending `counts` (shape (words,)), ties in byte order of the words."""
     return sorted(range(len(words)), key=lambda place: (-int(counts[place]), words[place].encode()))

@@ -1,4 +1,4 @@
-"""Describe a dataset, a run or another artifact as plain values, and compare its checksums."""
+"""Describe a dataset, a run or another artifact as plain values, and verify its checksums."""
 
 import json
 from collections import deque
@@ -20,10 +20,10 @@ _ROWS_AT_ONCE = 8192
 
 
 def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
-    """Return a description of the artifact in `path`, in the order in which it is shown.
+    """Return a description of the artifact in `path`; its items are in the order in which they are shown.
 
-    With `verify`, every checksum is compared, and `verified` says so. Raises ArtifactError for what is missing,
-    damaged or no artifact at all.
+    With `verify`, compares every checksum and sets `verified`. Raises ArtifactError if the artifact is missing or
+    damaged, or if `path` is no artifact.
     """
     if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):
         return _head(path, "run", None) | {"state": "in training, or stopped before the end"} | _progress(path)
@@ -65,7 +65,7 @@ def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
 
 
 def _sum(opened: datasets.Dataset) -> float:
-    """Return the sum over the full matrix, in float64."""
+    """Return the sum of all values of the full matrix, in float64."""
     total = 0.0
     for a, b in opened.layout.blocks:
         first, last = opened.block_range(a, b)
@@ -80,7 +80,7 @@ def _sum(opened: datasets.Dataset) -> float:
 
 
 def _block_sizes(opened: datasets.Dataset) -> dict[str, int]:
-    """Return the stored entries of the smallest, the median and the largest block."""
+    """Return the number of stored entries of the smallest, the median and the largest block."""
     sizes = np.diff(opened.tiles[opened.layout.first_tile])
     if not len(sizes):
         return {"min": 0, "median": 0, "max": 0}
@@ -101,19 +101,19 @@ def _run(path: Path, *, verify: bool) -> dict[str, Any]:
 
 
 def _state(path: Path, facts: Mapping[str, Any]) -> str:
-    """Return how the run ended: finished, or stopped after how many of its epochs."""
+    """Return how the run ended: `finished`, or `stopped after 3 of 10 epochs`."""
     if facts.get("ending", Ending.COMPLETE) == Ending.COMPLETE:
         return "finished"
     try:
         tables = read_toml(path / runs.CONFIG).values()
-    except UsageError:  # not part of the artifact: it may be missing
+    except UsageError:  # the configuration is not part of the artifact and may be missing
         tables = {}.values()
     epochs = [table["epochs"] for table in tables if isinstance(table, dict) and type(table.get("epochs")) is int]
     return f"stopped after {facts.get('epochs')} of {epochs[0]} epochs" if epochs else "stopped before the end"
 
 
 def _mean_norm(loaded: runs.Vectors) -> float:
-    """Return the mean Euclidean length of a vector: near its initial value where nothing was learned."""
+    """Return the mean Euclidean norm of the vectors, which stays near its initial value if nothing was learned."""
     starts = range(0, len(loaded.words), _ROWS_AT_ONCE)
     total = sum(float(np.linalg.norm(loaded.vectors[s : s + _ROWS_AT_ONCE], axis=1).sum()) for s in starts)
     return total / max(1, len(loaded.words))
@@ -127,7 +127,7 @@ def _progress(path: Path) -> dict[str, Any]:
 
 
 def _last_sample(metrics: Path) -> dict[str, Any]:
-    """Return the last complete line of the metrics, or {}; the very last line may be torn."""
+    """Return the object in the last complete line of the metrics, {} if there is none; skips a truncated last line."""
     if not metrics.is_file():
         return {}
     with metrics.open("rb") as stream:
@@ -149,7 +149,7 @@ def _other(path: Path, kind: str, *, verify: bool) -> dict[str, Any]:
 
 
 def _require_counts(path: Path, facts: Mapping[str, Any]) -> None:
-    """Raise ArtifactError where a fact that is a whole number in every artifact is something else."""
+    """Raise ArtifactError if `tokens` or a fact `bytes_...` is not a whole number from 0."""
     for name, value in facts.items():
         counts = name == "tokens" or name.startswith("bytes_")
         if counts and not (type(value) is int and 0 <= value < 1 << 63):

@@ -1,6 +1,6 @@
 """Write a dataset's matrix in the formats of other programs, block by block in bounded memory.
 
-Each function writes one file or folder at a scratch path. Equal datasets and seeds give equal bytes.
+Each writer writes one file or folder at a scratch path. Equal datasets and seeds give equal bytes.
 """
 
 import os
@@ -29,7 +29,7 @@ Triplets = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.fl
 def entries(dataset: Dataset) -> Iterator[Triplets]:
     """Yield the full matrix in pieces: row, column (in vocabulary order) and value, each of shape (n,).
 
-    Pieces follow the stored order; a mirrored entry is in the same piece as its original, and n is at most 2,097,152.
+    Pieces follow the stored order; a mirrored entry is in the same piece as the stored entry; n is at most 2,097,152.
     """
     layout = dataset.layout
     for a, b in layout.blocks:
@@ -48,8 +48,8 @@ def entries(dataset: Dataset) -> Iterator[Triplets]:
 def write_npz(path: Path, dataset: Dataset) -> None:
     """Write scipy's COO: `row col` int32, `data` float32 (entries,), `shape`, `vocabulary` text, `counts` (words,).
 
-    `scipy.sparse.load_npz` reads it. Row i is that of `vocabulary[i]`; no array needs a pickle. OutputError for words
-    that are too long for one array.
+    `scipy.sparse.load_npz` reads it. Row i belongs to `vocabulary[i]`; no array is pickled. Raises OutputError if the
+    words are too long for one array.
     """
     words, vocabulary = len(dataset.words), fixed_width(dataset.words)
     with zipfile.ZipFile(path, "w") as archive:
@@ -67,7 +67,7 @@ def write_npz(path: Path, dataset: Dataset) -> None:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
-    member = zipfile.ZipInfo(f"{name}.npy")  # its date is 1980: equal content, equal bytes
+    member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that equal content gives equal bytes
     return archive.open(member, "w", force_zip64=True)  # type: ignore[return-value] # typeshed: IO[bytes]
 
 
@@ -84,8 +84,8 @@ def write_stanford(path: Path, dataset: Dataset, seed: int = 0) -> None:
     """Write a folder on which Stanford's `glove` trains: `cooccurrence.bin`, already shuffled, and `vocab.txt`.
 
     `vocab.txt` has lines `word count`, most frequent first, ties in byte order. A record is int32 word1, int32 word2,
-    float64 value, little-endian; words are numbered from 1 in the order of `vocab.txt`. OutputError for a dataset with
-    the word `<unk>`, a name that `glove` gives to a vector of its own: with such a word it saves nothing.
+    float64 value, little-endian; words are numbered from 1 in the order of `vocab.txt`. OutputError if a word is
+    `<unk>`: `glove` gives this name to a vector of its own and saves nothing if the vocabulary contains it.
     """
     if _UNKNOWN in dataset.words:
         raise OutputError(
@@ -102,7 +102,7 @@ def write_stanford(path: Path, dataset: Dataset, seed: int = 0) -> None:
 
 
 def _write_shuffled(path: Path, dataset: Dataset, numbers: npt.NDArray[np.int32], seed: int) -> None:
-    """Write each record to a random bucket of the file, then shuffle every bucket in memory: a uniform shuffle."""
+    """Shuffle uniformly: write each record to a random bucket of the file, then shuffle every bucket in memory."""
     total = dataset.total_entries
     buckets = max(1, -(-total // _BUCKET_RECORDS))
     sizes = sum(

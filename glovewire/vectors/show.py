@@ -11,7 +11,7 @@ _GAP = "   "
 
 
 def quantity(value: object) -> str:
-    """Return a number with thousands separators or four digits; anything else as it is."""
+    """Return a number with thousands separators or four digits; any other value as text, unchanged."""
     if isinstance(value, bool) or value is None:
         return "-" if value is None else "yes" if value else "no"
     if isinstance(value, int):
@@ -26,7 +26,7 @@ def quantity(value: object) -> str:
 
 
 def size(count: int) -> str:
-    """Return bytes in the unit that leaves one to three digits before the point."""
+    """Return a number of bytes in the unit that leaves one to three digits before the decimal point."""
     amount, unit = float(count), 0
     while amount >= 1000 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1000, unit + 1
@@ -34,7 +34,7 @@ def size(count: int) -> str:
 
 
 def columns(titled: Sequence[tuple[str, Neighbours]], width: int) -> Iterator[str]:
-    """Yield lists of words with cosines side by side under their titles, as many as fit into `width` characters."""
+    """Yield the lines of lists of words and cosines under titles, as many lists side by side as fit into `width`."""
     blocks = [_column(title, near) for title, near in titled]
     while blocks:
         fits, used = 1, len(blocks[0][0])
@@ -57,7 +57,7 @@ def _column(title: str, near: Neighbours) -> list[str]:
 
 
 def scores(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the result of `evaluate.score` as a table: figures in percent, and how much of each set was covered."""
+    """Yield the result of `evaluate.score` as lines of a table: figures in percent, and the coverage of each set."""
     rows = [
         (Path(name).stem, each["spearman"], each["covered"], each["pairs"], "pairs")
         for name, each in result.get("similarity", {}).items()
@@ -75,9 +75,9 @@ def scores(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def facts(described: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the result of `info.describe` as aligned lines: its own facts, then its maker's, then its files.
+    """Yield the result of `info.describe` as aligned lines: its items, then the recorded `facts`, then its files.
 
-    Empty values are left out, and the last sample of a finished run, whose figures are among its facts.
+    Leaves out empty facts, and the last sample if there are facts, because they contain its figures.
     """
     left_out = {"facts", "files", "verified", "bytes"} | ({"last_sample"} if described.get("facts") else set())
     rows = [(name, value) for name, value in described.items() if name not in left_out]

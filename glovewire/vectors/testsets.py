@@ -1,6 +1,6 @@
 """Read test sets: word pairs with a human similarity score, and analogy questions.
 
-MalformedFile names the file and the line. Words stay as they are written.
+MalformedFile names the file and the line. The case of words is kept.
 """
 
 import math
@@ -17,14 +17,14 @@ KINDS = SEMANTIC, SYNTACTIC = "semantic", "syntactic"
 
 @dataclass(frozen=True)
 class Section:
-    """Questions of one kind: in (a, b, c, d), a is to b as c is to d."""
+    """Analogy questions of one section: in a question (a, b, c, d), a is to b as c is to d."""
 
     name: str
     questions: tuple[Question, ...]
 
     @property
     def kind(self) -> str:
-        """Return `syntactic` for grammar, which Google's set marks with `gram`; else `semantic`."""
+        """Return `syntactic` for sections whose name starts with `gram`, as in Google's set; else `semantic`."""
         return SYNTACTIC if self.name.startswith("gram") else SEMANTIC
 
 
@@ -40,7 +40,7 @@ def read_pairs(path: Path) -> tuple[Pair, ...]:
 
 
 def read_questions(path: Path) -> tuple[Section, ...]:
-    """Return the questions of Google's format: `: section` lines, and four words a line.
+    """Return the questions of a file in Google's format: `: section` lines, and lines of four words.
 
     Raises MalformedFile for a file that cannot be read, has no questions or has a malformed line.
     """

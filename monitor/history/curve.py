@@ -1,4 +1,4 @@
-"""Keep a loss curve of bounded length: when it is full, neighbouring points are merged in pairs. No I/O."""
+"""Keep a loss curve of bounded length: when the curve is full, merge neighbouring points in pairs. No I/O."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """State of training at `t` seconds: means over `entries` entries in `samples` samples.
+    """State of training at `t` seconds: losses and rate are means over `entries` entries, from `samples` samples.
 
-    `position` is the number of entries that all workers have trained; `mean_loss` and `mean_bias_only_loss` are over
-    the whole matrix.
+    `position` is the number of entries trained by all workers together; `mean_loss` and `mean_bias_only_loss` are means
+    over the whole matrix.
     """
 
     t: float
@@ -27,14 +27,14 @@ class Point:
 
 
 class LossCurve:
-    """Curve of at most `limit` points in order of time, each a merge of equally many samples, and the newest sample."""
+    """Holds at most `limit` points in order of time, each merged from equally many samples, and the newest sample."""
 
     def __init__(self, limit: int) -> None:
         self.limit = max(4, limit)
         self.points: list[Point] = []
         self.last: Point | None = None
         self.generation = 0
-        """Grows when points that were there have changed: a view that only appends must start over."""
+        """Incremented when existing points change: a view that only appends points must then redraw the whole curve."""
         self._stride = 1
         self._open: Point | None = None
 
@@ -50,7 +50,7 @@ class LossCurve:
             self._halve()
 
     def rewind(self, position: int) -> None:
-        """Drop the points beyond `position`, because training resumed from an earlier state."""
+        """Drop the points beyond `position` entries, because training has resumed from an earlier state."""
         kept = [point for point in self.points if point.position <= position]
         if len(kept) < len(self.points):
             self.points, self.generation = kept, self.generation + 1
@@ -58,13 +58,13 @@ class LossCurve:
         self.last = kept[-1] if kept else None
 
     def all_points(self) -> list[Point]:
-        """Return the merged points, and the newest sample where it is not part of one yet."""
+        """Return the merged points, followed by the newest sample unless a merged point already contains it."""
         if self.last is None or self._open is None:
             return list(self.points)
         return [*self.points, self.last]
 
     def recent(self, seconds: float) -> list[Point]:
-        """Return the points of the last `seconds`, at least the last one."""
+        """Return the points of the last `seconds` before the newest point, at most 64, including that point."""
         points = self.all_points()
         return [point for point in points[-64:] if point.t >= points[-1].t - seconds]
 
@@ -78,7 +78,7 @@ class LossCurve:
 
 
 def merge(first: Point, second: Point) -> Point:
-    """Return one point for two neighbours: means over their entries, at the time and position of the later one."""
+    """Merge two neighbouring points: average losses and rates over their entries, keep the later time and position."""
     entries = first.entries + second.entries
 
     def mean(a: float, b: float) -> float:
@@ -97,8 +97,8 @@ def merge(first: Point, second: Point) -> Point:
 def rolling_means(points: Iterable[Point], span: float) -> list[Point]:
     """Return the points with losses averaged over the last `span` entries, or over the last half of a shorter curve.
 
-    Blocks of the matrix differ in how well they can be fitted, and each is visited once an epoch: a single sample shows
-    which block it comes from rather than the progress of training. A span of one epoch covers all blocks.
+    Some blocks of the matrix are fitted better than others, and every block is visited once an epoch, so the loss of a
+    single sample depends more on its block than on the progress of training. A span of one epoch covers all blocks.
     """
     window: deque[Point] = deque()
     means = []
@@ -118,10 +118,10 @@ def rolling_means(points: Iterable[Point], span: float) -> list[Point]:
 
 
 def epoch_means(points: Sequence[Point], per_epoch: float) -> list[Point]:
-    """Return a point for each whole epoch with its mean losses, at its middle; `per_epoch` is its number of entries.
+    """Return one point for each whole epoch of `per_epoch` entries: its mean losses, placed at its middle.
 
-    Only whole epochs compare, because each visits every block once. The first quarter of the first epoch and the last
-    point are kept, so that the curve spans the run. Before the end of the second epoch, rolling means stand in.
+    Only whole epochs are comparable, because each visits every block once. Rolling means of the first quarter epoch and
+    a point at the end are added, so that the curve spans the run. Before two epochs are done, returns rolling means.
     """
     if not points or points[-1].position < 2 * per_epoch:
         return rolling_means(points, per_epoch)

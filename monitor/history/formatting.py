@@ -1,4 +1,4 @@
-"""Format numbers, durations and names for people. Control characters never pass."""
+"""Format numbers, durations and names for people, and remove control characters from names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_WORKER_YET = "no worker yet: at their first start they compile their loops"
 
 
 def amount(value: float, unit: str = "") -> str:
-    """Return `1.23 M`, with three digits; with a unit `1.23 MB`."""
+    """Return `value` with three digits and a prefix, such as `1.23 M`; with a unit, `1.23 MB`."""
     for size, prefix in _PREFIXES:
         if abs(value) >= size * 0.9995:
             return f"{_three_digits(value / size)} {prefix}{unit}"
@@ -29,14 +29,14 @@ def _three_digits(value: float) -> str:
 
 
 def loss(value: float) -> str:
-    """Return a loss with four decimals, so that the digits stay in place while it falls."""
+    """Return a loss with four decimals, so that its width on the screen stays the same while the loss falls."""
     if value and abs(value) < 1e-3:
         return f"{value:.3e}"
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
-    """Return `0:42`, `12:03` or `1:02:03`, with days in front beyond 24 hours."""
+    """Return a duration as `0:42`, `12:03` or `1:02:03`; from 24 hours on, as `2 d 1:02:03`."""
     days, rest = divmod(max(0, round(seconds)), 86_400)
     hours, rest = divmod(rest, 3_600)
     minutes, rest = divmod(rest, 60)
@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return how long ago something was: `now`, `3 s`, `2 min`, `5 h`."""
+    """Return an age as `now`, `3 s`, `2 min` or `5 h`."""
     if seconds < 1:
         return "now"
     if seconds < 100:
@@ -57,7 +57,7 @@ WORKER_HEADINGS = ("worker", "state", "entries", "entries/s", "upload", "stalene
 
 
 def worker_cells(worker: WorkerState, now: float) -> tuple[str, ...]:
-    """Return what a table shows of a worker behind its name and its state."""
+    """Return a worker's cells in a table under WORKER_HEADINGS, without its name and state."""
     seen = worker.age_s(now)
     return (
         amount(worker.entries),
@@ -69,7 +69,7 @@ def worker_cells(worker: WorkerState, now: float) -> tuple[str, ...]:
 
 
 def sanitize(text: str, limit: int = MAX_NAME) -> str:
-    """Return `text` from the network with control characters replaced, cut to `limit` characters."""
+    """Return `text`, which came from the network, with control characters replaced, cut to `limit` characters."""
     shown = "".join(character if character.isprintable() else "\ufffd" for character in text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 

@@ -1,8 +1,8 @@
 """Keep the history of a run within fixed bounds: curves, worker and shard states, scores and events. No I/O.
 
-`RunHistory` is what every view reads: the terminal, the browser dashboard, the plot and the Prometheus sink. `now`
-(seconds of any steady clock) is an argument. Curves are downsampled, and names beyond a number of workers, shards or
-tests are dropped, so that memory is bounded whatever arrives.
+Every view reads a `RunHistory`: the terminal, the browser dashboard, the plot and the Prometheus sink. `now` is in
+seconds of any steady clock. Curves are downsampled, and workers, shards and tests beyond fixed numbers are ignored, so
+that memory is bounded whatever the servers send.
 """
 
 from collections import Counter, deque
@@ -29,7 +29,7 @@ RATE_S = 3.0
 QUIET_AFTER_S = 3.0
 _DEPARTED = ("lost", "left")
 _URGENCY = {"lost": 0, "late": 1, "left": 3}
-"""Order of worker states in a table; others are 2."""
+"""Sort key of worker states in a table; states that are not listed sort as 2."""
 
 
 class RunStatus(NamedTuple):
@@ -62,7 +62,7 @@ class WorkerState:
 
     @property
     def entries_per_second(self) -> float:
-        """Return the rate of training; 0 once the worker is lost or has left."""
+        """Return the entries that the worker trains per second; 0 once it is lost or has left."""
         if self.state in _DEPARTED:
             return 0.0
         if self.sample:
@@ -70,13 +70,13 @@ class WorkerState:
         return self.curve.last.entries_per_second if self.curve.last else 0.0
 
     def age_s(self, now: float) -> float | None:
-        """Return the seconds since the server last heard from it; None before its first sample."""
+        """Return the seconds since the server last heard from the worker; None before the worker's first sample."""
         return self.sample.age_s + max(0.0, now - self.heard_at) if self.sample else None
 
 
 @dataclass
 class ShardRates:
-    """State of one server shard: its last counters and its rates."""
+    """State of one server shard: its last sample of counters, and the rates between its last two samples."""
 
     sample: ServerSample
     received_per_second: float = 0.0
@@ -91,7 +91,7 @@ class ShardRates:
 
 
 class RunHistory:
-    """State of one run; `add` takes samples in the order of their arrival, everything else reads."""
+    """State of one run. Call `begin`, then `add`, for each sample in order of arrival; properties return the state."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -115,14 +115,14 @@ class RunHistory:
         self._shift = 0.0
 
     def begin(self, run: str, *, restarted: bool = False) -> None:
-        """Note that the next sample is of `run`; another run of a server that was `restarted` clears everything."""
+        """Set the run of the next sample; clear everything if the server was `restarted` with another `run`."""
         shown = sanitize(run)
         if restarted and self.run and shown != self.run:
             self._reset()
         self.run = self.run or shown
 
     def add(self, message: Message, now: float) -> None:
-        """Take one sample of the stream."""
+        """Add one sample of the stream, received at `now`."""
         self.heard_at = now
         match message:
             case LossSample():
@@ -137,7 +137,7 @@ class RunHistory:
                 self._add_event(message)
 
     def note(self, kind: str, subject: str, text: str) -> None:
-        """Add an event that the monitor itself has observed, at the time of the last sample."""
+        """Add an event that the monitor itself has observed, dated with the time of the last sample."""
         self._keep(Event(self.t, kind, subject, text))
 
     @property
@@ -146,7 +146,7 @@ class RunHistory:
         return self.name or self.run
 
     def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
-        """Return the status of the run; `silent` are addresses that have not been heard yet."""
+        """Return the status of the run; `silent` are the addresses from which nothing has arrived yet."""
         quiet = self.silence_s(now)
         if self.failed is not None:
             return RunStatus("bad", f"failed: {self.failed}")
@@ -162,14 +162,14 @@ class RunHistory:
 
     @property
     def progress(self) -> float | None:
-        """Return the share of the training that is done, 0 to 1; None when the total is unknown."""
+        """Return the share of all entries that is trained, 0 to 1; None when the total is unknown."""
         if self.loss is None or self.loss.total <= 0:
             return None
         return min(1.0, self.loss.entries / self.loss.total)
 
     @property
     def epoch(self) -> str:
-        """Return the current epoch as `3/10`, or `3` where the total is unknown."""
+        """Return the current epoch as `3/10`; without a known number of epochs, the completed epochs as `3`."""
         if self.loss is None:
             return "–"
         epoch, epochs = self.loss.epoch, self.loss.epochs
@@ -177,7 +177,7 @@ class RunHistory:
 
     @property
     def staleness(self) -> dict[str, int]:
-        """Return the number of pushes by staleness over all shards, in the order of the bins."""
+        """Return {bin of staleness: number of pushes}, summed over all shards, in the order of the bins."""
         found: Counter[str] = Counter()
         for shard in self.shards.values():
             found.update({sanitize(bin, 16): max(0, int(count)) for bin, count in shard.sample.staleness.items()})
@@ -185,35 +185,35 @@ class RunHistory:
 
     @property
     def hot_rows(self) -> list[tuple[str, int]]:
-        """Return the most-pushed rows, or ranges of rows, of all shards with their pushes; ties by row number."""
+        """Return (row or range of rows, pushes) for the most-pushed rows of all shards, by pushes, then row number."""
         each = [item for shard in self.shards.values() for item in shard.sample.hot_rows.items()]
         found = [(sanitize(rows, 24), int(count)) for rows, count in each]
         return sorted(found, key=lambda item: (-item[1], natural_key(item[0])))[:MAX_HOT_ROWS]
 
     @property
     def bytes_per_second(self) -> tuple[float, float]:
-        """Return the bytes that all servers together receive and send per second."""
+        """Return the bytes per second that all servers together receive, and those that they send."""
         shards = self.shards.values()
         return sum(shard.received_per_second for shard in shards), sum(shard.sent_per_second for shard in shards)
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
-        """Return the bytes that all servers together have received and sent since their start."""
+        """Return the bytes that all servers together have received since their start, and those that they have sent."""
         shards = self.shards.values()
         return sum(shard.sample.bytes_in for shard in shards), sum(shard.sample.bytes_out for shard in shards)
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of training so far."""
+        """Return the seconds from the start of training to the last sample."""
         return self.since_start(self.t)
 
     def since_start(self, t: float) -> float:
-        """Return the seconds of training at time `t` of the stream, which begins with the server; 0 before training."""
+        """Return the seconds from the start of training to time `t` on the timeline of `self.t`; 0 before the start."""
         return max(0.0, t - self.started_at) if self.started_at is not None else 0.0
 
     @property
     def entries_per_second(self) -> float:
-        """Return the rate of all workers together over the last RATE_S; of a finished run, its mean."""
+        """Return the rate of all workers together over the last RATE_S; for a finished run, its mean rate."""
         points = self.overall.all_points()
         if self.finished and len(points) > 1 and points[-1].t > points[0].t:
             return (points[-1].position - points[0].position) / (points[-1].t - points[0].t)
@@ -222,7 +222,7 @@ class RunHistory:
 
     @property
     def eta_s(self) -> float | None:
-        """Return the seconds until the end at the present rate; None when unknown, 0 of a finished run."""
+        """Return the seconds until training ends at the present rate; None when unknown, 0 for a finished run."""
         if self.finished:
             return 0.0
         rate = self.entries_per_second
@@ -232,7 +232,7 @@ class RunHistory:
 
     @property
     def active_workers(self) -> int:
-        """Return the number of workers that are neither lost nor have left."""
+        """Return the number of workers that are not lost and have not left."""
         return sum(worker.state not in _DEPARTED for worker in self.workers.values())
 
     def worker_state(self, worker: WorkerState) -> str:
@@ -240,7 +240,7 @@ class RunHistory:
         return "done" if self.finished and worker.state == "training" else worker.state
 
     def workers_by_urgency(self) -> list[WorkerState]:
-        """Return the workers for a table: lost ones first, then late ones, those that have left last."""
+        """Return the workers in the order of a table: lost, late, others, left; within a state by name."""
         return sorted(self.workers.values(), key=lambda each: (_URGENCY.get(each.state, 2), natural_key(each.name)))
 
     def silence_s(self, now: float) -> float | None:
@@ -314,7 +314,7 @@ class RunHistory:
         return self.workers.get(shown)
 
     def _on_timeline(self, t: float) -> float:
-        """Return `t` of the stream on a timeline that survives restarts, and advance the clock to it."""
+        """Return time `t` of the stream, shifted to continue across server restarts, and advance `self.t` to it."""
         self.t = max(self.t, t + self._shift)
         return t + self._shift
 
@@ -325,5 +325,5 @@ def _point(sample: LossSample, when: float, position: int, entries: int) -> Poin
 
 
 def _rate(t0: float, count0: int, t1: float, count1: int) -> float:
-    """Return units per second between two readings of a counter; 0 when it was reset."""
+    """Return the increments per second of a counter between two readings; 0 when the counter was reset."""
     return max(0, count1 - count0) / (t1 - t0) if t1 > t0 else 0.0

@@ -1,8 +1,8 @@
 """Write samples to a log, one JSON object a line, and read such a log or a run's `metrics.jsonl` into a RunHistory.
 
 A loss line has `t` (seconds), `entries` (trained), `loss`, `epoch`, `worker` (or `all`), `bias_only_loss`, `norm` and
-`entries_per_second`; lines of other samples name their `topic`. A line is flushed when `add` returns; a crash can tear
-only the last one, which readers skip and the next Recorder cuts off.
+`entries_per_second`; lines of other samples name their `topic`. A line is flushed when `add` returns, so a crash can
+truncate only the last line; readers skip a truncated line, and the next Recorder cuts it off.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _TAIL = 1 << 16
 
 
 class Recorder:
-    """Appends samples to `path`; OutputError when it cannot."""
+    """Appends samples to `path`; OutputError when `path` cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,25 +36,25 @@ class Recorder:
             self._file: BinaryIO = path.open("ab")
 
     def add(self, message: Message) -> None:
-        """Write one sample and hand it to the operating system."""
+        """Write one sample as a line and flush it to the operating system."""
         with output_errors(self.path):
             self._file.write(json.dumps(_as_record(message), allow_nan=False).encode() + b"\n")
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file; twice is fine."""
+        """Close the file; may be called twice."""
         self._file.close()
 
 
 def _as_record(message: Message) -> dict[str, Any]:
-    """Return a sample as the object of its line; floats have nine digits, more than a float32 holds."""
+    """Return the JSON object of a sample; floats are rounded to nine digits, which is exact for a float32."""
     left_out, head = (_LEFT_OUT, {}) if isinstance(message, LossSample) else ((), {"topic": message.topic})
     values = {name: value for name, value in vars(message).items() if name not in left_out}
     return head | {n: float(f"{value:.9g}") if isinstance(value, float) else value for n, value in values.items()}
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Cut a torn last line off an earlier recording; OutputError for a file that is no recording."""
+    """Cut a truncated last line off an earlier recording; OutputError for a file that is no recording."""
     with path.open("r+b") as file:
         if file.read(1) not in (b"", b"{"):
             raise OutputError(f"{path} exists and is not a recording of samples")
@@ -66,7 +66,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 def read_metrics(path: Path) -> RunHistory:
-    """Return the history in a `metrics.jsonl`, or in the RUN folder that holds one; raises as `read_samples` does."""
+    """Read a `metrics.jsonl`, or the one in a run folder, into a RunHistory; raises as `read_samples` does."""
     file = _metrics_file(path)
     history = RunHistory(file.resolve().parent.name if file.name == "metrics.jsonl" else file.stem)
     for sample in read_samples(path):
@@ -78,9 +78,9 @@ def read_metrics(path: Path) -> RunHistory:
 
 
 def read_samples(path: Path) -> Iterator[Any]:
-    """Yield the samples in a `metrics.jsonl`, or in the RUN folder that holds one.
+    """Yield the samples in a `metrics.jsonl`, or in the one in a run folder.
 
-    A torn last line is skipped; ArtifactError when the file is missing or is damaged elsewhere.
+    Skips a truncated last line. Raises ArtifactError when the file is missing or any other line is damaged.
     """
     file = _metrics_file(path)
     try:
@@ -93,7 +93,7 @@ def read_samples(path: Path) -> Iterator[Any]:
         try:
             sample = _from_record(json.loads(line))
         except (GlovewireError, ValueError, TypeError, KeyError, RecursionError) as error:
-            if number == len(lines):  # no newline after it: torn by a crash
+            if number == len(lines):  # a last line without a newline: truncated by a crash
                 return
             raise ArtifactError(f"{file}, line {number} is not a sample: {error}") from error
         yield sample
@@ -104,7 +104,7 @@ def _metrics_file(path: Path) -> Path:
 
 
 def _from_record(record: dict[str, Any]) -> Any:
-    """Return the sample of a line; ValueError, TypeError, KeyError or a GlovewireError for anything else."""
+    """Return the sample that a line holds; ValueError, TypeError, KeyError or GlovewireError if it holds none."""
     if not isinstance(record, dict):
         raise ValueError("not an object")
     kind = _BY_TOPIC[record.get("topic", LossSample.topic)]

@@ -1,6 +1,6 @@
 """Draw a run as PNG or SVG: loss against time and against entries, with the bias-only loss for comparison.
 
-It uses matplotlib's objects and never its global state, so that it can draw in any process.
+Uses matplotlib's object interface, never its global state (pyplot), so that any process can draw.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check_path(path: Path) -> None:
 
 
 def plot(history: RunHistory, path: Path, title: str = "") -> None:
-    """Draw `history` into `path` (.png or .svg), atomically; OutputError when it cannot be written."""
+    """Draw `history` into `path` (.png or .svg) atomically; OutputError when `path` cannot be written."""
     check_path(path)
     figure = draw(history, title)
     with warnings.catch_warnings(), atomic_stream(path) as stream:
@@ -92,7 +92,7 @@ def _draw_axes(axes: Axes, history: RunHistory, x_of: Callable[[Point], float]) 
 
 
 def style(axes: Axes, label_size: float) -> None:
-    """Give `axes` a grid, no frame but a line below, and numbers of `label_size` points along both axes."""
+    """Add a grid, remove the frame except its bottom line, and set tick labels to `label_size` points."""
     axes.grid(visible=True, which="major", color=GRID, lw=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
@@ -102,7 +102,7 @@ def style(axes: Axes, label_size: float) -> None:
 
 
 def _mark_epochs(axes: Axes, points: Sequence[Point]) -> None:
-    """Draw a thin line where an epoch ends, while there are few of them."""
+    """Draw a thin line at the end of every epoch, unless there are more than MARKED_EPOCHS."""
     ends = [before.position / 1e6 for before, after in pairwise(points) if after.epoch > before.epoch]
     if len(ends) > MARKED_EPOCHS:
         return
@@ -114,7 +114,7 @@ def _mark_epochs(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _scale_losses(axes: Axes, points: Sequence[Point], worker_losses: Sequence[float]) -> None:
-    """Make the scale logarithmic, with plain numbers, when the loss falls far; linear when it falls below 0."""
+    """Make the loss axis logarithmic if the losses span a ratio of LOG_FROM_RATIO or more and none is negative."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     values = [value for point in points for value in (point.mean_loss, point.mean_bias_only_loss) if value > 0]
@@ -158,7 +158,7 @@ def _add_legend(figure: Figure, axes: Axes) -> None:
 
 
 def _literal(name: str) -> str:
-    """Return a label that matplotlib shows: it hides those that begin with an underscore."""
+    """Return `name` as a label that matplotlib shows; matplotlib hides labels that begin with an underscore."""
     return f"\u200b{name}" if name.startswith("_") else name
 
 

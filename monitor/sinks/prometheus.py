@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Prometheus:
-    """Serves the samples that it is given and the state of `history`; port 0 takes a free one."""
+    """Serves metrics of the samples passed to `add` and of `history`; port 0 selects a free port."""
 
     def __init__(self, history: RunHistory, host: str, port: int) -> None:
         self._history, self._metrics = history, RunMetrics()
@@ -24,12 +24,12 @@ class Prometheus:
         self.url = self._exposition.url
 
     def add(self, message: Message) -> None:
-        """Take one sample."""
+        """Update the metrics with one sample."""
         self._metrics.run = self._history.run
         self._metrics.add(message)
 
     def close(self) -> None:
-        """Stop serving; twice is fine."""
+        """Stop serving; may be called twice."""
         self._exposition.close()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Write samples as TensorBoard scalars over entries trained, and vectors with their words for its projector.
+"""Write samples as TensorBoard scalars over entries trained, and vectors with their words for TensorBoard's projector.
 
 Needs tensorboardX.
 """
@@ -21,7 +21,7 @@ TENSORS, LABELS = "words.bytes", "words.tsv"
 
 
 class TensorBoard:
-    """Writes into `folder`; OutputError when it cannot. Workers beyond the first MAX_WORKERS are left out."""
+    """Writes into `folder`; OutputError when it cannot be written. Leaves out workers beyond the first MAX_WORKERS."""
 
     def __init__(self, folder: Path) -> None:
         require_extra("tensorboardX", "metrics", "--tensorboard")
@@ -35,7 +35,7 @@ class TensorBoard:
         self._workers: set[str] = set()
 
     def add(self, message: Message) -> None:
-        """Write the scalars of one sample; the step is the number of entries that all workers have trained."""
+        """Write the scalars of one sample; their step is the number of entries trained by all workers together."""
         match message:
             case LossSample(worker="all"):
                 self._entries = message.entries
@@ -51,9 +51,9 @@ class TensorBoard:
                 self._write(f"quality/{sanitize(message.test)}", message.score)
 
     def project(self, run: Path) -> None:
-        """Write the vectors of a finished run and their words for TensorBoard's projector; OutputError if it cannot.
+        """Write the vectors of a finished run and their words for TensorBoard's projector.
 
-        Numbers are little-endian float32, labels one word a line.
+        Numbers are little-endian float32, labels one word a line. Raises OutputError when `folder` cannot be written.
         """
         found = load_vectors(run)
         words, vectors = found.words, found.vectors
@@ -66,7 +66,7 @@ class TensorBoard:
             (self._folder / "projector_config.pbtxt").write_text(config, encoding="utf-8")
 
     def close(self) -> None:
-        """Flush and close the files; twice is fine."""
+        """Flush and close the files; may be called twice."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,8 +1,8 @@
 """Subscribe to servers' PUB streams and yield their samples.
 
-A Feed begins with the run's history, requests what a slow or cut connection has missed, notices a restarted server, and
-validates everything that it receives. It has no threads and belongs to the thread that made it. It cannot slow a server
-down: it subscribes, and requests only what is missing.
+A Feed starts with the samples sent before it connected, requests samples that a slow or cut connection has missed,
+detects a restarted server, and validates everything that it receives. Use it only in the thread that created it; it
+starts none. It does not slow servers down, because it only subscribes and requests missing samples.
 """
 
 import time
@@ -38,16 +38,16 @@ TICK_S = 0.25
 STALL_S = 1.0
 LAST_WORD_S = 10.0
 MAX_PER_POLL = 2_000
-"""Samples taken from one address in one poll, so that a flood cannot keep the caller from its other work."""
+"""Most samples received from one address in one poll, so that a flood of samples cannot block the caller."""
 
 
 class RunFailed(GlovewireError, code="run-failed"):
-    """The run that was watched has failed."""
+    """The watched run has failed."""
 
 
 @dataclass
 class _Subscription:
-    """State of one publish address: its socket, its samples, and the client for requests while one is open."""
+    """State of one publish address: its socket, its Reassembly, and a client while samples are requested."""
 
     socket: zmq.Socket[bytes]
     stream: Reassembly
@@ -63,14 +63,13 @@ class _Subscription:
 class Feed:
     """Subscribes to the publish addresses of one or more servers; iterate, or call `poll` from a loop of your own.
 
-    `topics` (of `messages.TOPICS`) choose which samples are yielded. With `history`, samples that were sent before it
-    connected, or while it was cut off, are requested and yielded in order, each once. Iteration ends when every address
-    has sent `finished`, or one has sent `failed`.
+    Yields samples of `topics` (from `messages.TOPICS`), each once, in order for each address. With `history`, requests
+    and yields samples that were sent before it connected or while it was disconnected. Iteration ends when every one of
+    the addresses has sent `finished`, or one has sent `failed`.
 
-    With `timeout_s`, every address must send something within that many seconds, or DeadlineExceeded names those that
-    did not; with `silence_s`, all of them together must not be silent for longer later on. None waits for ever. Time
-    without a call of `poll`, while this process is busy or stopped, does not count. `keys` is as in `--keys`; a server
-    that does not accept them raises NotAdmitted.
+    Raises DeadlineExceeded when an address sends nothing in the first `timeout_s` seconds, or when, later, no address
+    sends anything for `silence_s` seconds; None sets no limit. Time in which this process does not call `poll`, because
+    it is busy or stopped, does not count. `keys` is as in `--keys`; NotAdmitted when a server does not accept the keys.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Feed:
         self._context = Context(self.keys)
         self._poller = zmq.Poller()
         self._subscriptions: list[_Subscription] = []
-        for address in self.addresses:  # every topic: numbers count samples of all of them
+        for address in self.addresses:  # subscribes to every topic, because samples are numbered across all topics
             socket = self._context.subscriber(address)
             self._poller.register(socket, zmq.POLLIN)
             stream = Reassembly(address, history=history)
@@ -109,22 +108,22 @@ class Feed:
 
     @property
     def lost(self) -> int:
-        """Return the number of samples that are missing now, of all addresses; it falls when a gap is filled."""
+        """Return the number of samples of all addresses that are missing now; the number falls when a gap is filled."""
         return sum(stream.lost for stream in self._streams)
 
     @property
     def filled(self) -> int:
-        """Return the number of samples that were missed and then found in the servers' history."""
+        """Return the number of samples that were missed and later received from the servers' history."""
         return sum(stream.filled for stream in self._streams)
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Return the known request addresses of the shards."""
+        """Return the request addresses of the shards that have published one."""
         return tuple(with_port(stream.address, stream.port) for stream in self._streams if stream.port)
 
     @property
     def refused(self) -> int:
-        """Return the number of messages that were not samples of this protocol."""
+        """Return the number of messages that were rejected because they were not valid samples or replies."""
         return sum(stream.refused for stream in self._streams)
 
     @property
@@ -136,7 +135,7 @@ class Feed:
     def over(self) -> bool:
         """Return whether the stream has ended: every address has finished, or one has failed.
 
-        Shards end together: once one has finished, the others count as finished after LAST_WORD_S of silence.
+        Shards end together: once one has finished, another counts as finished after it was silent for LAST_WORD_S.
         """
         since = self._now - LAST_WORD_S
         return self.failed is not None or (
@@ -144,7 +143,7 @@ class Feed:
         )
 
     def poll(self, wait_s: float = 0.0) -> list[ReceivedSample]:
-        """Return what has arrived, waiting at most `wait_s` seconds for it; raises as the class says."""
+        """Wait at most `wait_s` seconds for samples; return those that have arrived. Raises the errors of the class."""
         ready = dict(self._poller.poll(max(0, int(wait_s * 1e3))))
         now = time.monotonic()
         self._now, self._polled_at = self._now + min(now - self._polled_at, STALL_S), now
@@ -160,7 +159,7 @@ class Feed:
         return [received for received in found if received.message.topic in self._topics]
 
     def close(self) -> None:
-        """Close every connection; twice is fine."""
+        """Close every connection; may be called twice."""
         for each in self._subscriptions:
             if not each.socket.closed:
                 self._poller.unregister(each.socket)
@@ -186,7 +185,7 @@ class Feed:
         return any(stream.finished for stream in self._streams)
 
     def _fill(self, each: _Subscription) -> list[ReceivedSample]:
-        """Take the reply to a request for missing samples, give up on what is overdue, and request what is missing."""
+        """Process a reply with missing samples, give up on overdue gaps, request missing samples; return new ones."""
         found: list[ReceivedSample] = []
         stream = each.stream
         try:

@@ -1,9 +1,9 @@
-"""Put the samples of one publisher in order, detect gaps by number, and fill them from its history. No I/O.
+"""Put the samples of one publisher in order, detect gaps in their numbers, and fill gaps from its history. No I/O.
 
-A late subscriber has a gap from number 1 to the first sample heard; one whose connection was cut has a gap from the
-last. Both are treated alike: what follows a gap is held back until the gap is filled or a deadline has passed, so that
-samples are released in order and each once. A sample that was overtaken fills its gap by itself; after its gap has been
-closed it is dropped, and stays missing.
+A late subscriber has a gap from number 1 to the first sample received; after a cut connection there is a gap from the
+last sample before the cut. Samples after a gap are held back until the gap is filled or a deadline has passed, so that
+every sample is released once and in order. A sample that arrives out of order fills its gap; if the gap has been closed
+already, the sample is dropped and stays missing.
 """
 
 from bisect import bisect_left
@@ -15,18 +15,18 @@ from glovewire.common.protocol.messages import Event, History, Message, ServerSa
 from glovewire.common.protocol.wire import Numbered, decode_header, split_headers
 
 PORT_WAIT_S = 1.0
-"""For a sample with the port of requests: a server sends two a second."""
+"""How long to wait for a ServerSample, which holds the request port; a server sends two per second."""
 ANSWER_WAIT_S = 3.0
 MAX_HELD = 50_000
 FORMER_RUNS_KEPT = 16
-"""Earlier runs at this address whose late samples are recognised."""
+"""Number of earlier runs at this address whose late samples are recognised and dropped."""
 
 
 @dataclass(frozen=True)
 class ReceivedSample:
     """A sample with its origin, the number of samples `lost` before it, and whether its publisher has `restarted`.
 
-    One that was requested from the history is `past`, and the last of `merged` samples that it stands for.
+    `past` marks a sample that was requested from the history; it replaces `merged` samples, of which it is the last.
     """
 
     address: str
@@ -41,9 +41,9 @@ class ReceivedSample:
 
 @dataclass
 class Gap:
-    """Gap of `size` samples before the first one that is held back, noticed at `since`; `found` have arrived by now.
+    """Gap of `size` samples before the first sample held back; `found` of them have been received since.
 
-    `late` when they were sent before this subscriber came: those do not count as missed.
+    `since`: time of detection, or of the last reply. `late`: sent before this subscriber came, not counted as missed.
     """
 
     size: int
@@ -53,7 +53,7 @@ class Gap:
 
 
 class Reassembly:
-    """Stream of one address; with `history`, earlier samples are requested. Times are seconds of any steady clock."""
+    """Orders the stream of one address; with `history`, fills gaps by requests. Times: seconds of any steady clock."""
 
     def __init__(self, address: str, *, history: bool) -> None:
         self.address = address
@@ -84,11 +84,11 @@ class Reassembly:
 
     @property
     def missing_after(self) -> int | None:
-        """Return the number after which to request samples; None when there is nothing to request."""
+        """Return the number of the last sample before the gap; None if there is no gap or no known request port."""
         return self._last if self._gap is not None and self.port else None
 
     def receive(self, sample: Numbered, now: float) -> Iterator[ReceivedSample]:
-        """Take a sample of the stream; yield what can be released."""
+        """Process a sample of the stream; yield the samples that are now in order."""
         if sample.run in self._former_runs:
             return
         if self.heard and sample.run != self.run:
@@ -102,7 +102,7 @@ class Reassembly:
         yield from self._release(now)
 
     def fill(self, past: History, now: float) -> Iterator[ReceivedSample]:
-        """Take the reply to a request for what follows `missing_after`; ProtocolError when it cannot be decoded."""
+        """Process the reply to a request for missing samples and yield them; ProtocolError if it cannot be decoded."""
         gap, after = self._gap, self._last
         if gap is None or after is None or past.run != self.run:
             return
@@ -118,7 +118,7 @@ class Reassembly:
             yield from self._close_gap(now)
 
     def give_up(self, now: float, *, at_once: bool = False) -> Iterator[ReceivedSample]:
-        """Yield what was held back beyond its deadline, or `at_once`."""
+        """Close a gap that is past its deadline, or any gap if `at_once`; yield the samples held back behind it."""
         deadline_s = ANSWER_WAIT_S if self.port else PORT_WAIT_S
         if self._gap is not None and (at_once or now - self._gap.since > deadline_s):
             yield from self._close_gap(now)
@@ -128,19 +128,19 @@ class Reassembly:
         return self._last or 0
 
     def _hold(self, sample: Numbered) -> None:
-        """Insert a sample in order, unless it is held already, was released or was given up."""
+        """Insert a sample in order among those held, unless it is a duplicate or its gap has been closed."""
         at = bisect_left(self._held, sample.number, key=lambda held: held.number)
         is_held = at < len(self._held) and self._held[at].number == sample.number
         if is_held or (self._last is not None and sample.number <= self._last):
             return
-        if at == 0 and self._gap is not None:  # the gap ends here now; what is missing behind it counts in its turn
+        if at == 0 and self._gap is not None:  # shorten the gap; samples missing behind this one count as the next gap
             rest = self._held[0].number - sample.number
             self._gap.size -= rest
             self.missed -= 0 if self._gap.late else rest
         self._held.insert(at, sample)
 
     def _release(self, now: float) -> Iterator[ReceivedSample]:
-        """Yield what is held, up to the next gap."""
+        """Yield the held samples up to the next gap."""
         while self._held and self._gap is None:
             size = 0 if self._last is None else self._held[0].number - self._last - 1
             missed = 0 if self._late else size
@@ -152,7 +152,7 @@ class Reassembly:
             self._late = False
 
     def _close_gap(self, now: float) -> Iterator[ReceivedSample]:
-        """Release the samples behind the gap, whether or not all of it was found."""
+        """Yield the samples behind the gap, whether or not all of its samples were found."""
         if self._gap is not None:
             lost = 0 if self._gap.late else max(0, self._gap.size - self._gap.found)
             self._gap = None
@@ -160,7 +160,7 @@ class Reassembly:
             yield from self._release(now)
 
     def _restart(self, now: float) -> Iterator[ReceivedSample]:
-        """Release everything of the former run: the publisher was started again and numbers from 1."""
+        """Yield all held samples of the former run, and expect numbers from 1 of the restarted publisher."""
         while self._gap is not None:
             yield from self._close_gap(now)
         self._former_runs.append(self.run)

@@ -13,8 +13,8 @@ def braille_plot(
 ) -> tuple[list[list[tuple[str, int]]], tuple[float, float]]:
     """Plot curves of (x, y) with a logarithmic y axis into `height` rows of `width` cells.
 
-    Returns the rows, each a list of (character, number of the curve drawn there, or -1), and the range of y. Where
-    curves meet, the first one is seen. Points with y <= 0 are left out.
+    Returns the rows, each a list of (character, number of the curve drawn there or -1), and the limits of the y axis.
+    Where curves meet, the first curve is on top. Points with y <= 0 are left out.
     """
     logarithms = [[(x, math.log(y)) for x, y in curve if y > 0] for curve in curves]
     points = [point for curve in logarithms for point in curve]
@@ -33,7 +33,7 @@ def braille_plot(
 
 
 def _by_column(curve: Sequence[tuple[float, float]], left: float, right: float, columns: int) -> list[float | None]:
-    """Return the mean y of each column; columns between points are interpolated, those outside are None."""
+    """Return the mean y of each column; interpolate columns between points; columns outside the curve are None."""
     span = (right - left) or 1.0
     columns_of: list[list[float]] = [[] for _ in range(columns)]
     for x, y in curve:
@@ -49,7 +49,7 @@ def _by_column(curve: Sequence[tuple[float, float]], left: float, right: float, 
 def _draw(
     heights: Sequence[float | None], number: int, low: float, high: float, bits: list[list[int]], owner: list[list[int]]
 ) -> None:
-    """Set the dots of one curve in `bits`, and its number in `owner`; curves behind the first are dashed."""
+    """Set the dots of curve `number` in `bits`, and its number in `owner`; curves other than 0 are dashed."""
     rows = 4 * len(bits)
     before: int | None = None
     for column, y in enumerate(heights):
@@ -67,7 +67,7 @@ def _draw(
 
 
 def _joined(before: int | None, row: int) -> tuple[int, int]:
-    """Return the rows that join the last dot with this one, so that steep curves stay connected."""
+    """Return (start, end) of the dot rows to set so that the dot at `row` joins the last one; `end` is exclusive."""
     if before is None or abs(before - row) <= 1:
         return row, row + 1
     return (before + 1, row + 1) if before < row else (row, before)

@@ -21,7 +21,7 @@ CURVE_STYLES = {0: "bold bright_blue", 1: "yellow"}
 
 @dataclass(frozen=True)
 class ScreenLayout:
-    """Lines of each part of the screen, without headings."""
+    """Number of lines of each part of the screen, without headings."""
 
     plot: int
     workers: int
@@ -32,7 +32,7 @@ class ScreenLayout:
 def render_screen(
     history: RunHistory, now: float, width: int, height: int, silent: Sequence[str] = (), *, ascii_only: bool = False
 ) -> RenderableType:
-    """Return the view in `height` lines of `width` cells; `silent` are addresses that have not been heard yet."""
+    """Render `height` lines of `width` cells; `silent` are the addresses from which nothing has arrived yet."""
     layout = plan_layout(height, len(history.workers), len(history.shards), len(history.events))
     bar = _progress_bar(history, width, ascii_only)
     parts: list[RenderableType] = [_header(history, now, width, silent), bar, _figures(history)]
@@ -47,7 +47,7 @@ def render_screen(
 
 
 def plan_layout(height: int, workers: int, shards: int, events: int) -> ScreenLayout:
-    """Divide `height` lines: a few for each part first, then the plot, then the parts that need more."""
+    """Divide `height` lines: first a few for each list, then the plot, then more for lists that are longer."""
     left = height - 3
     lines = [min(workers, 4), min(shards, 3), min(events, 3)]
     while sum(lines) + sum(1 for rows in lines[:2] if rows) + 5 > left and any(lines):

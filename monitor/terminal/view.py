@@ -1,7 +1,7 @@
 """Show a run in a terminal: a screen that is redrawn in place, or plain lines where there is no terminal.
 
-`open_view` chooses. Call `show` of either as often as you like, then `close`; `silent` are the addresses that have not
-been heard yet. Names from the network are text to both: never markup, never control characters.
+`open_view` chooses between them. Call `show` as often as you like, then `close`; `silent` are the addresses from which
+nothing has arrived yet. Names from the network are shown as plain text, without markup or control characters.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class LiveView:
         self._drawn_at: float | None = None
 
     def show(self, history: RunHistory, now: float, silent: Sequence[str] = ()) -> None:
-        """Redraw, unless that was done within REFRESH_S."""
+        """Redraw the screen, unless it was redrawn less than REFRESH_S ago."""
         if self._drawn_at is None or now - self._drawn_at >= REFRESH_S:
             self._draw(history, now, silent)
 
     def close(self, history: RunHistory, now: float) -> None:
-        """Leave the last state on the screen and show the cursor again; twice is fine."""
+        """Draw the last state, leave it on the screen and show the cursor again; may be called twice."""
         if self._live is not None:
             self._draw(history, now, ())
             self._live.stop()
@@ -63,7 +63,7 @@ class LiveView:
 
 
 class LineView:
-    """Writes a line of key=value every few seconds, and each event as it comes."""
+    """Writes a line of key=value pairs every few seconds, and every event as it arrives."""
 
     def __init__(self, stream: TextIO, every_s: float = LINE_EVERY_S) -> None:
         self._stream = stream
@@ -73,7 +73,7 @@ class LineView:
         self._last_line = ""
 
     def show(self, history: RunHistory, now: float, silent: Sequence[str] = ()) -> None:
-        """Write new events, and the status when its time has come."""
+        """Write new events, and the status line when it is due."""
         self._write_events(history)
         if self._written_at is None:
             self._written_at = now - self._every_s + min(1.0, self._every_s)  # wait for the first samples
@@ -84,7 +84,7 @@ class LineView:
                 self._write(text)
 
     def close(self, history: RunHistory, now: float) -> None:
-        """Write the last status."""
+        """Write the last status line."""
         self._write_events(history)
         if history.loss is not None and self._last_line != (last := status_line(history, now)):
             self._write(last)
@@ -107,14 +107,14 @@ View = LiveView | LineView
 def open_view(stream: TextIO) -> View:
     """Return a LiveView when `stream` is a terminal, a LineView otherwise."""
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")  # the terminal may lack a character of a name
+        stream.reconfigure(errors="replace")  # the terminal's encoding may lack a character of a name
     if stream.isatty() and os.environ.get("TERM", "") != "dumb":
         return LiveView(stream)
     return LineView(stream)
 
 
 def status_line(history: RunHistory, now: float, silent: Sequence[str] = ()) -> str:
-    """Return the state of the run as one line of key=value."""
+    """Return the state of the run as one line of key=value pairs."""
     quiet = history.silence_s(now)
     if quiet is None:
         return line("waiting", address=",".join(silent))

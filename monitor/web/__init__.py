@@ -1,1 +1,1 @@
-"""Show a run in a browser: `server` serves `page`, which reads a RunHistory into `charts` and `panels`."""
+"""Show a run in a browser: `server` serves a `page`, and the page shows a RunHistory in `charts` and `panels`."""

@@ -1,4 +1,4 @@
-"""Build the dashboard's charts: Bokeh figures over columns of a RunHistory. page.js paints them light or dark."""
+"""Build the dashboard's charts: Bokeh figures of a RunHistory. page.js sets their colours, light or dark."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,15 +34,15 @@ MAX_WORKER_POINTS = 150
 MAX_POINTS_OF_ALL_WORKERS = 3_000
 
 THEMED = ("axes", "grids", "mains", "dots", "areas", "bias_only", "workers", "smoothed", "linear", "logarithmic")
-"""Names of the lists of models whose colour or visibility page.js changes."""
+"""Keys of `Charts.themed`: lists of Bokeh models whose colour or visibility page.js changes."""
 
 Columns = dict[str, Any]
-"""Lists of equal length by name."""
+"""Column names and values: lists of equal length."""
 
 
 @dataclass(frozen=True)
 class ColumnUpdate:
-    """Columns to append, or to `replace` everything with; `head` is the last stretch of the curve."""
+    """Columns to append, or with `replace` to substitute for all earlier ones; `head` is the end of the curve."""
 
     columns: Columns
     replace: bool
@@ -50,7 +50,7 @@ class ColumnUpdate:
 
 
 class CurveColumns:
-    """Overall curve of one RunHistory as columns for one reader; no point is sent twice."""
+    """Converts the overall curve of one RunHistory to columns for one reader, only new points where possible."""
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
@@ -58,7 +58,7 @@ class CurveColumns:
         self._sent = 0
 
     def update(self) -> ColumnUpdate:
-        """Return what is new since the last call; everything when old points have changed."""
+        """Return the points added since the last call, or all points if earlier ones have changed."""
         curve = self._history.overall
         version = (curve, curve.generation)
         is_new = version != self._sent_of
@@ -82,7 +82,7 @@ class CurveColumns:
 
 
 def worker_columns(history: RunHistory) -> Columns:
-    """Return a curve for each worker, the coarser the more there are: `t`, `entries` and `loss` are lists of lists."""
+    """Return one curve per worker, coarser for many workers; `t`, `entries` and `loss` are lists of one list each."""
     found: Columns = {name: [] for name in WORKER_COLUMNS}
     most = max(12, min(MAX_WORKER_POINTS, MAX_POINTS_OF_ALL_WORKERS // max(1, len(history.workers))))
     workers = sorted(history.workers.values(), key=lambda worker: natural_key(worker.name))
@@ -98,7 +98,7 @@ def worker_columns(history: RunHistory) -> Columns:
 
 
 def _six_digits(value: float) -> float:
-    """Round to six digits, which is all that a screen can show, to save bytes."""
+    """Round to six significant digits, more than a chart can show, to send fewer bytes."""
     return float(f"{value:.6g}")
 
 
@@ -118,7 +118,7 @@ class RunSources:
         self._last: Point | None = None
 
     def update(self, *, workers: bool) -> None:
-        """Send what is new; the workers' curves, which are always sent in full, only with `workers`."""
+        """Send new points of the overall curve and, with `workers`, the complete curves of all workers."""
         last = self.history.overall.last
         if last is not self._last:
             self._last = last
@@ -147,7 +147,7 @@ class Charts:
         self.rate = self._rate()
 
     def update(self, *, workers: bool) -> None:
-        """Update the columns of every run."""
+        """Update the sources of every run; with `workers`, the workers' curves too."""
         for run in self.runs:
             run.update(workers=workers)
 
@@ -199,7 +199,7 @@ class Charts:
         return plot
 
     def _add_head(self, plot: Any, run: RunSources, x: str, y: str, line: Any) -> None:
-        """Add the end of a curve, which moves with every sample, with a dot, and colour all three."""
+        """Add the end of the curve `line`, which moves with every sample, and a dot; set the colours of all three."""
         end = plot.line(x, y, source=run.head, line_width=line.glyph.line_width, line_cap="round")
         dot = plot.scatter(x, y, source=run.head, size="dot", line_width=2, fill_color=run.colour, line_color="white")
         if self._compare:

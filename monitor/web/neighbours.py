@@ -1,8 +1,8 @@
 """Fetch the vectors for the dashboard's nearest words: from running servers, in pieces, or from a finished run.
 
-An observer connects to each shard in turn and pulls its rows in pieces of a few mebibytes, between the monitor's other
-work; it never waits. Vectors are fetched on demand, when those at hand are older than FRESH_S; words, which do not
-change, once. A table of more than MAX_BYTES is refused. The search itself is in `common.model.neighbours`.
+An observer connects to the shards one after the other and pulls their rows in pieces of a few mebibytes, without
+blocking the monitor's other work. Vectors are fetched on demand, if the last ones are older than FRESH_S; words do not
+change and are fetched once. A table above MAX_BYTES is refused. The search itself is in `common.model.neighbours`.
 """
 
 import json
@@ -30,11 +30,11 @@ PIECE_WORDS = 1 << 15
 MAX_BYTES = 512 << 20
 
 Requests = Generator[m.Message, m.Message, None]
-"""Yields requests, and is sent the reply to each."""
+"""Generator that yields requests and receives each reply through `send`."""
 
 
 class RunLookup:
-    """Vectors of a finished run, with the attributes of ServerLookup."""
+    """Vectors of a finished run, with the interface of ServerLookup."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -44,7 +44,7 @@ class RunLookup:
         self.error = ""
 
     def refresh(self, now: float) -> None:
-        """Read the vectors, once."""
+        """Read the vectors, unless they have been read; sets `error` if the run is damaged."""
         if self.vectors is not None:
             return
         try:
@@ -55,13 +55,13 @@ class RunLookup:
         self.vectors, self.fetched_at = UnitVectors(found.words, unit_rows(found.vectors)), now
 
     def step(self) -> None:
-        """Do nothing."""
+        """Do nothing: `refresh` reads the vectors at once."""
 
 
 class ServerLookup:
-    """Rows of running servers; `requests` returns their known request addresses.
+    """Fetches the vectors of running servers; `requests` returns the servers' known request addresses.
 
-    `vectors` were fetched at `fetched_at`; `error` says why there are none, or no new ones.
+    `vectors` were fetched at `fetched_at`; `error` says why there are none, or why a newer fetch failed.
     """
 
     def __init__(self, requests: Callable[[], Sequence[str]], keys: ClientKeys | None = None) -> None:
@@ -78,11 +78,11 @@ class ServerLookup:
 
     @property
     def progress(self) -> float | None:
-        """Return the share of the rows that has arrived, 0 to 1; None while none are being fetched."""
+        """Return the share of the rows that has arrived, 0 to 1; None while no rows are being fetched."""
         return None if self._fetching is None else self._done / max(self._total, 1)
 
     def refresh(self, now: float) -> None:
-        """Start to fetch the rows, unless that is under way or was done within FRESH_S."""
+        """Start to fetch the rows, unless they are being fetched or were fetched less than FRESH_S ago."""
         if self._fetching is not None or (self.vectors is not None and now - self.fetched_at < FRESH_S):
             return
         addresses = tuple(self._requests())
@@ -97,7 +97,7 @@ class ServerLookup:
             self._end(str(error))
 
     def step(self) -> None:
-        """Process a reply and send the next request."""
+        """If a reply has arrived, process it and send the next request; never waits."""
         if self._client is None or self._fetching is None:
             return
         try:
@@ -112,7 +112,7 @@ class ServerLookup:
             self._end(str(error))
 
     def close(self) -> None:
-        """Stop fetching; twice is fine."""
+        """Stop fetching; may be called twice."""
         self._end("")
 
     def _end(self, error: str) -> None:
@@ -131,7 +131,7 @@ class ServerLookup:
         self._client.ask(request)
 
     def _fetch(self, addresses: Sequence[str], now: float) -> Requests:
-        """Request everything of every shard in turn, and keep it as `vectors`."""
+        """Request the words (once per run) and all rows from the shards in turn; then set `vectors`."""
         shards, run = [], ""
         for address in addresses:
             self._connect(address)

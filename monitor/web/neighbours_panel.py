@@ -17,9 +17,9 @@ OLD_AFTER_S = 1.5
 
 
 def neighbours(word: str, lookup: NeighbourLookup, now: float, *, finished: bool = False) -> str:
-    """Return the words nearest to `word`, the age of the vectors, and the progress of fetching new ones.
+    """Return the words nearest to `word`, the age of the vectors, and the progress of fetching newer vectors.
 
-    `finished` is whether the run has ended.
+    `finished`: whether the run has ended.
     """
     if not word:
         return note("Searches the vectors of the run." if finished else "Searches the present vectors of the servers.")

@@ -1,4 +1,4 @@
-"""Keep one browser's page up to date while it is open: read RunHistories into charts and panels, send what changed."""
+"""Keep one browser's open page up to date: read RunHistories into charts and panels, and send what has changed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ PANELS_EVERY = 5
 WORKERS_EVERY = 20
 MAX_WORD = 100
 MAX_HEIGHT_PX = {"workers": 300, "shards": 300, "events": 480, "neighbours": 300}
-"""Panels that scroll beyond this height, so that they stay beside the column of charts."""
+"""Greatest height of some panels, which scroll beyond it, so that they stay beside the column of charts."""
 ALWAYS = ("status", "tiles", "workers", "neighbours")
 LIVE = (*ALWAYS, "shards", "staleness", "hot_rows", "events")
 
 
 class Page:
-    """Puts one or more RunHistories into a Bokeh document and keeps it current."""
+    """Shows one or more RunHistories in a Bokeh document and keeps the document current."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Page:
         self._charts = Charts(histories)
         self._query = TextInput(value="", name="query")
         self._query.on_change("value", self._look_up)
-        # A recorded run has losses alone: its page shows no shards.
+        # A recorded run contains only losses, so its page shows no shards.
         self._live = len(histories) == 1 and not (histories[0].finished and not histories[0].shards)
         self._panels = {name: self._panel(name) for name in (LIVE if self._live else ALWAYS)}
         self.update()
         self._fill(document)
 
     def update(self) -> None:
-        """Send what has changed since the last call."""
+        """Send the charts and panels that have changed since the last call to the browser."""
         self._charts.update(workers=self._ticks % WORKERS_EVERY == 0)
         if self._ticks % PANELS_EVERY == 0:
             for name, markup in self._markup(time.monotonic()).items():
@@ -55,7 +55,7 @@ class Page:
         self._ticks += 1
 
     def _look_up(self, _: str, __: str, query: str) -> None:
-        """Look up the neighbours of a word; the page numbers its queries."""
+        """Set the word to look up and refresh the vectors; `query` is `NUMBER WORD`, so that no two are equal."""
         self._word = query.partition(" ")[2][:MAX_WORD]
         for lookup in self._lookups:
             lookup.refresh(time.monotonic())

@@ -1,6 +1,6 @@
 """Render the dashboard's tiles, tables and events as HTML from a RunHistory. No I/O.
 
-Names come from the network: each goes through `escape`, and nothing else makes markup of a value.
+Names come from the network: `escape` is applied to every value before it becomes part of the markup.
 """
 
 import html
@@ -19,22 +19,22 @@ _EVENT_CLASSES = {"failed": "bad", "lost": "bad", "finished": "good", "joined": 
 
 
 def escape(value: object) -> str:
-    """Return `value` as text that no browser takes for markup."""
+    """Return `value` as text in which HTML markup is escaped."""
     return html.escape(str(value), quote=True)
 
 
 def note(text: str) -> str:
-    """Return a line of plain text."""
+    """Return `text` as a paragraph of plain text."""
     return f"<p class=none>{escape(text)}</p>"
 
 
 def dot(colour: str) -> str:
-    """Return the mark of a run in a comparison."""
+    """Return the coloured dot that marks a run in a comparison."""
     return f"<i class=dot style='background:{escape(colour)}'></i>"
 
 
 def bar(share: float, colour: str = "") -> str:
-    """Return a bar as long as `share`, 0 to 1."""
+    """Return a bar whose length is `share` (0 to 1) of the full width."""
     paint = f";background:{escape(colour)}" if colour else ""
     return f"<span class=long><i style='width:{min(share, 1.0):.1%}{paint}'></i></span>"
 
@@ -54,7 +54,7 @@ def status(history: RunHistory, now: float, silent: Sequence[str] = ()) -> str:
 
 
 def tiles(history: RunHistory) -> str:
-    """Return the main figures."""
+    """Return a tile for each of the main figures of the run."""
     sample = history.loss
     if sample is None:
         shown = [_tile("loss", "–"), _tile("entries per second", "–"), _tile("workers", history.active_workers)]
@@ -89,7 +89,7 @@ def _departures(history: RunHistory) -> str:
 
 
 def _traffic(history: RunHistory) -> list[str]:
-    """Return what servers receive and send now, or did in all once finished; nothing in a replay without shards."""
+    """Return a tile with the servers' traffic: rates, or totals of a finished run; no tile without shard samples."""
     if not history.shards:
         return []
     if history.finished:
@@ -100,7 +100,7 @@ def _traffic(history: RunHistory) -> list[str]:
 
 
 def workers(history: RunHistory, now: float) -> str:
-    """Return a row for each worker, lost and late ones first."""
+    """Return a table with a row for each worker, lost and late workers first."""
     rows = []
     for worker in history.workers_by_urgency():
         state = history.worker_state(worker)
@@ -111,7 +111,7 @@ def workers(history: RunHistory, now: float) -> str:
 
 
 def shards(history: RunHistory) -> str:
-    """Return a row for each shard, with bars that show whether the load is balanced."""
+    """Return a table with a row for each shard, with bars that show whether the load is balanced."""
     order = [shard for _, shard in sorted(history.shards.items())]
     most_rows = max(shard.sample.rows for shard in order) if len(order) > 1 else 0
     most_traffic = max(shard.bytes_per_second for shard in order) if len(order) > 1 else 0.0
@@ -136,7 +136,7 @@ def shards(history: RunHistory) -> str:
 
 
 def _meter(value: float, most: float, text: str) -> str:
-    """Return a bar that compares `value` with the largest; the text alone when there is nothing to compare with."""
+    """Return `text` after a bar of length `value / most`; the text alone when `most` is 0, as for a single shard."""
     if most <= 0:
         return escape(text)
     return f"<span class=meter><i style='width:{value / most:.0%}'></i></span>{escape(text)}"
@@ -158,7 +158,7 @@ def staleness(history: RunHistory) -> str:
 
 
 def hot_rows(history: RunHistory, vectors: UnitVectors | None) -> str:
-    """Return a bar for each of the most-pushed rows, with its word where that is known."""
+    """Return a bar for each of the most-pushed rows, with the row's word if it is known."""
     found = history.hot_rows
     if not found:
         return note("no pushes yet")
@@ -175,7 +175,7 @@ def _row_name(rows: str, vectors: UnitVectors | None) -> str:
 
 
 def events(history: RunHistory) -> str:
-    """Return the events, the newest first."""
+    """Return a list of the last MAX_SHOWN_EVENTS events, newest first."""
     newest = list(history.events)[: -MAX_SHOWN_EVENTS - 1 : -1]
     items = [
         f"<li><time>{formatting.duration(history.since_start(event.t))}</time>"
@@ -187,7 +187,7 @@ def events(history: RunHistory) -> str:
 
 
 def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
-    """Return a row for each run."""
+    """Return a table with a row for each run that has losses."""
     rows = []
     for history, colour in zip(histories, colours, strict=True):
         last = history.overall.last
@@ -210,7 +210,7 @@ def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], none: str = "") -> str:
-    """Return an HTML table of the first MAX_ROWS; cells are HTML already. `none` replaces a table without rows."""
+    """Return an HTML table of the first MAX_ROWS rows; `rows` hold HTML. Without rows, return the text `none`."""
     if not rows:
         return note(none)
     head = "".join(f"<th scope=col>{escape(heading)}</th>" for heading in headings)

@@ -1,7 +1,7 @@
 """Serve the browser dashboard: Bokeh's own server, in the caller's thread, with every resource from this machine.
 
-Each browser gets a `page.Page` of its own. Between the browsers' requests the event loop calls `step`, so that one
-thread does everything. No page requests anything from another host.
+Every browser tab gets its own `page.Page`. The event loop calls `step` between the browsers' requests, so that one
+thread is enough. No page requests anything from another host.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def serve(
 ) -> None:
     """Serve `histories` at http://host:port/ until `stopped`, calling `step(0.0)` every STEP_MS.
 
-    `lookups` find the nearest words, one for each history; `silent` returns the addresses that have not been heard yet.
-    The line `dashboard http://...` on stderr names the address; port 0 takes a free one. Raises what `step` raises,
-    BindError when the port cannot be bound, and MissingExtra without bokeh.
+    `lookups` find nearest words, one object per history; `silent` returns the addresses that have sent nothing yet.
+    Writes the line `dashboard http://...` with the address to stderr; port 0 selects a free port. Raises the errors of
+    `step`, BindError when the port cannot be bound, and MissingExtra without bokeh.
     """
     require_extra("bokeh", "web", "--web")
     from tornado.ioloop import IOLoop, PeriodicCallback
@@ -110,6 +110,6 @@ def _server(open_page: Callable[[Document], None], host: str, port: int) -> Iter
 
 
 def _origins(host: str, port: int) -> list[str]:
-    """Return the origins whose pages may open a websocket: those that are served here, by the names of this host."""
+    """Return the origins whose pages may open a websocket: this server, under every name of this host."""
     names = ["*"] if host in ("0.0.0.0", "::", "") else list(dict.fromkeys((host, "localhost", "127.0.0.1")))
     return [f"{name}:{port}" for name in names]
