@@ -26,7 +26,7 @@ Collect = Callable[[], Iterable["Metric"]]
 
 
 class Exposition:
-    """Serves metrics from `collect` at http://host:port/metrics; port 0 takes a free one. BindError if it cannot bind."""
+    """Serves metrics from `collect` at http://host:port/metrics; port 0 takes a free one. BindError if this fails."""
 
     def __init__(self, collect: Collect, host: str, port: int) -> None:
         require_extra("prometheus_client", "metrics", "--prometheus")
