@@ -96,10 +96,7 @@ class Command(click.Command):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and return its function's result, a dict, which `--json` prints as the last line of stdout.
-
-        A GlovewireError becomes one line on stderr and the exit status.
-        """
+        """Run the command; with `--json`, print its function's result (a dict) as the last line of stdout."""
         as_json = ctx.params.pop("as_json")
         try:
             with one_line_refusals():

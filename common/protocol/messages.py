@@ -72,10 +72,7 @@ class Welcome(Message):
 
     @property
     def rank(self) -> int:
-        """Return the worker's number within its generation, from 0.
-
-        Random streams are chosen by it, so they are the same in every generation.
-        """
+        """Return the worker's number within its generation, from 0; it selects the worker's random streams."""
         return self.worker % WORKERS_PER_GENERATION
 
 
@@ -147,7 +144,7 @@ class Pull(Message):
 
     `version`: in exclusive order, wait for this round and answer with the rows as they were at its start; of dense
     models, wait for at least this many updates; otherwise ignored. NO_VERSION never waits for a version.
-    `low_water`: every block of earlier rounds is trained, as shard 0 said in its last Granted.
+    `low_water`: every block of the rounds before it is trained, as shard 0 said in its last Granted.
     """
 
     table: str
@@ -160,9 +157,9 @@ class Pull(Message):
 
 @message
 class Rows(Message):
-    """Rows of a table in the order asked for. `version`: in exclusive order the round, otherwise updates of the shard.
+    """Rows of a table in the order asked for; `version` is their round (exclusive order) or counts the shard's updates.
 
-    In minibatch training, `gradients` counts those in the table, and `versions` the changes to each row.
+    In minibatch training, `gradients` is the number of gradients in the table, `versions` the changes to each row.
     """
 
     version: int
@@ -173,14 +170,13 @@ class Rows(Message):
 
 @message
 class Push(Message):
-    """Change rows [first, last), or the row numbers in `rows` if given.
+    """Change rows [first, last), or those in `rows` if given; `sequence` numbers a worker's pushes to a shard from 1.
 
-    `sequence` numbers a worker's pushes to one shard from 1. `operation`: `assign` (the rows become `values`), `add`
-    (`values` are added) or `gradient` (the server's optimizer makes a step at learning rate `rate`). `version`, or
-    `versions` by row, are those of the rows that `values` were computed from; `lease` is the lease of their block, or
-    -1. `low_water` is as in Pull. Gradients of tensors may be bfloat16 (`<u2`). With `then_pull` the push is also a
-    pull of the same rows, or of those in `wanted`. Replies: `Applied` at once, `Rows` when a `Pull` would get them; if
-    both are ready together, `Rows` alone.
+    `operation`: `assign` (the rows become `values`), `add` (`values` are added) or `gradient` (the server's optimizer
+    makes a step at learning rate `rate`). `values` were computed from rows at `version`, or `versions` row by row, and
+    under `lease`, or -1. `low_water` is as in Pull. Gradients of tensors may be bfloat16 (`<u2`). With `then_pull` the
+    push is also a pull of the same rows, or of those in `wanted`. Replies: `Applied` at once, `Rows` when a `Pull`
+    would get them; if both are ready together, `Rows` alone.
     """
 
     table: str
@@ -209,8 +205,8 @@ class Push(Message):
 class Applied(Message):
     """The push is in the table, or waits to be applied together with others.
 
-    `repeated`: it had been taken before. `late`: it was dropped, as a gradient for a past step. From now on the worker
-    may have `credit` bytes of unanswered pushes, or a single larger one.
+    `repeated`: the table had this change already. `late`: it was dropped, as a gradient for a past step. From now on the
+    worker may have `credit` bytes of unanswered pushes, or a single larger one.
     """
 
     sequence: int

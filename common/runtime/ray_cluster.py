@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import UsageError, require_extra
 
 OBJECT_STORE_BYTES = 80 << 20
-"""Smallest object store that Ray accepts, enough for the arguments and short results of our processes."""
+"""Smallest object store, in bytes, that Ray accepts: enough for the arguments and short results of our processes."""
 
 
 @contextmanager

@@ -170,10 +170,7 @@ class Dataset:
                 raise ArtifactError(f"{self.path / name} does not fit the dataset's manifest: altered or truncated")
 
     def check_entries(self, total: int) -> None:
-        """Raise ArtifactError for an entry outside its block or with an invalid weight, or unless they are `total`.
-
-        Compiled loops would write outside the rows for an entry outside its block.
-        """
+        """Raise ArtifactError unless all entries are valid and `total` in number: kernels check no positions."""
         good, full = True, 0
         for a, b in self.layout.blocks:
             entries, _ = self.block(a, b)

@@ -17,7 +17,7 @@ RESEND_MAX_S = 10.0
 ROUND_TRIPS = 2.0
 """A pull is retransmitted after this many round trips at the earliest."""
 DECAY = 0.7
-"""Factor by which a faster reply reduces the estimated round trip at most."""
+"""A faster reply does not lower the estimated round trip below this fraction of its last value."""
 MAX_AMBIGUOUS = 64
 UNSENT = 0.0
 

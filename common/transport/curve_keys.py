@@ -105,7 +105,7 @@ def make_keys(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path
 
 
 def add_clients(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Make keys for more clients, add them to the allow-list in `folder`, and return the files; on an error, none."""
+    """Make keys for more clients and add them to the allow-list in `folder`; return the files. An error leaves none."""
     _check_names(names)
     known = _keys_in(folder / ALLOWED, _WRITABLE)
     if taken := [name for name in names if (folder / f"{name}.key").exists() or name in known]:

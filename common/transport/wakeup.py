@@ -1,4 +1,4 @@
-"""Wake a thread that polls sockets from a signal handler or another thread. No ZeroMQ."""
+"""Wake, from a signal handler or another thread, a thread that polls sockets. No ZeroMQ."""
 
 import contextlib
 import socket as plain
