@@ -80,7 +80,7 @@ class Config:
         require(list(dict.fromkeys(self._problems())))
 
     def conflicts(self) -> list[str]:
-        """Return the problems between options whose values are valid one by one."""
+        """Return the problems with combinations of options that are valid one by one."""
         return []
 
     def _problems(self) -> Iterator[str]:

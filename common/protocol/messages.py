@@ -31,7 +31,7 @@ from .schema import Message as Message
 from .schema import Scalar, array, message
 
 NO_VERSION = -1
-"""In Pull: do not wait for a version. In Push: the version of the rows it was computed from is unknown."""
+"""In Pull: do not wait for a version. In Push: the version of the rows used is unknown."""
 WORKERS_PER_GENERATION = 1 << 20
 """Worker numbers reserved for one generation of a run: generation g numbers its workers from g times this."""
 
@@ -43,8 +43,8 @@ WORKERS_PER_GENERATION = 1 << 20
 class Hello(Message):
     """Open a session, or resume the one with the same `name` and `incarnation` (drawn when the process starts).
 
-    `role` is `worker` or `observer`, `dataset` the dataset's checksum ("" for observers). `worker` is -1 in the Hello
-    to shard 0, which numbers the workers, and in one to another shard the number that shard 0 gave.
+    `role` is `worker` or `observer`, `dataset` the dataset's checksum ("" for observers). `worker` is -1 for shard 0,
+    which numbers the workers, and for the other shards the number that shard 0 gave.
     """
 
     role: str
@@ -144,7 +144,7 @@ class Pull(Message):
 
     `version`: in exclusive order, wait for this round and answer with the rows as they were at its start; of dense
     models, wait for at least this many updates; otherwise ignored. NO_VERSION never waits for a version.
-    `low_water`: every block of the rounds before it is trained, as shard 0 said in its last Granted.
+    All blocks of the rounds before `low_water` are trained, as shard 0 said in its last Granted.
     """
 
     table: str
@@ -205,7 +205,7 @@ class Push(Message):
 class Applied(Message):
     """The push is in the table, or waits to be applied together with others.
 
-    `repeated`: the table had this change already. `late`: it was dropped, as a gradient for a past step. From now on the
+    `repeated`: the table had this change already. `late`: it was a gradient for a past step, dropped. From now on the
     worker may have `credit` bytes of unanswered pushes, or a single larger one.
     """
 
