@@ -1,1 +1,1 @@
-"""What server, worker, monitor and preprocess share; imports nothing else of ours."""
+"""Code shared by server, worker, monitor and preprocess; imports no other package of Glovewire."""

@@ -1,4 +1,4 @@
-"""Parse the addresses of sockets. No I/O."""
+"""Parse socket addresses. No I/O."""
 
 import ipaddress
 
@@ -22,7 +22,7 @@ def port_of(address: str) -> int:
 
 
 def with_port(address: str, port: int) -> str:
-    """Return a tcp:// address with another port."""
+    """Return a tcp:// address with its port replaced."""
     return f"{address.rpartition(':')[0]}:{port}"
 
 

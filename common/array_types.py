@@ -1,4 +1,4 @@
-"""Name the array types that several packages pass around; shapes are in the docstrings of what takes them."""
+"""Name the array types that several packages share; the functions that take them document the shapes."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.float32]
-"""Rows of a table or vectors, one a word."""
+"""Rows of a table, or vectors, one per word."""
 Scales = npt.NDArray[np.float32]
-"""One learning rate or weight a row."""
+"""A learning rate or weight for each row."""
 Indices = npt.NDArray[np.int64]
 """Row numbers, offsets or versions."""
 Entries = npt.NDArray[np.void]

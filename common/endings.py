@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 
 class Ending(StrEnum):
-    """Why a run or a client's part in it ended: the same value on the wire, in the run folder and in `--json`."""
+    """Why a run, or a client's part in it, ended; has the same value on the wire, in the run folder and in `--json`."""
 
     COMPLETE = "complete"
     """All epochs or steps are trained."""
     ASKED = "asked"
-    """A client asked the server to finish."""
+    """A client asked the server to end the run."""
     STOPPED = "stopped"
-    """A signal ended the server; started again, it continues."""
+    """A signal ended the server; the run continues when the server is started again."""
     FAILED = "failed"
     """A loss or a row became NaN or infinite."""
     INTERRUPTED = "interrupted"
@@ -20,11 +20,11 @@ class Ending(StrEnum):
     LEFT = "left"
     """This client closed its session before the end; the run continues without it."""
     OVER = "over"
-    """The run had ended before this process came."""
+    """The run had ended before this process joined it."""
 
 
 class RunEnd(NamedTuple):
-    """An ending and, where there is more to tell, a sentence for people that no program reads."""
+    """An ending and, in `text`, an explanation for people, "" if there is none; programs do not parse it."""
 
     ending: Ending
     text: str = ""

@@ -1,7 +1,7 @@
 """Define the errors of Glovewire: one base class, one subclass per fault.
 
-`code` crosses the wire in a `Refused` message; `exit_status` is the exit status of a command. A message is one line
-that says what is wrong and, if there is one, names the remedy.
+`code` names the error in a `Refused` message; `exit_status` is the exit status of a command. An error's message is one
+line that says what is wrong and, if there is a remedy, names it.
 """
 
 import sys
@@ -31,11 +31,11 @@ class UsageError(GlovewireError, code="usage"):
 
 
 class MissingExtra(GlovewireError, code="missing-extra"):
-    """A feature needs an optional dependency that is not installed."""
+    """An optional dependency that a feature needs is not installed."""
 
 
 class CorpusError(GlovewireError, code="corpus"):
-    """The corpus is missing, empty, binary, not UTF-8, damaged or out of reach."""
+    """The corpus is missing, empty, binary, not UTF-8, damaged or unreachable."""
 
 
 class OutputError(GlovewireError, code="output"):
@@ -83,11 +83,11 @@ class NotFinite(GlovewireError, code="not-finite"):
 
 
 class UnknownSession(GlovewireError, code="unknown-session"):
-    """The server does not know this worker (any more): it must say hello again."""
+    """The server has no session for this client, which must send Hello again."""
 
 
 class OutOfOrder(GlovewireError, code="out-of-order"):
-    """A push or report arrived before the one that must precede it, lost or late: both must be sent again."""
+    """A push or report arrived, but not the one before it: the client must retransmit both."""
 
 
 class LeaseLost(GlovewireError, code="lease-lost"):
@@ -95,11 +95,11 @@ class LeaseLost(GlovewireError, code="lease-lost"):
 
 
 class NotReady(GlovewireError, code="not-ready"):
-    """The request is valid but cannot be served now: ask again."""
+    """The request is valid but cannot be served now; the client may send it again later."""
 
 
 class RunOver(GlovewireError, code="finishing"):
-    """The server is ending the run, for the reason `ending`, and takes no new work."""
+    """The server is ending the run, for the reason `ending`, and accepts no new work."""
 
     def __init__(self, ending: Ending = Ending.OVER, text: str = "") -> None:
         super().__init__(text or f"the run is over ({ending})")
@@ -107,12 +107,12 @@ class RunOver(GlovewireError, code="finishing"):
 
     @property
     def end(self) -> RunEnd:
-        """Return how the run ended; the text of a failure names its cause."""
+        """Return how the run ended, with this error's message as the text if it failed."""
         return RunEnd(self.ending, str(self) if self.ending is Ending.FAILED else "")
 
 
 class DeadlineExceeded(GlovewireError, code="deadline"):
-    """A peer did not answer in time; the message names it."""
+    """A peer did not answer in time; the message names the peer."""
 
 
 class BindError(GlovewireError, code="bind"):
@@ -124,7 +124,7 @@ class KeyFileError(GlovewireError, code="key-file"):
 
 
 class NotAdmitted(GlovewireError, code="not-admitted"):
-    """The ends of a connection disagree on keys: one has none, or another than the peer expects."""
+    """A connection failed authentication: one end has no key, or not the key that its peer expects."""
 
 
 class TrainingDiverged(GlovewireError, code="diverged"):
@@ -148,27 +148,27 @@ def leaves(base: type[GlovewireError] = GlovewireError) -> dict[str, type[Glovew
 
 
 def from_wire(code: str, text: str, ending: str = "") -> GlovewireError:
-    """Return the error that a peer named by `code`, of the base class if unknown; `ending` is that of a RunOver."""
+    """Return the error for a peer's `code` (GlovewireError if unknown); `ending` is used by RunOver alone."""
     if code == RunOver.code:
         return RunOver(Ending(ending) if ending in set(Ending) else Ending.OVER, text)
     return leaves().get(code, GlovewireError)(text)
 
 
 def parse_ending(ending: str, text: str) -> RunEnd:
-    """Return the ending that a message names, with its text, cut at 200 characters; BadRequest for an unknown one."""
+    """Return a message's `ending` and `text`, cut at 200 characters, as a RunEnd; BadRequest for an unknown ending."""
     if ending not in set(Ending):
         raise BadRequest(f"an ending is one of {', '.join(Ending)}, not {ending[:40]!r}")
     return RunEnd(Ending(ending), text[:200])
 
 
 def require(problems: list[str]) -> None:
-    """Raise one UsageError that names every problem, if there are any."""
+    """Raise one UsageError that lists all `problems`, unless there are none."""
     if problems:
         raise UsageError("; ".join(problems))
 
 
 def require_extra(module: str, extra: str, option: str) -> None:
-    """Raise MissingExtra with the command to install `module`, if `option` needs it and it is not there."""
+    """Raise MissingExtra, with the pip command, if `module`, which `option` needs, is not installed."""
     if find_spec(module) is None:
         raise MissingExtra(f"{option} needs {module}: pip install 'glovewire[{extra}]'")
 
@@ -177,7 +177,7 @@ def require_extra(module: str, extra: str, option: str) -> None:
 def hidden(*names: str) -> Iterator[None]:
     """Make imports of the modules `names` fail inside the block.
 
-    For libraries that load others for features that we do not use, at a cost in memory and time per process.
+    Some libraries import others for features that we do not use, which costs each process memory and time.
     """
     modules: dict[str, ModuleType | None] = cast(Any, sys.modules)
     loaded = {name: modules.pop(name) for name in names if name in modules}

@@ -1,11 +1,11 @@
-"""Log one line of `key=value` per event on stderr, for people and machines; nothing per training step at info."""
+"""Log events on stderr, one line of `key=value` pairs each; at level info, nothing is logged per training step."""
 
 import logging
 import sys
 
 
 def configure(level: str, role: str) -> None:
-    """Send the log of this process to stderr, with its `role` (server 0, worker w1, ...) in each line."""
+    """Send this process's log, from `level` on, to stderr; `role` (server 0, worker w1, ...) is in each line."""
     logging.basicConfig(
         level=level.upper(),
         stream=sys.stderr,
@@ -16,7 +16,7 @@ def configure(level: str, role: str) -> None:
 
 
 def line(event: str, **facts: object) -> str:
-    """Return `event=... key=value ...`; blanks and quotes are quoted, floats get four digits, "" is left out."""
+    """Return `event=... key=value ...`: text with blanks or quotes is quoted, floats have 4 digits, "" is omitted."""
     return " ".join([f"event={event}", *(f"{key}={_show(value)}" for key, value in facts.items() if value != "")])
 
 

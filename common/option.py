@@ -1,4 +1,4 @@
-"""Defines an option of a command once, as a field of a frozen dataclass. No I/O.
+"""Define an option of a command once, as a field of a frozen dataclass. No I/O.
 
 Click options, environment variables, TOML keys, validation, `config.toml` and the files of child processes all derive
 from the field: its name and type, its default, and the `Option` in its metadata.
@@ -18,19 +18,19 @@ _METADATA = "glovewire"
 
 @dataclass(frozen=True)
 class Range:
-    """Which finite numbers are allowed, and how an error says so."""
+    """Allowed finite numbers: `holds` tests one, and `text` completes the error message "must be ..."."""
 
     text: str
     holds: Callable[[float], bool]
 
 
 def between(low: float, high: float, text: str = "") -> Range:
-    """Return the range from `low` to `high`, both included; `text` replaces its wording in errors."""
+    """Return the range from `low` to `high`, both included; `text` replaces the default wording of errors."""
     return Range(text or f"between {low:,} and {high:,}", lambda value: low <= value <= high)
 
 
 def at_least(low: float, text: str = "") -> Range:
-    """Return the range from `low` upwards; `text` replaces its wording in errors."""
+    """Return the range of numbers from `low` on; `text` replaces the default wording of errors."""
     return Range(text or f"at least {low}", lambda value: value >= low)
 
 
@@ -41,12 +41,12 @@ FRACTION = Range("at least 0 and less than 1", lambda value: 0 <= value < 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What the command line needs to know of a field beside its name, type and default.
+    """What the command line needs to know of a field besides its name, type and default.
 
-    A field without a default is required, unless `shown` says what stands in for it. `flags` default to the field's
-    name; `path` holds what click.Path checks; `parse` turns text into the value, and raises ValueError; `check` raises
-    UsageError for a value (for each of several). `shown` is the default in words where the value itself does not tell,
-    and `per` holds the defaults of objectives that differ from it.
+    A field without a default is required, unless `shown` is set. `shown` describes the default in help texts where its
+    value does not; `per` maps an objective to its own default. `flags` are by default derived from the field's name.
+    `path` holds arguments of click.Path. `parse` turns text into the value or raises ValueError; `check` raises
+    UsageError for an invalid value and is called once for each item of a tuple.
     """
 
     help: str = ""
@@ -64,7 +64,7 @@ class Option:
 
 
 def option(default: Any = MISSING, *, default_factory: Any = MISSING, **about: Any) -> Any:
-    """Return a dataclass field that is an option; `about` are the fields of `Option`."""
+    """Return a dataclass field for an option of a command; `about` are the fields of its `Option`."""
     metadata = {_METADATA: Option(**about)}
     if default_factory is not MISSING:
         return field(default_factory=default_factory, metadata=metadata)
@@ -73,14 +73,14 @@ def option(default: Any = MISSING, *, default_factory: Any = MISSING, **about: A
 
 @dataclass(frozen=True)
 class Config:
-    """Base of the frozen, keyword-only dataclass that holds a command's options; building one checks all of them."""
+    """Base of the frozen dataclasses that hold a command's options; the constructor checks every option."""
 
     def __post_init__(self) -> None:
-        """Raise one UsageError that names every problem."""
+        """Raise one UsageError that names every invalid option and conflict, if there are any."""
         require(list(dict.fromkeys(self._problems())))
 
     def conflicts(self) -> list[str]:
-        """Return what is wrong with values that are fine each by itself."""
+        """Return the problems with combinations of options that are valid one by one."""
         return []
 
     def _problems(self) -> Iterator[str]:
@@ -93,7 +93,7 @@ class Config:
 
 
 def like(config: type[Config], name: str, **changes: Any) -> Any:
-    """Return a field like `name` of another config, but for `changes` (`default` among them)."""
+    """Return a copy of the option `name` of another config; `changes` replace its default or fields of its `Option`."""
     known = next(known for known in dataclasses.fields(config) if known.name == name)
     about = dataclasses.replace(known.metadata[_METADATA], **{k: v for k, v in changes.items() if k != "default"})
     if known.default_factory is not MISSING:
@@ -114,17 +114,17 @@ def _refusals(name: str, about: Option, value: Any) -> Iterator[str]:
 
 
 def options_of(config: type[Any]) -> list[tuple[Field[Any], Option]]:
-    """Return the fields of a config that are options, each with its `Option`."""
+    """Return each field of a config class that is an option, with its `Option`."""
     return [(known, known.metadata[_METADATA]) for known in dataclasses.fields(config) if _METADATA in known.metadata]
 
 
 def spoken(name: str) -> str:
-    """Return a field's name as a flag or a key has it."""
+    """Return a field's name as flags and TOML keys spell it, with dashes for underscores."""
     return name.replace("_", "-")
 
 
 def flags(known: Field[Any]) -> tuple[str, ...]:
-    """Return the flags of an option; one that is true by default also has `--no-NAME`."""
+    """Return the flags of an option, by default `--NAME`, or `--NAME/--no-NAME` if it is true by default."""
     flag = f"--{spoken(known.name)}"
     usual = f"{flag}/--no-{spoken(known.name)}" if known.default is True else flag
     return known.metadata[_METADATA].flags or (usual,)
@@ -136,7 +136,7 @@ def key(known: Field[Any]) -> str:
 
 
 def entries(config: Config) -> dict[str, Any]:
-    """Return the options of a config, and of one inside it, by their keys, without arguments and None."""
+    """Return the values of a config's options and of configs in its fields, by TOML key; omit arguments and None."""
     found = {key(known): getattr(config, known.name) for known, about in options_of(type(config)) if not about.argument}
     for known in dataclasses.fields(config):
         if isinstance(inner := getattr(config, known.name), Config):
@@ -145,7 +145,7 @@ def entries(config: Config) -> dict[str, Any]:
 
 
 def arguments(config: Config) -> list[str]:
-    """Return the words of a config's positional arguments."""
+    """Return a config's positional arguments as strings for a command line."""
     values = [getattr(config, known.name) for known, about in options_of(type(config)) if about.argument]
     several = [value if isinstance(value, tuple) else (value,) for value in values if value is not None]
     return [str(each) for group in several for each in group]
@@ -153,7 +153,7 @@ def arguments(config: Config) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions(Config):
-    """Options that several commands have, for `like`."""
+    """Options that several commands have; their configs copy them with `like`."""
 
     keys: Path | None = option(
         None,

@@ -1,7 +1,7 @@
-"""Serve metrics to Prometheus over HTTP: of a run, from its samples, or of one process. Needs prometheus-client.
+"""Serve metrics of a run (from its stream) or of one process to Prometheus over HTTP. Needs prometheus-client.
 
-Counters end in `_total`, times are seconds, sizes bytes; every name begins with `glovewire_`. The registry is our own,
-without the client's default metrics. A scrape runs in a thread of the HTTP server, reads copies and changes nothing.
+Counters end in `_total`, times are seconds, sizes bytes; every name begins with `glovewire_`. The registry lacks the
+client library's default metrics. A scrape runs in a thread of the HTTP server and changes no metric.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Collect = Callable[[], Iterable["Metric"]]
 
 
 class Exposition:
-    """Serves what `collect` yields at http://host:port/metrics; port 0 takes a free one. BindError if that fails."""
+    """Serves metrics from `collect` at http://host:port/metrics; port 0 takes a free one. BindError if this fails."""
 
     def __init__(self, collect: Collect, host: str, port: int) -> None:
         require_extra("prometheus_client", "metrics", "--prometheus")
@@ -54,7 +54,7 @@ class Exposition:
 
 
 class RunMetrics:
-    """Metrics from the newest sample of each kind, for up to MAX_NAMES workers, shards and tests."""
+    """Metrics from the newest sample of each worker, shard and quality test, up to MAX_NAMES of each."""
 
     def __init__(self) -> None:
         self.run = ""
@@ -65,7 +65,7 @@ class RunMetrics:
         self._quality: dict[str, float] = {}
 
     def add(self, message: Message) -> None:
-        """Keep one sample of the stream."""
+        """Keep a sample of the stream in place of the previous one of the same worker, shard or test."""
         match message:
             case LossSample(worker="all"):
                 self._loss = message
@@ -148,21 +148,21 @@ class RunMetrics:
 
 
 def gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
-    """Return a family of values that go up and down."""
+    """Return a metric family for values that rise and fall; `glovewire_` is put before its name."""
     from prometheus_client.core import GaugeMetricFamily
 
     return GaugeMetricFamily(f"glovewire_{name}", help, labels=labels)
 
 
 def counter(name: str, help: str, *labels: str) -> CounterMetricFamily:
-    """Return a family of values that only grow; `_total` is appended to its name."""
+    """Return a metric family for values that only grow, named `glovewire_NAME_total`."""
     from prometheus_client.core import CounterMetricFamily
 
     return CounterMetricFamily(f"glovewire_{name}", help, labels=labels)
 
 
 def value(family: GaugeMetricFamily | CounterMetricFamily, one: float) -> Metric:
-    """Return the family with its only value."""
+    """Return `family` after adding `one`, its only value, without labels."""
     family.add_metric([], one)
     return family
 

@@ -1,4 +1,4 @@
-"""Defines the line that a server prints once it is bound, which programs that start one wait for."""
+"""Define the line that a server prints once its sockets are bound; programs that start a server wait for it."""
 
 import re
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Ready:
     shards: int
 
     def format(self) -> str:
-        """Return the line."""
+        """Return the line, without a newline."""
         return f"ready {self.address} publish {self.stream} shard {self.shard}/{self.shards}"
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Return what a line tells; ProtocolError unless it is such a line."""
+        """Parse a line that `format` made; ProtocolError for any other line."""
         found = _LINE.fullmatch(line.strip())
         if found is None:
             raise ProtocolError(f"a server's first line begins with `ready`, not {line!r}")

@@ -1,4 +1,4 @@
-"""Gets a command its options: flags before environment before TOML file before defaults.
+"""Collect a command's options from, in order of precedence, flags, environment, TOML file and defaults.
 
 Every command of the program is a `Command`: its help shows defaults and environment variables, it has `--config` and
 `--json`, it refuses unknown options and keys, and it turns a GlovewireError into one line on stderr and exit 1 or 2.
@@ -21,7 +21,7 @@ PLAIN = (str, int, float, bool)
 
 
 class WrongUsage(click.ClickException):
-    """Wrong usage that click refused, in one line that names the help page."""
+    """A usage error of click, as one line that names the help page."""
 
     exit_code = 2
 
@@ -31,13 +31,13 @@ class WrongUsage(click.ClickException):
         super().__init__(text[:1].lower() + text[1:].removesuffix(".") + where)
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Write one line to stderr, as for every other error."""
+        """Write the error to `file` or, by default, stderr, as one line like every other error."""
         click.echo(f"error: {self.message}", file=file, err=file is None)
 
 
 @contextmanager
 def one_line_refusals() -> Iterator[None]:
-    """Turn click's several lines on wrong usage into one; a group without a command still prints its help."""
+    """Raise a click.UsageError of the block as WrongUsage; a group without a command still prints its help."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -47,13 +47,13 @@ def one_line_refusals() -> Iterator[None]:
 
 
 class _NamedPath(click.Path):
-    """A path that is not empty, which an unset shell variable would make the current folder."""
+    """A path that must not be empty: an empty one, as from an unset shell variable, would mean the current folder."""
 
     def __init__(self, path: click.Path) -> None:
         vars(self).update(vars(path))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert as click does; BadParameter for an empty path."""
+        """Convert `value` as click.Path does; BadParameter if it is empty."""
         if value == "":
             self.fail("an empty path", param, ctx)
         return super().convert(value, param, ctx)
@@ -91,12 +91,12 @@ class Command(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse arguments; wrong usage becomes one line."""
+        """Parse `args`; raises WrongUsage, one line, for click's usage errors."""
         with one_line_refusals():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; `--json` prints what its function returned (a dict) as the last line."""
+        """Run the command; with `--json`, print its function's result (a dict) as the last line of stdout."""
         as_json = ctx.params.pop("as_json")
         try:
             with one_line_refusals():
@@ -131,7 +131,7 @@ class Command(click.Command):
         return found
 
     def _check_tables(self, ctx: click.Context, path: Path, tables: Mapping[str, object]) -> None:
-        """Refuse tables of no command, and keys outside a table: a misspelling must not be ignored."""
+        """Raise UsageError for tables of unknown commands and for keys outside a table, so that no typo is ignored."""
         program = ctx.find_root().command
         commands = program.list_commands(ctx.find_root()) if isinstance(program, click.Group) else [*tables]
         for key, value in tables.items():
@@ -151,17 +151,17 @@ class Command(click.Command):
 
 
 def printable(text: str) -> str:
-    """Return text with control characters spelt out, which could move a terminal's cursor or change its title."""
+    """Escape control characters, which could move a terminal's cursor or change its title."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def variable(command: str, option: str) -> str:
-    """Return the environment variable of an option."""
+    """Return the name of an option's environment variable, GLOVEWIRE_COMMAND_OPTION."""
     return f"{ENVIRONMENT_PREFIX}_{command}_{option}".upper().replace("-", "_")
 
 
 def _file_value(where: str, option: click.Option, value: Any) -> Any:
-    """Return a file's value in the form that click takes; UsageError for one that no flag could have."""
+    """Return a value from a TOML file as click expects it; UsageError if no flag could have this value."""
     several = option.multiple or option.nargs != 1
     given = [value] if several and isinstance(value, PLAIN) else value
     kinds, wanted = _expected(option, several)
@@ -172,7 +172,7 @@ def _file_value(where: str, option: click.Option, value: Any) -> Any:
 
 
 def _expected(option: click.Option, several: bool) -> tuple[tuple[type, ...], str]:
-    """Return the types that a file's value (or each of `several`) may have, and what an error says it must be."""
+    """Return the types that a TOML value (each item, if `several`) may have, and their description for errors."""
     if isinstance(option.type, click.Path):
         return (str,), "a path or a list of paths" if several else "a path"
     if several:
@@ -186,11 +186,11 @@ def _expected(option: click.Option, several: bool) -> tuple[tuple[type, ...], st
 
 
 def name(option: click.Option) -> str:
-    """Return an option's long name without dashes: its key in a file."""
+    """Return an option's longest flag without leading dashes: its key in a TOML file."""
     return max(option.opts, key=len).lstrip("-")
 
 
 def suggest(word: str, known: Mapping[str, object] | list[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known word, or nothing."""
+    """Return `; did you mean 'x'?` with the `known` word most similar to `word`, "" if none is similar."""
     near = difflib.get_close_matches(word.replace("_", "-"), list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Reads and writes the TOML files that `--config` takes: one table a command, its keys the long options."""
+"""Read and write the TOML files for `--config`: one table per command, with long option names as keys."""
 
 import json
 import tomllib
@@ -13,7 +13,7 @@ from ..option import Config, arguments, entries
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a TOML file as a dict; UsageError in one line if it is missing or malformed.
 
-    Bytes that are not UTF-8 are read as Python's own names of files have them: a path may hold any.
+    Bytes that are not UTF-8 become surrogate escapes, as in Python's file names, because paths may hold any bytes.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
@@ -24,12 +24,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def to_toml(command: str, values: Mapping[str, object]) -> str:
-    """Return options by their keys as the table that `--config` reads back."""
+    """Return options, by key, as the TOML table [`command`] that `--config` reads."""
     return "".join([f"[{command}]\n", *(f"{key} = {toml_value(value)}\n" for key, value in values.items())])
 
 
 def toml_value(value: object) -> str:
-    """Return a plain value, a path, or a list of them as TOML writes it."""
+    """Return a plain value, a path, or a list of these in TOML syntax."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
@@ -40,7 +40,7 @@ def toml_value(value: object) -> str:
 
 
 def configured(command: str, config: Config, file: Path) -> list[str]:
-    """Write a config to `file`; return the arguments with which `glovewire` runs the command with it."""
+    """Write a config to `file`; return the `glovewire` arguments that run the command with this config."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(to_toml(command, entries(config)), encoding="utf-8", errors="surrogateescape")
     return [command, *arguments(config), "--config", str(file)]

@@ -1,4 +1,4 @@
-"""Derives the click options of a command from its config class, and builds the config from what was given."""
+"""Derive a command's click options from its config class, and build the config from the values given."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Given(Generic[C]):
-    """The values that a command was given, by parameter name: flags, environment, file, defaults."""
+    """A command's parameter values by name, from flags, environment, TOML file and defaults."""
 
     def __init__(self, config: type[C], values: dict[str, Any]) -> None:
         self.values = values
@@ -28,7 +28,7 @@ class Given(Generic[C]):
         return self.values[name]
 
     def training(self, **others: Any) -> TrainingOptions:
-        """Build the training options; `others` replace what was given."""
+        """Build the training options; `others` replace values given."""
         return TrainingOptions.from_flags(**{**self._of(TrainingOptions), **others})
 
     def config(self, **others: Any) -> C:
@@ -38,13 +38,13 @@ class Given(Generic[C]):
         return self._config(**{**self._of(self._config), **others})
 
     def _of(self, config: type[Config]) -> dict[str, Any]:
-        """Return the values of one class; None stands for the default of its field."""
+        """Return the values of the options of `config`, without None, which stands for the field's default."""
         found = {known.name: self.values.get(known.name) for known, _ in options_of(config)}
         return {name: value for name, value in found.items() if value is not None}
 
 
 def takes(config: type[C]) -> Callable[[Callable[[Given[C]], dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    """Add the options of a config class to a command, whose function gets them as `Given`."""
+    """Return a decorator that adds a config class's options to a command and calls its function with a `Given`."""
 
     def add(command: Callable[[Given[C]], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
         @functools.wraps(command)
@@ -106,7 +106,7 @@ def _type(about: Option, plain: Any) -> Any:
 
 
 def _callback(about: Option) -> Callable[[click.Context, click.Parameter, Any], Any] | None:
-    """Return what turns text into the value; BadParameter when `parse` raises ValueError."""
+    """Return a click callback that applies `parse`, with BadParameter for its ValueError; None without `parse`."""
     parse = about.parse
     if parse is None:
         return None
@@ -121,7 +121,7 @@ def _callback(about: Option) -> Callable[[click.Context, click.Parameter, Any], 
 
 
 def _shown(known: Field[Any], about: Option) -> str:
-    """Return the default in words where click cannot know it."""
+    """Return the default as help shows it, "" if click can show the value itself."""
     if not about.per:
         return about.shown
     defaults = {TrainingOptions.objective: known.default, **about.per}
@@ -129,12 +129,12 @@ def _shown(known: Field[Any], about: Option) -> str:
 
 
 def _spelled(known: Field[Any], value: Any) -> str:
-    """Return a value, or the side of an on-off flag that gives it."""
+    """Return a value as text; for a boolean, the name of the flag that sets it."""
     return flags(known)[0].split("/")[not value].lstrip("-") if isinstance(value, bool) else str(value)
 
 
 def _use_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
-    """Make the values of a preset the defaults, below flags, environment and file."""
+    """Make a preset's values the defaults; flags, environment and TOML file override them."""
     if name is not None:
         ctx.default_map = {**PRESETS[name], **(ctx.default_map or {})}
 
@@ -155,7 +155,7 @@ def is_given(name: str) -> bool:
 
 
 def note_ignored(saved: TrainingOptions) -> None:
-    """Say on stderr which options of the command line do not count, because a resumed run keeps its own."""
+    """Note on stderr which flags are ignored, because a resumed run keeps its `saved` options."""
     context = click.get_current_context()
     given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     own = {name: getattr(saved, name) for name in given if hasattr(saved, name)}

@@ -1,7 +1,7 @@
 """Search for the nearest words: cosine similarity, top k and analogies over unit vectors. No I/O.
 
-`glovewire neighbours`, `glovewire evaluate` and the dashboard use this search. Ties go to the earlier word, so that
-equal vectors give equal answers.
+`glovewire neighbours`, `glovewire evaluate` and the dashboard use this search. Words with equal cosines are listed in
+row order, so that results are reproducible.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from ..array_types import Floats, Rows
 
 Neighbours = list[tuple[str, float]]
-"""Words with their cosines, best first."""
+"""(word, cosine) pairs, largest cosine first."""
 
 
 def unit_rows(vectors: Floats, *, centre: bool = False) -> Rows:
@@ -31,14 +31,14 @@ def unit_rows(vectors: Floats, *, centre: bool = False) -> Rows:
 
 @dataclass(frozen=True)
 class UnitVectors:
-    """Words and their vectors of length 1: `rows` has shape (words, dim), row i for `words[i]`; see `unit_rows`."""
+    """Words and their unit vectors, made by `unit_rows`: `rows` has shape (words, dim), row i for `words[i]`."""
 
     words: Sequence[str]
     rows: Rows
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Return the row of each word."""
+        """Return the row number of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
     def find(self, word: str) -> int | None:
@@ -51,9 +51,9 @@ class UnitVectors:
         return self._best(self.rows @ self.rows[row], [row], top)
 
     def analogy(self, question: Sequence[int], top: int) -> Neighbours:
-        """Return what is to c as b is to a, for rows (a, b, c): the largest cosines to b - a + c, without the three.
+        """Return the `top` words for "a is to b as c is to what?", where `question` is the rows (a, b, c).
 
-        This is 3CosAdd (Mikolov et al., 2013).
+        Ranks by cosine to b - a + c and excludes a, b and c (3CosAdd, Mikolov et al., 2013).
         """
         a, b, c = question
         target = unit_rows((self.rows[b] - self.rows[a] + self.rows[c])[None])[0]

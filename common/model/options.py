@@ -1,4 +1,4 @@
-"""Defines the options of a training: a frozen record that the server decides and sends to every worker."""
+"""Define the options of a training: a frozen record that the server sends to every worker."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ OPTIMIZERS = ("adagrad-row", "adagrad", "sgd", "momentum", "nesterov", "adam", "
 BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
 MAX_RATE = 1e6
-"""A server takes no step with a larger one."""
+"""Largest learning rate that a server accepts."""
 PRESETS: dict[str, dict[str, Scalar]] = {
     "seeds": {
         "schedule": "minibatch",
@@ -44,14 +44,14 @@ PRESETS: dict[str, dict[str, Scalar]] = {
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to train written as one word, such as `sync`, `ssp:3`, `hyperbolic:4`: its kind, and its number or 0."""
+    """A consistency mode or staleness policy such as `sync`, `ssp:3` or `hyperbolic:4`; `number` is 0 without one."""
 
     kind: str
     number: float = 0.0
 
     @classmethod
     def parse(cls, text: str, known: Mapping[str, str]) -> Self:
-        """Parse `KIND` or `KIND:NUMBER`; `known` maps kinds to the name of their number or ""; UsageError if wrong."""
+        """Parse `KIND` or `KIND:NUMBER`; `known` maps each kind to its number's name, or "". UsageError if invalid."""
         kind, colon, number = text.partition(":")
         if kind not in known or bool(known[kind]) != bool(colon):
             spelled = ", ".join(f"{each}:{name}" if name else each for each, name in known.items())
@@ -76,9 +76,9 @@ _RATE = Range(f"a positive number, at most {MAX_RATE:,.0f}", lambda value: 0 < v
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Config):
-    """Everything that shapes the result of a training; rates are per entry.
+    """All options that affect the result of a training; learning rates are per entry.
 
-    The defaults are GloVe's; `from_flags` fills in those of the objective.
+    The defaults are those of the objective `glove`; `from_flags` uses those of the objective given.
     """
 
     objective: str = option(
@@ -171,7 +171,7 @@ class TrainingOptions(Config):
 
     @classmethod
     def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
-        """Return the options of a command's flags; None or absent ones get the default of objective and schedule."""
+        """Return options from a command's flags; None and missing ones get the defaults of objective and schedule."""
         given = {name: value for name, value in flags.items() if value is not None}
         values = {**DEFAULTS[given.get("objective", cls.objective)], **given}
         default = next(iter(CONSISTENCIES[values.get("schedule", cls.schedule)]))
@@ -179,18 +179,18 @@ class TrainingOptions(Config):
 
     @classmethod
     def of_tensors(cls, **options: Any) -> Self:
-        """Return the options of a dense model; those not given have the defaults of the objective tensors."""
+        """Return the options of a dense model; those not given have the defaults of the objective `tensors`."""
         return cls.from_flags(objective="tensors", **options)
 
     def as_message(self) -> dict[str, Scalar]:
-        """Return plain values for a Welcome."""
+        """Return the options as plain values, for a Welcome message."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_message(cls, options: dict[str, Scalar]) -> Self:
-        """Return the options that were sent or saved; UsageError unless keys and types are exactly ours.
+        """Return options that were sent or saved; UsageError unless keys and types are exactly those of this class.
 
-        A sender that lacks a key is another version, which trained without it: our default would be wrong.
+        A missing key means another program version, which trained without that option: a default could be wrong.
         """
         known = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         for strange, what in (
@@ -208,18 +208,18 @@ class TrainingOptions(Config):
         return cls(**values)
 
     def rate(self, progress: float) -> float:
-        """Return the learning rate after `progress` (0 to 1): it rises, then falls to `final_rate` of its height."""
+        """Return the learning rate at `progress` (0 to 1): warm-up, then decay to `final_rate` x `learning_rate`."""
         done = min(max(progress, 0.0), 1.0)
         fallen = {"linear": done, "cosine": (1.0 - math.cos(math.pi * done)) / 2.0, "constant": 0.0}[self.rate_shape]
         risen = min(done / self.warmup, 1.0) if self.warmup else 1.0
         return self.learning_rate * risen * (1.0 - (1.0 - self.final_rate) * fallen)
 
     def rate_of_step(self, step: int) -> float:
-        """Return the learning rate of update `step` (from 0) of tensors."""
+        """Return the learning rate for update `step` (from 0) of a dense model."""
         return self.rate((step + 1) / self.steps if self.steps else 0.0)
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return the problems of combinations of options, and of modes that cannot be parsed."""
         problems = []
         modes = {"consistency": CONSISTENCIES.get(self.schedule, BATCH_MODES), "staleness": POLICIES}
         for name, ways in modes.items():
@@ -241,7 +241,7 @@ class TrainingOptions(Config):
         return problems + of_objective.get(self.objective, list)()
 
     def conflicts_with_dataset(self) -> list[str]:
-        """Return why a command that trains on a DATASET cannot take these options, if it cannot."""
+        """Return why these options cannot be used to train on a DATASET; empty if they can."""
         if self.objective != "tensors":
             return []
         return [
@@ -262,7 +262,7 @@ class TrainingOptions(Config):
         return problems
 
     def _conflicts_of_sgns(self) -> list[str]:
-        """Return what the one kernel of skip-gram does not know."""
+        """Return the options that the only kernel for skip-gram does not support."""
         only = {"schedule": "blocks", "optimizer": "adagrad-row", "tied": False}
         return [
             f"{spoken(name)} must be {value} for the objective sgns, not {getattr(self, name)}"
@@ -277,4 +277,4 @@ DEFAULTS: dict[str, dict[str, Scalar]] = {
     }
     for objective in OBJECTIVES
 }
-"""Where the defaults of an objective differ from those of TrainingOptions, which are GloVe's."""
+"""For each objective, its defaults that differ from those of TrainingOptions, by field name."""

@@ -1,8 +1,8 @@
-"""Flatten the spectrum of trained vectors, the last step from rows to the vectors of a run. No I/O.
+"""Flatten the spectrum of trained vectors before they are written to the run folder. No I/O.
 
-A few directions hold much of the length of nearly all trained vectors, and so decide much of every cosine. Levy,
-Goldberg and Dagan (2015) found the same of singular value decompositions of such matrices, and that raising the
-singular values to a power below 1 helps.
+Nearly all trained vectors have large components along the same few directions, which dominate their cosines. Levy,
+Goldberg and Dagan (2015) observed this in singular value decompositions of co-occurrence matrices, and found that
+raising the singular values to a power below 1 improves the vectors.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ _MIN_STRENGTH = 1e-6
 
 
 def flatten_spectrum(vectors: Rows, power: float) -> Rows:
-    """Stretch `vectors` (words, dim) by s**(power - 1) along each principal direction of strength s, in place.
+    """Scale `vectors`, shape (words, dim), in place by s**(power - 1) along each principal direction; return them.
 
-    The principal directions are those of the vectors at length 1, since cosines matter; the strength of one is the root
-    mean square of the coordinates along it, over that of all directions. A power of 1 changes nothing, nor do vectors
-    that hold NaN or infinity, or only zeros.
+    The principal directions are those of the vectors scaled to length 1. The strength s of a direction is the root mean
+    square of their coordinates along it, divided by the root mean square over all directions. A power of 1, and vectors
+    that contain NaN or infinity or are all zero, leave `vectors` unchanged.
     """
     if power == 1.0 or not np.isfinite(vectors).all():
         return vectors

@@ -1,6 +1,6 @@
-"""Make the random streams of a training: one per purpose and number, independent, a function of the seed alone.
+"""Make the independent random streams of a training: each is a function of (seed, purpose, number).
 
-Philox is counter-based, so any process can draw any stream without drawing those before it.
+Philox is counter-based, so any process can draw from any stream without generating the earlier ones.
 """
 
 from enum import IntEnum
@@ -19,6 +19,6 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, number: int, part: int = 0) -> np.random.Generator:
-    """Return stream `number` (0 to 2**56 - 1) of a purpose, at the start of one of its 2**64 parts."""
+    """Return a generator for stream `number` (0 to 2**56 - 1) of a purpose, at the start of `part` (0 to 2**64 - 1)."""
     key = [seed, (int(purpose) << 56) + number]
     return np.random.Generator(np.random.Philox(key=key, counter=[0, part, 0, 0]))

@@ -1,9 +1,9 @@
 """Order the blocks of an epoch into rounds: a function of (partitions, seed, epoch) alone.
 
-An epoch has as many rounds as there are partitions. In each round every partition is in exactly one block, so the
-blocks of a round share nothing and can be trained at the same time, and the version of a partition is the number of
-rounds it has been through. Pairs come from the circle method for round-robin tournaments; a partition without a
-partner is paired with itself.
+A block is a pair of partitions. An epoch has as many rounds as there are partitions. In each round every partition is
+in exactly one block, so the blocks of a round share no rows and can be trained at the same time. The version of a
+partition is the number of rounds it has been through. Pairs come from the circle method for round-robin tournaments; a
+partition without a partner is paired with itself.
 """
 
 from .random_streams import Purpose, stream
@@ -12,7 +12,7 @@ Pair = tuple[int, int]
 
 
 def epoch_rounds(partitions: int, seed: int, epoch: int) -> list[list[Pair]]:
-    """Return the blocks (a <= b) of every round, shuffled by (seed, epoch): each pair and each diagonal block once."""
+    """Return the blocks (a, b), a <= b, of each round of an epoch: every block once, shuffled by (seed, epoch)."""
     draw = stream(seed, Purpose.ROUNDS, epoch)
     names = draw.permutation(partitions).tolist()
     named = [[(names[a], names[b]) for a, b in pairs] for pairs in _tournament(partitions)]

@@ -1,7 +1,7 @@
 """Lay out a row of the table: vectors, biases and the optimizer's state, all float32.
 
-The whole state of a word is one row, so that it is sent as one. Vectors and rows are padded to multiples of 16 floats
-for SIMD instructions. Initial values depend on (seed, row) alone, so every sharding starts alike.
+A row holds everything about one word, so that a pull or push transfers it in one piece. Vectors and rows are padded to
+multiples of 16 floats for SIMD instructions. Initial values depend on (seed, row) alone, not on the number of shards.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ _CHUNK_ROWS = 1024
 
 
 def state_columns(optimizer: str, parameters: int) -> int:
-    """Return the state columns for `parameters` columns, of an optimizer that treats all alike.
+    """Return the number of state columns of an optimizer that keeps the same state for each of `parameters` columns.
 
-    Adam keeps a mean and a mean square of each, and in the last column the row's number of steps.
+    Adam keeps the mean gradient and mean squared gradient of each, and in one last column the row's number of steps.
     """
     each = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2}[optimizer]
     return each * parameters + (each == 2)
@@ -29,7 +29,7 @@ def state_columns(optimizer: str, parameters: int) -> int:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Columns of a row. The word and the context role share them if the embeddings are tied."""
+    """Columns of a row. A word has two roles, word and context, which share their columns if `tied`."""
 
     dim: int
     tied: bool
@@ -39,12 +39,12 @@ class RowLayout:
 
     @classmethod
     def of(cls, options: TrainingOptions) -> Self:
-        """Return the layout that the options ask for."""
+        """Return the layout for a training with these options."""
         return cls(options.dim, options.tied, options.optimizer, options.objective != "sgns", options.export)
 
     @property
     def span(self) -> int:
-        """Return the floats from one vector to the next: dim, padded with zeros that stay zero."""
+        """Return the floats that a vector takes: `dim`, padded with zeros that stay zero."""
         return -(-self.dim // PAD_FLOATS) * PAD_FLOATS
 
     @property
@@ -66,14 +66,14 @@ class RowLayout:
 
     @property
     def width(self) -> int:
-        """Return the floats in a row, padding included."""
+        """Return the number of floats in a row, padding included."""
         return -(-(self.parameters + self.state) // PAD_FLOATS) * PAD_FLOATS
 
     @cached_property
     def columns(self) -> Indices:
         """Return the first column of (vector, bias, vector state, bias state) for both roles, shape (2, 4).
 
-        Without biases they and their state have column -1.
+        Without biases, the bias and bias state columns are -1.
         """
         table = []
         for role in range(2):
@@ -87,7 +87,7 @@ class RowLayout:
         return np.array(table, np.int64)
 
     def initial(self, first: int, last: int, options: TrainingOptions) -> Rows:
-        """Return rows [first, last) before training, shape (last - first, width).
+        """Return the initial values of rows [first, last), shape (last - first, width).
 
         Vectors are uniform in +-init_scale / sqrt(dim), biases zero, accumulators `initial_accumulator`.
         """

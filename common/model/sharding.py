@@ -10,7 +10,7 @@ from ..array_types import Indices
 
 @dataclass(frozen=True)
 class ShardRange:
-    """Rows [first, last) of the table, all on one shard."""
+    """Rows [first, last) of the table, all owned by `shard`."""
 
     shard: int
     first: int
@@ -19,7 +19,7 @@ class ShardRange:
 
 @dataclass(frozen=True)
 class Sharding:
-    """`rows` rows over `shards` shards, of which shard s owns [bound(s), bound(s + 1))."""
+    """Division of `rows` rows among `shards` shards: shard s owns rows [bound(s), bound(s + 1))."""
 
     rows: int
     shards: int
@@ -29,23 +29,23 @@ class Sharding:
         return self.rows * shard // self.shards
 
     def range(self, shard: int) -> tuple[int, int]:
-        """Return the first and last row (exclusive) of a shard."""
+        """Return the first row of a shard and the row after its last."""
         return self.bound(shard), self.bound(shard + 1)
 
     def split(self, first: int, last: int) -> list[ShardRange]:
-        """Return the parts of [first, last) in row order, one for each shard that owns some of it."""
+        """Cut rows [first, last) at shard bounds; return the parts in row order, one per shard that owns any."""
         spans = ((s, max(first, self.bound(s)), min(last, self.bound(s + 1))) for s in range(self.shards))
         return [ShardRange(s, low, high) for s, low, high in spans if low < high]
 
     def split_small(self, first: int, last: int, most: int) -> Iterator[ShardRange]:
-        """Yield the parts of [first, last) as `split`, cut further into parts of at most `most` rows (at least one)."""
+        """Yield the parts that `split` returns, cut further into parts of at most `most` rows (at least 1)."""
         most = max(most, 1)
         for part in self.split(first, last):
             for low in range(part.first, part.last, most):
                 yield ShardRange(part.shard, low, min(low + most, part.last))
 
     def split_rows(self, rows: Indices) -> list[tuple[int, slice]]:
-        """Return each shard with the slice of ascending `rows` that it owns, which may be empty."""
+        """Return each shard with the slice of `rows` (ascending row numbers) that it owns; slices may be empty."""
         if self.shards == 1:
             return [(0, slice(0, len(rows)))]
         cuts = np.searchsorted(rows, [self.bound(s) for s in range(self.shards + 1)])

@@ -1,9 +1,9 @@
 """Lay out the tensors of a dense model as rows of one table, and convert gradients to bfloat16. No I/O, no framework.
 
-The tensors follow one another, each from a new row on, with ROW elements per row. So a large tensor spreads over every
-shard, and many small ones are sent in one message. Trained tensors come first: a gradient is one range of rows. Fixed
-ones (frozen layers, buffers, integers) follow and are kept bit by bit, in pieces of 16 bits, which any float holds
-exactly.
+Tensors are stored one after the other, ROW elements per row; each begins a new row. So a large tensor spreads over
+every shard, and many small tensors are sent in one message. Trained tensors come first, so that a gradient is one range
+of rows. Fixed tensors (frozen layers, buffers, integers) follow; each element of the table holds 16 of their bits, as
+an integer, which a float stores exactly.
 """
 
 import json
@@ -29,15 +29,15 @@ MAX_NAME = 512
 MAX_RANK = 32
 MAX_ROWS = 1 << 27
 MAX_EXAMPLES = 1 << 40
-"""Examples in one report."""
+"""Largest number of examples in one report."""
 TRAINABLE = ("<f4", "<f8")
 BFLOAT16 = np.dtype("<u2")
-"""Sign, exponent and the first 7 fraction bits of a float32, as numpy stores them."""
+"""The upper 16 bits of a float32 (sign, exponent, 7 fraction bits), as an unsigned integer."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor: `dtype` as numpy writes it (`<f4`); `trained` unless it only has to be the same everywhere."""
+    """One tensor: `dtype` in numpy's notation (`<f4`); a tensor is fixed unless `trained`."""
 
     name: str
     shape: tuple[int, ...]
@@ -51,12 +51,12 @@ class Tensor:
 
     @property
     def cells(self) -> int:
-        """Return how many elements of the table it takes: one each if trained, one for two bytes if fixed."""
+        """Return how many elements of the table it takes: one per element if trained, one per 2 bytes if fixed."""
         return self.size if self.trained else -(-self.size * np.dtype(self.dtype).itemsize // 2)
 
     @property
     def rows(self) -> int:
-        """Return how many rows of the table it takes."""
+        """Return how many rows of the table hold the tensor."""
         return -(-self.cells // ROW)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class ModelSpec:
     def of(cls, values: Mapping[str, npt.ArrayLike], fixed: Collection[str] = ()) -> Self:
         """Return the spec of a model with the tensors `values`; those in `fixed`, and all integers, are not trained.
 
-        Raises BadRequest for a name in `fixed` that is no tensor, and for a dtype that cannot be trained or kept.
+        Raises BadRequest if a name in `fixed` is not in `values`, or a dtype cannot be trained or stored.
         """
         if unknown := sorted(set(fixed) - set(values)):
             raise BadRequest(f"no tensor is called {unknown[0]!r}")
@@ -87,7 +87,7 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, data: Array | bytes) -> Self:
-        """Return the spec that a peer sent; raise only BadRequest or LimitExceeded, whatever the bytes."""
+        """Parse the spec that a peer sent; any invalid bytes raise BadRequest or LimitExceeded, nothing else."""
         try:
             listed = json.loads(bytes(data))
             if not isinstance(listed, list):
@@ -98,17 +98,17 @@ class ModelSpec:
         return cls(_checked(tensors))
 
     def to_json(self) -> npt.NDArray[np.uint8]:
-        """Return `text` in UTF-8, for a message."""
+        """Return `text` as UTF-8 bytes, for Create and Created messages."""
         return np.frombuffer(self.text.encode(), np.uint8)
 
     @property
     def text(self) -> str:
-        """Return `[[name, shape, dtype, trained], ...]`, for a checkpoint."""
+        """Return the spec as JSON, `[[name, shape, dtype, trained], ...]`, for a checkpoint."""
         return json.dumps([[t.name, t.shape, t.dtype, t.trained] for t in self.tensors])
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """Return the dtype of the table: float64 if any trained tensor is, else float32."""
+        """Return the dtype of the table: float64 if any trained tensor is float64, else float32."""
         return np.dtype("<f8" if any(t.trained and t.dtype == "<f8" for t in self.tensors) else "<f4")
 
     @cached_property
@@ -119,32 +119,32 @@ class ModelSpec:
 
     @cached_property
     def rows(self) -> int:
-        """Return the rows of the whole table."""
+        """Return the number of rows of the whole table."""
         return sum(tensor.rows for tensor in self.tensors)
 
     @cached_property
     def trained_rows(self) -> int:
-        """Return the rows of the trained tensors, the first ones."""
+        """Return the number of rows of the trained tensors, which are the first rows of the table."""
         return sum(tensor.rows for tensor in self.tensors if tensor.trained)
 
     @property
     def parameters(self) -> int:
-        """Return the elements of the trained tensors, the parameters of the model."""
+        """Return the number of elements of the trained tensors."""
         return sum(tensor.size for tensor in self.tensors if tensor.trained)
 
     def part(self, trained: bool) -> tuple[int, int]:
-        """Return first and last row (exclusive) of the trained or the fixed tensors."""
+        """Return the first row of the trained (or fixed) tensors and the row after their last."""
         return (0, self.trained_rows) if trained else (self.trained_rows, self.rows)
 
     def pack(self, values: Mapping[str, npt.ArrayLike], *, trained: bool) -> Array:
-        """Return the rows of the trained (or fixed) tensors, shape (rows, ROW); those without a value are zero.
+        """Return the rows of all trained (or fixed) tensors, shape (rows, ROW); tensors not in `values` are zero.
 
-        Raises BadRequest for a name that is no such tensor and for another shape.
+        Raises BadRequest for a name that is not a trained (or fixed) tensor, and for a wrong shape.
         """
         return self._packed(self._named(values, trained), values, *self.part(trained))
 
     def pack_fixed(self, values: Mapping[str, npt.ArrayLike]) -> list[tuple[int, Array]]:
-        """Return the rows of these fixed tensors, as (first row, rows) of each contiguous run; raises like `pack`."""
+        """Return (first row, rows) of each contiguous run of the fixed tensors `values`; raises like `pack`."""
         runs: list[list[Tensor]] = []
         for tensor in self._named(values, trained=False):
             if not runs or self._end(runs[-1][-1]) != self.firsts[tensor.name]:
@@ -155,7 +155,7 @@ class ModelSpec:
         ]
 
     def pack_all(self, values: Mapping[str, npt.ArrayLike]) -> tuple[Array, Array]:
-        """Return the rows of the trained and of the fixed tensors."""
+        """Return the rows of the trained and of the fixed tensors; `values` holds every tensor."""
         trained, fixed = (
             self.pack({t.name: values[t.name] for t in self.tensors if t.trained is kind}, trained=kind)
             for kind in (True, False)
@@ -163,7 +163,7 @@ class ModelSpec:
         return trained, fixed
 
     def unpack(self, rows: Array, *, trained: bool) -> dict[str, Array]:
-        """Return the trained (or fixed) tensors in `rows`, made by `pack`; views of it if the dtype allows."""
+        """Return, by name, the trained (or fixed) tensors in `rows`, as `pack` made them; views if dtypes agree."""
         first, flat, found = self.part(trained)[0], rows.reshape(-1), {}
         for tensor in self.tensors:
             if tensor.trained is trained:
@@ -174,11 +174,11 @@ class ModelSpec:
         return found
 
     def name_of(self, row: int) -> str:
-        """Return the name of the tensor that has a row."""
+        """Return the name of the tensor that `row` belongs to."""
         return next(t.name for t in self.tensors if self.firsts[t.name] <= row < self.firsts[t.name] + t.rows)
 
     def require_same(self, other: Self) -> None:
-        """Raise ModelMismatch, naming the differences, unless `other` (a worker's) is this model (the server's)."""
+        """Raise ModelMismatch, naming differences, unless a worker's spec `other` equals this spec (the server's)."""
         if self.tensors == other.tensors:
             return
         here, there = ({tensor.name: tensor for tensor in spec.tensors} for spec in (other, self))
@@ -191,7 +191,7 @@ class ModelSpec:
         raise ModelMismatch(f"this model is not the server's: it {'; it '.join(wrong[:3])}{more}")
 
     def _named(self, values: Mapping[str, npt.ArrayLike], trained: bool) -> list[Tensor]:
-        """Return the trained (or fixed) tensors that have a value, in row order."""
+        """Return the trained (or fixed) tensors in `values`, in row order; BadRequest for any other name."""
         found = [tensor for tensor in self.tensors if tensor.trained is trained and tensor.name in values]
         if len(found) < len(values):
             known = {tensor.name for tensor in found}
@@ -202,7 +202,7 @@ class ModelSpec:
         return found
 
     def _packed(self, tensors: list[Tensor], values: Mapping[str, npt.ArrayLike], first: int, last: int) -> Array:
-        """Return rows [first, last) with the values of these tensors, zero elsewhere."""
+        """Return rows [first, last) with the values of `tensors`, zero elsewhere; BadRequest for a wrong shape."""
         rows = np.zeros((last - first, ROW), self.dtype)
         flat = rows.reshape(-1)
         for tensor in tensors:
@@ -214,12 +214,12 @@ class ModelSpec:
         return rows
 
     def _end(self, tensor: Tensor) -> int:
-        """Return the row after a tensor's last."""
+        """Return the row after the tensor's last row."""
         return self.firsts[tensor.name] + tensor.rows
 
 
 def _halves(tensor: Tensor, array: Array) -> Array:
-    """Return the bytes of a fixed tensor, two at a time."""
+    """Return the bytes of a fixed tensor as uint16, with a zero byte appended to an odd number."""
     data = np.ascontiguousarray(array, tensor.dtype).reshape(-1).view(np.uint8)
     if data.size % 2:
         data = np.append(data, np.uint8(0))
@@ -232,7 +232,7 @@ def _joined(tensor: Tensor, cells: Array) -> Array:
 
 
 def _checked(tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors if a server can keep them."""
+    """Return `tensors` if a server can store them; BadRequest or LimitExceeded otherwise."""
     if len(tensors) > MAX_TENSORS:
         raise LimitExceeded(f"{len(tensors)} tensors, at most {MAX_TENSORS}")
     for tensor in tensors:
@@ -259,7 +259,7 @@ def _check(tensor: Tensor) -> None:
 
 
 def _is_kept(text: object) -> bool:
-    """Return whether this names a little-endian number, as numpy writes it."""
+    """Return whether `text` is numpy's notation of a little-endian numeric dtype."""
     if not isinstance(text, str) or not re.fullmatch(r"[<|][biufc]\d{1,2}", text):
         return False
     try:
@@ -269,7 +269,7 @@ def _is_kept(text: object) -> bool:
 
 
 def to_bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
-    """Return the nearest bfloat16 of finite values, ties to even: within 1/256. Magnitudes from 3.4e38 on overflow."""
+    """Round finite values to bfloat16, ties to even: relative error up to 1/256, infinity from about 3.4e38 on."""
     with np.errstate(over="ignore"):
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))

@@ -18,8 +18,8 @@
     (server, to anything)  Refused
     server (PUB)           LossSample, WorkerSample, ServerSample, QualitySample, Event
 
-"Anyone" needs no session. The classes follow in this order, each request before its answers. Fields are
-of the types that `schema` knows and `wire` checks. Messages have no behaviour.
+"Anyone" needs no session. The classes follow by topic, each request before its replies. `schema` defines the types
+that a field may have, and `wire` checks received messages against them.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ from .schema import Message as Message
 from .schema import Scalar, array, message
 
 NO_VERSION = -1
-"""In Pull: answer at once, whatever the version of the rows. In Push: the version is not known."""
+"""In Pull: do not wait for a version. In Push: the version of the rows used is unknown."""
 WORKERS_PER_GENERATION = 1 << 20
-"""Worker numbers of one generation of a run; those of the next begin after them."""
+"""Worker numbers reserved for one generation of a run: generation g numbers its workers from g times this."""
 
 
 # ---- sessions
@@ -41,9 +41,10 @@ WORKERS_PER_GENERATION = 1 << 20
 
 @message
 class Hello(Message):
-    """Open a session, or resume that of the same name and incarnation; `dataset` is a checksum, "" for observers.
+    """Open a session, or resume the one with the same `name` and `incarnation` (drawn when the process starts).
 
-    `worker` is -1 for shard 0, which numbers the workers; the other shards are told that number.
+    `role` is `worker` or `observer`, `dataset` the dataset's checksum ("" for observers). `worker` is -1 for shard 0,
+    which numbers the workers, and for the other shards the number that shard 0 gave.
     """
 
     role: str
@@ -55,9 +56,10 @@ class Hello(Message):
 
 @message
 class Welcome(Message):
-    """The session is open: which run and shard this is, and how to train.
+    """The session is open; `run` identifies the run's generation, `options` are the training options.
 
-    `steps` of minibatches are over: no worker has made more. `credit` is as in Applied.
+    `steps` is an upper bound of the minibatch steps that any worker has made: this worker draws its batches from that
+    step on. `credit` is as in Applied.
     """
 
     run: str
@@ -70,13 +72,13 @@ class Welcome(Message):
 
     @property
     def rank(self) -> int:
-        """Return the worker's number within its generation, from 0: it chooses the same random streams in each."""
+        """Return the worker's number within its generation, from 0; it selects the worker's random streams."""
         return self.worker % WORKERS_PER_GENERATION
 
 
 @message
 class Heartbeat(Message):
-    """Show that a client that has nothing else to send is alive."""
+    """Tell the server that an otherwise silent client is alive."""
 
 
 @message
@@ -88,9 +90,9 @@ class HeartbeatAck(Message):
 
 @message
 class Leave(Message):
-    """Close the session; `pushes` is how many this client has sent to this shard, repeats included.
+    """Close the session; `pushes` is how many pushes this client has sent to this shard, retransmissions included.
 
-    `ending` is a value of common.endings.Ending, `text` more about it for people.
+    `ending`, a value of common.endings.Ending, says why the client leaves; `text` explains it to people.
     """
 
     ending: str
@@ -108,14 +110,14 @@ class Left(Message):
 
 @message
 class Lease(Message):
-    """Ask for the next block to train; `ticket` numbers a worker's requests from 1, so that a repeat is recognised."""
+    """Ask for the next block to train; `ticket` numbers a worker's leases from 1, so that repeats are recognised."""
 
     ticket: int
 
 
 @message
 class Granted(Message):
-    """A block to train: partitions a and b, which both must be at version `round` when they are pulled.
+    """Lease a block of partitions `a` and `b` to the worker, which pulls the rows of both at version `round`.
 
     Every block of the rounds before `low_water` has been trained and reported.
     """
@@ -138,10 +140,11 @@ class Done(Message):
 
 @message
 class Pull(Message):
-    """Ask for rows [first, last), or for `rows` where given, of a table.
+    """Ask for rows [first, last) of a table, or for the row numbers in `rows` if given.
 
-    `version` is the round that the rows must have reached before the answer; NO_VERSION asks for them as they are.
-    `low_water` repeats what shard 0 said in its last Granted.
+    `version`: in exclusive order, wait for this round and answer with the rows as they were at its start; of dense
+    models, wait for at least this many updates; otherwise ignored. NO_VERSION never waits for a version.
+    All blocks of the rounds before `low_water` are trained, as shard 0 said in its last Granted.
     """
 
     table: str
@@ -154,9 +157,9 @@ class Pull(Message):
 
 @message
 class Rows(Message):
-    """Rows of a table in the order asked for, the version they had, and in minibatch training the gradients in it.
+    """Rows of a table in the order asked for; `version` is their round (exclusive order) or counts the shard's updates.
 
-    `versions` are those of each row, where ages go by row.
+    In minibatch training, `gradients` is the number of gradients in the table, `versions` the changes to each row.
     """
 
     version: int
@@ -167,13 +170,13 @@ class Rows(Message):
 
 @message
 class Push(Message):
-    """Change rows [first, last), or `rows` where given; `sequence` numbers a worker's pushes to one shard from 1.
+    """Change rows [first, last), or those in `rows` if given; `sequence` numbers a worker's pushes to a shard from 1.
 
-    `operation`: `assign` (the rows become `values`), `add` (differences) or `gradient` (the server's optimizer
-    steps with `rate`). `version` is that of the rows it was computed from, `versions` that of each row; `lease` the
-    lease it was computed under, or -1. `low_water` is as in Pull. Gradients of tensors may come as bfloat16 (`<u2`).
-    With `then_pull` the same request asks for the rows afterwards, or for those in `wanted`: `Applied` at once, `Rows`
-    when a `Pull` would get them; if both are ready together, `Rows` alone.
+    `operation`: `assign` (the rows become `values`), `add` (`values` are added) or `gradient` (the server's optimizer
+    makes a step at learning rate `rate`). `values` were computed from rows at `version`, or `versions` row by row, and
+    under `lease`, or -1. `low_water` is as in Pull. Gradients of tensors may be bfloat16 (`<u2`). With `then_pull` the
+    push is also a pull of the same rows, or of those in `wanted`. Replies: `Applied` at once, `Rows` when a `Pull`
+    would get them; if both are ready together, `Rows` alone.
     """
 
     table: str
@@ -193,16 +196,17 @@ class Push(Message):
 
     @property
     def pull(self) -> Pull:
-        """Return the pull that the same request is, with `then_pull`."""
+        """Return the pull that a push with `then_pull` stands for."""
         rows = self.rows if self.wanted is None else self.wanted
         return Pull(self.table, self.first, self.last, NO_VERSION, self.low_water, rows)
 
 
 @message
 class Applied(Message):
-    """The push is in the table, or waits to be applied with others; `repeated` if it was before, `late` if dropped.
+    """The push is in the table, or waits to be applied together with others.
 
-    From now on the worker may have `credit` bytes of unanswered pushes, or a single larger one.
+    `repeated`: the table had this change already. `late`: it was a gradient for a past step, dropped. From now on the
+    worker may have `credit` bytes of unanswered pushes, or a single larger one.
     """
 
     sequence: int
@@ -214,10 +218,10 @@ class Applied(Message):
 
 @message
 class Report(Message):
-    """Report losses: of the block of `lease`, which ends with it, or, of minibatches (-1), since the last report.
+    """Report losses: those of a block, and end its `lease`; or (`lease` -1) of minibatches since the last report.
 
-    `sequence` numbers a worker's reports from 1. The losses are sums over `entries` of the full matrix, `norm` the
-    mean Euclidean norm of the vectors trained, `bytes_sent` what the worker has sent to all shards so far.
+    `sequence` numbers a worker's reports from 1. The losses are sums over `entries` entries of the full matrix, `norm`
+    is the mean Euclidean norm of the vectors trained, `bytes_sent` what the worker has sent to all shards so far.
     """
 
     sequence: int
@@ -232,7 +236,7 @@ class Report(Message):
 
 @message
 class Score(Message):
-    """Put a score of the vectors so far on a test set, in percent, on the stream."""
+    """Publish the score, in percent, that the current vectors reach on a test set, as a QualitySample."""
 
     test: str
     score: float
@@ -240,7 +244,7 @@ class Score(Message):
 
 @message
 class Recorded(Message):
-    """The report or score is counted; `stop` tells a worker that the run is over."""
+    """The report or score is recorded; `stop` tells a worker that the run is over."""
 
     stop: bool
     epoch: int
@@ -252,14 +256,14 @@ class Recorded(Message):
 
 @message
 class Create(Message):
-    """Declare which tensors a dense model has, or, without `spec`, ask for them; `tensor_layout` defines `spec`."""
+    """Declare the tensors of a dense model, or ask for them (no `spec`); `spec` is the JSON of `ModelSpec.to_json`."""
 
     spec: Array | None = array("u1", rank=1, optional=True)
 
 
 @message
 class Created(Message):
-    """The server's tensors. With `fill` they have no values yet, and this worker must assign all of them."""
+    """The server's tensors (`spec`). `fill`: they have no values yet, and this worker must assign all of them."""
 
     fill: bool
     spec: Array = array("u1", rank=1)
@@ -282,17 +286,17 @@ class Status(Message):
 
 @message
 class GetHistory(Message):
-    """Ask for the samples of the stream with a number above `after`, as far as they fit in one answer."""
+    """Ask for the samples of the stream with a number above `after`; the reply holds as many as fit."""
 
     after: int
 
 
 @message
 class History(Message):
-    """Samples of `run` above `after` up to number `last`; `newest` is the last one that was sent.
+    """Samples of `run` with numbers above `after`, up to `last`; `newest` is the last number published.
 
-    `samples` are their headers as they were on the stream, one after the other. `counts` says how many samples each
-    one stands for: old ones were merged, each into the next of its kind.
+    `samples` are their headers as published, concatenated. `counts[i]` says how many samples the i-th of them stands
+    for, because old samples are merged into the next of their kind.
     """
 
     run: str
@@ -304,7 +308,7 @@ class History(Message):
 
 @message
 class GetWords(Message):
-    """Ask which words rows [first, last) stand for, numbered over all shards; at most 65,536 of them."""
+    """Ask for the words of rows [first, last), numbered over all shards; at most 65,536 rows."""
 
     first: int
     last: int
@@ -319,9 +323,9 @@ class Words(Message):
 
 @message
 class Checkpoint(Message):
-    """Ask for a checkpoint: of blocks in exclusive order, the cut when every row has been through `round` rounds.
+    """Ask for a checkpoint. Blocks: it is taken when every row has been through `round` rounds; -1 for a round soon.
 
-    Of minibatches it is the rows as they are, and `round` a number, the same for every shard, that identifies it.
+    Minibatches: the rows are saved at once, and `round`, the same for all shards, only identifies the checkpoint.
     """
 
     round: int
@@ -329,16 +333,16 @@ class Checkpoint(Message):
 
 @message
 class Checkpointed(Message):
-    """The checkpoint is on disk under this name (relative to the run folder)."""
+    """The checkpoint is on disk; `name` is its path relative to the run folder."""
 
     name: str
 
 
 @message
 class Finish(Message):
-    """End the run and keep what was learned, unless it failed; `ending` is `complete`, `asked`, `stopped` or `failed`.
+    """End the run and, unless it failed, keep what was learned.
 
-    `text` tells people more about it.
+    `ending` is `complete`, `asked`, `stopped` or `failed`; `text` explains it to people.
     """
 
     ending: str
@@ -347,7 +351,7 @@ class Finish(Message):
 
 @message
 class Finishing(Message):
-    """The server is ending the run; `workers` had a session."""
+    """The server is ending the run; `workers` is the number of workers with a session."""
 
     workers: int
 
@@ -369,10 +373,10 @@ class Refused(Message):
 
 @message
 class LossSample(Message):
-    """Progress of one worker, or of `all`: means over the entries since its last sample.
+    """Progress of one worker, or of all (`worker` is "all"); losses are means over the entries since its last sample.
 
-    `mean_loss` and `mean_bias_only_loss` of `all` are over the last visit to every part of the matrix, so that they
-    do not jump from block to block; a worker's are its `loss` and `bias_only_loss`.
+    For "all", `mean_loss` and `mean_bias_only_loss` instead average the latest loss of every part of the matrix, so
+    that they do not jump from block to block; for one worker they repeat `loss` and `bias_only_loss`.
     """
 
     topic: ClassVar[str] = "loss"
@@ -407,11 +411,11 @@ class WorkerSample(Message):
 
 @message
 class ServerSample(Message):
-    """One shard's counters since its start, and what it is.
+    """One shard's counters since its start, and its size and state.
 
-    `waiting` counts requests that wait. `port` is that of the requests on the same machine, 0 without TCP. `staleness`
-    maps bins (`0`, `1`, `2-3`) to pushes, `hot_rows` rows (`17`, `0-4095`) to pushes. `checkpoint_s` is how long the
-    last checkpoint took, -1 for none.
+    `waiting` is the number of requests that wait now. `port` is the TCP port of its request socket, 0 without TCP.
+    `staleness` maps bins (`0`, `1`, `2-3`) to push counts, `hot_rows` rows (`17`, `0-4095`) to push counts.
+    `checkpoint_s` is how long the last checkpoint took, -1 for none.
     """
 
     topic: ClassVar[str] = "server"
@@ -449,7 +453,7 @@ class QualitySample(Message):
 
 @message
 class Event(Message):
-    """An event: `joined`, `late`, `left`, `lost`, `epoch`, `checkpoint`, `begun`, `finished` or `failed`."""
+    """An event of kind `joined`, `late`, `left`, `lost`, `epoch`, `checkpoint`, `begun`, `finished` or `failed`."""
 
     topic: ClassVar[str] = "event"
     t: float
@@ -466,11 +470,11 @@ LINE_FIELDS = (
     "t", "entries", "loss", "epoch", "worker", "bias_only_loss", "norm", "entries_per_second", "mean_loss",
     "mean_bias_only_loss",
 )  # fmt: skip
-"""What `metrics.jsonl` keeps of a loss sample, for plots and replays."""
+"""Fields of a LossSample that `metrics.jsonl` keeps, for plots and replays."""
 
 
 def as_line(sample: LossSample | QualitySample) -> str:
-    """Return the sample as a line of `metrics.jsonl`: a JSON object and a newline; a score names its topic."""
+    """Return the sample as a line of `metrics.jsonl`: a JSON object and a newline; a score has a `topic`, too."""
     if isinstance(sample, QualitySample):
         return json.dumps({"topic": sample.topic, **dataclasses.asdict(sample)}) + "\n"
     return json.dumps({name: getattr(sample, name) for name in LINE_FIELDS}) + "\n"

@@ -1,7 +1,7 @@
-"""Derive from each message class what its fields and arrays must be, and check what has arrived against it.
+"""Derive a schema from each message class, and check received fields and arrays against it.
 
 Messages are dataclasses of integers, floats, texts, booleans, flat maps of those, and arrays with a declared dtype and
-rank. The order of frames is `wire`'s.
+rank. `wire` defines the order of frames.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ Kind = TypeVar("Kind")
 
 
 def is_name(text: str) -> bool:
-    """Return whether a worker may have this name: NAME_RULE."""
+    """Return whether a worker may have the name `text`, by NAME_RULE."""
     return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
@@ -38,24 +38,24 @@ def is_name(text: str) -> bool:
 
 @dataclass_transform(frozen_default=True)
 def message(kind: type[Kind]) -> type[Kind]:
-    """Make a message class a dataclass that only the type checker keeps from being changed.
+    """Make a message class a dataclass that is frozen for the type checker but not at run time.
 
-    A frozen dataclass takes four times as long to construct, and servers construct many.
+    A frozen dataclass takes four times as long to construct, and a server constructs one for every message.
     """
     return dataclass(unsafe_hash=True)(kind)
 
 
 @message
 class Message:
-    """Base of everything that crosses the wire; `topic` is that of a stream sample, "" for requests and replies."""
+    """Base of all messages; `topic` is the stream topic of a sample, "" for requests and replies."""
 
     topic: ClassVar[str] = ""
 
 
 def array(*dtypes: str, rank: int, optional: bool = False) -> Any:
-    """Declare a dataclass field that travels as a raw frame: its little-endian dtypes and rank; optional ones are None.
+    """Declare an array field, sent as a raw frame: its allowed little-endian dtypes and its rank.
 
-    Use it as a default value, as `dataclasses.field`.
+    An `optional` array may be None. Use the result as the field's default, like that of `dataclasses.field`.
     """
     metadata = {"dtypes": tuple(np.dtype(d) for d in dtypes), "rank": rank, "optional": optional}
     return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
@@ -64,8 +64,8 @@ def array(*dtypes: str, rank: int, optional: bool = False) -> Any:
 def arrays_of(kind: type[Message]) -> tuple[dataclasses.Field[Any], ...]:
     """Return the array fields of a message in the order of their frames: optional ones first.
 
-    The mandatory array holds the bulk. libzmq sends and reads small frames together with the beginning of the next big
-    one, and would need another system call for small frames after it.
+    The mandatory array is the big one. libzmq sends and reads small frames in one system call with the beginning of
+    the big frame that follows; small frames after a big one would cost another call.
     """
     arrays = (f for f in dataclasses.fields(kind) if f.metadata)
     return tuple(sorted(arrays, key=lambda f: not f.metadata["optional"]))
@@ -76,7 +76,7 @@ def arrays_of(kind: type[Message]) -> tuple[dataclasses.Field[Any], ...]:
 
 @dataclass(frozen=True)
 class ArraySchema:
-    """What an array field declares; `dtypes` maps the text on the wire to the dtype, `texts` back."""
+    """Declaration of an array field; `dtypes` maps the names on the wire (`<f4`) to dtypes, `texts` maps them back."""
 
     name: str
     rank: int
@@ -87,9 +87,9 @@ class ArraySchema:
 
 @dataclass(frozen=True)
 class MessageSchema:
-    """What a message class is made of: arrays in the order of their frames, and a check for each plain field.
+    """Fields of a message class: its arrays in the order of their frames, and the names of its plain fields.
 
-    Most plain fields are integers; `integers` are checked without a call, `others` by their functions.
+    `integers` are the names checked inline, for speed; `others` pairs each other name with its check function.
     """
 
     kind: str
@@ -103,7 +103,7 @@ _schemas: dict[type[Message], MessageSchema] = {}
 
 
 def schema_of(kind: type[Message]) -> MessageSchema:
-    """Return the schema of a message class, derived once."""
+    """Return the schema of a message class; it is derived at the first call and cached."""
     if (schema := _schemas.get(kind)) is None:
         schema = _schemas[kind] = _derive(kind)
     return schema
@@ -139,7 +139,7 @@ def _derive(kind: type[Message]) -> MessageSchema:
 
 
 def check_fields(schema: MessageSchema, fields: dict[str, Any]) -> None:
-    """Raise ProtocolError or NotFinite unless these are the plain fields of a message; make integers floats if due."""
+    """Raise ProtocolError or NotFinite unless `fields` fit the schema; convert integers in float fields in place."""
     if fields.keys() != schema.names:
         wrong = sorted(map(str, fields.keys() ^ schema.names))
         raise ProtocolError(f"{schema.kind} has missing or unknown fields: {', '.join(wrong)[:200]}")
@@ -191,7 +191,7 @@ def _as_map(name: str, value: Any) -> dict[str, Scalar]:
 
 
 def array_of(spec: ArraySchema, described: Any, frame: bytes | memoryview) -> Array:
-    """Return the array that a header describes as a view of its frame; ProtocolError unless the field allows it."""
+    """Return `frame` as an array (a view) of the dtype and shape `described`; ProtocolError if `spec` forbids them."""
     good = isinstance(described, list) and len(described) == 2 and isinstance(described[1], list)
     if not good or len(described[1]) != spec.rank:
         raise ProtocolError(f"array {spec.name} must have rank {spec.rank}")

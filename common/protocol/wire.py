@@ -2,7 +2,7 @@
 
 A request or reply is `[magic + version, header, array, array, ...]`; the header is msgpack, at most 4 KiB:
 `[name, number, fields, [[dtype, shape] or nil, ...]]`. A sample of the stream is `[topic, magic + version, header]`
-with the publisher's counter as number and the run's id in front of the fields. Arrays are raw little-endian frames.
+with the publisher's counter as number and the run's id as the first field. Arrays are raw little-endian frames.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ Frame = bytes | memoryview
 
 
 class Numbered(NamedTuple):
-    """A message and the number that pairs a reply with its request, or counts the samples of the stream `run`."""
+    """A message and its number, which pairs a reply with its request; of a sample, its place in the stream of `run`."""
 
     number: int
     message: Message
@@ -34,7 +34,7 @@ class Numbered(NamedTuple):
 
 
 def encode(number: int, message: Message) -> list[Frame]:
-    """Return the frames of a request or reply. They are views of its arrays: do not change those afterwards."""
+    """Return the frames of a request or reply. Array frames are views: do not change the arrays afterwards."""
     fields = vars(message).copy()
     shapes: list[tuple[str, tuple[int, ...]] | None] = []
     frames: list[Frame] = [GREETING, b""]
@@ -86,7 +86,7 @@ def decode_sample(frames: Sequence[Frame]) -> Numbered:
 
 
 def decode_header(header: Frame) -> Numbered:
-    """Return the sample that has this header; raises as `decode` does."""
+    """Return the sample encoded in a header frame; raises as `decode` does."""
     name, number, fields, _ = _header(header)
     kind = MESSAGES.get(name)
     if kind is None or not kind.topic:
@@ -98,7 +98,7 @@ def decode_header(header: Frame) -> Numbered:
 
 
 def split_headers(joined: Frame) -> Iterator[bytes]:
-    """Yield the headers of at most 4 KiB each that are joined in a frame; ProtocolError if it holds anything else."""
+    """Yield each of the concatenated headers in `joined`; ProtocolError for other bytes or a header over 4 KiB."""
     data, start = bytes(joined), 0
     unpacker = msgpack.Unpacker(max_ext_len=0, strict_map_key=True, max_buffer_size=max(len(data), 1))
     unpacker.feed(data)
@@ -115,13 +115,13 @@ def split_headers(joined: Frame) -> Iterator[bytes]:
 
 
 def message_of(kind: type[Message], fields: dict[str, Any]) -> Message:
-    """Return the message without arrays that has these fields, checked; ProtocolError or NotFinite."""
+    """Check `fields` and return the message (without arrays) made of them; ProtocolError or NotFinite if invalid."""
     check_fields(schema_of(kind), fields)
     return kind(**fields)
 
 
 def bytes_of(frames: Sequence[Frame]) -> int:
-    """Return the bytes of payload in `frames`."""
+    """Return the total size of `frames` in bytes."""
     return sum(map(len, frames))
 
 
@@ -164,7 +164,7 @@ def _header(frame: Frame) -> tuple[str, int, dict[str, Any], list[Any]]:
 
 
 def _add_arrays(schema: MessageSchema, shapes: list[Any], frames: Sequence[Frame], fields: dict[str, Any]) -> None:
-    """Add the arrays of a message, which are in the frames after the header, to its fields."""
+    """Add to `fields` the arrays of a message, which follow the header in `frames`."""
     if len(shapes) != len(schema.arrays) or len(frames) - 2 != len(shapes) - shapes.count(None):
         raise ProtocolError(f"{schema.kind} has the wrong number of arrays")
     place = 2

@@ -1,8 +1,8 @@
 """Compile numeric loops with Numba in nopython mode, without the GIL, cached on disk between processes.
 
-Only for kernels: loops over numpy arrays and numbers. Importing this module imports Numba, so `glovewire --help` must
-import no kernel module. Numba caches beside the module or, where that cannot be written, in the user's cache folder;
-NUMBA_CACHE_DIR overrides both.
+Kernels are loops over numpy arrays and numbers. Importing this module imports Numba, which is slow, so
+`glovewire --help` must import no kernel module. Numba writes its cache beside the kernel's module or, if that folder is
+read-only, to the user's cache folder; NUMBA_CACHE_DIR overrides both.
 """
 
 from collections.abc import Callable
@@ -21,28 +21,28 @@ _BARE: dict[str, Any] = {**_FAST, "_nrt": False}
 
 
 def without_blas() -> AbstractContextManager[None]:
-    """Hide SciPy's BLAS from Numba, which loads it with the first kernel: 10 to 15 MB that ours never call."""
+    """Hide SciPy's BLAS in the block: Numba would load it with the first kernel, 10 to 15 MB that no kernel uses."""
     return hidden(_BLAS)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile with exact floating point, at the first call for each combination of argument types."""
+    """Compile with strict floating-point order, at the first call for each combination of argument types."""
     return cast(Callable[P, R], numba.njit(cache=True, nogil=True)(function))
 
 
 def compiled_fast(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile with sums in any order, so that loops vectorise: same bits on the same processor, NaN is still seen."""
+    """Compile with reordered sums, so that loops vectorise; results repeat on the same processor, NaN propagates."""
     return cast(Callable[P, R], numba.njit(cache=True, **_FAST)(function))
 
 
 def compiled_bare(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile like `compiled_fast`, without reference counts, for loops that allocate nothing.
+    """Compile like `compiled_fast`, but without reference counting, for loops that allocate nothing.
 
-    Each count is an atomic instruction; before a call in an innermost loop they cost more than the call.
+    Counting takes atomic instructions, which cost more than the call that they accompany in an innermost loop.
     """
     return cast(Callable[P, R], numba.njit(cache=True, **_BARE)(function))
 
 
 def inlined_fast(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a part of a `compiled_bare` loop into every place that calls it."""
+    """Compile a function that is inlined into every `compiled_bare` function that calls it."""
     return cast(Callable[P, R], numba.njit(forceinline=True, **_BARE)(function))

@@ -1,4 +1,4 @@
-"""Report how much memory processes take (Linux), and decide how this process keeps or returns what it frees (glibc)."""
+"""Measure the memory of processes (Linux), and set what this process does with freed memory (glibc)."""
 
 import ctypes
 import gc
@@ -8,12 +8,12 @@ from .procfs import read_text
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 FROM_THE_HEAP_BYTES = 32 << 20
-"""Buffers up to this size come from the heap and are reused; larger ones (tables) are mapped and returned."""
+"""Buffers up to this size are allocated on the heap and reused; larger ones (tables) are mapped, and unmapped."""
 KEEP_BYTES = 32 << 20
 
 
 def memory_bytes(pid: int) -> tuple[int, int]:
-    """Return the proportional (PSS: shared pages count in part) and private bytes of a process; 0 if it has ended."""
+    """Return a process's memory in bytes, as (proportional set size, private); (0, 0) if it has ended."""
     found = {}
     for line in read_text(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
         name, _, rest = line.partition(":")
@@ -23,10 +23,10 @@ def memory_bytes(pid: int) -> tuple[int, int]:
 
 
 def keep_freed_memory(keep_bytes: int = KEEP_BYTES) -> bool:
-    """Reuse freed buffers instead of returning them to the kernel; False where the C library has no such setting.
+    """Reuse freed buffers instead of returning them to the kernel; return False if the C library cannot.
 
-    glibc returns every freed buffer over 128 KiB, and the kernel clears each page of the next one: a third of all work
-    between two processes that exchange messages of a megabyte (benchmarks/README.md), and of counting co-occurrences.
+    By default glibc returns every freed buffer over 128 KiB, and the kernel must clear the pages of the next one. That
+    took a third of the time of exchanging messages of a megabyte (benchmarks/README.md) and of counting co-occurrences.
     At most `keep_bytes` stay free at the end of the heap.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -41,12 +41,12 @@ def keep_freed_memory(keep_bytes: int = KEEP_BYTES) -> bool:
 
 
 def trim() -> None:
-    """Return free memory to the kernel, ahead of a large allocation."""
+    """Return free heap memory to the kernel; call it before a large allocation."""
     if (malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         malloc_trim(0)
 
 
 def freeze_loaded_objects() -> None:
-    """Exclude what is loaded, such as tens of thousands of objects of Numba, from garbage collection."""
+    """Exclude all objects that exist now, tens of thousands of them Numba's, from later garbage collections."""
     gc.collect()
     gc.freeze()

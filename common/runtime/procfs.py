@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the user and system time of a process's living threads, to the nanosecond; 0 if it has ended."""
+    """Return the seconds of processor time of a process's living threads; 0 if the process has ended."""
     total = 0
     for task in _tasks(pid):
         words = read_text(task / "schedstat").split()
@@ -13,18 +13,18 @@ def cpu_seconds(pid: int) -> float:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return every living process below this one."""
+    """Return the ids of all living descendants of a process."""
     found = [int(word) for task in _tasks(pid) for word in read_text(task / "children").split()]
     return found + [below for child in found for below in descendants(child)]
 
 
 def command_line(pid: int) -> list[str]:
-    """Return the arguments that a process was started with; none if it has ended."""
+    """Return the command-line arguments of a process, [] if it has ended."""
     return [word for word in read_text(Path(f"/proc/{pid}/cmdline")).split("\0") if word]
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of /proc, "" if its process has ended."""
+    """Return the text of a file in /proc, "" if its process has ended."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Connect to a Ray cluster, or start one on this machine for as long as it is used.
+"""Connect to a Ray cluster, or start a temporary one on this machine.
 
-Ray is an extra, imported only here and inside its own processes. It places and restarts processes; rows never travel
-through it.
+Ray is an optional dependency, imported only here and in the processes that it starts. It places and restarts processes;
+no rows are sent through it.
 """
 
 import logging
@@ -13,14 +13,14 @@ from typing import Any
 from ..errors import UsageError, require_extra
 
 OBJECT_STORE_BYTES = 80 << 20
-"""The smallest that Ray accepts: only arguments and short results pass through it."""
+"""Smallest object store, in bytes, that Ray accepts: enough for the arguments and short results of our processes."""
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Yield the module `ray`, connected to the cluster at `address`, or (None) to a new one that ends with the block.
+    """Yield the module `ray`, connected to the cluster at `address`; None starts one that ends with the block.
 
-    Raises MissingExtra without Ray, UsageError when no cluster answers at that address.
+    Raises MissingExtra if Ray is not installed, UsageError if no cluster answers at `address`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default, else it prints a warning
@@ -39,6 +39,6 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def share_of_cpus(ray: Any, processes: int) -> float:
-    """Return the cores that each of the processes asks for: one, or less where there are not enough."""
+    """Return the number of cores to request for each of `processes` processes: 1, or less if Ray has fewer cores."""
     cores = float(ray.cluster_resources().get("CPU", 1.0))
     return min(1.0, int(cores / processes * 100) / 100)

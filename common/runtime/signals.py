@@ -1,7 +1,8 @@
-"""Decides what SIGINT and SIGTERM do to a process, and ends it with its parent. No other module installs handlers.
+"""Handle SIGINT and SIGTERM, and end a process when its parent ends. No other module installs signal handlers.
 
-A command's handlers are one of three kinds. `signals_raise`: an exception, for work that is put in order on its way
-out. `stop_on_signals`: a call, for a loop that ends by itself. `signals_exit`: the end at once, for imports.
+A command handles signals in one of three ways. `signals_raise` raises an exception, so that the work cleans up.
+`stop_on_signals` calls a function, for a loop that then ends by itself. `signals_exit` ends the process at once, for
+imports.
 """
 
 import contextlib
@@ -18,14 +19,14 @@ from ..errors import Interrupted
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PARENT_VARIABLE = "GLOVEWIRE_PARENT"
 AGAIN_S = 0.2
-"""A Signalled that was lost is raised again after this time."""
+"""Interval at which a Signalled that was swallowed is raised again."""
 _PR_SET_PDEATHSIG = 1
 
 
 def _install(
     handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = SIGNALS
 ) -> Callable[[], None]:
-    """Install a handler; return the function that puts the previous ones back."""
+    """Install `handler` for signals `numbers`; return a function that restores the previous handlers."""
     before = {number: signal.signal(number, handler) for number in numbers}
 
     def restore() -> None:
@@ -39,16 +40,16 @@ def _install(
 
 
 class Signalled(BaseException):
-    """An interruption on its way out; no Exception, so that no handler of errors catches it."""
+    """Raised by a signal in a `signals_raise` block; a BaseException, so that `except Exception` does not catch it."""
 
 
 class _Raise:
-    """The handler of `signals_raise`; `message` names the signal once it has come."""
+    """The handler of `signals_raise`; `message` names the signal received, "" before that."""
 
     message = ""
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        """Raise Signalled, once."""
+        """Ignore further signals and raise Signalled."""
         self.message = f"interrupted by {signal.Signals(number).name}"
         for each in SIGNALS:  # the way out is bounded in time; nothing may cut it short
             signal.signal(each, signal.SIG_IGN)
@@ -58,7 +59,7 @@ class _Raise:
 
     @staticmethod
     def _again(*_: object) -> None:
-        """Raise it unless it is on its way: then what runs now is a `finally`, an `except` or the end of a `with`."""
+        """Raise Signalled again, unless it is being handled: in an `except`, a `finally` or the end of a `with`."""
         error = sys.exception()
         while error is not None and not isinstance(error, Signalled):
             error = error.__context__
@@ -68,11 +69,11 @@ class _Raise:
 
 @contextlib.contextmanager
 def signals_raise(so: str = "") -> Iterator[None]:
-    """Raise Signalled in the block at the first SIGINT or SIGTERM, and Interrupted behind it.
+    """Raise Signalled in the block at the first SIGINT or SIGTERM; turn it into Interrupted at the end of the block.
 
-    Of nested blocks the outermost converts. `so` follows the signal's name in the error. Does nothing outside the main
-    thread. Where an exception is lost, as in a finaliser or a callback of C code, it is raised again a moment later;
-    another error made of it, such as an ImportError, still counts as the interruption.
+    Of nested blocks, only the outermost does this. `so` is appended to the error's message. Does nothing outside the
+    main thread. If Signalled is swallowed, as in a finaliser or a callback of C code, it is raised again after AGAIN_S;
+    if other code turns it into another error, such as an ImportError, the block still raises Interrupted.
     """
     elsewhere = threading.current_thread() is not threading.main_thread()
     if elsewhere or all(isinstance(signal.getsignal(number), _Raise) for number in SIGNALS):
@@ -99,7 +100,7 @@ def signals_raise(so: str = "") -> Iterator[None]:
 
 
 def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop` at the first SIGINT or SIGTERM; a second one kills. Returns what puts the handlers back."""
+    """Call `stop` at the first SIGINT or SIGTERM; a second one kills. Returns a function that restores the handlers."""
 
     def first(_: int, __: FrameType | None) -> None:
         for number in SIGNALS:
@@ -111,7 +112,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def signals_noted() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGINT or SIGTERM has come in the block; a second one kills."""
+    """Yield a function that returns whether SIGINT or SIGTERM has arrived in the block; a second one kills."""
     came = threading.Event()
     restore = stop_on_signals(came.set)
     try:
@@ -124,7 +125,7 @@ def signals_noted() -> Iterator[Callable[[], bool]]:
 
 
 def _exit(number: int, _: FrameType | None) -> None:
-    """End this process now, with the line and the status of every other command."""
+    """Print the line of an interruption on stderr and end the process at once with status 128 + `number`."""
     os.write(2, f"error: interrupted by {signal.Signals(number).name}\n".encode())
     os._exit(128 + number)
 
@@ -133,7 +134,7 @@ def _exit(number: int, _: FrameType | None) -> None:
 def signals_exit() -> Iterator[None]:
     """End the process at once at SIGINT or SIGTERM in the block, for imports that lose or replace exceptions.
 
-    There must be nothing to clean up yet. A signal that is ignored, or that ends the process anyway, stays so.
+    There must be nothing to clean up yet. A signal without a Python handler (ignored, or default) keeps its action.
     """
     numbers: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
@@ -146,7 +147,7 @@ def signals_exit() -> Iterator[None]:
 
 
 def exit_on_sigterm_as_first_process() -> None:
-    """Handle SIGTERM as process 1 of a container, to which Linux delivers no signal without a handler."""
+    """Exit on SIGTERM if this is process 1 of a container, which Linux sends no signal that it does not handle."""
     if os.getpid() == 1:
         _install(lambda number, _: sys.exit(128 + number), [signal.SIGTERM])
 
@@ -155,12 +156,12 @@ def exit_on_sigterm_as_first_process() -> None:
 
 
 def parent_token(last_signal: signal.Signals) -> str:
-    """Return the PARENT_VARIABLE of a child: this process's id, and the signal that the child gets when it ends."""
+    """Return a child's PARENT_VARIABLE: the id of this process, and the signal to the child when this process ends."""
     return f"{os.getpid()}:{int(last_signal)}"
 
 
 def die_with_parent() -> None:
-    """End when the glovewire process that started this one does, however that ends, if one did."""
+    """Let this process end with the glovewire process that started it; do nothing if there is none."""
     parent, _, number = os.environ.pop(PARENT_VARIABLE, "").partition(":")
     try:
         pid, last_signal = int(parent), signal.Signals(int(number))
@@ -171,7 +172,7 @@ def die_with_parent() -> None:
 
 
 def serve_parent(pid: int) -> None:
-    """Set up a forked worker: its parent alone gets Ctrl-C; SIGTERM, or the death of the parent `pid`, ends it."""
+    """Set up signals in a forked worker: ignore SIGINT, end at SIGTERM and when the parent `pid` ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not _die_with(pid, signal.SIGKILL):
@@ -179,9 +180,9 @@ def serve_parent(pid: int) -> None:
 
 
 def _die_with(pid: int, last_signal: signal.Signals) -> bool:
-    """Ask Linux for a signal when the parent ends; return whether `pid` still is the parent.
+    """Ask Linux to send `last_signal` to this process when its parent ends; return whether `pid` is still its parent.
 
-    Elsewhere the parent's own clean-up, or a closed pipe, must do.
+    On other systems, the parent's own clean-up or a closed pipe must end the child.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(last_signal))

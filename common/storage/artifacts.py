@@ -1,9 +1,8 @@
 """Write files and folders so that they are whole or absent, and read them back only if nothing has changed.
 
-Every file of the program that others may read is written by `atomic`: under a scratch name beside its place, flushed to
-disk, then renamed. An artifact is a folder with a `manifest.json` that lists every other file with its size and
-SHA-256: `writing_artifact()` is the only way to make one, `Manifest.load()` the only way to read one. What the files
-mean is not known here.
+Every file that another process may read is written by `atomic`: to a scratch path in the same folder, flushed to disk,
+then renamed. An artifact is a folder with a `manifest.json` that lists every other file with its size and SHA-256.
+`writing_artifact()` makes one and `Manifest.load()` reads one, whatever its files contain.
 """
 
 import errno
@@ -24,15 +23,15 @@ from ..errors import ArtifactError, OutputError
 
 MANIFEST = "manifest.json"
 PARTIAL, REPLACED = ".partial", ".replaced"
-"""Last part of the names `.NAME.PID.partial`, being written, and `.NAME.PID.replaced`, a folder giving way to it."""
+"""Suffixes of `.NAME.PID.partial`, new content being written, and `.NAME.PID.replaced`, the folder it replaces."""
 MAX_MANIFEST_BYTES = 16 << 20
 PIECE_BYTES = 1 << 20
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError)
-"""Errors that numpy raises for a file that is missing, truncated, or not an array."""
+"""Errors that numpy raises when it loads a file that is missing, truncated, or not an array."""
 
 
 def no_pause() -> None:
-    """Do nothing."""
+    """Do nothing: the default `pause`."""
 
 
 # ---- atomic writing
@@ -42,10 +41,10 @@ def no_pause() -> None:
 def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> Iterator[Path]:
     """Yield a scratch path beside `path`; at the end, move the file or folder made there to `path`.
 
-    Readers see the old content or the new, never a part. After any error the old content stays and the scratch path is
-    removed; OSErrors pass through (see `output_errors`). A file replaces a file, a folder an empty folder or, with
-    `replace_folder`, any: the old one is renamed to `.NAME.PID.replaced` until the new one has its place, so that a
-    process killed in between leaves it to be put back. `flush` keeps the promise through a power failure, too.
+    Readers see the old content or the new, never a mixture. After any error the old content stays and the scratch path
+    is removed; OSErrors are not converted (see `output_errors`). A file replaces a file; a folder replaces an empty
+    folder or, with `replace_folder`, any folder, which is renamed to `.NAME.PID.replaced` meanwhile: if the process is
+    killed in between, the old content can be restored from there. With `flush`, this also holds after a power failure.
     """
     scratch = path.parent / f".{path.name}.{os.getpid()}{PARTIAL}"
     try:
@@ -67,7 +66,7 @@ def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> I
 
 
 def _swap(folder: Path, scratch: Path) -> None:
-    """Rename `scratch` to `folder`, whose old content is put back on failure and removed on success."""
+    """Rename `scratch` to `folder`; restore the old folder if that fails, remove it otherwise."""
     aside = scratch.with_suffix(REPLACED)
     _remove(aside)
     folder.rename(aside)
@@ -81,7 +80,7 @@ def _swap(folder: Path, scratch: Path) -> None:
 
 @contextmanager
 def atomic_stream(path: Path) -> Iterator[BinaryIO]:
-    """Yield a stream whose content replaces `path` at the end; OutputError if it cannot be written."""
+    """Yield a binary stream whose content replaces `path` at the end; OutputError if it cannot be written."""
     with output_errors(path), atomic(path) as scratch, scratch.open("wb") as stream:
         yield stream
 
@@ -94,7 +93,7 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def output_errors(path: Path, what: str = "file") -> Iterator[None]:
-    """Raise an OSError of the block as an OutputError that names `what` cannot be written and why."""
+    """Raise an OSError of the block as an OutputError that says that `what` at `path` cannot be written, and why."""
     try:
         yield
     except OSError as error:
@@ -118,7 +117,7 @@ def require_free(path: Path, *, what: str) -> None:
 
 
 def files_in(path: Path) -> list[Path]:
-    """Return every file below a folder in order, or the file itself."""
+    """Return all files below `path`, sorted, or `[path]` if it is not a folder."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
@@ -143,7 +142,7 @@ def _remove(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact says of itself: its kind, schema version, facts, and files with size and SHA-256."""
+    """Content of an artifact's `manifest.json`: kind, schema version, facts, and its files with size and SHA-256."""
 
     kind: str
     schema: int
@@ -152,15 +151,15 @@ class Manifest:
 
     @property
     def checksum(self) -> str:
-        """Return the SHA-256 (hex) over kind, schema, facts and the files' checksums: equal for equal content."""
+        """Return the SHA-256 (hex) of the manifest as JSON: equal for equal kind, schema, facts and files."""
         body = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True).encode()
         return hashlib.sha256(body).hexdigest()
 
     @classmethod
     def load(cls, folder: Path, kind: str, schema: int, *, verify: bool = True) -> Self:
-        """Read and check the artifact in `folder`.
+        """Return the manifest of the artifact in `folder` after checking its files.
 
-        Sizes are always compared; with `verify`, every file's SHA-256 is, too (about 1 GB/s). Raises ArtifactError if
+        Sizes are always compared, SHA-256 checksums only with `verify` (about 1 GB/s). Raises ArtifactError if
         anything is missing, altered, of another kind or of another schema.
         """
         manifest = cls.read(folder)
@@ -176,7 +175,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the manifest in `folder` alone; ArtifactError if there is none or it is damaged."""
+        """Read the manifest in `folder` without checking the files; ArtifactError if it is missing or damaged."""
         path = folder / MANIFEST
         try:
             if not folder.exists():
@@ -209,10 +208,10 @@ def writing_artifact(
     replace: bool = False,
     pause: Callable[[], None] = no_pause,
 ) -> Iterator[Path]:
-    """Make an artifact: yield a scratch folder; on success it is sealed and gets its place at `folder`, see `atomic`.
+    """Yield a scratch folder for an artifact's files; on success, write its manifest and move it to `folder`.
 
-    `facts` may be filled until the block ends. With `replace`, an artifact that exists gives way to the new one;
-    otherwise, and if it cannot be written, OutputError. `pause` is called after each mebibyte of checksums.
+    `facts` may be changed until the block ends. With `replace`, an existing artifact is replaced. Raises OutputError if
+    `folder` exists (without `replace`) or cannot be written. `pause` is called after each mebibyte of checksums.
     """
     if not replace:
         require_free(folder, what=kind)
@@ -233,7 +232,7 @@ def seal(
     *,
     pause: Callable[[], None] = no_pause,
 ) -> Manifest:
-    """Write the manifest over the files in `folder`, or over those named in `only`, if others keep changing."""
+    """Write and return the manifest of all files in `folder`, or only of those named in `only`."""
     paths = files_in(folder) if only is None else [folder / name for name in sorted(only)]
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path, pause)}
@@ -256,7 +255,7 @@ def file_sha256(path: Path, pause: Callable[[], None] = no_pause) -> str:
 
 
 def _inside(name: str) -> str:
-    """Return a file's name if it stays inside the artifact's folder: a manifest may come from a stranger."""
+    """Return `name`; ValueError if this path leaves the artifact's folder, because a manifest may be hostile."""
     parts = name.split("/")
     if not name.isprintable() or "\\" in name or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{name[:80]!r} is not the name of a file in this folder")
@@ -287,17 +286,17 @@ def _check_file(path: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
 
 
 def load_array(path: Path, *, mapped: bool = False) -> Array:
-    """Return the array in `path`, in memory or `mapped` read-only; raise one of UNREADABLE.
+    """Return the array in the .npy file `path`, in memory or `mapped` read-only; raises one of UNREADABLE.
 
-    `numpy.load` would open an archive instead when the file's first bytes say so, and leave it open. A file is always
-    mapped first, so that one that claims more than it has bytes is refused before memory is allocated.
+    `numpy.load` would open a file that begins like a zip archive as one, and leave it open. The file is always mapped
+    first, so that a header that claims more bytes than the file has is refused before memory is allocated.
     """
     there = np.lib.format.open_memmap(path, mode="r")
     return there if mapped else np.array(there, order="C", subok=False)
 
 
 def save_array(path: Path, values: Array, pause: Callable[[], None] = no_pause) -> None:
-    """Write what `numpy.save` would, calling `pause` after each mebibyte."""
+    """Write `values` to `path` in the format of `numpy.save`, calling `pause` after each mebibyte."""
     values = np.ascontiguousarray(values)
     with path.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))

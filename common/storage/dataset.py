@@ -1,9 +1,9 @@
 """Read the training data: a vocabulary and the co-occurrence matrix, its entries sorted by block.
 
 Words are numbered alphabetically in `vocabulary.txt`. A seeded permutation renumbers them as table rows, and the
-rows are cut into `partitions` contiguous ranges; a block is the part of the matrix between two partitions. An entry
-holds its position inside its block (two uint16) and its weight (float32): 8 bytes. Every process maps the same
-file, which `preprocess` writes.
+rows are cut into `partitions` contiguous ranges; a block is the submatrix with the rows of a partition and the columns
+of the same or another one. An entry holds its position inside its block (two uint16) and its weight (float32): 8 bytes.
+All processes on a machine map the same files, which `preprocess` writes.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ ENTRIES, TILES = "entries.npy", "tiles.npy"
 MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
 FEW_PARTITIONS = 64
-"""Partitions allowed even if some are empty; a file of few bytes must not describe millions of blocks."""
+"""More partitions than this must not outnumber the rows: a small file must not describe millions of blocks."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Layout:
     """How a matrix over `rows` rows is cut into partitions, blocks and tiles.
 
     A block is a pair (a, b) of partitions. A symmetric matrix keeps one triangle: only blocks with a <= b, and in
-    block (a, a) only entries with i <= j. Otherwise every ordered pair is a block. Blocks follow one another in
-    lexicographic order; inside a block the entries are sorted by tile (a square of `tile` x `tile` positions, row of
-    tiles by row of tiles), inside a tile by (i, j).
+    block (a, a) only entries with i <= j. Otherwise every ordered pair is a block. Blocks are stored in lexicographic
+    order. A block is cut into tiles, squares of `tile` x `tile` positions; its entries are sorted by tile (in row-major
+    order), inside a tile by (i, j).
     """
 
     rows: int
@@ -51,7 +51,7 @@ class Layout:
 
     @cached_property
     def blocks(self) -> tuple[tuple[int, int], ...]:
-        """Return every block in the order of the stored entries."""
+        """Return every block (a, b), in the order in which they are stored."""
         every = range(self.partitions)
         return tuple((a, b) for a in every for b in every if a <= b or not self.symmetric)
 
@@ -62,7 +62,7 @@ class Layout:
 
     @cached_property
     def first_tile(self) -> Indices:
-        """Return the first tile of each block and, last, the number of tiles; shape (blocks + 1,)."""
+        """Return the number of the first tile of each block and, last, of all tiles; shape (blocks + 1,)."""
         side = -(-np.diff(self.bounds) // self.tile)
         counts = [side[a] * side[b] for a, b in self.blocks]
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -74,7 +74,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Dataset:
-    """An opened dataset. `entries` is memory-mapped and read-only; the rest is small and in memory."""
+    """An opened dataset. `entries` is memory-mapped and read-only; all other fields are in memory."""
 
     path: Path
     manifest: Manifest
@@ -87,7 +87,7 @@ class Dataset:
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Self:
-        """Map the dataset in `path`; with `verify`, compare checksums and check every entry first.
+        """Open the dataset in folder `path`; with `verify`, compare checksums and check every entry first.
 
         Raises ArtifactError if a file is missing, truncated, altered or does not fit the others.
         """
@@ -116,7 +116,7 @@ class Dataset:
 
     @property
     def total_entries(self) -> int:
-        """Return the entries of the full matrix: both triangles even if only one is stored."""
+        """Return the number of entries of the full matrix: of both triangles even if only one is stored."""
         return int(self.manifest.facts["entries"])
 
     @cached_property
@@ -125,22 +125,22 @@ class Dataset:
         return self.counts[self.permutation] / max(int(self.counts.sum()), 1)
 
     def block_range(self, a: int, b: int) -> tuple[int, int]:
-        """Return the first and last (exclusive) stored entry of block (a, b)."""
+        """Return the index of the first stored entry of block (a, b) and that after its last."""
         block = self.layout.block_index[a, b]
         first, last = self.layout.first_tile[block], self.layout.first_tile[block + 1]
         return int(self.tiles[first]), int(self.tiles[last])
 
     def block(self, a: int, b: int) -> tuple[Entries, Indices]:
-        """Return the entries of block (a, b), dtype ENTRY, and where its tiles start in them.
+        """Return the entries of block (a, b), dtype ENTRY, and `starts`, shape (tiles + 1,).
 
-        The second array has shape (tiles + 1,): tile t is entries[starts[t] : starts[t + 1]].
+        Tile t of the block is entries[starts[t] : starts[t + 1]].
         """
         block = self.layout.block_index[a, b]
         starts = self.tiles[self.layout.first_tile[block] : self.layout.first_tile[block + 1] + 1]
         return self.entries[starts[0] : starts[-1]], starts - starts[0]
 
     def full_entries(self, a: int, b: int) -> int:
-        """Return how many entries of the full matrix block (a, b) covers: mirrored ones count twice."""
+        """Return how many entries of the full matrix block (a, b) stands for; mirrored ones count twice."""
         first, last = self.block_range(a, b)
         if not self.layout.symmetric:
             return last - first
@@ -170,7 +170,7 @@ class Dataset:
                 raise ArtifactError(f"{self.path / name} does not fit the dataset's manifest: altered or truncated")
 
     def check_entries(self, total: int) -> None:
-        """Raise ArtifactError for entries outside their block: compiled loops would write outside the rows."""
+        """Raise ArtifactError unless all entries are valid and `total` in number: kernels check no positions."""
         good, full = True, 0
         for a, b in self.layout.blocks:
             entries, _ = self.block(a, b)

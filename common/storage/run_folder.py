@@ -1,9 +1,9 @@
-"""Write and read what a training leaves in its RUN folder: vectors, or the tensors of a dense model.
+"""Write and read the results in a RUN folder: vectors, or the tensors of a dense model.
 
-The folder exists while training goes on; its metrics, plot and checkpoints keep changing. `manifest.json` therefore
-covers the final files alone and is written last: a run whose training has not finished has none. They are
+The folder exists during training, while its metrics, plot and checkpoints keep changing. `manifest.json` therefore
+lists only the results and is written last: a run whose training has not finished has none. The results are
 `vectors.npy`, `vocabulary.txt` and `counts.npy` (kind `vectors`), or `tensors.npz` (kind `tensors`); numpy reads them
-without Glovewire. Nothing here touches the other files or loads a pickle.
+without Glovewire. This module changes no other file of the folder and loads no pickle.
 """
 
 import zipfile
@@ -32,7 +32,7 @@ _CHECK_ROWS = 8192
 class Vectors:
     """The vectors of a finished run: `vectors` is float32 of shape (words, dim), read-only, row i for `words[i]`.
 
-    `counts`, int64 of shape (words,), are the words' frequencies in the text, None if unknown.
+    `counts`, int64 of shape (words,), says how often each word occurs in the text; None if unknown.
     """
 
     words: tuple[str, ...]
@@ -42,17 +42,17 @@ class Vectors:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Return the row of each word."""
+        """Return the row number of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
     @property
     def dim(self) -> int:
-        """Return the dimensions of a vector."""
+        """Return the number of dimensions of a vector."""
         return int(self.vectors.shape[1])
 
 
 def prepare(run: Path) -> Path:
-    """Make `run` as an empty folder for a new training; OutputError if it holds anything or cannot be made."""
+    """Create the folder `run` for a new training and return it; OutputError if it is not empty or cannot be made."""
     artifacts.require_free(run, what="run")
     with artifacts.output_errors(run, "run"):
         run.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def is_run(folder: Path) -> bool:
 
 
 def completed_facts(run: Path) -> Mapping[str, Any] | None:
-    """Return the facts of a training that came to its end; None if it did not, or its vectors are damaged."""
+    """Return the manifest's facts of a completed training; None if it is incomplete or its vectors are damaged."""
     try:
         facts = load_vectors(run).facts
     except ArtifactError:
@@ -83,11 +83,11 @@ def write_vectors(
     facts: Mapping[str, Any] | None = None,
     counts: Indices | None = None,
 ) -> artifacts.Manifest:
-    """Write `vectors.npy`, `vocabulary.txt` and `counts.npy` into the folder `run` and seal them, replacing older ones.
+    """Write `vectors.npy`, `vocabulary.txt`, `counts.npy` and their manifest into `run`, replacing older ones.
 
-    `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), frequencies in the
-    text, if known. `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite for NaN or
-    infinity and ArtifactError for words or shapes that do not fit, all before anything is touched; OutputError if the
+    `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), occurrences in
+    the text, if known. `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite for NaN or
+    infinity and ArtifactError for words or shapes that do not fit, both before any file changes; OutputError if the
     files cannot be written.
     """
     table = np.ascontiguousarray(vectors, dtype="<f4")
@@ -113,7 +113,7 @@ def write_vectors(
 def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     """Map the vectors of a finished run; with `verify`, checksums and finiteness are checked first.
 
-    Raises ArtifactError when training has not finished or a file is missing, truncated, altered or holds NaN.
+    Raises ArtifactError if training has not finished or a file is missing, truncated, altered or not finite.
     """
     if run.is_dir() and not (run / artifacts.MANIFEST).exists() and is_run(run):
         raise ArtifactError(f"training has not finished: {run} has no vectors yet")
@@ -144,7 +144,7 @@ def _check_words(run: Path, words: Sequence[str]) -> None:
 
 
 def _first_not_finite(table: Rows) -> int | None:
-    """Return the first row with NaN or infinity, None if there is none."""
+    """Return the number of the first row with NaN or infinity, None if there is none."""
     for start in range(0, len(table), _CHECK_ROWS):
         good = np.isfinite(table[start : start + _CHECK_ROWS]).all(axis=1)
         if not good.all():
@@ -156,7 +156,7 @@ def _first_not_finite(table: Rows) -> int | None:
 
 
 def write_tensors(run: Path, values: Mapping[str, Array], facts: Mapping[str, Any]) -> artifacts.Manifest:
-    """Write `tensors.npz` into the folder `run` and seal it; equal values give equal bytes."""
+    """Write `tensors.npz` and its manifest into the folder `run`; equal values give equal bytes."""
     with artifacts.atomic_stream(run / TENSORS) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, value in values.items():
             member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, whenever it is written
@@ -166,7 +166,7 @@ def write_tensors(run: Path, values: Mapping[str, Array], facts: Mapping[str, An
 
 
 def load_tensors(run: Path | str, *, verify: bool = True) -> tuple[dict[str, Array], artifacts.Manifest]:
-    """Return the tensors of a finished run by name; ArtifactError if they are missing, altered or unreadable."""
+    """Return the tensors of a finished run by name, and its manifest; ArtifactError if they are damaged or missing."""
     run = Path(run)
     manifest = artifacts.Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
     try:

@@ -1,1 +1,1 @@
-"""Sockets, CURVE keys, ZAP, channels and the request client."""
+"""Sockets, CURVE keys, ZAP, channels and the clients for requests and queries."""

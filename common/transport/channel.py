@@ -1,6 +1,6 @@
-"""One channel per shard: the requests that are pending there, and when to send them again.
+"""Keep the pending requests of one shard, and retransmit them.
 
-Requests keep their order, also when they are sent again. What they mean matters only for pushes, which are counted.
+Retransmitted requests keep their order. Apart from pulls and pushes, a channel treats all messages alike.
 """
 
 import time
@@ -15,9 +15,9 @@ RESEND_FIRST_S = 0.5
 RESEND_BIG_S = 5.0
 RESEND_MAX_S = 10.0
 ROUND_TRIPS = 2.0
-"""A pull is sent again after this many round trips."""
+"""A pull is retransmitted after this many round trips at the earliest."""
 DECAY = 0.7
-"""Of the measured round trip, with every faster reply."""
+"""A faster reply does not lower the estimated round trip below this fraction of its last value."""
 MAX_AMBIGUOUS = 64
 UNSENT = 0.0
 
@@ -26,7 +26,7 @@ OnReply = Callable[[m.Message], None]
 
 @dataclass
 class PendingRequest:
-    """A request that has not been answered: when it was first and last sent, and how often."""
+    """An unanswered request: sent `times` times, at `first` and last at `sent` (seconds of time.monotonic)."""
 
     message: m.Message
     frames: list[wire.Frame]
@@ -36,10 +36,10 @@ class PendingRequest:
     first: float = 0.0
 
     def is_due(self, now: float, round_trip_s: float) -> bool:
-        """Return whether to send it (again): a small one soon, then ever less often; a big one after RESEND_BIG_S.
+        """Return whether to send the request (again).
 
-        A pull waits at least ROUND_TRIPS x `round_trip_s`: asked for again before they can be here, rows come twice and
-        keep a slow network busy for nothing.
+        A small request is due after RESEND_FIRST_S, then at doubling intervals; a big one every RESEND_BIG_S. A pull is
+        not due before ROUND_TRIPS x `round_trip_s`, because a retransmission makes a slow network send the rows twice.
         """
         if self.sent == UNSENT:
             return True
@@ -51,7 +51,7 @@ class PendingRequest:
 
 
 class Channel:
-    """The connection to one shard: its socket, its pending requests and when it was last heard."""
+    """The connection to one shard: socket, pending requests, and when the shard was last heard."""
 
     def __init__(self, context: sockets.Context, address: str) -> None:
         self.address = address
@@ -70,7 +70,7 @@ class Channel:
 
     @property
     def where(self) -> str:
-        """Return the address, followed by what may be wrong there."""
+        """Return the address, followed by a guess at why no server answers there, if there is one."""
         return self.address + self.handshakes.doubt
 
     @property
@@ -79,7 +79,7 @@ class Channel:
         return any(not isinstance(each.message, m.Hello | m.Pull | m.Lease) for each in self.pending.values())
 
     def send(self, message: m.Message, on_reply: OnReply) -> int:
-        """Send a request; returns its bytes."""
+        """Send a request, or queue it behind unsent ones; return its size in bytes."""
         if not self.pending:
             self.heard = time.monotonic()
         self._number += 1
@@ -92,10 +92,10 @@ class Channel:
         return wire.bytes_of(frames)
 
     def complete(self, number: int, reply: m.Message, now: float) -> None:
-        """End a pending request, except that an applied push which also pulls stays pending as that pull.
+        """Remove the request that `reply` answers; after `Applied`, a push with `then_pull` stays pending as a pull.
 
-        The round trip of a pull that was sent once is known. Of one that was sent again it is ambiguous (Karn's
-        algorithm): either the rows were slow or the first request was lost, and counting losses as slowness would make
+        The round trip of a pull that was sent once updates `round_trip_s`. That of a retransmitted pull is ambiguous
+        (Karn's algorithm): the rows were slow, or the first request was lost. Counting losses as slowness would make
         the wait for each retransmission longer than the one before.
         """
         pending = self.pending[number]
@@ -119,11 +119,11 @@ class Channel:
             del self._ambiguous[next(iter(self._ambiguous))]
 
     def note_duplicate(self, number: int) -> None:
-        """Take the round trip of pull `number` as measured: its rows came twice, so nothing was lost."""
+        """Count the ambiguous round trip of pull `number` after all: its rows came twice, so nothing was lost."""
         self.round_trip_s = max(self.round_trip_s, self._ambiguous.pop(number, 0.0))
 
     def end_session(self, _: m.Message) -> None:
-        """Forget every pending request; called with the server's reply to the goodbye."""
+        """Forget every pending request; called with the server's reply to `Leave`."""
         self.welcome = None
         self.pending.clear()
 
@@ -134,7 +134,7 @@ class Channel:
                 return
 
     def mark_unsent(self, last: PendingRequest | None = None) -> None:
-        """Have pending requests sent again at once: all of them, or those sent no later than `last`."""
+        """Mark pending requests to be sent again at once: all, or those up to `last` that were last sent no later."""
         for pending in self.pending.values():
             if last is None or pending.sent <= last.sent:
                 pending.sent = UNSENT

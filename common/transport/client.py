@@ -1,7 +1,8 @@
-"""Send requests to shards and match their replies: with a session on every shard, or one query to one shard.
+"""Send requests to shards and match replies to them.
 
-`RequestClient` is the client of workers and observers, `QueryClient` that of a monitor. Both retransmit a request until
-it is answered; the server recognises repeats, so nothing is applied twice. One thread, no locks.
+`RequestClient`, for workers and observers, has a session with every shard; `QueryClient`, for monitors, sends one query
+at a time to one shard. Both retransmit a request until it is answered; the server recognises repeats, so nothing is
+applied twice. One thread, no locks.
 """
 
 import math
@@ -37,9 +38,9 @@ M = TypeVar("M", bound=m.Message)
 class RequestClient:
     """A session with every shard as the worker (or observer) called `name`; use it as a context manager.
 
-    `dataset` is the dataset's checksum, "" for observers. Every wait ends at a deadline with DeadlineExceeded naming
-    the silent shard; a refusal is raised as the GlovewireError that it names. `keys` are needed where servers have
-    keys. Replies are handled inside `poll`. Programs of users have `worker.dense.Client`, which deals in tensors.
+    `dataset` is the dataset's checksum, "" for observers. Every wait ends at a deadline with DeadlineExceeded, which
+    names the silent shard; a `Refused` reply is raised as the GlovewireError of its code. `keys` are required if the
+    servers have keys. Replies are handled inside `poll`. Programs that train tensors use `worker.dense.Client` instead.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class RequestClient:
             raise
 
     def connect(self, role: str = "worker", timeout_s: float | None = None) -> m.Welcome:
-        """Say hello to every shard and return the welcome of shard 0.
+        """Open a session with every shard and return the Welcome of shard 0.
 
-        Raises UsageError when the addresses are not all the shards of one training in order, DatasetMismatch,
-        VersionMismatch, DeadlineExceeded.
+        Raises UsageError unless the addresses are those of all shards of one training, in order; DatasetMismatch,
+        VersionMismatch; DeadlineExceeded after `timeout_s`.
         """
         self._role = role
         self._send_hello(self.channels[0])  # its welcome has the worker's number, which the other shards are told
@@ -98,20 +99,20 @@ class RequestClient:
         return self._welcomes()[0]
 
     def send(self, shard: int, message: m.Message, on_reply: OnReply) -> None:
-        """Start a request; `on_reply` is called with the reply inside a later `poll`, and must not poll itself."""
+        """Send a request; a later `poll` calls `on_reply` with the reply. `on_reply` must not call `poll`."""
         size = self.channels[shard].send(message, on_reply)
         self.bytes_sent += size
         self.on_sent(message, size)
 
     def wait_for_credit(self, nbytes: int) -> None:
-        """Return when a push of `nbytes` may leave: within the credit of every shard, or with nothing in flight."""
+        """Wait until a push of `nbytes` fits in the credit of every shard, or no push is in flight."""
         while in_flight := sum(channel.in_flight for channel in self.channels):
             if in_flight + nbytes <= min(channel.credit for channel in self.channels):
                 return
             self.poll(POLL_MS)
 
     def ask(self, shard: int, message: m.Message, timeout_s: float | None = None) -> m.Message:
-        """Send one request and return its reply; raises what a refusal names."""
+        """Send a request and wait for its reply; raises DeadlineExceeded or the error that a refusal names."""
         replies: list[m.Message] = []
         self.send(shard, message, replies.append)
         deadline = time.monotonic() + (timeout_s or self._silence_s)
@@ -122,10 +123,10 @@ class RequestClient:
         return check_reply(replies[0])
 
     def poll(self, timeout_ms: int, *, silence: bool = True) -> None:
-        """Handle the replies that are here, waiting up to `timeout_ms` for the first, and keep the sessions alive.
+        """Handle received replies, waiting up to `timeout_ms` for the first, and keep the sessions alive.
 
-        Raises DeadlineExceeded when a shard that owes a reply has been silent for too long (unless `silence` is
-        False), NotAdmitted when one does not accept our keys.
+        Raises DeadlineExceeded when a shard with pending requests has been silent for too long (unless `silence` is
+        False), NotAdmitted when a shard refuses this client's keys, and the error of a session that failed.
         """
         for socket, _ in self._poller.poll(timeout_ms):
             self._receive(self._channel_of[socket])
@@ -142,15 +143,15 @@ class RequestClient:
                 self._keep_alive(channel, now, silence)
 
     def flush(self, deadline: float = math.inf) -> None:
-        """Wait until everything is answered except pulls and leases, which wait for other workers."""
+        """Wait, at most until `deadline`, for all replies except to pulls and leases, which wait for other workers."""
         while any(channel.owes_reply for channel in self.channels) and time.monotonic() < deadline:
             self.poll(POLL_MS)
 
     def part(self, end: RunEnd, within_s: float | None = None) -> None:
-        """Say goodbye to every shard that knows us, once what was pushed and reported is in.
+        """Close the session with every shard, after its pushes and reports have been answered.
 
-        Pending pulls and leases are abandoned: the server drops them with the session. Silent servers are waited for
-        no longer than `within_s` (PARTING_S): they lose nothing that others cannot redo.
+        Pending pulls and leases are abandoned: the server drops them with the session. A silent server is waited for
+        at most `within_s` seconds (default PARTING_S); other workers can redo any work that this loses.
         """
         deadline = time.monotonic() + (within_s or PARTING_S)
         self.flush(deadline)
@@ -160,7 +161,7 @@ class RequestClient:
         self.flush(deadline)
 
     def close(self) -> None:
-        """Close every socket, letting what was just sent go out; twice is fine."""
+        """Close every socket, after up to 200 ms for sending queued messages; may be called twice."""
         self._context.close(last_words_ms=200)
 
     def __enter__(self) -> Self:
@@ -194,7 +195,7 @@ class RequestClient:
         return [channel.welcome for channel in self.channels if channel.welcome is not None]
 
     def _runs_differ(self) -> bool:
-        """Return whether shards are in different generations of the run: one restarted last is ahead."""
+        """Return whether shards are in different generations of the run; UsageError if they do not fit together."""
         welcomes = self._welcomes()
         if [(w.shard, w.shards) for w in welcomes] != [(k, len(welcomes)) for k in range(len(welcomes))]:
             found = [
@@ -207,7 +208,7 @@ class RequestClient:
         return len({welcome.run for welcome in welcomes}) > 1
 
     def _receive(self, channel: Channel) -> None:
-        """Handle the message that is here, and more while requests are pending."""
+        """Handle the message that has arrived, and further ones while requests are pending."""
         self._dispatch(channel, sockets.receive(channel.socket))
         while channel.pending and sockets.has_message(channel.socket):
             self._dispatch(channel, sockets.receive(channel.socket))
@@ -241,9 +242,9 @@ class RequestClient:
         pending.on_reply(reply.message)
 
     def _keep_alive(self, channel: Channel, now: float, silence: bool) -> None:
-        """Retransmit, send a heartbeat when one is due, and check for silence.
+        """Retransmit requests, send a heartbeat if one is due, and check that the shard is not silent for too long.
 
-        A worker that waits for one shard sends heartbeats to the others too: each of them has a lease on it.
+        A worker that waits for one shard sends heartbeats to the others, too, because each of them would time it out.
         """
         channel.handshakes.check()
         silent_s = now - channel.heard
@@ -257,7 +258,7 @@ class RequestClient:
 
 
 class QueryClient:
-    """A connection to the shard at `address` with at most one query open; no call ever waits for the reply."""
+    """A connection to the shard at `address` with at most one open query; no method blocks."""
 
     def __init__(self, address: str, keys: ClientKeys | None = None) -> None:
         self.address = address
@@ -270,13 +271,13 @@ class QueryClient:
             raise
 
     def ask(self, query: m.Message) -> None:
-        """Send a query; the reply to an earlier one is dropped."""
+        """Send a query; a reply to an earlier query is then dropped."""
         self._channel.pending.clear()
         self._channel.send(query, lambda _: None)
         self.sent_at = time.monotonic()
 
     def answer(self) -> m.Message | None:
-        """Return the reply, which may be a refusal, once it is here; ProtocolError or NotFinite if it is malformed."""
+        """Return the reply (perhaps `Refused`), None if it has not arrived; ProtocolError or NotFinite if malformed."""
         channel = self._channel
         while channel.pending and sockets.has_message(channel.socket):
             number, reply, _ = wire.decode(sockets.receive(channel.socket)[1:])
@@ -294,23 +295,23 @@ class QueryClient:
         return None
 
     def waits_s(self) -> float:
-        """Return how many seconds the query has been open, 0 when none is."""
+        """Return how many seconds the open query has waited for its reply, 0 if no query is open."""
         return 0.0 if self.sent_at is None else time.monotonic() - self.sent_at
 
     def close(self) -> None:
-        """Close the connection; twice is fine."""
+        """Close the connection; may be called twice."""
         self._context.close()
 
 
 def check_reply(reply: m.Message) -> m.Message:
-    """Return `reply`; raise the error that a refusal names."""
+    """Return `reply`, or raise the error that it names if it is `Refused`."""
     if isinstance(reply, m.Refused):
         raise errors.from_wire(reply.code, reply.text, reply.ending)
     return reply
 
 
 def expect(reply: m.Message, kind: type[M]) -> M:
-    """Return `reply`; ProtocolError unless it is of this kind, with the text of a refusal."""
+    """Return `reply` if it is a message of type `kind`; otherwise ProtocolError, with the text of a `Refused`."""
     if isinstance(reply, kind):
         return reply
     why = reply.text if isinstance(reply, m.Refused) else f"{type(reply).__name__} does not answer this query"

@@ -1,13 +1,13 @@
-"""Make and read CURVE keys and the allow-list of clients. The only place that handles a secret, and it shows none.
+"""Make and read CURVE keys and the allow-list of clients. No other module reads secret keys; none is ever shown.
 
 A folder of keys holds small TOML files, with keys in Z85 as ZeroMQ writes them:
 
     server.key      the server's key pair; secret
-    server.pub      the server's public key, which clients must have
+    server.pub      the server's public key, which clients need
     NAME.key        a client's key pair; secret
     allowed.toml    the public key of each client that may connect, by its name
 
-Secret files are created with mode 0600, and refused when other users could read them.
+Secret files are created with mode 0600, and refused if other users can read them.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class KeyPair:
 
 
 class AllowList:
-    """The public keys that may connect, read again whenever the file has changed."""
+    """Public keys and names of the clients that may connect; the file is read again whenever it has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,7 +55,7 @@ class AllowList:
     def name_of(self, key: bytes) -> str | None:
         """Return the name of the client with this public key (32 bytes), None if it is not allowed.
 
-        While the file is damaged, the list stays as it was read last.
+        While the file is damaged, the list last read stays in use.
         """
         with contextlib.suppress(GlovewireError):
             self._read()
@@ -78,7 +78,7 @@ class ServerKeys:
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """A client's key pair, the file it came from, and the public key that its server must prove to own."""
+    """A client's key pair, the `path` of its file, and the public key that the `server` must prove to own."""
 
     pair: KeyPair
     server: bytes
@@ -86,9 +86,9 @@ class ClientKeys:
 
 
 def make_keys(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path]:
-    """Make a folder with keys for a server and the clients `names`; returns its files, and leaves none on an error.
+    """Make a folder with keys for a server and the clients `names`; return its files. On an error, none is left.
 
-    Raises OutputError when the folder is in use, UsageError for invalid names.
+    Raises OutputError if the folder is not empty or cannot be written, UsageError for invalid names.
     """
     _check_names(names)
     if (folder / SERVER).exists():
@@ -105,7 +105,7 @@ def make_keys(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path
 
 
 def add_clients(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Make keys for more clients of the server in `folder` and allow them; returns the files, none left on an error."""
+    """Make keys for more clients and add them to the allow-list in `folder`; return the files. An error leaves none."""
     _check_names(names)
     known = _keys_in(folder / ALLOWED, _WRITABLE)
     if taken := [name for name in names if (folder / f"{name}.key").exists() or name in known]:
@@ -126,14 +126,14 @@ def add_clients(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def load_server_keys(path: Path) -> ServerKeys:
-    """Return the server's keys in the folder `path`, or beside a client's file; KeyFileError if missing or damaged."""
+    """Return the server's keys in folder `path`, or in the folder of file `path`; KeyFileError if damaged or absent."""
     folder = path.parent if path.is_file() else path
     _require_folder(folder)
     return ServerKeys(_pair(folder / SERVER), AllowList(folder / ALLOWED))
 
 
 def load_client_keys(path: Path) -> ClientKeys:
-    """Return a client's keys: `path` is its secret file, or a folder (the client `worker`, or the only one)."""
+    """Return the client's keys in file `path`, or in folder `path` those of `worker` or of its only client."""
     if path.is_dir():
         path = _default_client(path)
     _require_folder(path.parent)
@@ -142,7 +142,7 @@ def load_client_keys(path: Path) -> ClientKeys:
 
 
 def _file_version(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file does; None if there is no file."""
+    """Return modification time, size and inode of a file, to detect changes; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -177,19 +177,19 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _write_client(folder: Path, name: str) -> str:
-    """Make the keys of a client; returns its line of the allow-list."""
+    """Write the key file of a new client; return its line for the allow-list."""
     return f'{name} = "{_write_pair(folder / f"{name}.key")}"\n'
 
 
 def _write_pair(path: Path) -> str:
-    """Make a key pair; returns the public key."""
+    """Make a key pair, write it to the secret file `path`, and return the public key."""
     public, secret = (key.decode() for key in zmq.curve_keypair())
     _write(path, f'{_SECRET_HEAD}public = "{public}"\nsecret = "{secret}"\n', _SECRET_MODE)
     return public
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Create a file with this mode from the start; leaves none if it cannot be written completely."""
+    """Create a file with permissions `mode`; remove it if it cannot be written completely."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -207,7 +207,7 @@ def _pair(path: Path) -> KeyPair:
 
 
 def _keys_in(path: Path, forbidden: int, names: Collection[str] | None = None) -> dict[str, bytes]:
-    """Return the keys in a file, `names` or all of them; KeyFileError when its mode has a `forbidden` bit."""
+    """Return the keys in a file by name, those in `names` or all; KeyFileError if its mode has a `forbidden` bit."""
     text, mode = _read(path)
     try:
         table = tomllib.loads(text)
@@ -221,7 +221,7 @@ def _keys_in(path: Path, forbidden: int, names: Collection[str] | None = None) -
 
 
 def _key(path: Path, name: str, key: object) -> bytes:
-    """Return a valid key; the error does not show an invalid one."""
+    """Return `key` as bytes; KeyFileError, which does not show the key, if it is invalid."""
     with contextlib.suppress(ValueError, KeyError, struct.error):
         if isinstance(key, str) and len(key) == 40 and len(z85.decode(key.encode("ascii"))) == 32:
             return key.encode("ascii")
@@ -229,7 +229,7 @@ def _key(path: Path, name: str, key: object) -> bytes:
 
 
 def _read(path: Path) -> tuple[str, int]:
-    """Return a file's text and its mode, both of the same open file."""
+    """Return a file's text and mode, both read from the same open file."""
     if not path.is_file():
         raise KeyFileError(f"there is no file {path}: make keys with `glovewire keys`")
     try:

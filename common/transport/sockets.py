@@ -1,7 +1,7 @@
-"""Make every ZeroMQ socket and set its options; send and receive frames. No messages.
+"""Make all ZeroMQ sockets and set their options; send and receive frames, without decoding them.
 
-A socket never leaves the thread that made it. Every queue has a bound, and sockets close without lingering unless their
-owner allows time for what is queued.
+A socket is used only in the thread that made it. Every queue is bounded, and closing a socket drops what is queued
+unless `Context.close` is given time to send it.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ BIG_FRAME_BYTES = 64 << 10
 KEPT_FRAMES = MAX_FRAMES + 2
 HANDSHAKE_MS = 5_000
 KEEPALIVE_S = 5
-"""TCP keep-alive: a connection that is silent for twice this time is closed and made again. ZeroMQ's own heartbeats are
-off: libzmq 4.3.5 aborts the process when one is due to a peer that died with messages not yet read."""
+"""TCP keep-alive: a connection whose peer does not react for twice this time is closed and made again. ZeroMQ's own
+heartbeats are off: libzmq 4.3.5 aborts the process when one is due to a peer that died with unread messages."""
 QUEUE_MESSAGES = 1_000
 UNREAD_MESSAGES = 3
-"""Messages that a server queues for each peer; the rest stays in the sender's memory. With 2, libzmq wakes its thread
-for each frame that is read instead of every other message: a fifth of a server's work where messages are small. With 1,
-no peer with keys can connect."""
+"""Unread messages that a server queues from each peer; the rest stays in the sender's memory. With 2, libzmq wakes its
+thread for every frame read instead of every other message, which takes a fifth of a server's time if messages are
+small. With 1, no peer with keys can connect."""
 STREAM_QUEUE_MESSAGES = 10_000
 # Plain integers, and the socket's method of the C backend: looking up an enumeration member costs as much as the call
 # that it is for, and `Socket.send` first looks for options of draft sockets.
@@ -40,10 +40,10 @@ _send = zmq.backend.Socket.send
 
 
 class Context:
-    """Owns a ZeroMQ context and every socket made from it; `close()` twice is fine.
+    """Owns a ZeroMQ context and every socket made from it; `close()` may be called twice.
 
-    With `keys`, every connection is encrypted and both ends are authenticated (CURVE). A server must then poll
-    `zap.socket` and call `zap.answer()`, or no client can connect.
+    With `keys`, every connection is encrypted and both ends are authenticated (CURVE). A server with keys must poll
+    `zap.socket` and call `zap.answer()`; otherwise no client can connect.
     """
 
     def __init__(self, keys: ServerKeys | ClientKeys | None = None) -> None:
@@ -54,7 +54,7 @@ class Context:
         self.zap = ZapHandler(self._own(zmq.REP), keys.allowed) if isinstance(keys, ServerKeys) else None
 
     def router(self, address: str) -> tuple[zmq.Socket[bytes], str]:
-        """Return a bound ROUTER and its address (port 0 becomes a real one); BindError when it cannot be bound."""
+        """Return a bound ROUTER and its address (with the port chosen for 0); BindError if it cannot be bound."""
         randomize_routing_ids()
         router = self._make(zmq.ROUTER)
         router.set(zmq.ROUTER_MANDATORY, 1)
@@ -73,14 +73,14 @@ class Context:
         return dealer
 
     def publisher(self, address: str) -> tuple[zmq.Socket[bytes], str]:
-        """Return a bound PUB and its address; a slow subscriber loses samples and does not delay the publisher."""
+        """Return a bound PUB and its address; a slow subscriber loses samples instead of delaying the publisher."""
         publisher = self._make(zmq.PUB)
         publisher.set(zmq.SNDHWM, STREAM_QUEUE_MESSAGES)
         publisher.set(zmq.MAXMSGSIZE, BIG_FRAME_BYTES)
         return publisher, _bind(publisher, address)
 
     def subscriber(self, address: str) -> zmq.Socket[bytes]:
-        """Return a SUB for every topic that connects to `address`."""
+        """Return a SUB that connects to `address` and subscribes to every topic."""
         subscriber = self._make(zmq.SUB)
         subscriber.set(zmq.RCVHWM, STREAM_QUEUE_MESSAGES)
         subscriber.set(zmq.MAXMSGSIZE, BIG_FRAME_BYTES)
@@ -89,11 +89,11 @@ class Context:
         return subscriber
 
     def handshakes(self, socket: zmq.Socket[bytes]) -> HandshakeMonitor:
-        """Return the monitor of a connecting socket's handshakes."""
+        """Return the HandshakeMonitor of a socket that `dealer` or `subscriber` made."""
         return self._handshakes[socket]
 
     def close(self, last_words_ms: int = 0) -> None:
-        """Close every socket, giving what is queued `last_words_ms` milliseconds to leave."""
+        """Close every socket, after at most `last_words_ms` milliseconds for sending what is queued."""
         for socket in reversed(self._sockets):  # the ZAP handler's last
             if (handshakes := self._handshakes.pop(socket, None)) is not None:
                 socket.disable_monitor()
@@ -147,14 +147,14 @@ class Context:
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
-    """Return whether a message is here, at a sixth of the cost of a `receive` that raises zmq.Again."""
+    """Return whether a message can be received, at a sixth of the cost of a `receive` that raises zmq.Again."""
     return bool(zmq.zmq_poll([(socket, _POLLIN)], 0))
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
-    """Return the next message; big frames are views of ZeroMQ's own memory. Raises zmq.Again when none is here.
+    """Return the frames of the next message, big ones as views of ZeroMQ's memory; zmq.Again if there is none.
 
-    Of a message with too many frames only KEPT_FRAMES are kept, enough for `wire.decode` to refuse it.
+    Frames after the first KEPT_FRAMES are dropped; `wire.decode` refuses such a message.
     """
     frames: list[Frame] = []
     more = True
@@ -167,10 +167,10 @@ def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
 
 
 def discard_message(socket: zmq.Socket[bytes], *, hang_up: bool = False) -> str:
-    """Drop the rest of a message and return the IP address of its sender.
+    """Receive and drop the rest of a message; return the IP address of its sender.
 
-    With `hang_up`, shut down the connection that it came by, through its file descriptor: libzmq has no call for that.
-    Should that descriptor belong to another peer by now, that peer has to connect again.
+    With `hang_up`, also shut down the sender's connection, through its file descriptor because libzmq has no call for
+    that. If the descriptor belongs to another peer by now, that peer has to connect again.
     """
     frame = socket.recv(_NOBLOCK, copy=False)
     if hang_up:
@@ -189,8 +189,8 @@ def send(
 ) -> list[tuple[zmq.MessageTracker, int]]:
     """Queue one message without blocking. Raises zmq.Again when the queue is full, zmq.ZMQError for an unknown peer.
 
-    Frames over 64 KiB are not copied and must not change until they have been sent. With `track`, returns a tracker,
-    whose `done` tells that, and the bytes of each of them.
+    Frames over 64 KiB are not copied and must not change until they have been sent. With `track`, returns (tracker,
+    bytes) for each of these frames; `tracker.done` says whether it has been sent.
     """
     leaving = []
     for number, frame in enumerate(frames):
@@ -203,7 +203,7 @@ def send(
 
 
 def send_if_room(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
-    """Queue one message, or return False when the queue is full; then no frame of it is queued."""
+    """Queue one message without blocking and return True; if the queue is full, queue nothing and return False."""
     try:
         send(socket, frames)
     except zmq.Again:
@@ -227,7 +227,7 @@ def _bind(socket: zmq.Socket[bytes], address: str) -> str:
 
 
 def _why_taken(path: str) -> str:
-    """Return why this path cannot be bound, "" if it can: libzmq would remove a file or another server's socket."""
+    """Return why an ipc socket must not be bound at `path`, "" if it may: libzmq would remove what is there."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return "there is something that is not a socket"

@@ -1,11 +1,11 @@
-"""Wake a poller from a signal handler or from another thread. No ZeroMQ."""
+"""Wake, from a signal handler or another thread, a thread that polls sockets. No ZeroMQ."""
 
 import contextlib
 import socket as plain
 
 
 class Wakeup:
-    """A byte in a socketpair; poll `reader`."""
+    """Wakes a poller through a socketpair: `set` makes `reader`, which the poller polls, readable."""
 
     def __init__(self) -> None:
         self.reader, self._writer = plain.socketpair()
@@ -13,7 +13,7 @@ class Wakeup:
         self._writer.setblocking(False)
 
     def set(self) -> None:
-        """Wake the poller of `reader`; harmless when it is set already or closed."""
+        """Wake the poller of `reader`; no effect if it is set already or closed."""
         with contextlib.suppress(OSError):
             self._writer.send(b"\0")
 

@@ -1,7 +1,7 @@
-"""Admit clients by their CURVE key (ZAP), and tell a client why it was not admitted.
+"""Admit clients by their CURVE keys (ZAP), and find out in a client why it was not admitted.
 
-libzmq asks the server's `ZapHandler` about each client whose key is proven (https://rfc.zeromq.org/spec/27/). A refused
-client is not told, and libzmq may never try again; its `HandshakeMonitor` finds the reason.
+libzmq asks the server's `ZapHandler` about each client that has proven its key (https://rfc.zeromq.org/spec/27/). It
+reports no refusal to the client and may never connect again; the client's `HandshakeMonitor` finds the reason.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from .curve_keys import PUBLIC, AllowList, ClientKeys
 _ZAP = "inproc://zeromq.zap.01"
 _VERSION, _CURVE = b"1.0", b"CURVE"
 _FRAMES = 7
-"""Version, number, domain, address, identity, mechanism, key."""
+"""Frames of a ZAP request: version, number, domain, address, identity, mechanism, key."""
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -26,10 +26,10 @@ _WATCHED = (
 
 
 def randomize_routing_ids() -> None:
-    """Seed the numbers from which later ROUTERs make the routing ids of their peers.
+    """Seed the random numbers from which libzmq makes routing ids for the peers of later ROUTERs.
 
-    libzmq 4.3.5 takes the first from an unseeded `rand()` and aborts (`Assertion failed: ok`) when the next id was
-    already chosen by a peer, which could otherwise predict it.
+    libzmq 4.3.5 takes its first id from `rand()`, unseeded by default, and aborts (`Assertion failed: ok`) if a peer
+    has chosen the next id for itself. A hostile peer could predict that id.
     """
     ctypes.CDLL(None).srand(secrets.randbits(32))
 
@@ -42,7 +42,7 @@ class ZapHandler:
         socket.bind(_ZAP)
 
     def answer(self) -> int:
-        """Answer every waiting request; returns how many clients were refused."""
+        """Answer all waiting requests of libzmq; return how many clients were refused."""
         refused = 0
         while self.socket.poll(0):
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -66,10 +66,10 @@ class HandshakeMonitor:
         self._address, self._keys = address, keys
         self._connected = False
         self.doubt = ""
-        """A guess at why no server answers, in parentheses with a leading space; "" when there is none."""
+        """A guess at why no server answers, in parentheses after a space, or ""."""
 
     def check(self) -> None:
-        """Take in what happened to the handshakes; NotAdmitted when the server will never accept this client."""
+        """Read handshake events and update `doubt`; NotAdmitted if the server will never accept this client."""
         while self._events.poll(0):
             event = recv_monitor_message(self._events, zmq.NOBLOCK)
             kind, value = event["event"], event["value"]
