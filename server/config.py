@@ -82,7 +82,7 @@ class ServerConfig(Config):
         if self.resume and self.recover:
             problems.append("--resume needs a checkpoint and --recover does without: give one of them")
         if self.resume and self.init is not None:
-            problems.append("--resume goes on from a checkpoint: it cannot be given with --init")
+            problems.append("--resume continues from a checkpoint: it cannot be given with --init")
         of_tensors = self.options.objective == "tensors"
         if of_tensors and self.dataset is not None:
             problems.append("the objective tensors takes no DATASET: workers bring the model")

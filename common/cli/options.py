@@ -161,4 +161,4 @@ def note_ignored(saved: TrainingOptions) -> None:
     own = {name: getattr(saved, name) for name in given if hasattr(saved, name)}
     if other := [name for name, value in own.items() if context.params[name] != value]:
         kept = ", ".join(f"{spoken(name)} {own[name]}" for name in other)
-        click.echo(f"note: the run goes on as it was begun, with {kept}", err=True)
+        click.echo(f"note: the run keeps the options it was started with: {kept}", err=True)

@@ -32,7 +32,7 @@ MAX_FILE_BYTES = 1 << 20
 _SECRET_MODE, _PUBLIC_MODE = 0o600, 0o644
 _READABLE, _WRITABLE = stat.S_IRWXG | stat.S_IRWXO, stat.S_IWGRP | stat.S_IWOTH
 _ALLOWED_HEAD = "# Clients that may connect, and their public keys. The server reads this file again when it changes.\n"
-_SECRET_HEAD = "# A secret key of Glovewire: who has it can pose as its owner.\n"
+_SECRET_HEAD = "# A secret key of Glovewire. Anyone who has it can act as its owner.\n"
 
 
 @dataclass(frozen=True)

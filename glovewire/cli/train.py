@@ -58,4 +58,4 @@ def train(given: Given[LocalConfig]) -> dict[str, Any]:
 def _refuse_init() -> None:
     """Raise UsageError for --init on the command line of a resumed run; RUN/config.toml may contain it."""
     if click.get_current_context().get_parameter_source("init") is ParameterSource.COMMANDLINE:
-        raise UsageError("--resume goes on from a checkpoint: it cannot be given with --init")
+        raise UsageError("--resume continues from a checkpoint: it cannot be given with --init")

@@ -67,7 +67,7 @@ def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow, alone: bytes
     train.fails("interrupted by SIGINT", "--resume continues from the newest checkpoint")
     assert flow.vectors("run") != alone
     again = flow.run("train", "data", "--out", "run", "--resume", "--quiet", "--epochs", 3, "--dim", 8)
-    assert again.err == f"note: the run goes on as it was begun, with epochs {EPOCHS}\n"
+    assert again.err == f"note: the run keeps the options it was started with: epochs {EPOCHS}\n"
     assert flow.vectors("run") == alone
 
 

@@ -10,7 +10,7 @@ from glovewire.monitor.web.charts import MAX_POINTS_OF_ALL_WORKERS, CurveColumns
 
 
 def replayed(source: CurveColumns, history: RunHistory) -> tuple[dict[str, list[float]], int]:
-    """What a reader has that follows `source` while a run goes on, and how often it had to start over."""
+    """Return what a reader has that follows `source` during a run, and how often it had to start over."""
     columns: dict[str, list[float]] = {}
     restarts = 0
     for number, sample in enumerate(run_of(seconds=20, hz=50)):
