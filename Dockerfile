@@ -19,7 +19,7 @@ e = p['optional-dependencies']; print(*p['dependencies'], *e['web'], *e['metrics
 
 # Docker initialises named volumes from these folders, so they belong to the user that the roles run as.
 RUN useradd --uid 10001 --create-home glovewire \
- && install -d -o glovewire -g glovewire /data /runs /keys /client-keys /var/cache/glovewire
+ && install -d -o glovewire -g glovewire /data /runs /keys /worker-keys /monitor-keys /var/cache/glovewire
 
 COPY . .
 RUN pip install --no-cache-dir --quiet --disable-pip-version-check --no-deps .

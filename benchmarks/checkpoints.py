@@ -50,6 +50,7 @@ def measure(dataset: str, rounds: int, seconds: float) -> dict[str, Any]:
         for name in ("w0", "w1"):
             stack.enter_context(glovewire("worker", dataset, "--server", address, "--name", name, "--no-verify"))
         client = stack.enter_context(RequestClient([address], "bench"))
+        client.connect("observer")
         wait_until(lambda: server_status(client)["entries"] > 0, "training")
         window(client, run, seconds, writing=True)  # the first one warms up and does not count
         rates: dict[bool, list[float]] = {False: [], True: []}

@@ -32,7 +32,7 @@ from glovewire.common.transport import sockets
 from glovewire.common.transport.client import RequestClient
 
 SAMPLE_EVERY_S = 0.25
-ASYNC = ("--consistency", "async")
+ASYNC = ("--schedule", "minibatch", "--consistency", "async", "--batch-size", "1", "--epochs", "1000000")
 
 
 def main() -> int:
@@ -141,7 +141,7 @@ def never_read(address: str, dataset: Dataset) -> None:
         sockets.send(dealer, [b"", *wire.encode(1, m.Hello("worker", "never-read", 1, dataset.checksum))])
         number = 2
         while True:
-            pull = m.Pull("rows", 0, min(dataset.layout.rows, 8192), m.NO_VERSION, 0)
+            pull = m.Pull("rows", 0, min(dataset.layout.rows, 8192), m.NO_VERSION)
             number += sockets.send_if_room(dealer, [b"", *wire.encode(number, pull)])
             time.sleep(0.005)
 
@@ -150,7 +150,7 @@ def table_width(address: str) -> int:
     """Return the number of floats in one row of the server's table."""
     with RequestClient([address], "observer") as client:
         client.connect("observer")
-        reply = client.ask(0, m.Pull("rows", 0, 1, m.NO_VERSION, 0), 30.0)
+        reply = client.ask(0, m.Pull("rows", 0, 1, m.NO_VERSION), 30.0)
         assert isinstance(reply, m.Rows)
         return int(reply.values.shape[1])
 

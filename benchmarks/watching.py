@@ -1,11 +1,12 @@
-"""Measure the cost of being watched: training with 0, 1 and 20 subscribers, and a dashboard of fifty workers.
+"""Measure the cost of being watched: training with 0, 1 and 20 subscribers, a dashboard of fifty workers, a crowd.
 
     python benchmarks/watching.py subscribers DATASET     one training, its speed compared window by window
     python benchmarks/watching.py page DATASET            fifty workers that report ten times a second, and a browser
+    python benchmarks/watching.py crowd                   1,000 requests of the dashboard's page, 50 at a time; SIGTERM
 
 `subscribers` trains with one server and two workers. Windows with no subscriber, one, and twenty take turns, so that
 other load on the machine affects all three alike; a further subscriber is stopped (SIGSTOP) throughout. `page` needs
-Debian's Chromium; its workers are real sessions that report without training. Both print one JSON object.
+Debian's Chromium; its workers are real sessions that report without training. Each prints one JSON object.
 """
 
 from __future__ import annotations
@@ -19,19 +20,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 from commands import ROOT, START_S, child, glovewire, server, server_status, wait_until
 
 from glovewire.common.protocol.messages import Report
+from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.transport import sockets
 from glovewire.common.transport.client import RequestClient
 
 SUBSCRIBERS = {"none": 0, "one": 1, "twenty": 20}
 ROUNDS, WINDOW_S, SETTLE_S = 8, 4.0, 0.5
+REQUESTS, AT_A_TIME = 1_000, 50
 WORKERS, REPORTS_PER_SECOND, PAGE_S = 50, 10, 20.0
 
 
@@ -118,7 +124,7 @@ def page(dataset: str) -> dict[str, Any]:
         browser.until("document.documentElement?.dataset.ready === 'yes'")
         browser.until(f"Bokeh.documents[0].get_model_by_name('workers').text.includes('w{WORKERS - 1}')")
         browser.run(
-            "window.moves = 0; Bokeh.documents[0].get_model_by_name('pace').renderers.at(-1)"
+            "window.moves = 0; Bokeh.documents[0].get_model_by_name('rate').renderers.at(-1)"
             ".data_source.properties.data.change.connect(() => window.moves++); 1"
         )
         time.sleep(5.0)
@@ -133,6 +139,35 @@ def page(dataset: str) -> dict[str, Any]:
             "monitor_share_of_a_core": round_((cpu_s(monitor.pid) - used) / seconds),
             "server_share_of_a_core": round_((cpu_s(process.pid) - served) / seconds),
         }
+
+
+def crowd() -> dict[str, Any]:
+    """Return what many page requests cost the monitor, and how long it takes to end after SIGTERM."""
+    with glovewire("monitor", "tcp://127.0.0.1:9", "--web", 0, wait_for="^dashboard") as (monitor, line):
+        url = line.split()[1]
+        fetch(url)
+        memory, used, began = memory_bytes(monitor.pid)[1], cpu_s(monitor.pid), time.monotonic()
+        with ThreadPoolExecutor(AT_A_TIME) as crowd:
+            seconds = list(crowd.map(fetch, [url] * REQUESTS))
+        found = {
+            "requests": REQUESTS,
+            "seconds": round_(time.monotonic() - began),
+            "slowest_s": round_(max(seconds)),
+            "cpu_s": round_(cpu_s(monitor.pid) - used),
+            "grown_bytes": memory_bytes(monitor.pid)[1] - memory,
+        }
+        began = time.monotonic()
+        monitor.terminate()
+        monitor.wait(60)
+        return {**found, "ended_after_s": round_(time.monotonic() - began), "exit_status": monitor.returncode}
+
+
+def fetch(url: str) -> float:
+    """Request a page and return the seconds that it took; raises for any status but 200."""
+    began = time.monotonic()
+    with urlopen(url, timeout=60) as answer:
+        answer.read()
+    return time.monotonic() - began
 
 
 def report(address: str, dataset: str, over: threading.Event) -> None:
@@ -165,12 +200,13 @@ def round_(value: float) -> float:
 
 
 def main() -> None:
-    """Print one of the two measurements as JSON."""
-    what, where = sys.argv[1], sys.argv[2]
+    """Print one of the measurements as JSON."""
+    what, *where = sys.argv[1:]
     if what == "subscriber":
-        subscriber(where)
+        subscriber(*where)
         return
-    found = {"subscribers": subscribers, "page": page}[what](where)
+    measure: dict[str, Callable[..., dict[str, Any]]] = {"subscribers": subscribers, "page": page, "crowd": crowd}
+    found = measure[what](*where)
     machine = {"python": platform.python_version(), "machine": platform.platform(), "cores": os.cpu_count()}
     print(json.dumps({"benchmark": f"watching {what}", **found, **machine}))
 

@@ -46,6 +46,10 @@ class ArtifactError(GlovewireError, code="artifact"):
     """A dataset, checkpoint or run on disk is missing, truncated, altered or of another version."""
 
 
+class SystemLimit(GlovewireError, code="system-limit"):
+    """A limit of this machine, container or process (`ulimit`) allows too little memory or too few open files."""
+
+
 class UnknownWord(GlovewireError, code="unknown-word"):
     """A word is not in the vocabulary of the vectors."""
 
@@ -120,11 +124,15 @@ class BindError(GlovewireError, code="bind"):
 
 
 class KeyFileError(GlovewireError, code="key-file"):
-    """A key file is missing, damaged, or readable by others."""
+    """A key file or allow-list is missing, damaged, or within the reach of others."""
 
 
 class NotAdmitted(GlovewireError, code="not-admitted"):
     """A connection failed authentication: one end has no key, or not the key that its peer expects."""
+
+
+class NotPermitted(GlovewireError, code="not-permitted"):
+    """The role of the client's key does not include this request, or the name that it gives."""
 
 
 class TrainingDiverged(GlovewireError, code="diverged"):

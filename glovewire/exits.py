@@ -1,4 +1,4 @@
-"""Report Ctrl-C and file errors in one line, after the command has ended all of its processes."""
+"""Report Ctrl-C, a lack of memory and file errors in one line, after the command has ended all of its processes."""
 
 import errno
 import os
@@ -11,13 +11,14 @@ from typing import IO, Any
 
 import click
 
-from glovewire.common.cli.command import printable
 from glovewire.common.runtime.signals import signals_raise
+from glovewire.common.text import printable
 
 OUTSIDE = {
     errno.ENOSPC: "cannot be written: no space left on the disk",
     errno.EDQUOT: "cannot be written: no space left of the quota on the disk",
     errno.EFBIG: "cannot be written: larger than files may be here",
+    errno.EMFILE: "cannot be opened: this process has as many files and connections open as it may; raise `ulimit -n`",
     errno.ENAMETOOLONG: "cannot be a file: the name is too long",
 }
 """Operating-system errors that end any command, with the text that reports each."""
@@ -42,7 +43,7 @@ class CtrlC(Ended):
 
 @contextmanager
 def one_line_endings() -> Iterator[None]:
-    """Turn Ctrl-C and file errors, such as stdout on a full disk, into Ended.
+    """Turn Ctrl-C, a lack of memory and file errors, such as stdout on a full disk, into Ended.
 
     A closed pipe is left to click, which exits without a message.
     """
@@ -50,11 +51,14 @@ def one_line_endings() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise CtrlC from None
+    except MemoryError as error:
+        raise Ended(f"out of memory: {printable(str(error) or 'no more can be allocated')}") from error
     except OSError as error:
         if error.errno not in OUTSIDE:
             raise
         _drop_output()
-        what = "output" if error.filename is None else error.filename
+        unnamed = "a connection" if error.errno == errno.EMFILE else "output"
+        what = unnamed if error.filename is None else error.filename
         raise Ended(f"{printable(str(what))} {OUTSIDE[error.errno]}") from error
 
 

@@ -95,6 +95,7 @@ def _loop(watcher: Watcher, stopped: Callable[[], bool], config: MonitorConfig) 
             step=watcher.step,
             silent=lambda: watcher.feed.silent,
             stopped=_stopped_or_lingered(stopped, config.linger, lambda: watcher.over),
+            names=config.allow_host,
         )
 
 
@@ -135,7 +136,8 @@ def _replay(config: MonitorConfig) -> dict[str, Any]:
 
         with signals_noted() as stopped:
             ended = _stopped_or_lingered(stopped, config.linger)
-            serve(histories, config.host, config.web, lookups=[RunLookup(run) for run in config.replay], stopped=ended)
+            lookups = [RunLookup(run) for run in config.replay]
+            serve(histories, config.host, config.web, lookups=lookups, stopped=ended, names=config.allow_host)
     else:
         from rich.console import Console
 

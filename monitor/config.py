@@ -22,6 +22,11 @@ class MonitorConfig(Config):
         help="End --web this long after the run.",
     )
     host: str = option("127.0.0.1", help="Where --web and --prometheus listen; 0.0.0.0 is everywhere.")
+    allow_host: tuple[str, ...] = option(
+        (),
+        metavar="NAME",
+        help="A host name in the addresses of --web, beside localhost and this machine's; may be repeated.",
+    )
     tensorboard: Path | None = option(None, path={"file_okay": False}, metavar="DIR", help="Write scalars.")
     run: Path | None = option(
         None,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self, TextIO
 
+from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol.messages import Message
 
 from .history.history import RunHistory
@@ -90,8 +91,15 @@ class Watcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close; if the block and the picture have both failed, raise an error of the block's type that names both."""
+        try:
+            self.close()
+        except GlovewireError as last:
+            if error is None:
+                raise
+            if isinstance(error, GlovewireError):
+                raise type(error)(f"{error}; {last}") from error
 
     def _receive(self, wait_s: float) -> None:
         for received in self.feed.poll(wait_s):

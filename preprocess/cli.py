@@ -9,6 +9,8 @@ from glovewire.common.cli.options import Given, takes
 
 from .config import PreprocessConfig
 
+_FEW = 5
+
 
 @click.command("preprocess", cls=Command)
 @takes(PreprocessConfig)
@@ -30,6 +32,20 @@ def preprocess(given: Given[PreprocessConfig]) -> dict[str, Any]:
     return result
 
 
+def _made_of_text(result: dict[str, Any]) -> list[str]:
+    """Return what became of the text: words left out, the rarest word, abbreviations."""
+    lines = [
+        f"{result['outside_vocabulary']:.1%} of the tokens are outside the vocabulary; its rarest word occurs"
+        f" {result['rarest_count']:,} times"
+    ]
+    if result["rarest_count"] < _FEW:
+        lines[0] += f": too few to learn from, give --min-count {_FEW}"
+    for title, name in (("left out", "most_frequent_left_out"), ("abbreviations", "most_frequent_abbreviations")):
+        if found := result.get(name):
+            lines.append(f"most frequent {title}: " + ", ".join(f"{word} {count:,}" for word, count in found.items()))
+    return lines
+
+
 def _summary(result: dict[str, Any]) -> str:
     seconds = result["seconds"]
     requested, words = result["requested_vocabulary"], result["words"]
@@ -40,6 +56,8 @@ def _summary(result: dict[str, Any]) -> str:
         f"{result['tokens']:,} tokens{in_lines} of {result['corpus']}",
         f"{sum(seconds.values()):.1f} s: " + ", ".join(f"{name} {took:.1f}" for name, took in seconds.items()),
     ]
+    if result["lines"] is not None:
+        lines += _made_of_text(result)
     if words < requested:
         lines.append(f"the corpus has {words:,} words, fewer than the {requested:,} requested: all of them are kept")
     return "\n".join(lines)

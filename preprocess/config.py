@@ -9,6 +9,8 @@ from glovewire.common.errors import UsageError
 from glovewire.common.option import Config, at_least, between, option
 from glovewire.common.storage.dataset import MAX_PARTITION_ROWS
 
+from .tokens.tokenizers import make_tokenizer
+
 LONGEST_WINDOW = 15
 _ROWS_PER_PARTITION = 4096
 _FEWEST_PARTITIONS = 8
@@ -44,7 +46,18 @@ class PreprocessConfig(Config):
         help="Worker processes.",
     )
     memory: int = option(4 << 30, parse=parse_memory, shown="4GB", help="For all processes together.")
-    tokenizer: str = option("nltk", choices=("nltk", "whitespace"), help="whitespace: already tokenised.")
+    tokenizer: str = option(
+        "nltk",
+        check=make_tokenizer,
+        metavar="NAME",
+        help="nltk, whitespace (already tokenised), regex:PATTERN, or bpe:FILE of the tokenizers library.",
+    )
+    sentences: str = option(
+        "punkt", choices=("punkt", "off"), help="punkt: split off full stops that end sentences (nltk only)."
+    )
+    lowercase: bool = option(True, flags=("--lowercase/--keep-case",), help="Whether case is dropped or kept.")
+    digits: str = option("keep", choices=("keep", "zero"), help="zero: write each digit as 0.")
+    phrases: int = option(0, range=between(0, 4), help="Join pairs such as new_york, in this many passes.")
     lines: int | None = option(None, range=at_least(1), help="Take only the first lines.")
     text_column: str = option("text", help="Where the text is, in jsonl, parquet and data sets.")
     split: str = option("train", help="Which part of a data set.")
@@ -78,6 +91,11 @@ class PreprocessConfig(Config):
             "--resume cannot read standard input again": not (self.resume and "-" in self.corpus),
         }
         return [problem for problem, good in rules.items() if not good]
+
+    @property
+    def splits_sentences(self) -> bool:
+        """Return whether full stops that end sentences are split off inside lines."""
+        return self.sentences == "punkt" and self.tokenizer == "nltk"
 
     @property
     def share(self) -> int:

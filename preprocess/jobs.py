@@ -5,8 +5,6 @@ Each job commits its results to the scratch folder piece by piece, so that an in
 
 import os
 import time
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,21 +19,12 @@ from .counts.reduce import Reducer
 from .counts.spill import Spill, load, save, write_raw
 from .parallel.pool import Job
 from .parallel.scratch import COUNTED, PART, SEGMENT, ScratchFolder
-from .tokens.encoder import Encoder, NulByte, WordCounts
+from .segments import PLACE_BITS, StreamSlice, array_path, commit, read_slice, stream_path
+from .tokens.encoder import Encoder, NulByte
 
-# A word's place in the corpus: the split's ordinal above these bits, the index in the split's stream below.
-_PLACE_BITS = 36
 COMMIT_EVERY_S = 60.0
-_COUNT_FIELDS = ("numbers", "counts", "first", "data", "bounds")
-
-
-class StreamSlice(NamedTuple):
-    """Words [start, stop) of the stream of `segment`: those of one split, whose ordinal is `split`."""
-
-    segment: str
-    split: int
-    start: int
-    stop: int
+RANKS = "ranks"
+"""Name of a segment's array of the frequency ranks of its words, int32."""
 
 
 class _PieceClock:
@@ -73,7 +62,7 @@ class EncodeJob:
         """Tokenise a split and return its size in bytes."""
         start, index = self._written, 0
         for batch in read_batches(split, self._text_column, self._longest_line):
-            ids = self._encode(split, batch, (split.ordinal << _PLACE_BITS) + index)
+            ids = self._encode(split, batch, (split.ordinal << PLACE_BITS) + index)
             write_raw(self._stream, ids)
             index += len(ids)
             self._lines += len(batch.starts)
@@ -100,7 +89,7 @@ class EncodeJob:
             raise text_error(split, batch, str(error)) from error
 
     def _begin(self) -> None:
-        self._path = self._scratch.folder / f"{self._piece.name}.stream"
+        self._path = stream_path(self._scratch, self._piece.name)
         self._stream = self._path.open("wb")
         self._written, self._lines = 0, 0
         self._slices: list[tuple[int, int, int]] = []
@@ -109,29 +98,9 @@ class EncodeJob:
         if not self._slices:
             return
         self._stream.close()
-        counts = self._encoder.take_counts()
-        for field in _COUNT_FIELDS:
-            save(self._scratch.folder / f"{self._piece.name}.{field}.npy", getattr(counts, field))
-        facts = {
-            "slices": self._slices,
-            "lines": self._lines,
-            "tokens": int(counts.counts.sum()),
-            "last_number": int(counts.numbers[-1]) if len(counts.numbers) else 0,
-            "counts_bytes": sum(getattr(counts, field).nbytes for field in _COUNT_FIELDS),
-        }
-        self._scratch.commit(self._piece.name, facts)
+        commit(self._scratch, self._piece.name, self._encoder.take_counts(), self._slices, self._lines)
         self._piece.next()
         self._begin()
-
-
-def load_counts(scratch: ScratchFolder, segment: str) -> WordCounts:
-    """Read the word counts of a committed segment."""
-    return WordCounts(*(load(scratch.folder / f"{segment}.{field}.npy") for field in _COUNT_FIELDS))
-
-
-def ranks_path(scratch: ScratchFolder, segment: str) -> Path:
-    """Return the path of the file with the frequency ranks, int32, of a segment's word numbers."""
-    return scratch.folder / f"{segment}.ranks.npy"
 
 
 class CountJob:
@@ -147,10 +116,9 @@ class CountJob:
     def do(self, piece: StreamSlice) -> int:
         """Count the pairs of a slice and return its length, ends of lines included."""
         if piece.segment not in self._ranks:
-            self._ranks = {piece.segment: load(ranks_path(self._scratch, piece.segment))}
+            self._ranks = {piece.segment: load(array_path(self._scratch, piece.segment, RANKS))}
         ranks = self._ranks[piece.segment]
-        path = self._scratch.folder / f"{piece.segment}.stream"
-        stream = np.fromfile(path, np.int32, piece.stop - piece.start, offset=4 * piece.start)
+        stream = read_slice(self._scratch, piece)
         while len(stream):
             stream = stream[self._counter.add(stream, ranks) :]
             if len(stream):

@@ -8,20 +8,21 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glovewire.common.array_types import Indices
+from glovewire.common.array_types import Ids, Indices
 from glovewire.common.errors import CorpusError
 from glovewire.common.runtime import ray_cluster
 from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.storage import artifacts
 from glovewire.common.storage.dataset import ENTRY, KIND, SCHEMA, Layout
 
+from . import phrases, sentences
 from .config import PreprocessConfig
 from .corpus import splits
 from .corpus.sources import Corpus, Selection, find_corpus
@@ -31,29 +32,36 @@ from .counts.dataset_writer import matrix_totals, write_dataset
 from .counts.reduce import Reducer
 from .counts.spill import Spill, save
 from .counts.vocabulary import Ranker, Vocabulary, choose_vocabulary
-from .jobs import CountJob, EncodeJob, ReduceJob, StreamSlice, load_counts, ranks_path
+from .jobs import RANKS, CountJob, EncodeJob, ReduceJob
 from .parallel import disk_space
 from .parallel.pool import Job, Pool
 from .parallel.progress import Phase
-from .parallel.scratch import COUNTED, PART, SEGMENT, ScratchFolder, open_scratch
+from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, open_scratch
+from .segments import RewriteJob, Rewriter, Segment, read_slice, spell, stream_path, suffix
 from .tokens.encoder import Encoder
-from .tokens.nltk_tokens import make_tokenizer, nltk_version
+from .tokens.nltk_tokens import nltk_version
+from .tokens.tokenizers import make_tokenizer
 
 MAX_SQUARE_SIDE = 2048
 MAX_RECORDS = 16 << 20
 _MAX_BUCKETS_PER_TASK = 32
 _MEASURE_EVERY_S = 0.5
+_ABBREVIATIONS_SHOWN = 20
 _WARM_UP_TEXT = b'"a" b (c), d\'s e. f'
 
 
 @dataclass(frozen=True)
 class CountResult:
-    """Results of counting apart from the spill on disk: keys of cells, vocabulary, weights, facts for the manifest."""
+    """Results of counting apart from the spill on disk: keys of cells, vocabulary, weights, facts for the manifest.
+
+    `texts` are files of the dataset, by name, that only people read.
+    """
 
     cell_keys: CellKeys
     vocabulary: Vocabulary
     weighting: Weighting
     facts: dict[str, Any]
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -69,12 +77,21 @@ class Pipeline:
         """Make the dataset; return its facts, the seconds of each phase and the peak memory in bytes."""
         config = self._config
         artifacts.require_free(config.out, what=KIND)
-        selection = Selection(config.lines, config.text_column, config.split, config.longest_line, config.processes)
-        corpus = find_corpus(config.corpus, selection)
+        corpus = self._corpus()
         with self._engine(), open_scratch(config.out, self._job(corpus), resume=config.resume) as scratch:
             counted = self._from_stanford(scratch) if config.from_stanford else self._from_text(scratch, corpus)
             self._add_up(scratch, counted)
             return self._write(scratch, counted)
+
+    def write_tokens(self, out: Path) -> None:
+        """Write the tokens of the corpus, as they are counted, as text: blanks between words, one line per line."""
+        corpus = self._corpus()
+        with open_scratch(out, self._job(corpus), resume=False) as scratch, out.open("wb") as stream:
+            pieces = [(piece, segment) for segment in self._segments(scratch, corpus) for piece in segment.slices]
+            spellers: dict[str, Callable[[Ids], bytes]] = {}
+            for piece, segment in sorted(pieces, key=lambda each: each[0].split):
+                spelt = spellers.get(segment.name) or spellers.setdefault(segment.name, spell(segment))
+                stream.write(spelt(read_slice(scratch, piece)))
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
@@ -87,6 +104,11 @@ class Pipeline:
         with ray_cluster.connected(self._config.address) as ray:
             self._pool = partial(RayPool, ray)
             yield
+
+    def _corpus(self) -> Corpus:
+        config = self._config
+        selection = Selection(config.lines, config.text_column, config.split, config.longest_line, config.processes)
+        return find_corpus(config.corpus, selection)
 
     def _job(self, corpus: Corpus) -> dict[str, Any]:
         """Return the facts that must equal those of the interrupted run for --resume to continue it."""
@@ -102,23 +124,36 @@ class Pipeline:
     def _from_text(self, scratch: ScratchFolder, corpus: Corpus) -> CountResult:
         config = self._config
         disk_space.require(scratch.folder, disk_space.text_bytes(corpus.estimated_bytes, config.window))
-        tokens, lines = self._tokenise(scratch, corpus)
-        vocabulary = self._choose(scratch)
+        segments = self._segments(scratch, corpus)
+        tokens, lines = (sum(each.facts[name] for each in segments) for name in ("tokens", "lines"))
+        vocabulary = self._choose(segments)
         cell_keys = self._cell_keys(len(vocabulary.words))
         weighting = Weighting.of(config.weighting, config.window)
-        self._count(scratch, cell_keys, vocabulary, weighting, tokens)
+        self._count(scratch, segments, cell_keys, vocabulary, weighting, tokens)
         facts = {
             "requested_vocabulary": config.vocab_size,
             "weighting": config.weighting,
             "window": config.window,
             "min_count": config.min_count,
             "tokenizer": config.tokenizer,
+            "sentences": config.sentences if config.splits_sentences else "off",
+            "lowercase": config.lowercase,
+            "digits": config.digits,
+            "phrases": config.phrases,
             "nltk": nltk_version(),
             "corpus": corpus.description,
             "tokens": tokens,
             "lines": lines,
+            "outside_vocabulary": 1 - int(vocabulary.counts.sum()) / tokens,
+            "rarest_count": int(vocabulary.counts.min()),
+            "most_frequent_left_out": dict(vocabulary.left_out),
         }
-        return CountResult(cell_keys, vocabulary, weighting, facts)
+        texts = {}
+        if learned := scratch.facts(f"{LEARNED}-sentences"):
+            found = [(f"{word}.", count) for word, count in learned["abbreviations"]]
+            facts["most_frequent_abbreviations"] = dict(found[:_ABBREVIATIONS_SHOWN])
+            texts["abbreviations.txt"] = "".join(f"{word} {count}\n" for word, count in found)
+        return CountResult(cell_keys, vocabulary, weighting, facts, texts)
 
     def _from_stanford(self, scratch: ScratchFolder) -> CountResult:
         from .counts import stanford
@@ -135,40 +170,100 @@ class Pipeline:
         facts = stanford.manifest_facts(vocabulary, matrix)
         return CountResult(cell_keys, vocabulary, Weighting.of("uniform", 1), facts)
 
-    def _tokenise(self, scratch: ScratchFolder, corpus: Corpus) -> tuple[int, int]:
-        """Write the segments of the corpus; return the numbers of its tokens and lines."""
+    def _segments(self, scratch: ScratchFolder, corpus: Corpus) -> list[Segment]:
+        """Tokenise the corpus, split off full stops, and join phrases; return the final segments."""
+        self._tokenise(scratch, corpus)
+        kind = SEGMENT
+        if not any(segment.facts["tokens"] for segment in Segment.all(scratch, kind)):
+            raise CorpusError(f"{corpus.description} is empty: no text in it")
+        if self._config.splits_sentences:
+            kind = self._split_sentences(scratch)
+        for number in range(self._config.phrases):
+            kind = self._join_phrases(scratch, kind, f"phrases{number}")
+        return Segment.all(scratch, kind)
+
+    def _split_sentences(self, scratch: ScratchFolder) -> str:
+        """Learn which full stops end sentences, and split them off; return the kind of the new segments."""
+        segments = Segment.all(scratch, SEGMENT)
+        with self._phase("sentences", "segments", len(segments)) as phase:
+            learned = scratch.facts(f"{LEARNED}-sentences")
+            if learned is None:
+                learned = vars(sentences.learn(segments, self._groups(segments)))
+                scratch.commit(f"{LEARNED}-sentences", learned)
+            splitter = partial(sentences.Splitter, enabled=learned["enabled"])
+            self._rewrite(scratch, phase, segments, "sentences", splitter)
+            self._measure([os.getpid()])
+        return "sentences"
+
+    def _join_phrases(self, scratch: ScratchFolder, kind: str, new: str) -> str:
+        """Find phrases in the segments of one kind, and join them in segments of kind `new`; return that kind."""
+        segments = Segment.all(scratch, kind)
+        tokens = sum(segment.facts["tokens"] for segment in segments)
+        groups = max(self._config.processes, 1 + tokens * phrases.PAIR_BYTES // (self._config.share // 2))
+        pairs = f"{new}of{groups}"
+        found = scratch.folder / f"{LEARNED}-{new}.found.npy"
+
+        with self._phase(new, "pieces", groups + len(segments)) as phase:
+
+            def count() -> None:
+                scratch.sweep(pairs)
+                todo = set(range(groups)) - {int(suffix(name)) for name, _ in scratch.committed(pairs)}
+                self._work(phase, lambda: phrases.PairJob(scratch, pairs, segments, groups), sorted(todo))
+
+            if scratch.facts(f"{LEARNED}-{new}") is None:
+                save(found, phrases.learn(segments, self._groups(segments), pairs, count))
+                scratch.commit(f"{LEARNED}-{new}", {})
+            self._rewrite(scratch, phase, segments, new, partial(phrases.Joiner, phrases=found))
+        return new
+
+    def _rewrite(
+        self,
+        scratch: ScratchFolder,
+        phase: Phase,
+        segments: list[Segment],
+        kind: str,
+        rewriter: Callable[[Segment], Rewriter],
+    ) -> None:
+        """Make segments of kind `kind` from `segments`, whose streams are then removed."""
+        scratch.sweep(kind)
+        done = {suffix(name) for name, _ in scratch.committed(kind)}
+        todo = [segment for segment in segments if suffix(segment.name) not in done]
+        self._work(phase, lambda: RewriteJob(scratch, kind, rewriter), todo)
+        for segment in segments:
+            stream_path(scratch, segment.name).unlink(missing_ok=True)
+
+    def _tokenise(self, scratch: ScratchFolder, corpus: Corpus) -> None:
+        """Write the segments of the corpus."""
         config = self._config
         scratch.sweep(SEGMENT)
         done = {split for _, facts in scratch.committed(SEGMENT) for split, _, _ in facts["slices"]}
         memo_bytes = config.share * 4 // 10  # growing and writing the memo takes as much again
         tokenizer = make_tokenizer(config.tokenizer)
         tokenizer.line("")  # load NLTK before workers are forked
-        encoder = Encoder(tokenizer)
+        encoder = Encoder(
+            tokenizer, stops=config.splits_sentences, lowercase=config.lowercase, zero=config.digits == "zero"
+        )
         encoder.encode(_WARM_UP_TEXT, np.array([0]), np.array([len(_WARM_UP_TEXT)]), 0)
         encoder.clear()
         todo = (split for split in corpus.splits() if split.ordinal not in done)
         with self._phase("tokenise", "bytes", corpus.nbytes) as phase:
             options = config.text_column, config.longest_line, memo_bytes
             self._work(phase, lambda: EncodeJob(scratch, encoder, *options), todo)
-        segments = [facts for _, facts in scratch.committed(SEGMENT)]
-        tokens, lines = (sum(facts[name] for facts in segments) for name in ("tokens", "lines"))
-        if not tokens:
-            raise CorpusError(f"{corpus.description} is empty: no text in it")
-        return tokens, lines
 
-    def _choose(self, scratch: ScratchFolder) -> Vocabulary:
+    def _groups(self, segments: list[Segment]) -> int:
+        return vocabulary_groups(sum(segment.facts["counts_bytes"] for segment in segments), self._config)
+
+    def _choose(self, segments: list[Segment]) -> Vocabulary:
         """Choose the vocabulary, write the frequency ranks of every segment's words, and return the vocabulary."""
         config = self._config
-        segments = list(scratch.committed(SEGMENT))
-        groups = vocabulary_groups(sum(facts["counts_bytes"] for _, facts in segments), config)
         with self._phase("vocabulary", "segments", len(segments)) as phase:
-            loads = [partial(load_counts, scratch, name) for name, _ in segments]
-            vocabulary = choose_vocabulary(loads, config.vocab_size, config.min_count, groups)
+            loads = [segment.words for segment in segments]
+            vocabulary = choose_vocabulary(loads, config.vocab_size, config.min_count, self._groups(segments))
             if not vocabulary.words:
                 raise CorpusError(f"no word of the corpus occurs {config.min_count} times: nothing to count")
             ranker = Ranker(vocabulary)
-            for load, (name, facts) in zip(loads, segments, strict=True):
-                save(ranks_path(scratch, name), ranker.ranks(load(), facts["last_number"]))
+            for segment in segments:
+                segment.save(RANKS, ranker.ranks(segment.words(), segment.size - 1))
                 phase.advance(1)
             self._measure([os.getpid()])
         return vocabulary
@@ -183,14 +278,20 @@ class Pipeline:
         return cell_keys
 
     def _count(
-        self, scratch: ScratchFolder, cell_keys: CellKeys, vocabulary: Vocabulary, weighting: Weighting, tokens: int
+        self,
+        scratch: ScratchFolder,
+        segments: list[Segment],
+        cell_keys: CellKeys,
+        vocabulary: Vocabulary,
+        weighting: Weighting,
+        tokens: int,
     ) -> None:
         config = self._config
         record_size = Buckets(cell_keys.bits).dtype.itemsize
         disk_space.require(scratch.folder, disk_space.record_bytes(tokens, config.window, record_size))
         scratch.sweep(COUNTED)
         done = {(segment, split) for _, facts in scratch.committed(COUNTED) for segment, split, _, _ in facts["slices"]}
-        slices = [StreamSlice(name, *piece) for name, facts in scratch.committed(SEGMENT) for piece in facts["slices"]]
+        slices = [piece for segment in segments for piece in segment.slices]
         todo = [piece for piece in slices if (piece.segment, piece.split) not in done]
         limits = {
             "square_side": min(MAX_SQUARE_SIDE, int((config.share // 8 / 8) ** 0.5)),
@@ -231,7 +332,8 @@ class Pipeline:
         size = facts["stored"] * ENTRY.itemsize
         disk_space.require(scratch.folder, size)
         with self._phase("write", "bytes", size) as phase:
-            for done in write_dataset(self._config.out, scratch, counted.cell_keys, counted.vocabulary, facts):
+            made = (counted.cell_keys, counted.vocabulary, facts, counted.texts)
+            for done in write_dataset(self._config.out, scratch, *made):
                 phase.advance(done)
         return facts | {
             "words": layout.rows,

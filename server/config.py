@@ -8,6 +8,12 @@ from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.option import SECONDS, Config, SharedOptions, at_least, between, like, option
 
+from .tokens import Tokens
+
+MAX_SHARDS = 256
+DEFAULT_PATIENCE = 4.0
+"""Leases of silence for which a worker may hold a block that others wait for, unless `--patience` says otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(Config):
@@ -32,7 +38,7 @@ class ServerConfig(Config):
         3,
         range=at_least(0, "at least 1, or 0 to keep all"),
         metavar="N",
-        help="Keep the last N automatic checkpoints; 0 keeps all.",
+        help="Keep the last N automatic checkpoints, and the last N requested ones; 0 keeps all.",
     )
     lease_s: float = option(
         30.0,
@@ -40,6 +46,14 @@ class ServerConfig(Config):
         range=SECONDS,
         metavar="SECONDS",
         help="A worker that is silent for longer is lost; its blocks go to others.",
+    )
+    patience_s: float = option(
+        0.0,
+        flags=("--patience",),
+        range=at_least(0),
+        metavar="SECONDS",
+        help="A worker that holds a block, or is to bring a model's first values, while the others wait for it is lost "
+        "after this time, even if it sends heartbeats; 0 is four times the lease.",
     )
     workers: int = option(
         1,
@@ -65,6 +79,11 @@ class ServerConfig(Config):
     options: TrainingOptions
 
     @property
+    def block_s(self) -> float:
+        """Return for how many seconds a worker may hold a block that the others wait for."""
+        return self.patience_s or DEFAULT_PATIENCE * self.lease_s
+
+    @property
     def open_to_all(self) -> list[str]:
         """Return the addresses that other machines can reach without a key."""
         return [] if self.keys else [address for address in (self.bind, self.publish) if not is_loopback(address)]
@@ -72,8 +91,8 @@ class ServerConfig(Config):
     def conflicts(self) -> list[str]:
         """Return one message for every conflict between options."""
         problems = []
-        if not 0 <= self.shard < self.shards <= 256:
-            problems.append(f"shard must be K/S with 0 <= K < S <= 256, not {self.shard}/{self.shards}")
+        if not 0 <= self.shard < self.shards <= MAX_SHARDS:
+            problems.append(f"shard must be K/S with 0 <= K < S <= {MAX_SHARDS}, not {self.shard}/{self.shards}")
         if not self.insecure:
             problems += [
                 f"{address} can be reached from other machines: give --keys, or --insecure to let any of them connect"
@@ -102,6 +121,7 @@ class Identity:
     shards: int
     dataset: str
     lease_s: float
+    tokens: Tokens
     checkpoint_rounds: int = 0
     generation: int = 0
     workers: int = 1

@@ -1,14 +1,17 @@
-"""Bound what one peer may cost: bytes of replies on their way to it, bytes of pushes from it, unreadable messages.
+"""Bound what one peer may cost: connections, bytes of replies to it and of pushes from it, unreadable messages.
 
 No sockets; `now` is an argument.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol
 
 from glovewire.common.protocol.messages import Pull
+from glovewire.common.roles import Client
+from glovewire.common.transport.connections import Connection
 
 from .sessions import Peer
 
@@ -17,8 +20,12 @@ from .sessions import Peer
 PEER_BYTES = 8 << 20
 TOTAL_BYTES = 32 << 20
 STUCK_S = 1.0
+OTHERS_BYTES = 8 << 20
+"""Bytes on their way to all clients that are no workers, whether they read or not, before the last reply."""
 MAX_DEFERRED = 32
-"""Deferred pulls per peer; further ones are dropped, and the peer sends them again."""
+DEFERRED_BYTES, TOTAL_DEFERRED_BYTES = 4 << 20, 64 << 20
+"""Deferred pulls per peer, and the bytes of row numbers that they hold, per peer (or a single pull) and in all; further
+ones are dropped, and the peer sends them again."""
 
 
 class Tracker(Protocol):
@@ -35,7 +42,7 @@ class PeerQueue:
 
     frames: deque[tuple[Tracker, int, float]] = field(default_factory=deque)
     nbytes: int = 0
-    deferred: deque[tuple[int, Pull]] = field(default_factory=deque)
+    deferred: deque[tuple[int, Pull, Client | None]] = field(default_factory=deque)
 
     def settle(self) -> None:
         """Forget frames that have been sent."""
@@ -50,16 +57,28 @@ class PeerQueue:
 class Outbox:
     """Back-pressure in bytes: a pull is deferred while too much is on its way to its peer, or to all peers.
 
-    ZeroMQ bounds its queues only by the number of messages, and one reply may have 64 MiB. Bytes for peers that have
-    stopped reading do not count against the other peers.
+    ZeroMQ bounds its queues only by the number of messages, and one reply may have 64 MiB. Bytes for workers that have
+    stopped reading do not count against other workers. Clients that are no workers share OTHERS_BYTES.
     """
 
     def __init__(self) -> None:
         self._queues: dict[Peer, PeerQueue] = {}
+        self._workers: set[Peer] = set()
+        self._deferred_bytes = 0
+
+    def trust(self, peer: Peer) -> None:
+        """Record that `peer` is a worker."""
+        self._workers.add(peer)
+
+    def forget(self, peer: Peer) -> None:
+        """Record that the connection of `peer` has ended."""
+        self._workers.discard(peer)
 
     def has_room(self, peer: Peer, now: float) -> bool:
         """Return whether a pull of `peer` may be answered now."""
         own = self._queues.get(peer)
+        if self._is_crowded(peer):
+            return False
         if own is None:
             return sum(queue.nbytes for queue in self._queues.values() if not queue.is_stuck(now)) < TOTAL_BYTES
         own.settle()
@@ -69,7 +88,17 @@ class Outbox:
     def is_full(self, peer: Peer) -> bool:
         """Return whether no big reply may be sent to `peer`, not even to a request that has waited for a condition."""
         own = self._queues.get(peer)
-        return own is not None and own.nbytes > 4 * PEER_BYTES
+        return (own is not None and own.nbytes > 4 * PEER_BYTES) or self._is_crowded(peer)
+
+    def is_worker(self, peer: Peer) -> bool:
+        """Return whether `peer` is a worker."""
+        return peer in self._workers
+
+    def _is_crowded(self, peer: Peer) -> bool:
+        """Return whether `peer` is no worker, and too much is on its way to all those."""
+        if peer in self._workers or not self._queues:
+            return False
+        return sum(queue.nbytes for other, queue in self._queues.items() if other not in self._workers) >= OTHERS_BYTES
 
     def sent(self, peer: Peer, frames: Sequence[tuple[Tracker, int]], now: float) -> None:
         """Record big frames, each as (tracker, size in bytes), that were handed to ZeroMQ at `now`."""
@@ -77,13 +106,18 @@ class Outbox:
         queue.frames.extend((tracker, nbytes, now) for tracker, nbytes in frames)
         queue.nbytes += sum(nbytes for _, nbytes in frames)
 
-    def defer(self, peer: Peer, number: int, pull: Pull) -> None:
-        """Keep a pull until there is room; ignore repeats of it, and pulls beyond MAX_DEFERRED."""
+    def defer(self, peer: Peer, number: int, pull: Pull, client: Client | None = None) -> None:
+        """Keep a pull of `client` until there is room; ignore repeats of it, and pulls beyond the limits."""
         deferred = self._queues.setdefault(peer, PeerQueue()).deferred
-        if len(deferred) < MAX_DEFERRED and all(number != other for other, _ in deferred):
-            deferred.append((number, pull))
+        if len(deferred) >= MAX_DEFERRED or any(number == other for other, _, _ in deferred):
+            return
+        own, nbytes = sum(_held(other) for _, other, _ in deferred), _held(pull)
+        if nbytes and ((own and own + nbytes > DEFERRED_BYTES) or self._deferred_bytes + nbytes > TOTAL_DEFERRED_BYTES):
+            return
+        self._deferred_bytes += nbytes
+        deferred.append((number, pull, client))
 
-    def ready(self, now: float) -> list[tuple[Peer, int, Pull]]:
+    def ready(self, now: float) -> list[tuple[Peer, int, Pull, Client | None]]:
         """Remove and return one deferred pull of each peer that has room now."""
         if not self._queues:
             return []
@@ -91,7 +125,9 @@ class Outbox:
         for peer, queue in list(self._queues.items()):
             queue.settle()
             if queue.deferred and self.has_room(peer, now):
-                found.append((peer, *queue.deferred.popleft()))
+                number, pull, client = queue.deferred.popleft()
+                self._deferred_bytes -= _held(pull)
+                found.append((peer, number, pull, client))
             elif not queue.deferred and not queue.frames:
                 del self._queues[peer]
         return found
@@ -100,6 +136,10 @@ class Outbox:
     def has_deferred(self) -> bool:
         """Return whether any pull is deferred."""
         return any(queue.deferred for queue in self._queues.values())
+
+
+def _held(pull: Pull) -> int:
+    return 0 if pull.rows is None else pull.rows.nbytes
 
 
 # ---- pushes
@@ -174,3 +214,171 @@ class ErrorBudget:
         """Return True once for a banned peer: the first message after the ban ends its connection."""
         before, self._banned[peer] = self._banned[peer], True
         return not before
+
+
+# ---- connections
+
+MAX_CONNECTIONS = 2048
+RESERVED_DESCRIPTORS = 64
+"""Files that connections leave to checkpoints and results."""
+MIN_CONNECTIONS = 16
+
+
+class Standing(Enum):
+    """What the peer of a connection has done: nothing yet, subscribed to the stream, or opened a session."""
+
+    NEW = 0
+    SUBSCRIBER = 1
+    MEMBER = 2
+
+
+class Connections:
+    """The open connections to both sockets of a shard, and which of them to cut when there are more than `most`.
+
+    A new connection takes the place of the oldest one whose peer has neither opened a session nor subscribed, so
+    silent ones keep nothing out. One address has at most three quarters of all connections, and subscribers half.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = max(min(most, MAX_CONNECTIONS), MIN_CONNECTIONS)
+        self._with: dict[Standing, dict[int, Connection]] = {standing: {} for standing in Standing}
+        self._peers: dict[int, Peer] = {}
+        self._users: dict[int, str] = {}
+        self._from: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._with.values()))
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection that was accepted."""
+        self.remove(connection.descriptor)
+        self._with[Standing.NEW][connection.descriptor] = connection
+        self._from[connection.host] += 1
+
+    def __iter__(self) -> Iterator[Connection]:
+        return (connection for connections in self._with.values() for connection in connections.values())
+
+    def remove(self, descriptor: int) -> Connection | None:
+        """Forget and return a connection; None if it is unknown, because it was cut."""
+        self._peers.pop(descriptor, None)
+        self._users.pop(descriptor, None)
+        for connections in self._with.values():
+            if (found := connections.pop(descriptor, None)) is not None:
+                self._from -= Counter({found.host: 1})  # forgets hosts without connections
+                return found
+        return None
+
+    def joined(self, descriptor: int, peer: Peer, user: str = "") -> None:
+        """Record that `peer` has opened a session over a connection, with the public key `user`."""
+        self._users[descriptor] = user
+        if self._move(descriptor, Standing.NEW, Standing.MEMBER):
+            self._peers[descriptor] = peer
+
+    def subscribed(self, descriptor: int, user: str = "") -> None:
+        """Record that a connection receives the stream, by the right of the public key `user`."""
+        self._users[descriptor] = user
+        self._move(descriptor, Standing.NEW, Standing.SUBSCRIBER)
+
+    def take_of(self, users: Collection[str]) -> list[Connection]:
+        """Forget and return the connections over which `users` have a session or receive the stream."""
+        found = [self.remove(each) for each in [each for each, user in self._users.items() if user in users]]
+        return [connection for connection in found if connection is not None]
+
+    def take_surplus(self, has_session: Callable[[Peer], bool]) -> list[Connection]:
+        """Forget and return the connections to cut; those whose session has ended count as new ones."""
+        if len(self) > self._most:
+            for descriptor in [each for each, peer in self._peers.items() if not has_session(peer)]:
+                self._move(descriptor, Standing.MEMBER, Standing.NEW)
+                del self._peers[descriptor]
+        found: list[Connection] = []
+        while (connection := self._next_surplus()) is not None:
+            self.remove(connection.descriptor)
+            found.append(connection)
+        return found
+
+    def _move(self, descriptor: int, before: Standing, after: Standing) -> bool:
+        """Change a connection's standing; return False if it has another one than `before`, or is unknown."""
+        if (connection := self._with[before].pop(descriptor, None)) is None:
+            return False
+        self._with[after][descriptor] = connection
+        return True
+
+    def _next_surplus(self) -> Connection | None:
+        new, subscribers = self._with[Standing.NEW].values(), self._with[Standing.SUBSCRIBER].values()
+        if len(subscribers) > self._most // 2:
+            return next(iter(subscribers))
+        if len(self) > self._most:
+            return next(iter(new), None)
+        host, count = self._from.most_common(1)[0] if self._from else ("", 0)
+        crowded = host and count > self._most * 3 // 4
+        return next((each for each in new if each.host == host), None) if crowded else None
+
+
+# ---- messages that do not end
+
+STRANGER_BYTES = 9 << 20
+"""More than any message of a client that is no worker: the numbers of as many narrow rows as a reply may hold."""
+STRANGERS_BYTES = 24 << 20
+WORKER_FRAMES = 8
+"""Largest frames that ZeroMQ may hold of a worker: four messages, most of them values and their row numbers."""
+
+
+class Unfinished:
+    """Finds the connections to cut because of what they have sent since their last message.
+
+    ZeroMQ keeps the frames of a message until the last one has arrived, however many there are, and delivers none
+    of them before. So a peer that never ends a message takes memory that no other limit sees. A worker may have sent
+    WORKER_FRAMES of `largest_frame` bytes, any other client STRANGER_BYTES, and all others together STRANGERS_BYTES.
+    `source_of` returns the descriptor of the connection that a frame came from.
+    """
+
+    def __init__(self, source_of: Callable[[Any], int], largest_frame: int) -> None:
+        self._source_of = source_of
+        self._worker_bytes = max(WORKER_FRAMES * largest_frame, STRANGER_BYTES)
+        self.pending = 0
+        """Bytes of clients that are no workers, at the last `surplus`."""
+        self._peer_of: dict[int, Peer] = {}
+        self._known: set[Peer] = set()
+        self._heard: set[Peer] = set()
+        self._workers: set[Peer] = set()
+        self._before: dict[int, int] = {}
+
+    def heard(self, peer: Peer, frame: object) -> None:
+        """Record that a message of `peer` has been read, of which `frame` is one."""
+        if peer not in self._known:
+            self._known.add(peer)
+            self._peer_of[self._source_of(frame)] = peer
+        self._heard.add(peer)
+
+    def trust(self, peer: Peer) -> None:
+        """Record that `peer` is a worker."""
+        self._workers.add(peer)
+
+    def closed(self, descriptor: int) -> Peer | None:
+        """Forget a connection; return its peer, if a message of it has been read."""
+        self._before.pop(descriptor, None)
+        if (peer := self._peer_of.pop(descriptor, None)) is not None:
+            for peers in (self._known, self._heard, self._workers):
+                peers.discard(peer)
+        return peer
+
+    def surplus(self, descriptors: Iterable[int], received: Callable[[int], int]) -> list[int]:
+        """Return the connections to cut; `received` returns the bytes that have been read from one since it opened."""
+        strangers, found = {}, []
+        for descriptor in descriptors:
+            peer, total = self._peer_of.get(descriptor, b""), received(descriptor)
+            if peer in self._heard:
+                self._before[descriptor] = total
+            since = total - self._before.get(descriptor, 0)
+            if peer not in self._workers:
+                strangers[descriptor] = since
+            if since > (self._worker_bytes if peer in self._workers else STRANGER_BYTES):
+                found.append(descriptor)
+        self._heard.clear()
+        self.pending = sum(strangers.values()) - sum(strangers.get(descriptor, 0) for descriptor in found)
+        for descriptor in sorted(strangers.keys() - set(found), key=strangers.__getitem__, reverse=True):
+            if self.pending <= STRANGERS_BYTES:
+                break
+            self.pending -= strangers[descriptor]
+            found.append(descriptor)
+        return found

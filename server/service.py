@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,11 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.model.tensor_layout import ROW, ModelSpec
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
+from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory, trim
 from glovewire.common.runtime.signals import signals_raise
+from glovewire.common.storage import artifacts
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
@@ -24,7 +28,7 @@ from glovewire.common.transport import curve_keys as keys
 from .checkpoints import files as checkpoint
 from .checkpoints import generations
 from .checkpoints import initial_state as start
-from .checkpoints.cuts import SUMMARY, final_label
+from .checkpoints.cuts import SUMMARY, Snapshot, final_label
 from .checkpoints.generations import Generation
 from .config import Identity, ServerConfig
 from .consistency.blocks import ExclusiveBlocks
@@ -38,8 +42,11 @@ from .leases.progress import Progress
 from .leases.schedule import Schedule
 from .table import kernels, optimizers
 from .table.table import Table
+from .tokens import Tokens
 
 TABLE = "rows"
+SMALL_FRAME_BYTES = 1 << 20
+"""A frame of this size is allowed however few rows a shard has."""
 OTHER_SHARDS_S = 60.0
 OTHERS_AFTER_SIGNAL_S = 1.5
 TENSOR_FACTS = {
@@ -70,7 +77,8 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
             f"a partition of {max(np.diff(layout.bounds))} rows does not fit in one message of "
             f"{MAX_FRAME_BYTES >> 20} MiB: preprocess with more --partitions"
         )
-    first, last = Sharding(layout.rows, config.shards).range(config.shard)
+    sharding = Sharding(layout.rows, config.shards)
+    first, last = sharding.range(config.shard)
     if generation.label:
         begin = start.restore_state(config.out, generation.label, generation.parts, options, dataset, first, last)
     else:
@@ -84,12 +92,14 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
         schedule = Schedule(layout.partitions, options.epochs, options.seed, begin.reached.round)
+    tokens = Tokens(bytes.fromhex(generation.secret))
     batches = -(-dataset.total_entries // options.batch_size)
     every = config.checkpoint_every * (layout.partitions if options.schedule == "blocks" else batches)
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
-    progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size)
-    identity = _identity(config, generation, dataset.checksum, every)
+    owners = [[part.shard for part in sharding.split(*span)] for span in pairwise(layout.bounds.tolist())]
+    progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size, tokens, owners, config.block_s)
+    identity = _identity(config, generation, tokens, dataset.checksum, every)
     return ShardState(identity, options, table, mode, progress, now, words)
 
 
@@ -99,8 +109,9 @@ def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -
     tensors = Tensors(options, config.shard, config.shards)
     reached, examples = _restore(tensors, config, generation) if generation.label else (BEGINNING, 0)
     mode = make_consistency(options, np.zeros(2, np.int64), reached, config.workers)
-    progress = TensorProgress(Losses(0, 0, now, entries=examples), lambda: mode.version(0), options.steps)
-    identity = _identity(config, generation, "", config.checkpoint_every)
+    losses = Losses(0, 0, now, entries=examples)
+    progress = TensorProgress(losses, lambda: mode.version(0), options.steps, tensors.filling, config.block_s)
+    identity = _identity(config, generation, Tokens(bytes.fromhex(generation.secret)), "", config.checkpoint_every)
     return ShardState(identity, options, tensors.table, mode, progress, now, tensors=tensors)
 
 
@@ -124,17 +135,30 @@ def _spec(facts: dict[str, Any], whose: str) -> ModelSpec:
     return ModelSpec.from_json(str(facts["tensors"]).encode())
 
 
-def _identity(config: ServerConfig, generation: Generation, dataset: str, checkpoint_rounds: int) -> Identity:
+def _identity(
+    config: ServerConfig, generation: Generation, tokens: Tokens, dataset: str, checkpoint_rounds: int
+) -> Identity:
     return Identity(
         run=generation.run,
         shard=config.shard,
         shards=config.shards,
         dataset=dataset,
         lease_s=config.lease_s,
+        tokens=tokens,
         checkpoint_rounds=checkpoint_rounds,
         generation=generation.number,
         workers=config.workers,
     )
+
+
+def largest_frame(state: ShardState) -> int:
+    """Return the bytes of the largest frame that a request to this shard may have: its largest push."""
+    table, order = state.table, state.consistency
+    if state.tensors is not None:
+        return MAX_FRAME_BYTES
+    rows = int(np.diff(order.bounds).max()) if isinstance(order, ExclusiveBlocks) else table.rows
+    numbers = table.rows * np.dtype(np.int64).itemsize
+    return min(MAX_FRAME_BYTES, max(SMALL_FRAME_BYTES, rows * table.shape[1] * table.dtype.itemsize, numbers))
 
 
 # ---- serving
@@ -143,6 +167,7 @@ def _identity(config: ServerConfig, generation: Generation, dataset: str, checkp
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
     """Run a shard to its end; `ready` is called once it is bound. Returns facts of the training for `--json`."""
     keep_freed_memory()
+    descriptors.raise_limit()
     mine = None if config.keys is None else keys.load_server_keys(config.keys)
     try:
         with signals_raise(), without_blas():
@@ -161,8 +186,9 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         if found is not None:
             return _catch_up(config, dataset, *found)
     generation = generations.next_generation(config)
-    core = Core(prepare(config, dataset, generation, time.monotonic()))
-    daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine)
+    state = prepare(config, dataset, generation, time.monotonic())
+    core, largest = Core(state), largest_frame(state)
+    daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine, largest)
     try:
         if config.prometheus is not None:
             daemon.expose(config.prometheus)
@@ -193,6 +219,7 @@ def _catch_up(
     logger.info(log.line("catches_up", run=config.out, generation=generation.number))
     if config.shard == 0:
         assemble(config, dataset, generation, ended)
+        checkpoint.remove_old_finals(config.out, final_label(generation.number))
     generations.leave(config, generation, RunEnd(Ending(ended["ending"]), str(ended.get("ending_text", ""))))
     return RunEnd(Ending.OVER).as_fields() if config.shard else ended
 
@@ -220,11 +247,13 @@ def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
         nonlocal announced
         generations.require_current(config, generation)
         if end is not None and not announced:
-            announced = True
             try:
                 generations.announce_ending(config, generation, end)
             except errors.OutputError as error:  # the disk is full; workers tell the other shards, too
+                if descriptors.is_shortage(error):
+                    raise
                 logger.warning(log.line("untold", why=error))
+            announced = True
         return generations.announced_ending(config, generation)
 
     return check
@@ -247,12 +276,23 @@ def leave(
         raise errors.TrainingDiverged(end.text or "a worker reported that the training diverged")
     trim()
     if (last := core.final()) is not None:
-        daemon.write_now(replace(last, facts={**last.facts, SUMMARY: facts}))
-    core.free_table()
+        last = replace(last, facts={**last.facts, SUMMARY: facts})
+    if last is not None and config.shards == 1:
+        # A disk may have room for one of the two: a finished run needs its vectors, a stopped one its checkpoint.
+        results = partial(assemble, config, dataset, generation, facts, last)
+        order = (partial(daemon.aside, results), partial(daemon.write_now, last))
+        artifacts.attempt_all(*(order if end.ending is Ending.COMPLETE else reversed(order)))
+    else:
+        if last is not None:
+            daemon.write_now(last)
+        del last
+        core.free_table()
+        if config.shard == 0:
+            daemon.aside(partial(await_shards, config, generation, daemon))
+            daemon.aside(partial(assemble, config, dataset, generation, facts))
     if config.shard == 0:
-        await_shards(config, generation, daemon)
-        assemble(config, dataset, generation, facts)
-    generations.leave(config, generation, end)
+        checkpoint.remove_old_finals(config.out, final_label(generation.number))
+    daemon.aside(partial(generations.leave, config, generation, end))
 
 
 def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
@@ -273,22 +313,32 @@ def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -
         time.sleep(0.05)
 
 
-def assemble(config: ServerConfig, dataset: Dataset | None, generation: Generation, facts: dict[str, Any]) -> None:
-    """Write the vectors, or tensors, from the final checkpoints of all shards of a generation."""
+def assemble(
+    config: ServerConfig,
+    dataset: Dataset | None,
+    generation: Generation,
+    facts: dict[str, Any],
+    last: Snapshot | None = None,
+) -> None:
+    """Write the vectors, or tensors, from `last`, or else from the final checkpoints of all shards of a generation."""
     label = final_label(generation.number)
     if dataset is None:
-        _assemble_tensors(config, facts, label)
+        _assemble_tensors(config, facts, label, last)
+    elif last is not None:
+        checkpoint.write_results(config.out, dataset, config.options, last.rows, facts)
     else:
         checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
-    checkpoint.remove_old_finals(config.out, label)
 
 
-def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str) -> None:
+def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str, last: Snapshot | None) -> None:
     """Write the run's tensors; NotReady if no worker has brought values for all of them."""
     run = config.out
-    if checkpoint.missing(run, label, config.shards):
+    if last is not None:
+        rows, found = last.rows, last.facts
+    elif checkpoint.missing(run, label, config.shards):
         raise errors.NotReady(f"no worker has brought values for all tensors: {run} holds none")
-    rows, found = checkpoint.read(run, label, config.shards)
+    else:
+        rows, found = checkpoint.read(run, label, config.shards)
     spec = _spec(found, f"the final checkpoint of {run}")
     places = rows[:, :ROW]
     trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))

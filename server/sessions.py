@@ -4,14 +4,21 @@ No I/O; `now` is an argument.
 """
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from glovewire.common.errors import BadRequest, LimitExceeded, OutOfOrder, UnknownSession, UsageError
+from glovewire.common.errors import BadRequest, LimitExceeded, NotReady, OutOfOrder, UnknownSession, UsageError
 from glovewire.common.protocol.messages import Granted, Hello
 from glovewire.common.protocol.schema import NAME_RULE, is_name
+from glovewire.common.roles import Client
+
+from .tokens import Tokens
 
 MAX_SESSIONS = 1024
+MAX_OBSERVERS = 768
+"""So many sessions may be of observers: the others are kept for workers."""
 MAX_ENDED = 4096
+LATE = "late"
 LATE_FRACTION = 0.25
 """A worker that has been silent for this fraction of its lease is late; after the whole lease it is lost."""
 STALL_S = 1.0
@@ -25,6 +32,7 @@ class Session:
     """One worker or observer, from Hello to Leave; `index` is a worker's number, -1 for observers.
 
     `pushed` and `reported` are the last sequence numbers handled; `grant` is the reply to the lease request `ticket`.
+    `connected` is False once a reply could not be sent because the connection was gone.
     """
 
     name: str
@@ -42,6 +50,7 @@ class Session:
     grant: Granted | None = None
     entries: int = 0
     bytes_sent: int = 0
+    connected: bool = True
 
     @property
     def is_worker(self) -> bool:
@@ -50,7 +59,7 @@ class Session:
 
     def hear(self, now: float) -> None:
         """Record that a message of this session arrived at `now`."""
-        self.seen, self.state = now, "training"
+        self.seen, self.state, self.connected = now, "training", True
 
     def is_new_push(self, sequence: int) -> bool:
         """Return whether a push is the next one, not a repeat; OutOfOrder when one before it is missing."""
@@ -72,12 +81,16 @@ class Sessions:
     """The open sessions of shard `shard` of `shards`, by name and by the peer of their last Hello.
 
     Shard 0 numbers workers from `next_number` on; `expected` is how many workers the run expects.
+
+    A name belongs to one session at a time, and shard 0 decides to which: `holder` has the rule. The other shards obey
+    the number and the token that shard 0 gave.
     """
 
     next_number: int = 0
     expected: int = 0
     shard: int = 0
     shards: int = 1
+    tokens: Tokens = field(default_factory=lambda: Tokens(b""))
     by_name: dict[str, Session] = field(default_factory=dict)
     _by_peer: dict[Peer, Session] = field(default_factory=dict)
     _ended: OrderedDict[tuple[str, int], bool] = field(default_factory=OrderedDict)
@@ -85,7 +98,30 @@ class Sessions:
     _came: set[str] = field(default_factory=set)
 
     def open(self, hello: Hello, peer: Peer, now: float) -> tuple[Session, Session | None]:
-        """Return the session for a Hello, and the one that it replaces (same name, other incarnation), if any."""
+        """Return the session for a Hello, and the one that it replaces (same name, other incarnation), if any.
+
+        Call `require_valid` and `holder` first.
+        """
+        known = self.by_name.get(hello.name)
+        if known is not None and (known.incarnation, known.role) == (hello.incarnation, hello.role):
+            self._by_peer.pop(known.peer, None)
+            known.peer = peer
+            known.hear(now)
+            self._by_peer[peer] = known
+            return known, None
+        if known is None and len(self.by_name) >= MAX_SESSIONS:
+            raise LimitExceeded(f"the server has {MAX_SESSIONS} sessions already")
+        if known is None and hello.role != "worker" and len(self.by_name) - len(self.workers) >= MAX_OBSERVERS:
+            raise LimitExceeded(f"the server has {MAX_OBSERVERS} observers already")
+        number = self._number(hello)
+        if known is not None:
+            self.close(known, replaced=True)
+        session = Session(hello.name, hello.incarnation, hello.role, number, peer, now, now)
+        self.by_name[hello.name] = self._by_peer[peer] = session
+        return session, known
+
+    def require_valid(self, hello: Hello) -> None:
+        """Raise BadRequest for an impossible role or name, UnknownSession for an incarnation whose session is over."""
         if hello.role not in ("worker", "observer"):
             raise BadRequest(f"role must be worker or observer, not {hello.role[:40]!r}")
         if not is_name(hello.name):
@@ -97,21 +133,35 @@ class Sessions:
             raise BadRequest(f"another process took the name {hello.name!r} since: give every worker its own")
         if replaced is not None:
             raise UnknownSession(f"the session of {hello.name!r} is over: begin a new one")
+
+    def holder(self, hello: Hello) -> Session | None:
+        """Return the session that has the name of a Hello and keeps it, None if the Hello may open or resume one.
+
+        Another incarnation gets the name of a session that is late or whose connection is gone, but no observer that of
+        a worker. A worker also gets that of an observer and, on shards other than 0, that of a worker with a lower
+        number.
+        """
         known = self.by_name.get(hello.name)
-        if known is not None and (known.incarnation, known.role) == (hello.incarnation, hello.role):
-            self._by_peer.pop(known.peer, None)
-            known.peer = peer
-            known.hear(now)
-            self._by_peer[peer] = known
-            return known, None
-        if known is None and len(self.by_name) >= MAX_SESSIONS:
-            raise LimitExceeded(f"the server has {MAX_SESSIONS} sessions already")
-        number = self._number(hello)
-        if known is not None:
-            self.close(known, replaced=True)
-        session = Session(hello.name, hello.incarnation, hello.role, number, peer, now, now)
-        self.by_name[hello.name] = self._by_peer[peer] = session
-        return session, known
+        if known is None or known.incarnation == hello.incarnation:
+            return None
+        if hello.role != "worker" and known.is_worker:
+            return known
+        if known.state == LATE or not known.connected:
+            return None
+        if hello.role != "worker":
+            return known
+        older = self.shard > 0 and hello.worker > known.index and self._is_numbered(hello)
+        return None if older or not known.is_worker else known
+
+    def token(self, session: Session) -> int:
+        """Return what proves a worker's number to the other shards, 0 for an observer."""
+        if not session.is_worker:
+            return 0
+        return self.tokens.worker(session.index, session.name, session.incarnation)
+
+    def _is_numbered(self, hello: Hello) -> bool:
+        """Return whether shard 0 gave the worker of a Hello its number."""
+        return not hello.token ^ self.tokens.worker(hello.worker, hello.name, hello.incarnation)
 
     def _number(self, hello: Hello) -> int:
         """Return a worker's number: on shard 0 the next one, elsewhere the one that shard 0 gave it."""
@@ -123,14 +173,19 @@ class Sessions:
         if hello.worker < 0:
             where = f"{self.shard}/{self.shards}"
             raise UsageError(f"give every shard's address once, in order; the first is shard {where}")
-        if holder := next((w.name for w in self.workers if w.index == hello.worker and w.name != hello.name), ""):
-            raise BadRequest(f"{holder!r} has the number {hello.worker}, which shard 0 gave it")
+        if not self._is_numbered(hello):
+            raise NotReady(f"in this generation of the run shard 0 has not given {hello.name!r} number {hello.worker}")
         return hello.worker
 
     def note(self, hello: Hello) -> None:
         """Record that an expected worker has connected, even if the run is already ending."""
         if hello.role == "worker" and len(self._came) < self.expected:
             self._came.add(hello.name[:64])
+
+    @property
+    def all_came(self) -> bool:
+        """Return whether every expected worker has connected."""
+        return len(self._came) >= self.expected
 
     @property
     def absent(self) -> int:
@@ -156,6 +211,24 @@ class Sessions:
         """Return the session of `peer` if it has another name than `name`, else None."""
         session = self._by_peer.get(peer)
         return session if session is not None and session.name != name else None
+
+    def detach_others(self, peer: Peer, client: Client) -> None:
+        """Take `peer` from a session of another client than `client`, which must say hello again to continue.
+
+        A peer is a routing id, and a client may choose that of another one whose connection was lost.
+        """
+        session = self._by_peer.get(peer)
+        if session is not None and not client.owns(session.name):
+            del self._by_peer[peer]
+
+    def of_clients(self, clients: Collection[Client]) -> list[Session]:
+        """Return the open sessions of `clients`."""
+        return [each for each in self.by_name.values() if any(client.owns(each.name) for client in clients)]
+
+    def disconnected(self, peer: Peer) -> None:
+        """Record that the connection of `peer` is gone: its session may be resumed, and its name be taken."""
+        if (session := self._by_peer.get(peer)) is not None:
+            session.connected = False
 
     def name_at(self, peer: Peer) -> str | None:
         """Return the name of the session of `peer`, None if it has none."""
@@ -188,8 +261,8 @@ class Sessions:
             for session in self.by_name.values():
                 session.seen = min(session.seen + stall, now)
         lost = [session for session in self.by_name.values() if now - session.seen > lease_s]
-        quiet = (s for s in self.by_name.values() if now - s.seen > lease_s * LATE_FRACTION and s.state != "late")
+        quiet = (s for s in self.by_name.values() if now - s.seen > lease_s * LATE_FRACTION and s.state != LATE)
         late = [session for session in quiet if session not in lost]
         for session in late:
-            session.state = "late"
+            session.state = LATE
         return late, lost

@@ -24,7 +24,11 @@ class WorkerConfig(Config):
         metavar="tcp://HOST:PORT",
         help="Address of a server; repeat it for every shard, in order.",
     )
-    name: str = option("", shown="host and process id", help="Name of this worker on the server and in the monitor.")
+    name: str = option(
+        "",
+        shown="host and process id",
+        help="Name of this worker on the server and in the monitor; with --keys after the key's name and a dot.",
+    )
     timeout_s: float = option(
         30.0,
         flags=("--timeout",),
@@ -50,5 +54,5 @@ class WorkerConfig(Config):
 
     @property
     def full_name(self) -> str:
-        """Return the worker's name on the servers and in the monitor: `name`, or host and process id."""
+        """Return the worker's name: `name`, or host and process id. With keys, a session's name has theirs in front."""
         return self.name or f"{socket.gethostname()[:40]}-{os.getpid()}"

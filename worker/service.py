@@ -10,6 +10,7 @@ from glovewire.common import errors, log
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.roles import Role
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 from glovewire.common.runtime.signals import signals_raise, stop_on_signals
@@ -33,19 +34,20 @@ logger = logging.getLogger(__name__)
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they end the run; return the fields of `--json`."""
     keep_freed_memory()
-    mine = None if config.keys is None else keys.load_client_keys(config.keys)
+    mine = None if config.keys is None else keys.load_client_keys(config.keys, Role.WORKER)
+    name = config.full_name if mine is None else mine.session_name(config.full_name)
     try:
         with signals_raise(), without_blas():
             dataset = Dataset.open(config.dataset, verify=config.verify)
             objectives.warm()
             freeze_loaded_objects()
     except errors.Interrupted:
-        return {"worker": config.full_name, **INTERRUPTED.as_fields(), "bytes_sent": 0}
+        return {"worker": name, **INTERRUPTED.as_fields(), "bytes_sent": 0}
     sent, rejoined = 0, False
     end: RunEnd | None = None
-    with _metrics(config) as metrics:
+    with _metrics(config, name) as metrics:
         while end is None:
-            with RequestClient(config.servers, config.full_name, dataset.checksum, config.timeout_s, mine) as client:
+            with RequestClient(config.servers, name, dataset.checksum, config.timeout_s, mine) as client:
                 stopped = errors.Interrupted("told to stop")  # ends the next wait: no message is cut
                 stop_on_signals(partial(setattr, client, "failed", stopped))
                 client.on_sent = metrics.sent
@@ -65,13 +67,13 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                     raise errors.DeadlineExceeded(f"{why}: {error}") from error
                 sent += client.bytes_sent
     logger.info(log.line("left", **end.as_fields(), bytes_sent=sent))
-    return {"worker": config.full_name, **end.as_fields(), "bytes_sent": sent}
+    return {"worker": name, **end.as_fields(), "bytes_sent": sent}
 
 
 @contextlib.contextmanager
-def _metrics(config: WorkerConfig) -> Iterator[WorkerMetrics]:
-    """Yield the counters of this worker's requests; with `--prometheus`, serve them over HTTP."""
-    metrics = WorkerMetrics(config.full_name)
+def _metrics(config: WorkerConfig, name: str) -> Iterator[WorkerMetrics]:
+    """Yield the counters of the requests of worker `name`; with `--prometheus`, serve them over HTTP."""
+    metrics = WorkerMetrics(name)
     if config.prometheus is None:
         yield metrics
         return

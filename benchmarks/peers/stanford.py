@@ -29,8 +29,8 @@ from glovewire.common.errors import ProcessDied, UsageError
 from glovewire.common.option import at_least, like, option
 from glovewire.common.storage.dataset import Dataset
 from glovewire.exits import Interruptible
-from glovewire.preprocess.tokens.encoder import Encoder
-from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
+from glovewire.preprocess.config import PreprocessConfig
+from glovewire.preprocess.pipeline import Pipeline
 from glovewire.vectors.export import export
 
 PEER = "peer"
@@ -224,10 +224,7 @@ class StanfordTools:
 
 def write_tokens(corpus: Path, out: Path) -> None:
     """Write the corpus with blanks between its tokens, line by line, as Stanford's tools read it."""
-    encoder = Encoder(NltkTokenizer())
-    with out.open("wb") as stream:
-        for batch in bench_preprocess.text_batches(corpus):
-            stream.write(encoder.decode(encoder.encode(batch.text, batch.starts, batch.stops, 0)))
+    Pipeline(PreprocessConfig(corpus=(str(corpus),), out=out)).write_tokens(out)
 
 
 if __name__ == "__main__":

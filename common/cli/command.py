@@ -14,6 +14,8 @@ from typing import IO, Any
 import click
 
 from ..errors import GlovewireError, UsageError
+from ..runtime.rlimits import require_files
+from ..text import printable
 from .config_file import read_toml
 
 ENVIRONMENT_PREFIX = "GLOVEWIRE"
@@ -99,6 +101,7 @@ class Command(click.Command):
         """Run the command; with `--json`, print its function's result (a dict) as the last line of stdout."""
         as_json = ctx.params.pop("as_json")
         try:
+            require_files()
             with one_line_refusals():
                 result = super().invoke(ctx)
         except GlovewireError as error:
@@ -148,11 +151,6 @@ class Command(click.Command):
     def _by_long_name(self) -> dict[str, click.Option]:
         options = [option for option in self.params if isinstance(option, click.Option) and option.name != "config"]
         return {flag[2:]: option for option in options for flag in option.opts if flag.startswith("--")}
-
-
-def printable(text: str) -> str:
-    """Escape control characters, which could move a terminal's cursor or change its title."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def variable(command: str, option: str) -> str:

@@ -1,19 +1,23 @@
 """Search for the nearest words: cosine similarity, top k and analogies over unit vectors. No I/O.
 
 `glovewire neighbours`, `glovewire evaluate` and the dashboard use this search. Words with equal cosines are listed in
-row order, so that results are reproducible.
+row order, so that results are reproducible. An unseen word is searched by the vector that its n-grams compose.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from ..array_types import Floats, Rows
+from .subwords import Subwords
 
 Neighbours = list[tuple[str, float]]
 """(word, cosine) pairs, largest cosine first."""
+
+RECENT = 64
 
 
 def unit_rows(vectors: Floats, *, centre: bool = False) -> Rows:
@@ -29,37 +33,82 @@ def unit_rows(vectors: Floats, *, centre: bool = False) -> Rows:
     return rows
 
 
+class Found(NamedTuple):
+    """The unit vector of a word, shape (dim,), and its row; None if the vector is composed of the word's n-grams."""
+
+    vector: Rows
+    row: int | None
+
+
 @dataclass(frozen=True)
 class UnitVectors:
-    """Words and their unit vectors, made by `unit_rows`: `rows` has shape (words, dim), row i for `words[i]`."""
+    """Words and their unit vectors: `rows` has shape (words, dim), row i for `words[i]`.
+
+    `subwords` compose vectors of other words, from which `mean` is subtracted.
+    """
 
     words: Sequence[str]
     rows: Rows
+    subwords: Subwords | None = None
+    mean: Rows | None = None
+
+    @classmethod
+    def of(
+        cls, words: Sequence[str], vectors: Floats, subwords: Subwords | None = None, *, centre: bool = False
+    ) -> Self:
+        """Return the unit vectors of `vectors`, shape (words, dim); with `centre`, their mean is subtracted first."""
+        mean = np.asarray(vectors, dtype=np.float32).mean(axis=0) if centre else None
+        return cls(words, unit_rows(vectors, centre=centre), subwords, mean)
 
     @cached_property
     def index(self) -> dict[str, int]:
         """Return the row number of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
+    @cached_property
+    def _recent(self) -> dict[tuple[int, int], Neighbours]:
+        return {}
+
     def find(self, word: str) -> int | None:
         """Return the row of `word` as written, else of its lower-case form; None if neither is known."""
         row = self.index.get(word)
         return self.index.get(word.lower()) if row is None else row
 
-    def nearest(self, row: int, top: int) -> Neighbours:
-        """Return the `top` words with the largest cosine to the word in `row`, without that word."""
-        return self._best(self.rows @ self.rows[row], [row], top)
+    def look_up(self, word: str) -> Found | None:
+        """Return the vector of a known word or, if n-grams are known, of an unseen one; None if there is neither."""
+        row = self.find(word)
+        if row is not None:
+            return Found(self.rows[row], row)
+        composed = None if self.subwords is None else self.subwords.compose(word)
+        if composed is None:
+            return None
+        return Found(unit_rows((composed if self.mean is None else composed - self.mean)[None])[0], None)
 
-    def analogy(self, question: Sequence[int], top: int) -> Neighbours:
-        """Return the `top` words for "a is to b as c is to what?", where `question` is the rows (a, b, c).
+    def nearest(self, found: Found, top: int) -> Neighbours:
+        """Return the `top` words with the largest cosine to a word, without that word.
+
+        The last RECENT results of known words are kept: pages of the dashboard ask for theirs twice a second.
+        """
+        if found.row is None:
+            return self._best(found.vector, [found], top)
+        best = self._recent.get((found.row, top))
+        if best is None:
+            if len(self._recent) >= RECENT:
+                del self._recent[next(iter(self._recent))]
+            best = self._recent[found.row, top] = self._best(found.vector, [found], top)
+        return list(best)
+
+    def analogy(self, question: Sequence[Found], top: int) -> Neighbours:
+        """Return the `top` words for "a is to b as c is to what?", where `question` is (a, b, c).
 
         Ranks by cosine to b - a + c and excludes a, b and c (3CosAdd, Mikolov et al., 2013).
         """
-        a, b, c = question
-        target = unit_rows((self.rows[b] - self.rows[a] + self.rows[c])[None])[0]
-        return self._best(self.rows @ target, [a, b, c], top)
+        a, b, c = (found.vector for found in question)
+        return self._best(unit_rows((b - a + c)[None])[0], question, top)
 
-    def _best(self, cosines: Rows, excluded: list[int], top: int) -> Neighbours:
+    def _best(self, target: Rows, without: Sequence[Found], top: int) -> Neighbours:
+        cosines = self.rows @ target
+        excluded = [found.row for found in without if found.row is not None]
         cosines[excluded] = -np.inf
         count = min(top, len(self.words) - len(set(excluded)))
         if count <= 0:

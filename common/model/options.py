@@ -37,6 +37,7 @@ PRESETS: dict[str, dict[str, Scalar]] = {
         "x_max": 100.0,
         "alpha": 0.75,
         "spectrum": 1.0,
+        "subwords": 0.0,
         "init_scale": 0.2771,  # the standard deviation of 0.01 that the seeds draw with, at 256 dimensions
     }
 }
@@ -132,6 +133,14 @@ class TrainingOptions(Config):
         range=_AMOUNT,
         help="Power of the singular values in vectors.npy: below 1, directions that most words share count less; 1 is "
         "as trained.",
+    )
+    subwords: float = option(
+        1.0,
+        per={"sgns": 0.7, "tensors": 0.0},
+        range=_AMOUNT,
+        metavar="K",
+        help="Weight, in vectors.npy, of what a word's character n-grams say of it beside its own vector; they also "
+        "give vectors to unseen words. 0 is off.",
     )
     init_scale: float = option(0.5, range=_AMOUNT, help="Vectors start uniform in +-this / sqrt(dim).")
     initial_accumulator: float = option(

@@ -26,6 +26,8 @@ ROW = 256
 TABLE = "tensors"
 MAX_TENSORS = 100_000
 MAX_NAME = 512
+MAX_SPEC_BYTES = 4 << 20
+"""Bytes of the JSON list that declares a model; parsing it takes 25 times as much memory."""
 MAX_RANK = 32
 MAX_ROWS = 1 << 27
 MAX_EXAMPLES = 1 << 40
@@ -88,6 +90,10 @@ class ModelSpec:
     @classmethod
     def from_json(cls, data: Array | bytes) -> Self:
         """Parse the spec that a peer sent; any invalid bytes raise BadRequest or LimitExceeded, nothing else."""
+        if len(data) > MAX_SPEC_BYTES:
+            raise LimitExceeded(
+                f"the list of tensors has {len(data)} bytes, at most {MAX_SPEC_BYTES}: use fewer or shorter names"
+            )
         try:
             listed = json.loads(bytes(data))
             if not isinstance(listed, list):
@@ -139,7 +145,8 @@ class ModelSpec:
     def pack(self, values: Mapping[str, npt.ArrayLike], *, trained: bool) -> Array:
         """Return the rows of all trained (or fixed) tensors, shape (rows, ROW); tensors not in `values` are zero.
 
-        Raises BadRequest for a name that is not a trained (or fixed) tensor, and for a wrong shape.
+        Raises BadRequest for a name that is not a trained (or fixed) tensor, a wrong shape, and values such as complex
+        numbers that the tensor cannot hold.
         """
         return self._packed(self._named(values, trained), values, *self.part(trained))
 
@@ -202,13 +209,14 @@ class ModelSpec:
         return found
 
     def _packed(self, tensors: list[Tensor], values: Mapping[str, npt.ArrayLike], first: int, last: int) -> Array:
-        """Return rows [first, last) with the values of `tensors`, zero elsewhere; BadRequest for a wrong shape."""
+        """Return rows [first, last) with the values of `tensors`, zero elsewhere; raises like `pack`."""
         rows = np.zeros((last - first, ROW), self.dtype)
         flat = rows.reshape(-1)
         for tensor in tensors:
             array = np.asarray(values[tensor.name])
             if array.shape != tensor.shape:
                 raise BadRequest(f"tensor {tensor.name!r} has shape {tensor.shape}, not {array.shape}")
+            _require_fit(tensor, array)
             start = (self.firsts[tensor.name] - first) * ROW
             flat[start : start + tensor.cells] = array.reshape(-1) if tensor.trained else _halves(tensor, array)
         return rows
@@ -216,6 +224,18 @@ class ModelSpec:
     def _end(self, tensor: Tensor) -> int:
         """Return the row after the tensor's last row."""
         return self.firsts[tensor.name] + tensor.rows
+
+
+def _require_fit(tensor: Tensor, array: Array) -> None:
+    """Raise BadRequest if `tensor` cannot hold the values of `array`; only floats may change, by rounding."""
+    dtype = np.dtype(tensor.dtype)
+    if dtype.kind in "fc":
+        fits = np.can_cast(array.dtype, dtype, "same_kind")
+    else:
+        with np.errstate(invalid="ignore"):
+            fits = array.dtype.kind in "biuf" and np.array_equal(array.astype(dtype), array)
+    if not fits:
+        raise BadRequest(f"tensor {tensor.name!r} is {dtype.name}, which cannot hold these {array.dtype.name} values")
 
 
 def _halves(tensor: Tensor, array: Array) -> Array:
@@ -241,7 +261,10 @@ def _checked(tensors: list[Tensor]) -> tuple[Tensor, ...]:
         raise BadRequest("two tensors have the same name")
     if [t.trained for t in tensors] != sorted((t.trained for t in tensors), reverse=True):
         raise BadRequest("trained tensors come first")
-    if sum(tensor.rows for tensor in tensors) > MAX_ROWS:
+    rows = sum(tensor.rows for tensor in tensors)
+    if rows == 0:
+        raise BadRequest("a model has at least one tensor with an element")
+    if rows > MAX_ROWS:
         raise LimitExceeded(f"a model has at most {MAX_ROWS * ROW:,} elements")
     return tuple(tensors)
 

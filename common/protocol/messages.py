@@ -32,6 +32,8 @@ from .schema import Scalar, array, message
 
 NO_VERSION = -1
 """In Pull: do not wait for a version. In Push: the version of the rows used is unknown."""
+MAX_EXPLANATION = 500
+"""Characters of the text of a refusal or an event."""
 WORKERS_PER_GENERATION = 1 << 20
 """Worker numbers reserved for one generation of a run: generation g numbers its workers from g times this."""
 
@@ -44,7 +46,7 @@ class Hello(Message):
     """Open a session, or resume the one with the same `name` and `incarnation` (drawn when the process starts).
 
     `role` is `worker` or `observer`, `dataset` the dataset's checksum ("" for observers). `worker` is -1 for shard 0,
-    which numbers the workers, and for the other shards the number that shard 0 gave.
+    which numbers the workers, and for the other shards the number that shard 0 gave, with its `token`.
     """
 
     role: str
@@ -52,6 +54,7 @@ class Hello(Message):
     incarnation: int
     dataset: str
     worker: int = -1
+    token: int = 0
 
 
 @message
@@ -59,7 +62,7 @@ class Welcome(Message):
     """The session is open; `run` identifies the run's generation, `options` are the training options.
 
     `steps` is an upper bound of the minibatch steps that any worker has made: this worker draws its batches from that
-    step on. `credit` is as in Applied.
+    step on. `credit` is as in Applied. `token` proves to the other shards that shard 0 gave this client its number.
     """
 
     run: str
@@ -69,6 +72,7 @@ class Welcome(Message):
     options: dict[str, Scalar]
     steps: int = 0
     credit: int = 0
+    token: int = 0
 
     @property
     def rank(self) -> int:
@@ -119,7 +123,8 @@ class Lease(Message):
 class Granted(Message):
     """Lease a block of partitions `a` and `b` to the worker, which pulls the rows of both at version `round`.
 
-    Every block of the rounds before `low_water` has been trained and reported.
+    Every block of the rounds before `low_water` has been trained and reported; `low_water_token` proves it to other
+    shards. `token_a` and `token_b` prove that this worker may push the partitions; equal if `a` is `b`.
     """
 
     lease: int
@@ -128,6 +133,13 @@ class Granted(Message):
     a: int
     b: int
     low_water: int
+    low_water_token: int = 0
+    token_a: int = 0
+    token_b: int = 0
+
+    def token(self, partition: int) -> int:
+        """Return the token of partition `a` or `b`."""
+        return self.token_a if partition == self.a else self.token_b
 
 
 @message
@@ -144,14 +156,12 @@ class Pull(Message):
 
     `version`: in exclusive order, wait for this round and answer with the rows as they were at its start; of dense
     models, wait for at least this many updates; otherwise ignored. NO_VERSION never waits for a version.
-    All blocks of the rounds before `low_water` are trained, as shard 0 said in its last Granted.
     """
 
     table: str
     first: int
     last: int
     version: int
-    low_water: int
     rows: Array | None = array("<i8", rank=1, optional=True)
 
 
@@ -174,9 +184,10 @@ class Push(Message):
 
     `operation`: `assign` (the rows become `values`), `add` (`values` are added) or `gradient` (the server's optimizer
     makes a step at learning rate `rate`). `values` were computed from rows at `version`, or `versions` row by row, and
-    under `lease`, or -1. `low_water` is as in Pull. Gradients of tensors may be bfloat16 (`<u2`). With `then_pull` the
-    push is also a pull of the same rows, or of those in `wanted`. Replies: `Applied` at once, `Rows` when a `Pull`
-    would get them; if both are ready together, `Rows` alone.
+    under `lease`, or -1; `token` is the lease's token of the partition. `low_water` and its token are those of the last
+    Granted. Gradients of tensors may be bfloat16 (`<u2`). With `then_pull` the push is also a pull of the same rows, or
+    of those in `wanted`. Replies: `Applied` at once, `Rows` when a `Pull` would get them; if both are ready together,
+    `Rows` alone.
     """
 
     table: str
@@ -190,7 +201,9 @@ class Push(Message):
     values: Array = array("<f4", "<f8", "<u2", rank=2)
     rows: Array | None = array("<i8", rank=1, optional=True)
     versions: Array | None = array("<i8", rank=1, optional=True)
+    token: int = 0
     low_water: int = 0
+    low_water_token: int = 0
     then_pull: bool = False
     wanted: Array | None = array("<i8", rank=1, optional=True)
 
@@ -198,7 +211,7 @@ class Push(Message):
     def pull(self) -> Pull:
         """Return the pull that a push with `then_pull` stands for."""
         rows = self.rows if self.wanted is None else self.wanted
-        return Pull(self.table, self.first, self.last, NO_VERSION, self.low_water, rows)
+        return Pull(self.table, self.first, self.last, NO_VERSION, rows)
 
 
 @message
@@ -206,7 +219,8 @@ class Applied(Message):
     """The push is in the table, or waits to be applied together with others.
 
     `repeated`: the table had this change already. `late`: it was a gradient for a past step, dropped. From now on the
-    worker may have `credit` bytes of unanswered pushes, or a single larger one.
+    worker may have `credit` bytes of unanswered pushes, or a single larger one. `receipt` is not 0 once this shard has
+    all its rows of the partition that was pushed under a lease: Report adds up the receipts of a block.
     """
 
     sequence: int
@@ -214,6 +228,7 @@ class Applied(Message):
     repeated: bool
     late: bool = False
     credit: int = 0
+    receipt: int = 0
 
 
 @message
@@ -222,6 +237,7 @@ class Report(Message):
 
     `sequence` numbers a worker's reports from 1. The losses are sums over `entries` entries of the full matrix, `norm`
     is the mean Euclidean norm of the vectors trained, `bytes_sent` what the worker has sent to all shards so far.
+    `receipt` is the exclusive or of all receipts of the block's pushes.
     """
 
     sequence: int
@@ -232,6 +248,7 @@ class Report(Message):
     norm: float
     seconds: float
     bytes_sent: int
+    receipt: int = 0
 
 
 @message
@@ -358,7 +375,7 @@ class Finishing(Message):
 
 @message
 class Refused(Message):
-    """The request was not carried out; `code` names the fault (common.errors), `text` explains it to people.
+    """The request was not carried out; `code` names the fault (common.errors), `text` (MAX_EXPLANATION) explains it.
 
     With the code `finishing`, `ending` says why the run ends, as in Finish; otherwise it is empty.
     """

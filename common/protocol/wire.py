@@ -34,7 +34,10 @@ class Numbered(NamedTuple):
 
 
 def encode(number: int, message: Message) -> list[Frame]:
-    """Return the frames of a request or reply. Array frames are views: do not change the arrays afterwards."""
+    """Return the frames of a request or reply. Array frames are views: do not change the arrays afterwards.
+
+    Raises ProtocolError or LimitExceeded if a field or the header cannot be encoded.
+    """
     fields = vars(message).copy()
     shapes: list[tuple[str, tuple[int, ...]] | None] = []
     frames: list[Frame] = [GREETING, b""]
@@ -126,9 +129,14 @@ def bytes_of(frames: Sequence[Frame]) -> int:
 
 
 def _packed(message: Message, number: int, fields: dict[str, Any], shapes: Sequence[Any]) -> bytes:
-    header: bytes = msgpack.packb([type(message).__name__, number, fields, shapes])
+    try:
+        header: bytes = msgpack.packb([type(message).__name__, number, fields, shapes])
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ProtocolError(f"{type(message).__name__} cannot be sent ({type(error).__name__})") from error
     if len(header) > MAX_HEADER_BYTES:
-        raise LimitExceeded(f"{type(message).__name__} has a header of {len(header)} bytes, at most {MAX_HEADER_BYTES}")
+        raise LimitExceeded(
+            f"{type(message).__name__} cannot be sent: header of {len(header)} bytes, at most {MAX_HEADER_BYTES}"
+        )
     return header
 
 

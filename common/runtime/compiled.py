@@ -9,9 +9,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar, cast
 
-import numba
-
 from ..errors import hidden
+from .rlimits import require_address_space
+
+require_address_space()
+import numba  # noqa: E402
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -121,6 +121,31 @@ def signals_noted() -> Iterator[Callable[[], bool]]:
         restore()
 
 
+class _Overdue(SystemExit):
+    """Raised in an `ends_soon` block; a SystemExit, because asyncio swallows any other exception of a callback."""
+
+
+@contextlib.contextmanager
+def ends_soon(stopped: Callable[[], bool], after_s: float) -> Iterator[None]:
+    """Leave the block if it is still running `after_s` to twice `after_s` seconds after `stopped()` has become true."""
+    overdue = False
+
+    def check(*_: object) -> None:
+        nonlocal overdue
+        if overdue:
+            raise _Overdue
+        overdue = stopped()
+
+    before = signal.signal(signal.SIGALRM, check)
+    signal.setitimer(signal.ITIMER_REAL, after_s, after_s)
+    try:
+        with contextlib.suppress(_Overdue):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 # ---- exiting
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from ..array_types import Array
-from ..errors import ArtifactError, OutputError
+from ..errors import ArtifactError, GlovewireError, OutputError
 
 MANIFEST = "manifest.json"
 PARTIAL, REPLACED = ".partial", ".replaced"
@@ -48,7 +48,7 @@ def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> I
     """
     scratch = path.parent / f".{path.name}.{os.getpid()}{PARTIAL}"
     try:
-        _remove(scratch)
+        _remove(scratch, ignore_errors=False)
         yield scratch
         if flush:
             for file in files_in(scratch):
@@ -79,15 +79,22 @@ def _swap(folder: Path, scratch: Path) -> None:
 
 
 @contextmanager
-def atomic_stream(path: Path) -> Iterator[BinaryIO]:
-    """Yield a binary stream whose content replaces `path` at the end; OutputError if it cannot be written."""
-    with output_errors(path), atomic(path) as scratch, scratch.open("wb") as stream:
+def atomic_stream(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Yield a binary stream whose content replaces `path` at the end; OutputError if it cannot be written.
+
+    The file has the permissions `mode`, less those of the umask, from the moment it exists.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
+    with output_errors(path), atomic(path) as scratch, open(scratch, "wb", opener=opener) as stream:
         yield stream
 
 
-def write_text_atomically(path: Path, text: str) -> None:
-    """Replace `path` with `text` (UTF-8); OutputError if it cannot be written."""
-    with atomic_stream(path) as stream:
+def write_text_atomically(path: Path, text: str, mode: int = 0o666) -> None:
+    """Replace `path` with `text` (UTF-8), as `atomic_stream` does."""
+    with atomic_stream(path, mode) as stream:
         stream.write(text.encode())
 
 
@@ -100,6 +107,23 @@ def output_errors(path: Path, what: str = "file") -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, None)  # None: numpy could write only a part
         why = "no space left on the disk" if full else error.strerror or error
         raise OutputError(f"{what} {path} cannot be written: {why}") from error
+
+
+def attempt_all(*writes: Callable[[], object]) -> None:
+    """Call every function, also after one has raised a GlovewireError; then raise the error, or one that names all.
+
+    That one has the type of the last. So a disk that is too full for one file gets those for which it has room.
+    """
+    failures: list[GlovewireError] = []
+    for write in writes:
+        try:
+            write()
+        except GlovewireError as error:
+            failures.append(error)
+    if len(failures) > 1:
+        raise type(failures[-1])("; ".join(map(str, failures))) from failures[-1]
+    if failures:
+        raise failures[0]
 
 
 def require_free(path: Path, *, what: str) -> None:
@@ -130,9 +154,9 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, *, ignore_errors: bool = True) -> None:
     if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=ignore_errors)
     else:
         path.unlink(missing_ok=True)
 

@@ -2,14 +2,14 @@
 
 The folder exists during training, while its metrics, plot and checkpoints keep changing. `manifest.json` therefore
 lists only the results and is written last: a run whose training has not finished has none. The results are
-`vectors.npy`, `vocabulary.txt` and `counts.npy` (kind `vectors`), or `tensors.npz` (kind `tensors`); numpy reads them
-without Glovewire. This module changes no other file of the folder and loads no pickle.
+`vectors.npy`, `vocabulary.txt`, `counts.npy` and the n-grams of the words (kind `vectors`), or `tensors.npz` (kind
+`tensors`); numpy reads them without Glovewire. This module changes no other file of the folder and loads no pickle.
 """
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,18 @@ import numpy as np
 
 from ..array_types import Array, Floats, Indices, Rows
 from ..endings import Ending
-from ..errors import ArtifactError, NotFinite
+from ..errors import ArtifactError, NotFinite, UsageError
+from ..model.options import TrainingOptions
+from ..model.postprocess import flatten_spectrum
+from ..model.subwords import Ngrams, Subwords, fit
 from . import artifacts
+from .dataset import Dataset
 
 KIND, TENSORS_KIND = "vectors", "tensors"
 SCHEMA = TENSORS_SCHEMA = 2
 VECTORS, VOCABULARY, COUNTS = "vectors.npy", "vocabulary.txt", "counts.npy"
+NGRAMS, BUCKETS, SUBWORDS = "ngrams.npy", "ngram_buckets.npy", "subwords"
+"""Vectors of n-grams, the row of each bucket, and the fact of the manifest that describes them."""
 TENSORS = "tensors.npz"
 METRICS, PLOT, CONFIG, CHECKPOINTS = "metrics.jsonl", "loss.png", "config.toml", "checkpoints"
 _CHECK_ROWS = 8192
@@ -32,13 +38,15 @@ _CHECK_ROWS = 8192
 class Vectors:
     """The vectors of a finished run: `vectors` is float32 of shape (words, dim), read-only, row i for `words[i]`.
 
-    `counts`, int64 of shape (words,), says how often each word occurs in the text; None if unknown.
+    `counts`, int64 of shape (words,), says how often each word occurs in the text; None if unknown. `subwords` compose
+    the vectors of other words; None if there are none.
     """
 
     words: tuple[str, ...]
     vectors: Rows
     facts: Mapping[str, Any]
     counts: Indices | None = None
+    subwords: Subwords | None = None
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -49,6 +57,17 @@ class Vectors:
     def dim(self) -> int:
         """Return the number of dimensions of a vector."""
         return int(self.vectors.shape[1])
+
+    def vector(self, word: str) -> Rows | None:
+        """Return the vector of a word, shape (dim,): as it is written, else in lower case, else composed of n-grams.
+
+        Returns None for an unseen word that shares no n-gram with a known one, or if no n-grams are known.
+        """
+        row = self.index.get(word, self.index.get(word.lower()))
+        if row is not None:
+            known: Rows = self.vectors[row]
+            return known
+        return None if self.subwords is None else self.subwords.compose(word)
 
 
 def prepare(run: Path) -> Path:
@@ -76,19 +95,35 @@ def completed_facts(run: Path) -> Mapping[str, Any] | None:
 # ---- vectors
 
 
+def write_trained(
+    run: Path, dataset: Dataset, options: TrainingOptions, vectors: Rows, facts: Mapping[str, Any]
+) -> artifacts.Manifest:
+    """Write the vectors of a run, as trained, after the post-processing that its options ask for, done in place.
+
+    `vectors`: float32 (words, dim), in the order of the vocabulary. A run that a signal stopped gets no n-grams: they
+    may take longer than the process is given to end.
+    """
+    flatten_spectrum(vectors, options.spectrum)
+    subwords = None
+    if options.subwords and facts.get("ending") != Ending.STOPPED:
+        subwords = fit(dataset.words, vectors, options.subwords)
+    return write_vectors(run, dataset.words, vectors, facts, dataset.counts, subwords)
+
+
 def write_vectors(
     run: Path,
     words: Sequence[str],
     vectors: Floats,
     facts: Mapping[str, Any] | None = None,
     counts: Indices | None = None,
+    subwords: Subwords | None = None,
 ) -> artifacts.Manifest:
-    """Write `vectors.npy`, `vocabulary.txt`, `counts.npy` and their manifest into `run`, replacing older ones.
+    """Write `vectors.npy`, `vocabulary.txt`, `counts.npy`, n-grams and their manifest into `run`, replacing older ones.
 
     `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), occurrences in
-    the text, if known. `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite for NaN or
-    infinity and ArtifactError for words or shapes that do not fit, both before any file changes; OutputError if the
-    files cannot be written.
+    the text, if known; `subwords`: the n-grams, if there are any. `facts` (plain JSON values) go into the manifest
+    beside the sizes. Raises NotFinite for NaN or infinity and ArtifactError for words or shapes that do not fit, both
+    before any file changes; OutputError that names every file that cannot be written.
     """
     table = np.ascontiguousarray(vectors, dtype="<f4")
     _check_words(run, words)
@@ -98,16 +133,30 @@ def write_vectors(
         raise NotFinite(f"the vector of {words[bad]!r} holds NaN or infinity: {run / VECTORS} was not written")
     if counts is not None and counts.shape != (len(words),):
         raise ArtifactError(f"{run / COUNTS} cannot hold an array of shape {counts.shape} for {len(words)} words")
-    arrays = {VECTORS: table} if counts is None else {VECTORS: table, COUNTS: counts.astype("<i8")}
+    arrays: dict[str, Array] = {VECTORS: table}
+    described: dict[str, Any] = {}
+    if counts is not None:
+        arrays[COUNTS] = counts.astype("<i8")
+    if subwords is not None:
+        arrays[NGRAMS] = subwords.rows
+        arrays[BUCKETS] = np.column_stack([subwords.buckets, subwords.places]).astype("<i4")
+        described[SUBWORDS] = {name: getattr(subwords, name) for name in _SUBWORD_FACTS} | asdict(subwords.ngrams)
     with artifacts.output_errors(run, "run"):
-        for name in (artifacts.MANIFEST, COUNTS):
+        for name in (artifacts.MANIFEST, COUNTS, NGRAMS, BUCKETS):
             (run / name).unlink(missing_ok=True)
-    for name, array in arrays.items():
-        with artifacts.output_errors(run / name), artifacts.atomic(run / name) as scratch:
-            artifacts.save_array(scratch, array)
-    artifacts.write_text_atomically(run / VOCABULARY, "".join(f"{word}\n" for word in words))
+    vocabulary = "".join(f"{word}\n" for word in words)
+    artifacts.attempt_all(
+        *(partial(_save, run / name, array) for name, array in arrays.items()),
+        partial(artifacts.write_text_atomically, run / VOCABULARY, vocabulary),
+    )
     sizes = {"words": len(words), "dim": int(table.shape[1])}
-    return artifacts.seal(run, KIND, SCHEMA, {**(facts or {}), **sizes}, only=(*arrays, VOCABULARY))
+    kept = {name: value for name, value in (facts or {}).items() if name != SUBWORDS}
+    return artifacts.seal(run, KIND, SCHEMA, {**kept, **sizes, **described}, only=(*arrays, VOCABULARY))
+
+
+def _save(path: Path, array: Array) -> None:
+    with artifacts.output_errors(path), artifacts.atomic(path) as scratch:
+        artifacts.save_array(scratch, array)
 
 
 def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
@@ -132,7 +181,32 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
         raise ArtifactError(f"{run / VECTORS}: the vector of {words[bad]!r} holds NaN or infinity")
     if counts is not None and (counts.dtype != np.int64 or counts.shape != (len(words),)):
         raise ArtifactError(f"{run / COUNTS} is not an int64 array with a count for each of {len(words)} words")
-    return Vectors(words, vectors, manifest.facts, counts)
+    return Vectors(words, vectors, manifest.facts, counts, _load_subwords(run, manifest, vectors.shape[1], verify))
+
+
+_SUBWORD_FACTS = ("factor", "scale", "lowercase")
+
+
+def _load_subwords(run: Path, manifest: artifacts.Manifest, dim: int, verify: bool) -> Subwords | None:
+    """Map the n-grams of a run, None if it has none; ArtifactError if they do not fit each other."""
+    if NGRAMS not in manifest.files:
+        return None
+    try:
+        about = manifest.facts[SUBWORDS]
+        ngrams = Ngrams(*(int(about[name]) for name in ("shortest", "longest", "buckets")))
+        factor, scale, lowercase = float(about["factor"]), float(about["scale"]), bool(about["lowercase"])
+        rows = artifacts.load_array(run / NGRAMS, mapped=True)
+        buckets, places = artifacts.load_array(run / BUCKETS).reshape(-1, 2).T
+    except (*artifacts.UNREADABLE, KeyError, UsageError) as error:
+        raise ArtifactError(f"{run} holds no readable n-grams ({type(error).__name__}: {error})") from error
+    if rows.dtype not in (np.float16, np.float32) or rows.ndim != 2 or rows.shape[1] != dim:
+        raise ArtifactError(f"{run / NGRAMS} is not an array of float16 or float32 with {dim} columns")
+    known = buckets.dtype == np.int32 and (np.diff(buckets, prepend=-1, append=ngrams.buckets) > 0).all()
+    if not known or not ((places >= 0) & (places < len(rows))).all():
+        raise ArtifactError(f"{run / BUCKETS} does not name ascending buckets below {ngrams.buckets:,} and their rows")
+    if not np.isfinite([factor, scale]).all() or (verify and _first_not_finite(rows) is not None):
+        raise ArtifactError(f"{run / NGRAMS} holds NaN or infinity")
+    return Subwords(ngrams, buckets, places, rows, factor, scale, lowercase)
 
 
 def _check_words(run: Path, words: Sequence[str]) -> None:
@@ -143,7 +217,7 @@ def _check_words(run: Path, words: Sequence[str]) -> None:
             raise ArtifactError(f"{run / VOCABULARY} cannot hold the word {word!r}")
 
 
-def _first_not_finite(table: Rows) -> int | None:
+def _first_not_finite(table: Floats) -> int | None:
     """Return the number of the first row with NaN or infinity, None if there is none."""
     for start in range(0, len(table), _CHECK_ROWS):
         good = np.isfinite(table[start : start + _CHECK_ROWS]).all(axis=1)

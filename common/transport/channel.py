@@ -19,6 +19,7 @@ ROUND_TRIPS = 2.0
 DECAY = 0.7
 """A faster reply does not lower the estimated round trip below this fraction of its last value."""
 MAX_AMBIGUOUS = 64
+MAX_DOUBLINGS = 8
 UNSENT = 0.0
 
 OnReply = Callable[[m.Message], None]
@@ -47,7 +48,7 @@ class PendingRequest:
             return now - self.sent > RESEND_BIG_S
         rows_s = min(ROUND_TRIPS * round_trip_s, RESEND_MAX_S) if isinstance(self.message, m.Pull) else 0.0
         first_s = max(RESEND_FIRST_S, rows_s)
-        return now - self.sent > min(first_s * 2.0 ** (self.times - 1), max(RESEND_BIG_S, first_s))
+        return now - self.sent > min(first_s * 2.0 ** min(self.times - 1, MAX_DOUBLINGS), max(RESEND_BIG_S, first_s))
 
 
 class Channel:

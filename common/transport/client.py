@@ -40,7 +40,8 @@ class RequestClient:
 
     `dataset` is the dataset's checksum, "" for observers. Every wait ends at a deadline with DeadlineExceeded, which
     names the silent shard; a `Refused` reply is raised as the GlovewireError of its code. `keys` are required if the
-    servers have keys. Replies are handled inside `poll`. Programs that train tensors use `worker.dense.Client` instead.
+    servers have keys; the session's name then begins with theirs. Replies are handled inside `poll`. Programs that
+    train tensors use `worker.dense.Client` instead.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class RequestClient:
     ) -> None:
         if not addresses:
             raise errors.UsageError("no server address was given")
-        self._name, self._dataset, self._silence_s = name, dataset, silence_s
+        self._name = name if keys is None else keys.session_name(name)
+        self._dataset, self._silence_s = dataset, silence_s
         self._incarnation = secrets.randbits(62)
         self._joined = False
+        self._not_ready: errors.NotReady | None = None
         self._kept_alive = 0.0
         self._polled = time.monotonic()
         self._context = sockets.Context(keys)
@@ -76,7 +79,7 @@ class RequestClient:
         """Open a session with every shard and return the Welcome of shard 0.
 
         Raises UsageError unless the addresses are those of all shards of one training, in order; DatasetMismatch,
-        VersionMismatch; DeadlineExceeded after `timeout_s`.
+        VersionMismatch; after `timeout_s` DeadlineExceeded, or NotReady if another process still has the name.
         """
         self._role = role
         self._send_hello(self.channels[0])  # its welcome has the worker's number, which the other shards are told
@@ -86,14 +89,14 @@ class RequestClient:
             self.poll(POLL_MS, silence=False)
             if (now := time.monotonic()) > deadline:
                 where = f"no server answers at {', '.join(silent)}"
-                raise errors.DeadlineExceeded(where if silent else APART)
+                raise self._not_ready or errors.DeadlineExceeded(where if silent else APART)
             if others and self.channels[0].welcome is not None:
                 for channel in others:
                     self._send_hello(channel)
                 others = []
-            if not silent and now - greeted > HELLO_AGAIN_S:
+            if (not silent or self._not_ready is not None) and now - greeted > HELLO_AGAIN_S:
                 greeted = now
-                for channel in self.channels:
+                for channel in [each for each in self.channels if each not in others]:
                     self._send_hello(channel)
         self._joined = True
         return self._welcomes()[0]
@@ -172,13 +175,18 @@ class RequestClient:
 
     def _send_hello(self, channel: Channel) -> None:
         first = self.channels[0].welcome
-        number = -1 if channel is self.channels[0] or first is None else first.worker
-        hello = m.Hello(self._role, self._name, self._incarnation, self._dataset, number)
+        number, token = (-1, 0) if channel is self.channels[0] or first is None else (first.worker, first.token)
+        hello = m.Hello(self._role, self._name, self._incarnation, self._dataset, number, token)
         channel.send(hello, partial(self._take_welcome, channel))
 
     def _take_welcome(self, channel: Channel, reply: m.Message) -> None:
         try:
             welcome = check_reply(reply)
+        except errors.NotReady as error:
+            self._not_ready = error  # `connect` says hello again
+            if self._joined:
+                self.failed = self.failed or errors.UnknownSession(str(error))
+            return
         except errors.GlovewireError as error:
             self.failed = self.failed or error
             return
@@ -283,7 +291,7 @@ class QueryClient:
             number, reply, _ = wire.decode(sockets.receive(channel.socket)[1:])
             if number in channel.pending:
                 channel.complete(number, reply, time.monotonic())
-            elif number == 0:  # the server could not read the query
+            elif number == 0 and isinstance(reply, m.Refused):  # the server could not read the query
                 channel.pending.clear()
             else:  # the reply to an earlier query
                 if isinstance(reply, m.Rows):

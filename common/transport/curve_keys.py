@@ -5,33 +5,40 @@ A folder of keys holds small TOML files, with keys in Z85 as ZeroMQ writes them:
     server.key      the server's key pair; secret
     server.pub      the server's public key, which clients need
     NAME.key        a client's key pair; secret
-    allowed.toml    the public key of each client that may connect, by its name
+    allowed.toml    name, role and public key of each client that may connect, one per line
 
-Secret files are created with mode 0600, and refused if other users can read them.
+Secret files are created with mode 0600, and refused if other users can read them. No file is accepted that another
+user owns or can change, nor one in a folder that another user owns or can change. The superuser counts as no other.
 """
 
 import contextlib
 import os
 import re
+import shlex
 import stat
 import struct
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import zmq
 from zmq.utils import z85
 
 from ..errors import GlovewireError, KeyFileError, OutputError, UsageError
+from ..roles import USUAL, Client, Role, derived
 from ..storage.artifacts import atomic, output_errors, require_free
 
 SERVER, PUBLIC, ALLOWED = "server.key", "server.pub", "allowed.toml"
-DEFAULT_NAME = "worker"
 MAX_FILE_BYTES = 1 << 20
 _SECRET_MODE, _PUBLIC_MODE = 0o600, 0o644
 _READABLE, _WRITABLE = stat.S_IRWXG | stat.S_IRWXO, stat.S_IWGRP | stat.S_IWOTH
-_ALLOWED_HEAD = "# Clients that may connect, and their public keys. The server reads this file again when it changes.\n"
+_ALLOWED_HEAD = """\
+# Clients that may connect: name, role (worker, monitor or admin) and public key. The server reads this file again when
+# it changes. Remove a line to revoke a key.
+"""
 _SECRET_HEAD = "# A secret key of Glovewire. Anyone who has it can act as its owner.\n"
 
 
@@ -44,28 +51,47 @@ class KeyPair:
 
 
 class AllowList:
-    """Public keys and names of the clients that may connect; the file is read again whenever it has changed."""
+    """The clients that may connect, by public key in Z85; follows the changes of its file.
+
+    While the file is missing, damaged or in the reach of others, the list last read stays in use, and `problem` says
+    why; otherwise `problem` is "".
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._names: dict[bytes, str] = {}
-        self._version: tuple[int, ...] | None = None
-        self._read()
+        self._clients = _clients_in(path)
+        self._used = self._seen = _file_version(path)
+        self.problem = ""
 
-    def name_of(self, key: bytes) -> str | None:
-        """Return the name of the client with this public key (32 bytes), None if it is not allowed.
+    def client_of(self, public: str) -> Client | None:
+        """Return the client with this public key, None if it is not allowed. Does not look at the file."""
+        return self._clients.get(public)
 
-        While the file is damaged, the list last read stays in use.
+    def admit(self, public: str) -> Client | None:
+        """Return the client with this public key, None if it is not allowed; looks for a new key in the file, too."""
+        if public not in self._clients and _file_version(self._path) != self._used:
+            with contextlib.suppress(KeyFileError):
+                if (added := _clients_in(self._path).get(public)) is not None:
+                    self._clients[public] = added
+        return self._clients.get(public)
+
+    def refresh(self) -> dict[str, Client]:
+        """Read a changed file; return the clients whose key was removed, or has another name or role now.
+
+        A change counts when two calls in succession have seen the same: the first may have met a file half written.
         """
-        with contextlib.suppress(GlovewireError):
-            self._read()
-        return self._names.get(key)
-
-    def _read(self) -> None:
-        version = _file_version(self._path)
-        if version is None or version != self._version:
-            names = {z85.decode(key): name for name, key in _keys_in(self._path, _WRITABLE).items()}
-            self._names, self._version = names, version
+        version, before = _file_version(self._path), self._seen
+        self._seen = version
+        if version == self._used or version != before:
+            return {}
+        try:
+            clients = _clients_in(self._path)
+        except KeyFileError as error:
+            self.problem = str(error)
+            return {}
+        revoked = {public: client for public, client in self._clients.items() if clients.get(public) != client}
+        self._clients, self._used, self.problem = clients, version, ""
+        return revoked
 
 
 @dataclass(frozen=True)
@@ -84,13 +110,17 @@ class ClientKeys:
     server: bytes
     path: Path
 
+    def session_name(self, name: str) -> str:
+        """Return the name for a session: `name`, after that of the client (its file's, without `.key`) and a dot."""
+        return derived(self.path.stem, name)
 
-def make_keys(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path]:
-    """Make a folder with keys for a server and the clients `names`; return its files. On an error, none is left.
+
+def make_keys(folder: Path, clients: Sequence[Client] = USUAL) -> list[Path]:
+    """Make a folder with keys for a server and its `clients`; return its files. On an error, none is left.
 
     Raises OutputError if the folder is not empty or cannot be written, UsageError for invalid names.
     """
-    _check_names(names)
+    _check_names(clients)
     if (folder / SERVER).exists():
         raise OutputError(f"{folder} has keys already: name another folder, or say --add to add clients")
     require_free(folder, what="keys")
@@ -99,30 +129,40 @@ def make_keys(folder: Path, names: Sequence[str] = (DEFAULT_NAME,)) -> list[Path
         with atomic(folder) as scratch:
             scratch.mkdir(mode=0o700)
             _write(scratch / PUBLIC, f'public = "{_write_pair(scratch / SERVER)}"\n', _PUBLIC_MODE)
-            clients = "".join(_write_client(scratch, name) for name in names)
-            _write(scratch / ALLOWED, _ALLOWED_HEAD + clients, _PUBLIC_MODE)
-    return [folder / name for name in (SERVER, PUBLIC, *(f"{name}.key" for name in names), ALLOWED)]
+            lines = "".join(_line(client, _write_pair(scratch / f"{client.name}.key")) for client in clients)
+            _write(scratch / ALLOWED, _ALLOWED_HEAD + lines, _PUBLIC_MODE)
+    return [folder / name for name in (SERVER, PUBLIC, *(f"{client.name}.key" for client in clients), ALLOWED)]
 
 
-def add_clients(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Make keys for more clients and add them to the allow-list in `folder`; return the files. An error leaves none."""
-    _check_names(names)
-    known = _keys_in(folder / ALLOWED, _WRITABLE)
-    if taken := [name for name in names if (folder / f"{name}.key").exists() or name in known]:
-        raise OutputError(f"{folder} has a client {taken[0]!r} already: name another one")
+def add_clients(folder: Path, clients: Sequence[Client]) -> list[Path]:
+    """Make keys for more clients and add them to the allow-list in `folder`; return the files. An error leaves none.
+
+    A client that an older version listed without a role keeps its key and gets its role.
+    """
+    _check_names(clients)
+    path = folder / ALLOWED
+    known = _parsed(path, _WRITABLE, dict)
+    without_role = {name for name, entry in known.items() if isinstance(entry, str)}
+    for client in clients:
+        listed, made = client.name in known, (folder / f"{client.name}.key").exists()
+        if client.name not in without_role and (listed or made):
+            raise OutputError(f"{folder} has a client {client.name!r} already: name another one")
     written: list[Path] = []
     try:
-        with output_errors(folder, "keys"), atomic(folder / ALLOWED) as scratch:
-            allowed = _read(folder / ALLOWED)[0].rstrip("\n") + "\n"
-            for name in names:
-                allowed += _write_client(folder, name)
-                written.append(folder / f"{name}.key")
+        with output_errors(folder, "keys"), atomic(path) as scratch:
+            allowed = _read(path)[0].rstrip("\n") + "\n"
+            for client in clients:
+                if client.name in without_role:
+                    allowed = _with_role(path, allowed, client, str(known[client.name]))
+                    continue
+                allowed += _line(client, _write_pair(folder / f"{client.name}.key"))
+                written.append(folder / f"{client.name}.key")
             _write(scratch, allowed, _PUBLIC_MODE)
-    except OutputError:
-        for path in written:
-            path.unlink()
+    except GlovewireError:
+        for each in written:
+            each.unlink()
         raise
-    return written
+    return [*written, path]
 
 
 def load_server_keys(path: Path) -> ServerKeys:
@@ -132,13 +172,30 @@ def load_server_keys(path: Path) -> ServerKeys:
     return ServerKeys(_pair(folder / SERVER), AllowList(folder / ALLOWED))
 
 
-def load_client_keys(path: Path) -> ClientKeys:
-    """Return the client's keys in file `path`, or in folder `path` those of `worker` or of its only client."""
+def load_client_keys(path: Path, role: Role) -> ClientKeys:
+    """Return the client's keys in file `path`, or in folder `path` those of the usual client of a role.
+
+    That is the client called as the role, else `admin`, else the only one.
+    """
     if path.is_dir():
-        path = _default_client(path)
+        path = _usual_client(path, role)
     _require_folder(path.parent)
-    server = path.parent / PUBLIC
-    return ClientKeys(_pair(path), _keys_in(server, _WRITABLE, ["public"])["public"], path)
+    return ClientKeys(_pair(path), _public(path.parent / PUBLIC), path)
+
+
+def load_both_keys(path: Path, role: Role) -> ClientKeys:
+    """Return the keys of a client of `role` from a folder that also has the server's.
+
+    Raises KeyFileError if the server's keys are damaged or absent, or its allow-list gives the client another role.
+    """
+    allowed, client = load_server_keys(path).allowed, load_client_keys(path, role)
+    listed = allowed.client_of(client.pair.public.decode())
+    if listed is None or listed.role not in (role, Role.ADMIN):
+        made = shlex.join(["glovewire", "keys", str(client.path.parent), "--add", "--role", role])
+        raise KeyFileError(
+            f"{client.path} is not a key for the role {role}: name another one, or make one with `{made}`"
+        )
+    return client
 
 
 def _file_version(path: Path) -> tuple[int, ...] | None:
@@ -150,15 +207,17 @@ def _file_version(path: Path) -> tuple[int, ...] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _default_client(folder: Path) -> Path:
-    if (folder / f"{DEFAULT_NAME}.key").exists():
-        return folder / f"{DEFAULT_NAME}.key"
-    files = sorted(path for path in folder.glob("*.key") if path.name != SERVER)
-    if len(files) == 1:
-        return files[0]
+def _usual_client(folder: Path, role: Role) -> Path:
+    files = {path.stem: path for path in sorted(folder.glob("*.key")) if path.name != SERVER}
     if not files:
         raise KeyFileError(f"{folder} has no client's key: make keys with `glovewire keys`")
-    raise KeyFileError(f"{folder} has the keys of {len(files)} clients: name one, such as --keys {files[0]}")
+    for name in (role, Role.ADMIN):
+        if name in files:
+            return files[name]
+    if len(files) > 1:
+        first = next(iter(files.values()))
+        raise KeyFileError(f"{folder} has the keys of {len(files)} clients: name one, such as --keys {first}")
+    return files.popitem()[1]
 
 
 def _require_folder(folder: Path) -> None:
@@ -166,19 +225,35 @@ def _require_folder(folder: Path) -> None:
         raise KeyFileError(f"there are no keys in {folder}: make them with `glovewire keys {folder}`")
 
 
-def _check_names(names: Sequence[str]) -> None:
-    for name in names:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or name == "server":
+# ---- writing
+
+
+def _check_names(clients: Sequence[Client]) -> None:
+    for name, _ in clients:
+        if not _is_name(name):
             raise UsageError(
                 f"a client cannot be called {name[:80]!r}: use 1 to 64 letters, digits, _ and -, and not `server`"
             )
-    if len(set(names)) < len(names):
+    if len({name for name, _ in clients}) < len(clients):
         raise UsageError("each client needs a name of its own")
 
 
-def _write_client(folder: Path, name: str) -> str:
-    """Write the key file of a new client; return its line for the allow-list."""
-    return f'{name} = "{_write_pair(folder / f"{name}.key")}"\n'
+def _is_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is not None and name != "server"
+
+
+def _line(client: Client, public: str) -> str:
+    """Return the line of a client for the allow-list."""
+    return f'{client.name} = {{role = "{client.role}", key = "{public}"}}\n'
+
+
+def _with_role(path: Path, allowed: str, client: Client, public: str) -> str:
+    """Return the text of the allow-list with the role of a client that had none."""
+    line = _line(client, public).rstrip("\n")
+    allowed, count = re.subn(rf"^{client.name}\s*=.*$", lambda _: line, allowed, flags=re.MULTILINE)
+    if count != 1:
+        raise KeyFileError(f"{path}: the line of {client.name!r} is not found: write {line} instead of it")
+    return allowed
 
 
 def _write_pair(path: Path) -> str:
@@ -199,25 +274,76 @@ def _write(path: Path, text: str, mode: int) -> None:
         raise
 
 
+# ---- reading
+
+Table = dict[str, Any]
+T = TypeVar("T")
+
+
+def _clients_in(path: Path) -> dict[str, Client]:
+    """Return the clients on the allow-list by public key; KeyFileError."""
+    return _parsed(path, _WRITABLE, partial(_clients, path))
+
+
+def _clients(path: Path, table: Table) -> dict[str, Client]:
+    if old := [name for name, entry in table.items() if isinstance(entry, str)]:
+        names = [word for name in old for word in ("--name", name)]
+        mend = shlex.join(["glovewire", "keys", str(path.parent), "--add", "--role", "worker", *names])
+        raise KeyFileError(f"{path} gives {', '.join(old)} no role; say which, worker, monitor or admin: `{mend}`")
+    found: dict[str, Client] = {}
+    for name, entry in table.items():
+        if not (_is_name(name) and isinstance(entry, dict) and entry.keys() == {"role", "key"}):
+            raise KeyFileError(f'{path}: {name[:80]!r} must be a line such as NAME = {{role = "worker", key = "..."}}')
+        if entry["role"] not in list(Role):  # a set would need a hash
+            raise KeyFileError(f"{path}: the role of {name!r} must be one of {', '.join(Role)}")
+        public = _key(path, name, entry["key"]).decode()
+        if (other := found.get(public)) is not None:
+            raise KeyFileError(f"{path}: {other.name!r} and {name!r} have the same key: each needs its own")
+        found[public] = Client(name, Role(entry["role"]))
+    return found
+
+
+def _public(path: Path) -> bytes:
+    return _parsed(path, _WRITABLE, lambda table: _key(path, "public", table.get("public")))
+
+
 def _pair(path: Path) -> KeyPair:
-    found = _keys_in(path, _READABLE, ("public", "secret"))
-    if zmq.curve_public(found["secret"]) != found["public"]:
+    return _parsed(path, _READABLE, partial(_pair_of, path))
+
+
+def _pair_of(path: Path, table: Table) -> KeyPair:
+    public, secret = (_key(path, name, table.get(name)) for name in ("public", "secret"))
+    if zmq.curve_public(secret) != public:
         raise KeyFileError(f"{path}: the public key does not belong to the secret one; make the keys again")
-    return KeyPair(**found)
+    return KeyPair(public, secret)
 
 
-def _keys_in(path: Path, forbidden: int, names: Collection[str] | None = None) -> dict[str, bytes]:
-    """Return the keys in a file by name, those in `names` or all; KeyFileError if its mode has a `forbidden` bit."""
-    text, mode = _read(path)
+def _parsed(path: Path, forbidden: int, parse: Callable[[Table], T]) -> T:
+    """Return what `parse` makes of a TOML file; KeyFileError if it or its folder is in the reach of others.
+
+    `forbidden` are bits that the file's mode must not have.
+    """
+    text, status = _read(path)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise KeyFileError(f"{path} is not a file of keys, or damaged: make them with `glovewire keys`") from error
-    found = {name: _key(path, name, table.get(name)) for name in (table if names is None else names)}
-    if mode & forbidden:  # last: the file must be one of keys before its mode is to be changed
-        may, cure = ("read", "600") if forbidden == _READABLE else ("change", "go-w")
-        raise KeyFileError(f"others may {may} {path} (mode {stat.S_IMODE(mode):o}): chmod {cure} {path}")
+    found = parse(table)
+    # last: the file must be one of keys before its mode is to be changed
+    _require_out_of_reach(path, status, forbidden)
+    for folder in dict.fromkeys((path.parent, path.resolve().parent)):  # the file may be a symbolic link
+        _require_out_of_reach(folder, folder.stat(), _WRITABLE)
     return found
+
+
+def _require_out_of_reach(path: Path, status: os.stat_result, forbidden: int) -> None:
+    """Raise KeyFileError if the mode of a file or folder has a `forbidden` bit, or another user owns it."""
+    where, mode = shlex.quote(str(path)), stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise KeyFileError(f"{path} belongs to another user (uid {status.st_uid}): chown {os.geteuid()} {where}")
+    if mode & forbidden:
+        may, cure = ("read", "600") if forbidden == _READABLE else ("change", "go-w")
+        raise KeyFileError(f"others may {may} {path} (mode {mode:o}): chmod {cure} {where}")
 
 
 def _key(path: Path, name: str, key: object) -> bytes:
@@ -228,13 +354,13 @@ def _key(path: Path, name: str, key: object) -> bytes:
     raise KeyFileError(f"{path}: {name!r} is not a key of 40 Z85 characters")
 
 
-def _read(path: Path) -> tuple[str, int]:
-    """Return a file's text and mode, both read from the same open file."""
+def _read(path: Path) -> tuple[str, os.stat_result]:
+    """Return a file's text and status, both read from the same open file."""
     if not path.is_file():
         raise KeyFileError(f"there is no file {path}: make keys with `glovewire keys`")
     try:
         with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES).decode(), os.fstat(file.fileno()).st_mode
+            return file.read(MAX_FILE_BYTES).decode(), os.fstat(file.fileno())
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

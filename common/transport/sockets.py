@@ -9,7 +9,7 @@ import errno
 import os
 import socket as plain
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import zmq
@@ -17,6 +17,7 @@ import zmq
 from ..addresses import check_address
 from ..errors import BindError, UsageError
 from ..protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES, Frame
+from .connections import ConnectionMonitor
 from .curve_keys import ClientKeys, ServerKeys
 from .zap import HandshakeMonitor, ZapHandler, randomize_routing_ids
 
@@ -32,6 +33,11 @@ UNREAD_MESSAGES = 3
 thread for every frame read instead of every other message, which takes a fifth of a server's time if messages are
 small. With 1, no peer with keys can connect."""
 STREAM_QUEUE_MESSAGES = 10_000
+ENCRYPTION_BYTES = 64
+"""More than CURVE adds to a frame, which counts towards MAXMSGSIZE."""
+UNREAD_SUBSCRIPTIONS = 16
+MAX_SUBSCRIPTION_BYTES = 1024
+"""A topic takes about 50 times its length in libzmq, until its connection ends. The handshake's messages fit, too."""
 # Plain integers, and the socket's method of the C backend: looking up an enumeration member costs as much as the call
 # that it is for, and `Socket.send` first looks for options of draft sockets.
 _POLLIN, _NOBLOCK = int(zmq.POLLIN), int(zmq.NOBLOCK)
@@ -50,15 +56,20 @@ class Context:
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._handshakes: dict[zmq.Socket[bytes], HandshakeMonitor] = {}
+        self._monitors: list[ConnectionMonitor] = []
         self._keys = keys
+        self._encryption_bytes = ENCRYPTION_BYTES if keys is not None else 0
         self.zap = ZapHandler(self._own(zmq.REP), keys.allowed) if isinstance(keys, ServerKeys) else None
 
-    def router(self, address: str) -> tuple[zmq.Socket[bytes], str]:
-        """Return a bound ROUTER and its address (with the port chosen for 0); BindError if it cannot be bound."""
+    def router(self, address: str, largest_frame: int = MAX_FRAME_BYTES) -> tuple[zmq.Socket[bytes], str]:
+        """Return a bound ROUTER and its address (with the port chosen for 0); BindError if it cannot be bound.
+
+        A peer that sends a frame above `largest_frame` bytes is disconnected.
+        """
         randomize_routing_ids()
         router = self._make(zmq.ROUTER)
         router.set(zmq.ROUTER_MANDATORY, 1)
-        router.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        router.set(zmq.MAXMSGSIZE, largest_frame + self._encryption_bytes)
         router.set(zmq.SNDHWM, QUEUE_MESSAGES)
         router.set(zmq.RCVHWM, UNREAD_MESSAGES)
         return router, _bind(router, address)
@@ -66,7 +77,7 @@ class Context:
     def dealer(self, address: str) -> zmq.Socket[bytes]:
         """Return a DEALER that connects to `address` as soon as a server listens there."""
         dealer = self._make(zmq.DEALER)
-        dealer.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        dealer.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + self._encryption_bytes)
         dealer.set(zmq.SNDHWM, QUEUE_MESSAGES)
         dealer.set(zmq.RCVHWM, QUEUE_MESSAGES)
         self._connect(dealer, address)
@@ -74,9 +85,11 @@ class Context:
 
     def publisher(self, address: str) -> tuple[zmq.Socket[bytes], str]:
         """Return a bound PUB and its address; a slow subscriber loses samples instead of delaying the publisher."""
-        publisher = self._make(zmq.PUB)
+        publisher = self._make(zmq.XPUB)  # PUB would not tell who subscribes, and to what
+        publisher.set(zmq.XPUB_VERBOSE, 1)
         publisher.set(zmq.SNDHWM, STREAM_QUEUE_MESSAGES)
-        publisher.set(zmq.MAXMSGSIZE, BIG_FRAME_BYTES)
+        publisher.set(zmq.RCVHWM, UNREAD_SUBSCRIPTIONS)
+        publisher.set(zmq.MAXMSGSIZE, MAX_SUBSCRIPTION_BYTES)
         return publisher, _bind(publisher, address)
 
     def subscriber(self, address: str) -> zmq.Socket[bytes]:
@@ -92,8 +105,17 @@ class Context:
         """Return the HandshakeMonitor of a socket that `dealer` or `subscriber` made."""
         return self._handshakes[socket]
 
+    def watch(self, socket: zmq.Socket[bytes]) -> ConnectionMonitor:
+        """Return a new ConnectionMonitor of a socket that `router` or `publisher` made."""
+        monitor = ConnectionMonitor(self._zmq, socket, str(len(self._monitors)))
+        self._monitors.append(monitor)
+        return monitor
+
     def close(self, last_words_ms: int = 0) -> None:
         """Close every socket, after at most `last_words_ms` milliseconds for sending what is queued."""
+        for monitor in self._monitors:
+            monitor.close()
+        self._monitors.clear()
         for socket in reversed(self._sockets):  # the ZAP handler's last
             if (handshakes := self._handshakes.pop(socket, None)) is not None:
                 socket.disable_monitor()
@@ -152,9 +174,15 @@ def has_message(socket: zmq.Socket[bytes]) -> bool:
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
+    """Return the frames of the next message, as `receive_from` does."""
+    return receive_from(socket)[0]
+
+
+def receive_from(socket: zmq.Socket[bytes]) -> tuple[list[Frame], zmq.Frame]:
     """Return the frames of the next message, big ones as views of ZeroMQ's memory; zmq.Again if there is none.
 
-    Frames after the first KEPT_FRAMES are dropped; `wire.decode` refuses such a message.
+    Frames after the first KEPT_FRAMES are dropped; `wire.decode` refuses such a message. The last frame is also
+    returned as ZeroMQ's object, which knows its connection (`source_of`, `user_of` and `address_of` in `connections`).
     """
     frames: list[Frame] = []
     more = True
@@ -163,7 +191,14 @@ def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
         if len(frames) < KEPT_FRAMES:
             frames.append(frame.buffer if len(frame) > BIG_FRAME_BYTES else frame.bytes)
         more = frame.more
-    return frames
+    return frames, frame
+
+
+def subscriptions(publisher: zmq.Socket[bytes]) -> Iterator[tuple[bytes, zmq.Frame]]:
+    """Yield each message that subscribers have sent: 1 and a topic, 0 and a topic that they leave, or anything else."""
+    while has_message(publisher):
+        frame = publisher.recv(_NOBLOCK, copy=False)
+        yield frame.bytes, frame
 
 
 def discard_message(socket: zmq.Socket[bytes], *, hang_up: bool = False) -> str:
@@ -185,17 +220,17 @@ def discard_message(socket: zmq.Socket[bytes], *, hang_up: bool = False) -> str:
 
 
 def send(
-    socket: zmq.Socket[bytes], frames: Sequence[Frame], *, track: bool = False
+    socket: zmq.Socket[bytes], frames: Sequence[Frame], *, track: bool = False, big: int = BIG_FRAME_BYTES
 ) -> list[tuple[zmq.MessageTracker, int]]:
     """Queue one message without blocking. Raises zmq.Again when the queue is full, zmq.ZMQError for an unknown peer.
 
-    Frames over 64 KiB are not copied and must not change until they have been sent. With `track`, returns (tracker,
-    bytes) for each of these frames; `tracker.done` says whether it has been sent.
+    Frames over `big` bytes are not copied and must not change until they have been sent. With `track`, returns
+    (tracker, bytes) for each of these frames; `tracker.done` says whether it has been sent.
     """
     leaving = []
     for number, frame in enumerate(frames):
         flags = _NOBLOCK_MORE if number < len(frames) - 1 else _NOBLOCK
-        if len(frame) <= BIG_FRAME_BYTES:
+        if len(frame) <= big:
             _send(socket, frame, flags)
         elif (tracker := _send(socket, frame, flags, False, track)) is not None and track:
             leaving.append((tracker, len(frame)))

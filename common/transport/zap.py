@@ -6,8 +6,10 @@ reports no refusal to the client and may never connect again; the client's `Hand
 
 import ctypes
 import secrets
+from typing import NamedTuple
 
 import zmq
+from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from ..errors import NotAdmitted
@@ -34,28 +36,42 @@ def randomize_routing_ids() -> None:
     ctypes.CDLL(None).srand(secrets.randbits(32))
 
 
+class TurnedAway(NamedTuple):
+    """A client that was not admitted: its IP address ("" if it has none) and its public key in Z85."""
+
+    address: str
+    public: str
+
+
 class ZapHandler:
-    """Admits clients whose public key is on the allow-list. It has no thread: poll `socket` and call `answer`."""
+    """Admits clients whose public key is on the allow-list. It has no thread: poll `socket` and call `answer`.
+
+    The public key of an admitted client, in Z85, is the `User-Id` of each of its messages.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes], allowed: AllowList) -> None:
         self.socket, self._allowed = socket, allowed
         socket.bind(_ZAP)
 
-    def answer(self) -> int:
-        """Answer all waiting requests of libzmq; return how many clients were refused."""
-        refused = 0
+    def answer(self) -> list[TurnedAway]:
+        """Answer all waiting requests of libzmq; return the clients that were refused."""
+        refused = []
         while self.socket.poll(0):
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            number, name = frames[1] if len(frames) > 1 else b"", self._name_of(frames)
-            refused += name is None
-            verdict = [b"400", b"unknown key", b""] if name is None else [b"200", b"", name.encode()]
+            number, address, key = frames[1], frames[3].decode("ascii", "replace"), _key_in(frames)
+            verdict = [b"200", b"", key.encode()]
+            if self._allowed.admit(key) is None:
+                refused.append(TurnedAway(address, key))
+                verdict = [b"400", b"unknown key", b""]
             self.socket.send_multipart([_VERSION, number, *verdict, b""], zmq.NOBLOCK)
         return refused
 
-    def _name_of(self, frames: list[bytes]) -> str | None:
-        if len(frames) != _FRAMES or frames[0] != _VERSION or frames[5] != _CURVE:
-            return None
-        return self._allowed.name_of(frames[6])
+
+def _key_in(frames: list[bytes]) -> str:
+    """Return the public key in a ZAP request, in Z85; "" if there is none."""
+    if len(frames) != _FRAMES or frames[0] != _VERSION or frames[5] != _CURVE or len(frames[6]) != 32:
+        return ""
+    return z85.encode(frames[6]).decode()
 
 
 class HandshakeMonitor:

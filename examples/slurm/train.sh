@@ -42,7 +42,7 @@ for ((shard = 0; shard < shards; shard++)); do
     --checkpoint-every 1 --workers "$workers" \
     --bind "tcp://0.0.0.0:$((port + 2 * shard))" --publish "tcp://0.0.0.0:$((port + 2 * shard + 1))" "$@" &
 done
-for ((task = shards; task < SLURM_NTASKS; task++)); do # the name identifies a restarted worker
+for ((task = shards; task < SLURM_NTASKS; task++)); do # the name identifies a restarted worker; the key makes it worker.task-N
   step "$task" glovewire worker "$dataset" "${servers[@]}" --keys "$keys" --timeout 300 --name "task-$task" &
 done
 

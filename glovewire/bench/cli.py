@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from glovewire.common.cli.command import Command
-from glovewire.common.cli.options import Given, takes
+from glovewire.common.cli.options import Given, is_given, takes
 
 from ..exits import Interruptible
 from .config import DenseBenchConfig, PreprocessBenchConfig, TrainBenchConfig, WireConfig
@@ -43,7 +43,8 @@ def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
     workers = given["workers"]
     if workers is None:
         workers = 1 if given["store"] == "local" and not given["beside"] else 2
-    result = bench(given.config(workers=workers), _report)
+    options = given.training(**({} if is_given("subwords") else {"subwords": 0.0}))  # which come after training
+    result = bench(given.config(workers=workers, options=options), _report)
     click.echo(table(result))
     return result
 

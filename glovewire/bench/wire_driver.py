@@ -12,7 +12,7 @@ import numpy.typing as npt
 from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.procfs import cpu_seconds
-from glovewire.worker.stores.interface import Reply
+from glovewire.worker.stores.interface import Change, Reply
 from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
 
 from .config import NULL_ROWS
@@ -69,7 +69,7 @@ class WireDriver:
 
         def push_range(n: int) -> Reply[Any]:
             self._pushed.append(slice(first[n % PLACES], first[n % PLACES] + case.size))
-            return store.push_block("add", NO_LEASE, [(first[n % PLACES], ones)])
+            return store.push_block("add", NO_LEASE, [Change(0, first[n % PLACES], ones)])
 
         by_row, by_range = (pull_rows, pull_range) if case.operation == "pull" else (push_rows, push_range)
         return by_row if case.place == "random" else by_range

@@ -9,6 +9,7 @@ import numpy as np
 from glovewire.common.cli.config_file import configured
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.roles import Role
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage.artifacts import writing_artifact
 from glovewire.common.transport import curve_keys as keys
@@ -28,7 +29,7 @@ def wire_server(
     client_keys = None
     if encrypted:
         keys.make_keys(folder / "keys")
-        client_keys = keys.load_client_keys(folder / "keys")
+        client_keys = keys.load_client_keys(folder / "keys", Role.WORKER)
     dataset = _minimal_dataset(folder, rows)
     children = Children(folder / "logs")
     try:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from glovewire.common.cli.command import Command, printable
+from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, takes
-from glovewire.common.errors import UsageError
+from glovewire.common.errors import GlovewireError, UsageError
 from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
+from glovewire.common.roles import Role
+from glovewire.common.text import printable
 
 if TYPE_CHECKING:
     from glovewire.common.protocol.messages import Message
@@ -49,7 +52,7 @@ class CheckpointConfig(AdminConfig):
 def stats(given: Given[AdminConfig]) -> dict[str, Any]:
     """Show the statistics of each server."""
     config = given.config()
-    with _client(config) as client:
+    with _client(config, Role.MONITOR) as client:
         found = [_statistics(client, shard, config.timeout) for shard in range(len(config.servers))]
     for address, one in zip(config.servers, found, strict=True):
         for line in described(address, one):
@@ -65,7 +68,7 @@ def finish(given: Given[AdminConfig]) -> dict[str, Any]:
     from glovewire.common.protocol.messages import Finish, Finishing
 
     config, finishing = given.config(), []
-    with _client(config) as client:
+    with _client(config, Role.ADMIN) as client:
         _all_shards(client, config.servers, config.timeout)
         for shard, address in enumerate(config.servers):
             reply = client.ask(shard, Finish(Ending.ASKED), config.timeout)
@@ -82,9 +85,17 @@ def checkpoint(given: Given[CheckpointConfig]) -> dict[str, Any]:
 
     Give the address of every shard, so that all cut at one point.
     """
+    from glovewire.common.endings import Ending, RunEnd
+
     config = given.config()
-    with _client(config) as client:
-        names = _cut(client, config.servers, config.timeout)
+    with _client(config, Role.ADMIN) as client:
+        shards = [one["shard"] for one in _all_shards(client, config.servers, config.timeout)]
+    in_order = tuple(address for _, address in sorted(zip(shards, config.servers, strict=True)))
+    with _client(config, Role.ADMIN, in_order, f"checkpoint-{secrets.token_hex(4)}") as client:
+        client.connect("observer", config.timeout)
+        names = _cut(client, in_order, config.timeout)
+        with suppress(GlovewireError):  # it is written, even if the run has ended since
+            client.part(RunEnd(Ending.LEFT))
     for name in names:
         click.echo(f"checkpoint {name} is written")
     return {"checkpoints": names}
@@ -94,17 +105,18 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
     """Cut a checkpoint at one round on all shards, a later round if training has passed it; return each shard's label.
 
     A run without rounds identifies the cut by a random number, sent again until every shard has accepted it. Raises
-    NotReady or DeadlineExceeded if no checkpoint is written within `timeout` seconds.
+    NotReady, LimitExceeded or DeadlineExceeded if no checkpoint is written within `timeout` seconds.
     """
-    from glovewire.common.errors import DeadlineExceeded, NotReady
+    from glovewire.common.errors import DeadlineExceeded, LimitExceeded, NotReady
     from glovewire.common.protocol.messages import Checkpoint, Checkpointed
     from glovewire.common.transport.client import check_reply
 
     deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
-    refused: NotReady | None = None
+    refused: NotReady | LimitExceeded | None = None
     while True:
-        reached = max(one["round"] for one in _all_shards(client, servers, timeout))
-        cut = Checkpoint(reached + ahead if reached >= 0 else without_rounds)
+        if not isinstance(refused, LimitExceeded):  # after that, the same again: some shards may have accepted it
+            reached = max(one["round"] for one in _all_shards(client, servers, timeout))
+            cut = Checkpoint(reached + ahead if reached >= 0 else without_rounds)
         replies: list[Message] = []
         for shard in range(len(servers)):
             client.send(shard, cut, replies.append)
@@ -116,13 +128,14 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
             return [reply.name for reply in map(check_reply, replies) if isinstance(reply, Checkpointed)]
         except DeadlineExceeded as late:
             raise refused or late from None
-        except NotReady as error:
+        except (NotReady, LimitExceeded) as error:
             refused = error
             if time.monotonic() > deadline:
                 raise
-            if reached < 0:  # without rounds there is no later one to ask for
+            if reached < 0 or isinstance(error, LimitExceeded):  # there is no later round to ask for
                 client.poll(AGAIN_MS)
-            ahead *= 2
+            else:
+                ahead *= 2
 
 
 def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
@@ -135,13 +148,13 @@ def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float)
     return found
 
 
-def _client(config: AdminConfig) -> RequestClient:
+def _client(config: AdminConfig, role: Role, servers: tuple[str, ...] = (), name: str = "observer") -> RequestClient:
+    """Return a client of `servers` (default: those of `config`), called `name`; `role` chooses its keys."""
     from glovewire.common.transport.client import RequestClient
     from glovewire.common.transport.curve_keys import load_client_keys
 
-    return RequestClient(
-        config.servers, "observer", keys=None if config.keys is None else load_client_keys(config.keys)
-    )
+    keys = None if config.keys is None else load_client_keys(config.keys, role)
+    return RequestClient(servers or config.servers, name, keys=keys)
 
 
 def _statistics(client: RequestClient, shard: int, timeout: float) -> dict[str, Any]:

@@ -32,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("glovewire.vectors.cli:evaluate", "Score vectors on similarity and analogy sets."),
     "neighbours": ("glovewire.vectors.cli:neighbours", "Show the nearest words, or solve an analogy."),
     "export": ("glovewire.vectors.cli:export", "Write vectors or a dataset in other programs' formats."),
+    "subwords": (
+        "glovewire.vectors.cli:subwords",
+        "Fit n-grams to trained vectors: better ones, also for unseen words.",
+    ),
     "plan": ("glovewire.plan.cli:plan", "Predict how long an epoch takes on a cluster, and what limits it."),
     "study": ("glovewire.study.cli:study", "Compare ways to train: full trainings, one table, plots."),
     "bench": ("glovewire.bench.cli:bench", "Measure the wire, training and preprocessing on this machine."),

@@ -11,28 +11,31 @@ import os
 import signal
 import sys
 import time
+from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from glovewire.common.array_types import Rows
 from glovewire.common.endings import Ending
-from glovewire.common.errors import ProcessDied
+from glovewire.common.errors import ProcessDied, SystemLimit
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
-from glovewire.common.protocol.messages import Report, as_line
+from glovewire.common.protocol.messages import Report
 from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent, parent_token
 from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import attempt_all
 from glovewire.common.storage.dataset import Dataset
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.sinks.plot import plot
 from glovewire.monitor.terminal.view import open_view
 from glovewire.server.checkpoints.initial_state import draw_state
 from glovewire.server.leases.losses import Losses
+from glovewire.server.telemetry.metrics_file import MetricsFile
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -40,21 +43,23 @@ if TYPE_CHECKING:
     from .config import LocalConfig
 
 POLL_S = 0.1
+SHARED = Path("/dev/shm")
 
 
 def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
     """Train to the end with `config.workers` processes and return the facts of the run."""
     options, layout = config.options, RowLayout.of(config.options)
-    memory = SharedMemory(create=True, size=dataset.layout.rows * layout.width * 4)
+    memory = _shared_memory(dataset.layout.rows * layout.width * 4)
     try:
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=memory.buf)
         rows[:] = draw_state(options, dataset, 0, len(rows), config.init).rows
-        facts = _run(config, dataset, memory.name)
+        facts, history = _run(config, dataset, memory.name)
         vectors = np.empty((len(rows), options.dim), np.float32)
         vectors[dataset.permutation] = layout.vectors(rows)
         del rows
-        runs.write_vectors(
-            config.out, dataset.words, flatten_spectrum(vectors, options.spectrum), facts, dataset.counts
+        attempt_all(
+            partial(runs.write_trained, config.out, dataset, options, vectors, facts),
+            partial(plot, history, config.out / runs.PLOT),
         )
         return facts
     finally:
@@ -62,7 +67,29 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
         memory.unlink()
 
 
-def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
+def _shared_memory(size: int) -> SharedMemory:
+    """Return `size` bytes of shared memory that are reserved, or raise SystemLimit.
+
+    Linux would otherwise end the process with SIGBUS at the first page for which /dev/shm has no room.
+    """
+    memory = SharedMemory(create=True, size=size)
+    if not SHARED.is_dir():  # another system than Linux
+        return memory
+    try:
+        with (SHARED / memory.name).open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        memory.close()
+        memory.unlink()  # before its room is measured
+        free = os.statvfs(SHARED).f_bavail * os.statvfs(SHARED).f_frsize
+        raise SystemLimit(
+            f"the rows take {size >> 20:,} MiB of shared memory, but {SHARED} has room for {free >> 20:,} MiB: "
+            "give the container more (docker run --shm-size), or train with --store server"
+        ) from error
+    return memory
+
+
+def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, Any], RunHistory]:
     options = config.options
     context = multiprocessing.get_context("spawn")
     position, gradients = context.Value("q", 0), context.Value("q", 0)
@@ -79,10 +106,10 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
             theirs.close()
             processes.append(process)
             pipes.append(ours)
-        _follow(config, losses, processes, pipes)
+        history = _follow(config, losses, processes, pipes)
         for process in processes:
             process.join()
-        return _facts(config, losses)
+        return _facts(config, losses), history
     finally:
         os.environ.pop(PARENT_VARIABLE, None)
         for process in processes:
@@ -93,11 +120,11 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> dict[str, Any]:
             pipe.close()
 
 
-def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> None:
-    """Count reports, show progress and write metrics until every process has closed its pipe."""
+def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> RunHistory:
+    """Count reports, show progress and write metrics until every process has closed its pipe; return the samples."""
     history, open_pipes = RunHistory(config.out.name), dict(zip(pipes, processes, strict=True))
     shown = open_view(sys.stderr) if config.progress else None
-    with (config.out / runs.METRICS).open("a", encoding="utf-8", buffering=1) as metrics:
+    with closing(MetricsFile(config.out / runs.METRICS)) as metrics:
         while open_pipes:
             ready: list[Any] = wait(list(open_pipes), POLL_S)
             for pipe in ready:
@@ -105,13 +132,13 @@ def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], 
                     del open_pipes[pipe]
             now = time.monotonic()
             for sample in losses.samples(now, force=not open_pipes):
-                metrics.write(as_line(sample))
+                metrics.add(sample)
                 history.add(sample, now)
             if shown is not None:
                 shown.show(history, now)
     if shown is not None:
         shown.close(history, time.monotonic())
-    plot(history, config.out / runs.PLOT)
+    return history
 
 
 def _receive_report(
@@ -162,8 +189,6 @@ def _work(
     folder: str, message: dict[str, Any], memory: str, position: Any, gradients: Any, rank: int, pipe: Connection
 ) -> None:
     """Train on the shared array in one process; report each piece of work to the parent over `pipe`."""
-    from pathlib import Path
-
     from glovewire.common.runtime.compiled import without_blas
     from glovewire.server.table import optimizers
     from glovewire.worker.kernels import objectives

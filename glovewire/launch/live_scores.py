@@ -10,6 +10,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import NO_VERSION, Score
+from glovewire.common.roles import Role
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
 from glovewire.common.transport.client import RequestClient
@@ -46,7 +47,7 @@ class Scorer:
     ) -> None:
         self._dataset, self._options, self._files = dataset, options, files
         self._client = RequestClient(
-            addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else load_client_keys(keys)
+            addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else load_client_keys(keys, Role.WORKER)
         )
         self._store: ServerStore | None = None
         self._epoch = 0

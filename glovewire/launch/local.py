@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from glovewire.common import log
 from glovewire.common.cli.config_file import configured
 from glovewire.common.errors import ProcessDied
 from glovewire.common.ready import Ready
+from glovewire.common.roles import Role
 from glovewire.common.runtime.signals import Signalled
 from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import attempt_all
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
 from glovewire.monitor.watch import Watcher
@@ -37,8 +40,7 @@ def train(config: LocalConfig) -> dict[str, Any]:
 
         live_scores.check(config.watch)
     if config.keys is not None:
-        keys.load_server_keys(config.keys)
-        keys.load_client_keys(config.keys)
+        keys.load_both_keys(config.keys, Role.WORKER)
     with locked_run_folder(config), errors_tell_what_is_left(config.out):
         if config.store == "server":
             return _run(config)
@@ -81,10 +83,10 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
                 ]
                 with _scores(config, addresses) as scored:
                     until_over(watch, servers, workers, children, scored)
+                attempt_all(watch.close, partial(await_end, servers, children))  # the first draws the losses
         except Signalled:
             end_in_order(servers)
             raise
-        await_end(servers, children)
         until(lambda: not any(worker.running for worker in workers), GOODBYE_S)
         facts = facts_of(config, [server.facts() for server in servers])
         if config.watch:

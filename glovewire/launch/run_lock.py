@@ -71,10 +71,10 @@ def _held(run: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_tell_what_is_left(run: Path) -> Iterator[None]:
-    """Add to ProcessDied and Interrupted what the training has left on disk: vectors, a checkpoint."""
+    """Add to ProcessDied, Interrupted and OutputError what the training has left on disk: vectors, a checkpoint."""
     try:
         yield
-    except (ProcessDied, Interrupted) as error:
+    except (ProcessDied, Interrupted, OutputError) as error:
         from glovewire.server.checkpoints import files as checkpoint
 
         left = f"the vectors so far are in {run}" if (run / runs.VECTORS).exists() else "no vectors"

@@ -16,9 +16,10 @@ from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Finish
+from glovewire.common.roles import Role
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.transport.client import RequestClient
-from glovewire.common.transport.curve_keys import ClientKeys, load_client_keys
+from glovewire.common.transport.curve_keys import ClientKeys, load_both_keys
 from glovewire.server.config import ServerConfig
 
 from .config import ANY_PORT
@@ -55,9 +56,10 @@ def serving(
     `options` are those of `glovewire server --objective tensors`: optimizer, learning_rate, consistency, steps, ...
     Synchronous modes begin once `workers` have joined, and wait `lease_s` seconds for a worker that falls silent;
     a finished run waits as long for workers that never joined. `checkpoint_every` counts updates. With a folder of
-    `keys`, as made by `glovewire keys`, each client must authenticate with a key of that folder.
+    `keys`, as made by `glovewire keys`, each client must authenticate with a key of that folder; the administrator's
+    ends the run.
     """
-    known = None if keys is None else load_client_keys(keys)
+    known = None if keys is None else load_both_keys(keys, Role.ADMIN)
     folder = runs.prepare(Path(run))
     children = Children(folder / "logs")
     over = threading.Event()

@@ -13,7 +13,8 @@ from glovewire.monitor.watch import Watcher
 
 from .processes import Child, Children
 
-LAST_WORDS_S = 90.0
+LAST_WORDS_S = 600.0
+"""Time for a server to write its results; n-grams of a million words take a minute or two of processor time."""
 GOODBYE_S = 3.0
 LAST_ROUNDS_S = 5.0
 """Time for workers to complete their rounds; a terminated server waits for them slightly less."""

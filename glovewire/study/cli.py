@@ -29,6 +29,7 @@ STALENESS: dict[str, dict[str, Any]] = {
         "x_max": 10.0,
         "alpha": 0.75,
         "batch_size": 2048,
+        "subwords": 0.0,
     },
     "tensors": {"consistency": "async", "optimizer": "sgd", "learning_rate": 1.0, "epochs": 60, "batch_size": 32},
 }
@@ -51,7 +52,8 @@ def speedup(given: Given[SpeedupConfig]) -> dict[str, Any]:
     """
     from .speedup import run
 
-    config = given.config()
+    options = given.training(**({} if is_given("subwords") else {"subwords": 0.0}))  # which come after training
+    config = given.config(options=options)
     result, text = run(config, lambda line: click.echo(line, err=True))
     click.echo(text)
     return result

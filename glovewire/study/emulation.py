@@ -107,7 +107,7 @@ class GloveWorkload:
 
     def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
         """See Workload."""
-        rows = ask(m.Pull("rows", 0, self._problem.dataset.layout.rows, m.NO_VERSION, 0))
+        rows = ask(m.Pull("rows", 0, self._problem.dataset.layout.rows, m.NO_VERSION))
         assert isinstance(rows, m.Rows)
         sample = self._problem.sample
         return rows.gradients, self._problem.gradients(sample, rows.values[sample.rows], options)[1]
@@ -141,7 +141,7 @@ class ImageWorkload:
         """See Workload."""
         problem = self._problem
         try:
-            rows = ask(m.Pull(TABLE, 0, len(problem.rows), m.NO_VERSION, 0))
+            rows = ask(m.Pull(TABLE, 0, len(problem.rows), m.NO_VERSION))
         except NotReady:  # the first worker has not sent the network yet
             return 0, problem.gradients(problem.sample, problem.initial(options)[0], options)[1]
         assert isinstance(rows, m.Rows)

@@ -93,7 +93,7 @@ class _Simulation:
 
     def _pull(self, worker: int, batch: Any, t: float) -> None:
         """Answer a worker's pull at time `t` and queue its gradient, or keep its batch if the pull must wait."""
-        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, 0, batch.rows), worker)
+        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, batch.rows), worker)
         if rows is None:
             self._waiting[worker] = batch
             return
@@ -110,7 +110,7 @@ class _Simulation:
 
     def _sample(self, trace: Trace, t: float) -> None:
         sample = self._problem.sample
-        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, 0, sample.rows), OBSERVER)
+        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, sample.rows), OBSERVER)
         assert rows is not None
         loss = self._problem.gradients(sample, rows.values, self._options)[1]
         trace.t.append(t)

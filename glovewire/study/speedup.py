@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from glovewire.common.cli.command import printable
 from glovewire.common.model.options import PRESETS, TrainingOptions
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import write_text_atomically
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import printable
 from glovewire.monitor.history.curve import Point, epoch_means
 from glovewire.monitor.history.records import read_metrics
 

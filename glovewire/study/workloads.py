@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Array, Rows
-from glovewire.common.cli.command import printable
 from glovewire.common.errors import ArtifactError, MissingExtra
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
 from glovewire.common.model.row_layout import RowLayout, state_columns
 from glovewire.common.model.tensor_layout import ROW
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import printable
 from glovewire.worker.kernels import glove as kernels
 from glovewire.worker.training.minibatch_trainer import Minibatch, MinibatchSampler
 

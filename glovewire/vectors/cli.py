@@ -1,4 +1,4 @@
-"""Implement the commands that read artifacts: `neighbours`, `evaluate`, `export`, `info`.
+"""Implement the commands that read artifacts: `neighbours`, `evaluate`, `export`, `subwords`, `info`.
 
 Heavy modules are imported inside the command, so that `glovewire --help` stays fast.
 """
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from glovewire.common.cli.command import Command, printable, suggest
+from glovewire.common.cli.command import Command, suggest
 from glovewire.common.errors import UnknownWord, UsageError
+from glovewire.common.text import printable
 
 if TYPE_CHECKING:
-    from glovewire.common.model.neighbours import Neighbours, UnitVectors
+    from glovewire.common.model.neighbours import Found, Neighbours, UnitVectors
 
-FORMATS = ("glove", "word2vec", "word2vec-bin", "npz", "safetensors", "projector", "stanford")
+FORMATS = ("glove", "word2vec", "word2vec-bin", "npz", "safetensors", "projector", "fasttext-bin", "stanford")
 _PLACE = click.Path(path_type=Path)
 _CENTRE = "Subtract the mean of all vectors first."
 
@@ -32,23 +33,32 @@ _CENTRE = "Subtract the mean of all vectors first."
 def neighbours(
     run: Path, words: tuple[str, ...], analogy: tuple[tuple[str, str, str], ...], top: int, centre: bool
 ) -> dict[str, Any]:
-    """Show the words nearest to each WORD by cosine, and answers to analogies."""
+    """Show the words nearest to each WORD by cosine, and answers to analogies.
+
+    RUN may also be a fastText model (.bin), or GloVe's or word2vec's text. Where n-grams are known, an unseen word is
+    searched by the vector that its n-grams compose.
+    """
     if not words and not analogy:
         raise UsageError("name a word, or an analogy with --analogy A B C")
-    from glovewire.common.model.neighbours import UnitVectors, unit_rows
-    from glovewire.common.storage.run_folder import load_vectors
+    from glovewire.common.model.neighbours import UnitVectors
 
     from . import show
+    from .read import read_vectors
 
-    loaded = load_vectors(run)
-    vectors = UnitVectors(loaded.words, unit_rows(loaded.vectors, centre=centre))
-    found = [(word, vectors.nearest(_row(vectors, word), top)) for word in words]
-    answers = [(each, vectors.analogy([_row(vectors, word) for word in each], top)) for each in analogy]
-    titled = found + [(f"{a} : {b} = {c} : ?", best) for (a, b, c), best in answers]
+    loaded = read_vectors(run)
+    vectors = UnitVectors.of(loaded.words, loaded.vectors, loaded.subwords, centre=centre)
+    places = {word: _look_up(vectors, word) for word in dict.fromkeys([*words, *(w for each in analogy for w in each)])}
+    found = [(word, vectors.nearest(places[word], top)) for word in words]
+    answers = [(each, vectors.analogy([places[word] for word in each], top)) for each in analogy]
+    composed = [word for word, place in places.items() if place.row is None]
+    shown = {word: f"{word} (composed)" if word in composed else word for word in places}
+    titled = [(shown[word], best) for word, best in found]
+    titled += [(f"{shown[a]} : {shown[b]} = {shown[c]} : ?", best) for (a, b, c), best in answers]
     _print(show.columns(titled, shutil.get_terminal_size((100, 24)).columns))
     return {
         "neighbours": {word: _as_dicts(best) for word, best in found},
         "analogies": [{"a": a, "b": b, "c": c, "answers": _as_dicts(best)} for (a, b, c), best in answers],
+        "composed": composed,
     }
 
 
@@ -63,24 +73,28 @@ def neighbours(
 )
 @click.option("--analogies", type=_PLACE, metavar="FILE", help="Analogy questions in Google's format: 3CosAdd.")
 @click.option("--centre", is_flag=True, help=_CENTRE)
+@click.option("--unseen", is_flag=True, help="Score once more with unseen words, composed of their n-grams.")
 def evaluate(
-    places: tuple[Path, ...], similarity: tuple[Path, ...], analogies: Path | None, centre: bool
+    places: tuple[Path, ...], similarity: tuple[Path, ...], analogies: Path | None, centre: bool, unseen: bool
 ) -> dict[str, Any]:
     """Score the vectors of RUN on word similarity and analogies.
 
     Figures are percent. A word is looked up as it is written, then in lower case. Pairs and questions with a word
-    outside the vocabulary are left out; the number covered is shown beside each figure.
+    outside the vocabulary are left out; the number covered is shown beside each figure. RUN may also be a fastText
+    model (.bin), or GloVe's or word2vec's text.
     """
     run, similarity = _split_places(places, similarity)
     if not similarity and analogies is None:
         raise UsageError("name something to score against: --similarity FILE or --analogies FILE")
-    from glovewire.common.storage.run_folder import load_vectors
-
     from . import show
     from .evaluate import score
+    from .read import read_vectors
 
-    loaded = load_vectors(run)
-    result = score(loaded.words, loaded.vectors, similarity, analogies, centre=centre)
+    loaded = read_vectors(run)
+    if unseen and loaded.subwords is None:
+        raise UsageError(f"--unseen needs n-grams, and {run} has none: fit them with `glovewire subwords`")
+    subwords = loaded.subwords if unseen else None
+    result = score(loaded.words, loaded.vectors, similarity, analogies, centre=centre, subwords=subwords)
     _print(show.scores(result))
     return {"run": str(run), **result}
 
@@ -94,9 +108,10 @@ def evaluate(
 def export(path: Path, format: str, out: Path, centre: bool, seed: int) -> dict[str, Any]:
     """Write a run's vectors or a dataset's matrix for other programs.
 
-    A run goes to glove, word2vec, word2vec-bin, npz, safetensors or projector; a dataset to npz (scipy's COO) or
-    stanford (a folder on which Stanford's `glove` trains). A run's words are sorted by frequency, the most frequent
-    first, as in Stanford's and word2vec's own files.
+    A run goes to glove, word2vec, word2vec-bin, npz, safetensors, projector or fasttext-bin (with its n-grams; for
+    fastText and gensim); a dataset to npz (scipy's COO) or stanford (a folder on which Stanford's `glove` trains). A
+    run's words are sorted by frequency, the most frequent first, as in Stanford's and word2vec's own files. PATH may
+    also be a fastText model (.bin), or GloVe's or word2vec's text.
     """
     from . import show
     from .export import export as write
@@ -104,6 +119,32 @@ def export(path: Path, format: str, out: Path, centre: bool, seed: int) -> dict[
     result = write(path, format, out, centre=centre, seed=seed)
     what = f"{result['words']:,} words" + (f", {result['entries']:,} entries" if "entries" in result else "")
     click.echo(f"wrote {out} ({format}: {what}, {show.size(result['bytes'])})")
+    return result
+
+
+@click.command(cls=Command)
+@click.argument("path", type=_PLACE)
+@click.option("--out", type=_PLACE, required=True, help="Run folder to make; it must not exist.")
+@click.option(
+    "--factor",
+    type=click.FloatRange(min=0),
+    metavar="K",
+    show_default="train's --subwords",
+    help="Weight of what the n-grams say of a word beside its own vector; 0 leaves the vectors as they are.",
+)
+def subwords(path: Path, out: Path, factor: float | None) -> dict[str, Any]:
+    """Fit vectors of character n-grams to the vectors of a run, as `train --subwords` does at its end.
+
+    PATH is a run trained with --subwords 0, a fastText model (.bin) without n-grams, or GloVe's or word2vec's text.
+    """
+    from . import show
+    from .subwords import add_subwords
+
+    result = add_subwords(path, out, factor)
+    click.echo(
+        f"wrote {out}: {result['words']:,} words, {result['ngrams']:,} n-grams ({show.size(result['bytes'])}) with "
+        f"weight {result['factor']:g}"
+    )
     return result
 
 
@@ -133,10 +174,10 @@ def _split_places(places: tuple[Path, ...], similarity: tuple[Path, ...]) -> tup
     return run, similarity + more
 
 
-def _row(vectors: UnitVectors, word: str) -> int:
-    """Return the row of `word`; UnknownWord, with a suggestion, if `word` is not in the vocabulary."""
-    if (row := vectors.find(word)) is not None:
-        return row
+def _look_up(vectors: UnitVectors, word: str) -> Found:
+    """Return the vector of `word`; UnknownWord, with a suggestion, if it is not known and cannot be composed."""
+    if (found := vectors.look_up(word)) is not None:
+        return found
     like = [known for known in vectors.words if abs(len(known) - len(word)) <= 2]
     known = f"the {len(vectors.words):,} words of the vocabulary"
     raise UnknownWord(f"{word!r} is not among {known}{suggest(word.lower(), like)}")

@@ -5,7 +5,8 @@ questions with a word outside the vocabulary are left out and counted; a word is
 lower case.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Floats, Rows
-from glovewire.common.model.neighbours import UnitVectors, unit_rows
+from glovewire.common.model.neighbours import UnitVectors
+from glovewire.common.model.subwords import Subwords
 
 from .testsets import KINDS, Pair, Section, read_pairs, read_questions
 
@@ -28,22 +30,46 @@ def score(
     analogy_file: Path | None = None,
     *,
     centre: bool = False,
+    subwords: Subwords | None = None,
 ) -> dict[str, Any]:
     """Return the scores on the given test sets as plain values.
 
     `vectors` has shape (words, dim), row i for `words[i]`; `centre` subtracts their mean. The result has the keys
     `similarity` ({file: result of `similarity()`}) and `analogies` (result of `analogies()`) if such files were given.
-    Raises MalformedFile for a file that is not a test set.
+    With `subwords`, each of these has `unseen`: the same result with the sets' unseen words among the vocabulary, by
+    the vectors that their n-grams compose. Raises MalformedFile for a file that is not a test set.
     """
     pairs = {str(path): read_pairs(path) for path in similarity_files}
     sections = read_questions(analogy_file) if analogy_file else None
-    unit = UnitVectors(words, unit_rows(vectors, centre=centre))
+    unit = UnitVectors.of(words, vectors, subwords, centre=centre)
+    result = _score(pairs, sections, unit)
+    if subwords is not None:
+        texts = [[word for *pair, _ in each for word in pair] for each in pairs.values()]
+        texts += [[word for question in section.questions for word in question] for section in sections or ()]
+        more = _score(pairs, sections, _with_unseen(unit, chain.from_iterable(texts)))
+        for name, each in result.get("similarity", {}).items():
+            each["unseen"] = more["similarity"][name]
+        if sections is not None:
+            result["analogies"]["unseen"] = more["analogies"]
+    return result
+
+
+def _score(
+    pairs: Mapping[str, Sequence[Pair]], sections: Sequence[Section] | None, unit: UnitVectors
+) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if pairs:
         result["similarity"] = {name: similarity(each, unit) for name, each in pairs.items()}
     if sections is not None:
         result["analogies"] = analogies(sections, unit)
     return result
+
+
+def _with_unseen(unit: UnitVectors, words: Iterable[str]) -> UnitVectors:
+    """Return `unit` with those of `words` that it can only compose as known words."""
+    found = {word: unit.look_up(word) for word in dict.fromkeys(words)}
+    rows = {word: each.vector for word, each in found.items() if each is not None and each.row is None}
+    return UnitVectors([*unit.words, *rows], np.vstack([unit.rows, *rows.values()]))
 
 
 def similarity(pairs: Sequence[Pair], unit: UnitVectors) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import Manifest, atomic, files_in, output_errors, require_free
 
 from . import formats, matrix
+from .fasttext_file import write_fasttext
 from .formats import most_frequent_first
+from .read import read_vectors
 
 VECTOR_FORMATS = {
     "glove": formats.write_glove,
@@ -21,6 +23,7 @@ VECTOR_FORMATS = {
     "npz": formats.write_npz,
     "safetensors": formats.write_safetensors,
     "projector": formats.write_projector,
+    "fasttext-bin": write_fasttext,
 }
 DATASET_FORMATS = ("npz", "stanford")
 
@@ -28,12 +31,12 @@ DATASET_FORMATS = ("npz", "stanford")
 def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int = 0) -> dict[str, Any]:
     """Write the run or dataset in `path` to `out`; return what was written, as plain values.
 
-    `centre` subtracts the mean vector first (runs); `seed` shuffles Stanford's records (datasets). Raises
-    ArtifactError for a damaged source, OutputError for an `out` that exists or cannot be written, UsageError for a
-    format that does not fit the source, MissingExtra for a library that is not installed.
+    `path` may also be a file of vectors. `centre` subtracts the mean vector first; `seed` shuffles Stanford's records
+    (datasets). Raises ArtifactError for a damaged source, OutputError for an `out` that exists or cannot be written,
+    UsageError for a format that does not fit the source, MissingExtra for a library that is not installed.
     """
     require_free(out, what="export")
-    kind = runs.KIND if runs.is_run(path) else Manifest.read(path).kind
+    kind = runs.KIND if path.is_file() or runs.is_run(path) else Manifest.read(path).kind
     if kind == runs.KIND:
         facts = _export_vectors(path, form, out, centre=centre)
     elif kind == datasets.KIND:
@@ -46,7 +49,9 @@ def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int 
 def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[str, Any]:
     if form not in VECTOR_FORMATS:
         raise UsageError(f"{path} holds vectors, which go to {', '.join(VECTOR_FORMATS)}, not to {form}")
-    loaded = _by_frequency(runs.load_vectors(path))
+    if centre and form == "fasttext-bin":
+        raise UsageError("--centre moves known words alone, and fasttext-bin has unseen words, too")
+    loaded = _by_frequency(read_vectors(path))
     if centre:
         loaded = replace(loaded, vectors=loaded.vectors - loaded.vectors.mean(axis=0))
     with _atomic_output(out) as scratch:

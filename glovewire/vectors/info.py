@@ -15,6 +15,8 @@ from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
 
+from .read import read_vectors
+
 _ENTRIES_AT_ONCE = 1 << 22
 _ROWS_AT_ONCE = 8192
 
@@ -25,6 +27,8 @@ def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
     With `verify`, compares every checksum and sets `verified`. Raises ArtifactError if the artifact is missing or
     damaged, or if `path` is no artifact.
     """
+    if path.is_file():
+        return _file(path)
     if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):
         return _head(path, "run", None) | {"state": "in training, or stopped before the end"} | _progress(path)
     kind = Manifest.read(path).kind
@@ -43,6 +47,13 @@ def _head(path: Path, kind: str, manifest: Manifest | None, *, verified: bool = 
         head |= {"schema": manifest.schema, "checksum": manifest.checksum, "verified": verified}
         head |= {"bytes": sum(files.values()), "files": files}
     return head
+
+
+def _file(path: Path) -> dict[str, Any]:
+    loaded = read_vectors(path)
+    known = {"words": len(loaded.words), "dim": loaded.dim, "mean_norm": _mean_norm(loaded)}
+    ngrams = {} if loaded.subwords is None else {"ngrams": len(loaded.subwords.buckets)}
+    return _head(path, "vectors of another program", None) | known | ngrams | {"bytes_of_file": path.stat().st_size}
 
 
 def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:

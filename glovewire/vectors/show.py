@@ -58,20 +58,28 @@ def _column(title: str, near: Neighbours) -> list[str]:
 
 def scores(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the result of `evaluate.score` as lines of a table: figures in percent, and the coverage of each set."""
-    rows = [
-        (Path(name).stem, each["spearman"], each["covered"], each["pairs"], "pairs")
-        for name, each in result.get("similarity", {}).items()
-    ]
-    if outcome := result.get("analogies"):
+    rows = []
+    for name, found in result.get("similarity", {}).items():
+        for each, with_unseen in _with_unseen(found):
+            rows.append((Path(name).stem + with_unseen, each["spearman"], each["covered"], each["pairs"], "pairs"))
+    for outcome, with_unseen in _with_unseen(result.get("analogies")):
         for kind in ("semantic", "syntactic", "total"):
             sections = [each for each in outcome["sections"].values() if kind in ("total", each["kind"])]
             covered, questions = (sum(each[field] for each in sections) for field in ("covered", "questions"))
-            rows.append((f"analogies, {kind}", outcome[kind], covered, questions, "questions"))
+            rows.append((f"analogies, {kind}{with_unseen}", outcome[kind], covered, questions, "questions"))
     width = max([len(name) for name, *_ in rows], default=0)
     yield f"{'':<{width}}  percent  covered"
     for name, figure, covered, total, what in rows:
         shown = "-  " if figure is None else f"{figure:.1f}"
         yield f"{name:<{width}}  {shown:>7}  {covered:>6,} of {total:,} {what}"
+
+
+def _with_unseen(found: Mapping[str, Any] | None) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the result on a test set and, if there is one, that with unseen words, and what each adds to the name."""
+    if found:
+        yield found, ""
+        if "unseen" in found:
+            yield found["unseen"], ", with unseen words"
 
 
 def facts(described: Mapping[str, Any]) -> Iterator[str]:

@@ -5,15 +5,16 @@ Uses matplotlib's object interface, never its global state (pyplot), so that any
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glovewire.common.cli.command import printable
 from glovewire.common.errors import OutputError, UsageError
 from glovewire.common.storage.artifacts import atomic_stream
+from glovewire.common.text import printable
 
 from ..history import formatting
 from ..history.curve import Point
@@ -37,14 +38,21 @@ def check_path(path: Path) -> None:
     """Raise UsageError or OutputError unless a picture can be written to `path`."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"{path} must end in .png or .svg")
-    if not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise OutputError(f"{path} cannot be written: there is no such folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"{path} cannot be written: no permission in {folder}")
 
 
 def plot(history: RunHistory, path: Path, title: str = "") -> None:
     """Draw `history` into `path` (.png or .svg) atomically; OutputError when `path` cannot be written."""
     check_path(path)
-    figure = draw(history, title)
+    try:
+        figure = draw(history, title)
+    except OSError as error:
+        text = "Matplotlib finds no folder for its cache: name a writable one in MPLCONFIGDIR"
+        raise OutputError(f"{path} cannot be drawn: {text}") from error
     with warnings.catch_warnings(), atomic_stream(path) as stream:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a worker may have any name
         figure.savefig(stream, format=FORMATS[path.suffix.lower()], dpi=150)

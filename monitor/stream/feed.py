@@ -25,6 +25,7 @@ from glovewire.common.errors import (
 )
 from glovewire.common.protocol.messages import TOPICS, GetHistory, History
 from glovewire.common.protocol.wire import decode_sample
+from glovewire.common.roles import Role
 from glovewire.common.transport.client import QueryClient, expect
 from glovewire.common.transport.curve_keys import load_client_keys
 from glovewire.common.transport.sockets import Context, receive
@@ -91,7 +92,7 @@ class Feed:
         self._topics = frozenset(topics)
         self._timeout_s, self._silence_s = timeout_s, silence_s
         self._now, self._polled_at = 0.0, time.monotonic()
-        self.keys = None if keys is None else load_client_keys(keys)
+        self.keys = None if keys is None else load_client_keys(keys, Role.MONITOR)
         self._context = Context(self.keys)
         self._poller = zmq.Poller()
         self._subscriptions: list[_Subscription] = []

@@ -52,7 +52,7 @@ class RunLookup:
         except ArtifactError as error:
             self.error = str(error)
             return
-        self.vectors, self.fetched_at = UnitVectors(found.words, unit_rows(found.vectors)), now
+        self.vectors, self.fetched_at = UnitVectors.of(found.words, found.vectors, found.subwords), now
 
     def step(self) -> None:
         """Do nothing: `refresh` reads the vectors at once."""
@@ -66,7 +66,8 @@ class ServerLookup:
 
     def __init__(self, requests: Callable[[], Sequence[str]], keys: ClientKeys | None = None) -> None:
         self._requests, self._keys = requests, keys
-        self._name = f"monitor-{secrets.token_hex(4)}"
+        name = f"monitor-{secrets.token_hex(4)}"
+        self._name = name if keys is None else keys.session_name(name)
         self._client: QueryClient | None = None
         self._fetching: Requests | None = None
         self._words: list[str] = []
@@ -171,7 +172,7 @@ class ServerLookup:
         step = max(1, PIECE_BYTES // (layout.width * 4))
         for start in range(first, last, step):
             end = min(start + step, last)
-            reply = expect((yield m.Pull("rows", start, end, m.NO_VERSION, 0)), m.Rows)
+            reply = expect((yield m.Pull("rows", start, end, m.NO_VERSION)), m.Rows)
             values = np.require(reply.values, np.float32, "A")
             if values.shape != (end - start, layout.width):
                 raise ProtocolError(f"rows of shape {values.shape} instead of {(end - start, layout.width)}")

@@ -5,7 +5,7 @@ Words come from the network: each goes through `panels.escape`.
 
 from collections.abc import Sequence
 
-from glovewire.common.model.neighbours import Neighbours, UnitVectors
+from glovewire.common.model.neighbours import Found, Neighbours, UnitVectors
 
 from ..history import formatting
 from ..history.history import RunHistory
@@ -29,12 +29,12 @@ def neighbours(word: str, lookup: NeighbourLookup, now: float, *, finished: bool
     if lookup.error:
         lines.append(note(lookup.error))
     if lookup.vectors is not None:
-        found = _nearest(word, lookup.vectors)
+        found = lookup.vectors.look_up(word)
         age = now - lookup.fetched_at
         old = f" · {formatting.age(age)} ago" if age > OLD_AFTER_S else ""
-        known = f"nearest to {formatting.sanitize(word)} by cosine{old}"
-        lines.append(note(known if found is not None else _unknown(word, lookup.vectors)))
-        lines.append(_list(found or []))
+        lines.append(note(_title(word, found, lookup.vectors) + old * (found is not None)))
+        if found is not None:
+            lines.append(_list(lookup.vectors.nearest(found, TOP)))
     elif lookup.progress is not None:
         lines.append(note("fetching the vectors"))
     return "".join(lines)
@@ -50,21 +50,20 @@ def compared_neighbours(
     for history, lookup, colour in zip(histories, lookups, colours, strict=True):
         if lookup.vectors is None:
             body = note(lookup.error)
-        elif (found := _nearest(word, lookup.vectors)) is None:
-            body = note(_unknown(word, lookup.vectors))
         else:
-            body = _list(found, colour)
+            found = lookup.vectors.look_up(word)
+            body = "" if found is not None and found.row is not None else note(_title(word, found, lookup.vectors))
+            if found is not None:
+                body += _list(lookup.vectors.nearest(found, TOP), colour)
         columns.append(f"<div><h3>{dot(colour)}{escape(history.title)}</h3>{body}</div>")
     return f"<div class=columns>{''.join(columns)}</div>"
 
 
-def _nearest(word: str, vectors: UnitVectors) -> Neighbours | None:
-    row = vectors.find(word)
-    return None if row is None else vectors.nearest(row, TOP)
-
-
-def _unknown(word: str, vectors: UnitVectors) -> str:
-    return f"{formatting.sanitize(word)} is not among the {len(vectors.words):,} words"
+def _title(word: str, found: Found | None, vectors: UnitVectors) -> str:
+    shown = formatting.sanitize(word)
+    if found is None:
+        return f"{shown} is not among the {len(vectors.words):,} words"
+    return f"nearest to {shown} by cosine" + " · unseen: composed of its n-grams" * (found.row is None)
 
 
 def _list(found: Neighbours, colour: str = "") -> str:

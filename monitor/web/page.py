@@ -10,6 +10,7 @@ from . import neighbours_panel, panels
 from .charts import Charts
 from .neighbours import NeighbourLookup
 
+TITLE = "Glovewire"
 UPDATE_MS = 100
 PANELS_EVERY = 5
 WORKERS_EVERY = 20
@@ -43,7 +44,29 @@ class Page:
         self._live = len(histories) == 1 and not (histories[0].finished and not histories[0].shards)
         self._panels = {name: self._panel(name) for name in (LIVE if self._live else ALWAYS)}
         self.update()
+        self._document = document
         self._fill(document)
+
+    def text(self, resources: Any, token: str, nonce: str) -> str:
+        """Return the HTML that shows any document of a Page with the same histories, by a session with `token`.
+
+        BokehJS finds the place of each root by its position in the document, so all documents share one text.
+        """
+        import jinja2
+        from bokeh.embed.bundle import bundle_for_objs_and_resources
+        from bokeh.embed.elements import html_page_for_render_items
+        from bokeh.embed.util import RenderItem
+
+        roots = self._document.roots
+        html: str = html_page_for_render_items(
+            bundle_for_objs_and_resources(roots, resources),
+            {},
+            [RenderItem(token=token, roots=roots, use_for_title=True)],
+            TITLE,
+            jinja2.Template(_file("page.html")),
+            {"compare": len(self._histories) > 1, "live": self._live},
+        )
+        return html.replace("<script", f'<script nonce="{nonce}"')
 
     def update(self) -> None:
         """Send the charts and panels that have changed since the last call to the browser."""
@@ -94,14 +117,11 @@ class Page:
         return panel
 
     def _fill(self, document: Any) -> None:
-        import jinja2
-
-        document.template = jinja2.Template(_file("page.html"))
-        document.template_variables.update(compare=len(self._histories) > 1, live=self._live)
-        document.title = "Glovewire"
+        document.title = TITLE
         charts = self._charts
-        for root in (*self._panels.values(), charts.by_time, charts.by_entries, charts.rate, self._query):
-            document.add_root(root)
+        with document.models.freeze():  # otherwise Bokeh collects all models again after every root
+            for root in (*self._panels.values(), charts.by_time, charts.by_entries, charts.rate, self._query):
+                document.add_root(root)
         document.js_on_event("document_ready", _script(_file("page.js"), **charts.themed, query=self._query))
         toggle = 'document.getElementById("disconnected").classList.toggle("shown", %s)'
         document.js_on_event("connection_lost", _script(toggle % "true"))

@@ -1,7 +1,7 @@
 """Read input splits as batches of lines, in the process that tokenises the splits.
 
-A batch is UTF-8 text with its ASCII letters lower-cased (the encoder lower-cases the others) and the bounds of its
-lines. Invalid text is detected here or by the encoder, and the error names the file and the line.
+A batch is UTF-8 text and the bounds of its lines. Invalid text is detected here or by the encoder, and the error names
+the file and the line.
 """
 
 import json
@@ -71,7 +71,7 @@ def text_error(split: InputSplit, batch: LineBatch, reason: str) -> CorpusError:
 
 
 def _text_batches(split: InputSplit, longest: int) -> Iterator[LineBatch]:
-    data = _read_lines(split, longest).lower()
+    data = _read_lines(split, longest)
     at, item = 0, 0
     while at < len(data):
         stop = data.rfind(b"\n", at, at + BATCH_BYTES) + 1
@@ -138,7 +138,7 @@ def _encoded(text: str, split: InputSplit, item: int, longest: int) -> bytes:
         raise CorpusError(f"{split.label}: text {item + 1} of a split holds half a surrogate pair") from error
     if len(data) > longest:
         raise line_too_long(split.label, item + 1, longest)
-    return data.lower()
+    return data
 
 
 def _location(split: InputSplit, item: int) -> str:

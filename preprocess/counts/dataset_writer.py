@@ -34,13 +34,22 @@ def matrix_totals(scratch: ScratchFolder, layout: dataset.Layout, scale: int) ->
 
 
 def write_dataset(
-    out: Path, scratch: ScratchFolder, cell_keys: CellKeys, vocabulary: Vocabulary, facts: dict[str, Any]
+    out: Path,
+    scratch: ScratchFolder,
+    cell_keys: CellKeys,
+    vocabulary: Vocabulary,
+    facts: dict[str, Any],
+    texts: dict[str, str],
 ) -> Iterator[int]:
-    """Write the dataset `out` from the parts in `scratch`; yield for each part the bytes of its entries."""
+    """Write the dataset `out` from the parts in `scratch`; yield for each part the bytes of its entries.
+
+    `texts` are further files by name.
+    """
     parts = [name for name, _ in scratch.committed(PART)]
     with artifacts.writing_artifact(out, dataset.KIND, dataset.SCHEMA, facts) as folder:
         words = "".join(f"{word}\n" for word in vocabulary.words)
-        (folder / dataset.VOCABULARY).write_text(words, encoding="utf-8", newline="\n")
+        for name, text in {dataset.VOCABULARY: words, **texts}.items():
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
         save(folder / dataset.COUNTS, vocabulary.counts)
         save(folder / dataset.PERMUTATION, cell_keys.permutation)
         starts = np.zeros(int(cell_keys.layout.first_tile[-1]) + 1, np.int64)

@@ -7,24 +7,30 @@ are counted one after another, so that one group fits in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from glovewire.common.array_types import Ids, Indices
 
 from ..tokens.encoder import WordCounts
-from ..tokens.string_table import StringTable, hashes, packed
+from ..tokens.string_table import StringTable, in_group, packed
+
+_LEFT_OUT = 10
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words sorted by code point; `counts` int64 (V,); `by_rank[r]`: index of the word of rank r, int32 (V,)."""
+    """Words sorted by code point; `counts` int64 (V,); `by_rank[r]`: index of the word of rank r, int32 (V,).
+
+    `left_out` holds the most frequent words outside the vocabulary and their counts.
+    """
 
     words: tuple[str, ...]
     counts: Indices
     by_rank: Ids
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of_ranked(words: Sequence[str], counts: Indices) -> Vocabulary:
@@ -66,7 +72,10 @@ def choose_vocabulary(
         counts, first = np.concatenate([counts, group_counts[top]]), np.concatenate([first, group_first[top]])
         top = _most_frequent(counts, first, size, min_count)
         words, counts, first = [words[n] for n in top], counts[top], first[top]
-    return Vocabulary.of_ranked([word.decode() for word in words], counts)
+    kept = min(size, int(np.count_nonzero(counts >= min_count)))
+    ranked = [word.decode() for word in words]
+    left_out = dict(zip(ranked[kept:], counts[kept:].tolist(), strict=True))
+    return replace(Vocabulary.of_ranked(ranked[:kept], counts[:kept]), left_out=left_out)
 
 
 def _count_group(
@@ -77,10 +86,9 @@ def _count_group(
     counts = first = np.zeros(0, np.int64)
     for load in segments:
         segment = load()
-        chosen = np.ones(len(segment.counts), np.bool_)
-        if groups > 1:
-            chosen = hashes(segment.data, segment.bounds) % np.uint64(groups) == np.uint64(group)
-        ids = table.intern(segment.data, segment.bounds[:-1][chosen], segment.bounds[1:][chosen])
+        starts, stops = segment.bounds[:-1], segment.bounds[1:]
+        chosen = in_group(segment.data, starts, stops, group, groups)
+        ids = table.intern(segment.data, starts[chosen], stops[chosen])
         new = table.count - len(counts)
         counts = np.concatenate([counts, np.zeros(new, np.int64)])
         first = np.concatenate([first, np.full(new, np.iinfo(np.int64).max)])
@@ -90,7 +98,9 @@ def _count_group(
 
 
 def _most_frequent(counts: Indices, first: Indices, size: int, min_count: int) -> Indices:
-    enough = np.flatnonzero(counts >= min_count)
+    """Return the words of the vocabulary, and after them the most frequent others, in the order of frequency."""
+    size = min(size, int(np.count_nonzero(counts >= min_count))) + _LEFT_OUT
+    enough = np.arange(len(counts))
     if len(enough) > size:  # most words are rare: drop them before sorting
         least = np.partition(counts[enough], len(enough) - size)[len(enough) - size]
         enough = enough[counts[enough] >= least]

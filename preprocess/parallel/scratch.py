@@ -16,8 +16,8 @@ from typing import Any
 from glovewire.common.errors import OutputError
 from glovewire.common.storage.artifacts import atomic
 
-SEGMENT, COUNTED, PART = "segment", "counted", "part"
-"""Kinds of pieces: segments of the word stream, counted pairs, parts of the matrix."""
+SEGMENT, LEARNED, COUNTED, PART = "segment", "learned", "counted", "part"
+"""Kinds of pieces: segments of the word stream, what was learned from them, counted pairs, parts of the matrix."""
 _LOCK = "lock"
 
 
@@ -31,6 +31,10 @@ class ScratchFolder:
         """Yield the name and facts of every committed piece of a kind, in the order of names."""
         for path in sorted(self.folder.glob(f"{kind}-*.json")):
             yield path.stem, json.loads(path.read_text(encoding="utf-8"))
+
+    def facts(self, name: str) -> dict[str, Any] | None:
+        """Return the facts of a piece, or None if it has not been committed."""
+        return dict(self.committed(name.partition("-")[0])).get(name)
 
     def commit(self, name: str, facts: dict[str, Any]) -> None:
         """Commit a piece with its facts."""

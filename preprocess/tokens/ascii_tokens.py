@@ -4,6 +4,8 @@ The loops find where the tokens of a piece begin and end. Pieces with other scri
 contractions are left to `nltk_tokens`, which defines the tokens; tests compare the two modules.
 """
 
+from string import ascii_letters
+
 import numpy as np
 
 from glovewire.common.array_types import Bytes, Indices
@@ -17,7 +19,7 @@ _HYPHEN, _STOP, _APOSTROPHE = 45, 46, 39
 def _kinds() -> Bytes:
     kinds = np.full(256, _OTHER, np.uint8)
     for characters, kind in (
-        ("abcdefghijklmnopqrstuvwxyz", _LETTER),
+        (ascii_letters, _LETTER),
         ("0123456789", _DIGIT),
         ("-./\\|=+_^~", _MARK),
         (";@#$%&?!*()[]{}<>", _ALONE),
@@ -48,7 +50,7 @@ def _is_simple(data: Bytes, start: int, stop: int) -> bool:
             if kind == _COLON and _KINDS[after] == _COLON:
                 return False
             # contractions (cannot, gimme, gotta ...) are all cut between two equal letters; NLTK decides those
-            if byte == after and (byte in (_HYPHEN, _STOP) or byte in (109, 110, 116)):
+            if byte | 32 == after | 32 and (byte in (_HYPHEN, _STOP) or byte | 32 in (109, 110, 116)):
                 return False
     return True
 
@@ -114,7 +116,20 @@ def _split_piece(data: Bytes, start: int, stop: int, begins: Indices, ends: Indi
 
 
 @compiled
-def _split_pieces(data: Bytes, bounds: Indices, at_end: bool, begins: Indices, ends: Indices, lengths: Indices) -> int:
+def _is_bare(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether a word ends in a letter or a digit and has no apostrophe."""
+    if start >= stop or (_KINDS[data[stop - 1]] != _LETTER and _KINDS[data[stop - 1]] != _DIGIT):
+        return False
+    bare = True
+    for at in range(start, stop):
+        bare = bare and data[at] != _APOSTROPHE
+    return bare
+
+
+@compiled
+def _split_pieces(
+    data: Bytes, bounds: Indices, at_end: bool, glued: bool, begins: Indices, ends: Indices, lengths: Indices
+) -> int:
     count = 0
     for n in range(len(lengths)):
         start, stop = bounds[n], bounds[n + 1]
@@ -130,6 +145,9 @@ def _split_pieces(data: Bytes, bounds: Indices, at_end: bool, begins: Indices, e
         after = _split_piece(data, start, body, begins, ends, count)
         if after < 0:
             continue
+        if glued and body < stop and data[body] == _STOP and after > count and _is_bare(data, begins[after - 1], body):
+            body += 1
+            ends[after - 1] = body
         for at in range(body, stop):  # the full stop and closing marks
             begins[after], ends[after] = at, at + 1
             after += 1
@@ -138,14 +156,15 @@ def _split_pieces(data: Bytes, bounds: Indices, at_end: bool, begins: Indices, e
     return count
 
 
-def split_ascii(data: Bytes, bounds: Indices, *, at_end: bool) -> tuple[Indices, Indices, Indices]:
+def split_ascii(data: Bytes, bounds: Indices, *, at_end: bool, glued: bool) -> tuple[Indices, Indices, Indices]:
     """Tokenise the pieces data[bounds[n]:bounds[n + 1]]; with `at_end`, split off the full stop that ends a line.
 
+    With `glued`, the word before that full stop keeps it.
     Returns where tokens start and stop, int64 (tokens,) twice, and the number of tokens of each piece, int64
     (pieces,): -1 where NLTK must decide.
     """
     most = int(bounds[-1] - bounds[0]) if len(bounds) else 0
     begins, ends = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
     lengths = np.empty(len(bounds) - 1, np.int64)
-    count = _split_pieces(data, bounds, at_end, begins, ends, lengths)
+    count = _split_pieces(data, bounds, at_end, glued, begins, ends, lengths)
     return begins[:count], ends[:count], lengths

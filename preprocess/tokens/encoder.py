@@ -5,8 +5,11 @@ are looked up in the memo one by one, and the rest of the line, from k on, as on
 with other white space before k, is tokenised whole. Each distinct piece is tokenised once. No I/O.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
+from string import ascii_uppercase, digits
 from typing import Any
 
 import numpy as np
@@ -15,25 +18,28 @@ from glovewire.common.array_types import Array, Bytes, Ids, Indices
 
 from . import encoder_kernels as kernels
 from .ascii_tokens import split_ascii
-from .nltk_tokens import CLOSERS, CONTRACTIONS, QUOTES, NltkTokenizer, Tokenizer
+from .nltk_tokens import CLOSERS, CLOSING_TOKENS, CONTRACTIONS, QUOTES, NltkTokenizer
 from .string_table import StringTable, packed, padded
+from .tokenizers import Tokenizer
 
 _MAX_MEMO_BYTES = 64
 """Ends of lines, and whole lines, that are longer than this are not memoised, because they rarely repeat."""
 _MIN_CAPACITY = 1 << 12
+_NEW_ROW = (kernels.UNKNOWN, 0, 0, kernels.MIDDLE << kernels.AFTER_SHIFT)
 
 
 @dataclass(frozen=True)
 class WordCounts:
     """Distinct words of a stream, with the count and the first place of their occurrences.
 
-    `numbers`, `counts` and `first` (see Encoder.encode) are int64 (n,); `data` uint8 and `bounds` int64 (n + 1,) are
-    the words in UTF-8, end to end.
+    `numbers`, `counts`, `first` (see Encoder.encode) and `traits` (see `encoder_kernels`) are int64 (n,); `data` uint8
+    and `bounds` int64 (n + 1,) are the words in UTF-8, end to end.
     """
 
     numbers: Indices
     counts: Indices
     first: Indices
+    traits: Indices
     data: Bytes
     bounds: Indices
 
@@ -41,13 +47,15 @@ class WordCounts:
 class _Memo:
     """Table of strings and their tokens.
 
-    `rows` is int64 (strings, 3): the code, the count of the string as a word, and the place of its first occurrence. A
-    code >= 0 is the index of a single word; a code <= LIST stands for word list LIST - code. A row fits a cache line.
+    `rows` is int64 (strings, 4): the code, the count of the string as a word, the place of its first occurrence, its
+    traits as a word (0 unless `traits`). A code >= 0 is the index of a single word; a code <= LIST stands for word list
+    LIST - code. Two rows fit a cache line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, traits: bool = False) -> None:
         self.table = StringTable()
-        self.rows = np.empty((0, 3), np.int64)
+        self.rows = np.empty((0, 4), np.int64)
+        self._traits = traits
 
     @property
     def nbytes(self) -> int:
@@ -55,8 +63,12 @@ class _Memo:
 
     def intern(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
         """Return the numbers of the strings data[starts[n]:stops[n]]; add a row for each new string."""
+        old = self.table.count
         ids = self.table.intern(data, starts, stops)
-        self.rows = _extended(self.rows, self.table.count, (kernels.UNKNOWN, 0, 0))
+        self.rows = _extended(self.rows, self.table.count, _NEW_ROW)
+        if self._traits and self.table.count > old:
+            new = self.table.strings(np.arange(old, self.table.count))
+            kernels.word_traits(*new, self.rows[old : self.table.count, 3])
         return ids
 
     def claim_unknown(self, ids: Ids) -> Indices:
@@ -89,14 +101,23 @@ class _WordLists:
 
 
 class Encoder:
-    """Tokenises batches of lines into word numbers, and counts words since the last `take_counts`."""
+    """Tokenises batches of lines into word numbers, and counts words since the last `take_counts`.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    With `stops` (for `punkt`), words keep a full stop at the end of a line, and the stream marks every word that has
+    one. `zero` writes digits as 0; `lowercase` is for all scripts.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, stops: bool = False, lowercase: bool = True, zero: bool = False
+    ) -> None:
+        self._tokenizer, self._stops, self._lowercase = tokenizer, stops, lowercase
+        source = (ascii_uppercase if lowercase else "") + (digits if zero else "")
+        self._fold = bytes.maketrans(source.encode(), re.sub("[0-9]", "0", source.lower()).encode())
         self._ends: dict[int, Callable[[str], list[str]]] = {}
         """Functions that tokenise the ends of lines, by place; empty if tokens do not depend on a piece's place."""
         if isinstance(tokenizer, NltkTokenizer):
-            self._ends = {kernels.LAST: tokenizer.last, kernels.LINE: tokenizer.line, kernels.FIRST: tokenizer.first}
+            last, line = (_glued(tokenizer.last), _glued(tokenizer.line)) if stops else (tokenizer.last, tokenizer.line)
+            self._ends = {kernels.LAST: last, kernels.LINE: line, kernels.FIRST: tokenizer.first}
         self.clear()
 
     @property
@@ -108,21 +129,22 @@ class Encoder:
 
     def clear(self) -> None:
         """Empty the memo; word numbers returned so far become invalid."""
-        self._inside, self._lists = _Memo(), _WordLists()
+        self._inside, self._lists = _Memo(traits=self._stops), _WordLists()
         self._memos = {place: _Memo() for place in self._ends}
         self._flags = np.zeros(1 << 12, np.uint8)
         if self._ends:
-            ids = self._inside.intern(*packed([word.encode() for word in CONTRACTIONS]))
-            self._inside.rows[self._inside.claim_unknown(ids), 0] = self._codes([[w[:3], w[3:]] for w in CONTRACTIONS])
+            words = CONTRACTIONS if self._lowercase else [word for each in CONTRACTIONS for word in _any_case(each)]
+            ids = self._inside.intern(*packed([word.encode() for word in words]))
+            self._inside.rows[self._inside.claim_unknown(ids), 0] = self._codes([[w[:3], w[3:]] for w in words])
 
     def encode(self, text: bytes, starts: Indices, stops: Indices, place: int) -> Ids:
         """Return the words of the lines text[starts[n]:stops[n]], numbered from 1, with a 0 after each line; int32.
 
-        `text` is UTF-8 with its ASCII letters lower-cased. `place` is the batch's place in the corpus: the first
-        occurrence of a word is recorded as `place` + its index in the result. Raises UnicodeDecodeError for text that
-        is not UTF-8 and NulByte for a NUL.
+        `text` is UTF-8. `place` is the batch's place in the corpus: the first occurrence of a word is recorded as
+        `place` + its index in the result. A word with a full stop is marked, see `emit`. Raises UnicodeDecodeError for
+        text that is not UTF-8 and NulByte for a NUL.
         """
-        data = padded(np.frombuffer(text, np.uint8), stops)
+        data = padded(np.frombuffer(text.translate(self._fold), np.uint8), stops)
         chunks = kernels.split(data, starts, stops)
         ids = self._inside.intern(data, chunks.starts, chunks.stops)
         self._resolve_inside(ids)
@@ -133,30 +155,32 @@ class Encoder:
             kept = self._resolve_ends(data, endings)
         out = np.empty(int((stops - starts).sum()) + len(starts), np.int32)
         lists = (self._lists.bounds, self._lists.words)
-        size = kernels.emit(ids, self._inside.rows, endings, lists, place, out)
+        raw = np.frombuffer(text, np.uint8)
+        size = kernels.emit(ids, raw, chunks.starts, self._inside.rows, endings, lists, place, out)
         self._lists.truncate(kept)
         return out[:size]
-
-    def decode(self, ids: Ids) -> bytes:
-        """Return a stream as UTF-8 text: words separated by blanks, one line per line."""
-        numbers = ids.astype(np.int64) - 1
-        data, bounds = self._inside.table.strings(np.maximum(numbers, 0), b" ")
-        out = np.empty(len(data), np.uint8)
-        return out[: kernels.join_lines(data, bounds, numbers, out)].tobytes()
 
     def take_counts(self) -> WordCounts:
         """Return the counts since the last call, in the order of word numbers, and reset them."""
         rows = self._inside.rows
         numbers = np.flatnonzero(rows[:, 1])
         data, bounds = self._inside.table.strings(numbers)
-        counts = WordCounts(numbers + 1, rows[numbers, 1], rows[numbers, 2], data, bounds)
+        count, first, traits = rows[numbers, 1:].T
+        counts = WordCounts(numbers + 1, count, first, traits, data, bounds)
         rows[:, 1] = 0
+        rows[:, 3] &= (1 << kernels.FINALS_SHIFT) - 1
         return counts
+
+    def _decoded(self, piece: bytes) -> str:
+        if b"\0" in piece:
+            raise NulByte
+        text = piece.decode()
+        return text.lower() if self._lowercase and not text.isascii() else text
 
     def _resolve_inside(self, ids: Ids) -> None:
         fresh = self._inside.claim_unknown(ids)
         self._flags = _extended(self._flags, self._inside.table.count, 0)
-        plain = self._inside.table.alphanumeric(fresh)
+        plain = self._inside.table.alphanumeric(fresh) & self._tokenizer.keeps_plain
         self._inside.rows[fresh[plain], 0] = fresh[plain]
         rest = fresh[~plain]
         if self._ends:
@@ -164,7 +188,7 @@ class Encoder:
             self._flags[rest] = kernels.ascii_flags(data, bounds)
             rest = self._memoise_ascii(self._inside, rest, at_end=False)
         data, _ = self._inside.table.strings(rest, b" ")
-        pieces = _decoded(data.tobytes()).split(" ")[:-1]
+        pieces = self._decoded(data.tobytes()).split(" ")[:-1]
         self._flags[rest] = [_flags(piece) for piece in pieces]
         self._inside.rows[rest, 0] = self._codes(self._tokenizer.inside(pieces))
 
@@ -181,9 +205,10 @@ class Encoder:
             fresh = memo.claim_unknown(ids)
             if place == kernels.LAST:
                 fresh = self._memoise_ascii(memo, fresh, at_end=True)
-            memo.rows[fresh, 0] = self._codes([tokenize(_decoded(memo.table.string(n))) for n in fresh])
+            memo.rows[fresh, 0] = self._codes([tokenize(self._decoded(memo.table.string(n))) for n in fresh])
             codes[short] = memo.rows[ids, 0]
-            long.append((codes, others, [tokenize(_decoded(data[begins[n] : stops[n]].tobytes())) for n in others]))
+            texts = [self._decoded(data[begins[n] : stops[n]].tobytes()) for n in others]
+            long.append((codes, others, [tokenize(text) for text in texts]))
         kept = self._lists.count
         for codes, lines, tokens in long:
             codes[lines] = self._codes(tokens)
@@ -192,7 +217,7 @@ class Encoder:
     def _memoise_ascii(self, memo: _Memo, ids: Indices, *, at_end: bool) -> Indices:
         """Memoise the strings that the fast path can tokenise, and return the ids of the others."""
         data, bounds = memo.table.strings(ids)
-        begins, ends, lengths = split_ascii(data, bounds, at_end=at_end)
+        begins, ends, lengths = split_ascii(data, bounds, at_end=at_end, glued=self._stops)
         done = lengths >= 0
         words = self._inside.intern(data, begins, ends)
         memo.rows[ids[done], 0] = self._codes_of(words, lengths[done])
@@ -217,11 +242,24 @@ class NulByte(ValueError):
     """Error: the text contains a NUL byte."""
 
 
-def _decoded(piece: bytes) -> str:
-    if b"\0" in piece:
-        raise NulByte
-    text = piece.decode()
-    return text if text.isascii() else text.lower()
+def _any_case(word: str) -> list[str]:
+    return ["".join(letters) for letters in product(*zip(word, word.upper(), strict=True))]
+
+
+def _glued(tokenize: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+    """Return `tokenize` without the split of a word and the full stop that ends its line."""
+
+    def glued(text: str) -> list[str]:
+        tokens = tokenize(text)
+        stop = len(tokens) - 1
+        while stop > 0 and tokens[stop] in CLOSING_TOKENS:
+            stop -= 1
+        word = tokens[stop - 1] if stop > 0 else ""
+        if word and tokens[stop] == "." and word[-1].isalnum() and "'" not in word and f"{word}." in text:
+            tokens[stop - 1 : stop + 1] = [word + "."]
+        return tokens
+
+    return glued
 
 
 def _flags(piece: str) -> int:

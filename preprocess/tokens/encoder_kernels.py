@@ -15,7 +15,14 @@ UNKNOWN, PENDING, LIST = -1, -2, -3
 NONE, LAST, LINE, FIRST = -1, -2, -3, -4
 # Flags of a piece: only closing marks; holds white space; begins with a quotation mark.
 CLOSING, SPACE, QUOTE = 1, 2, 4
-_BLANK, _NEWLINE = 32, 10
+# Contexts of a word: after the end of a sentence, inside one, after an ellipsis, after a word with a full stop. Bit
+# 2 * context (+ 1: with a capital) of a row's traits says that the word was seen there.
+BEGIN, MIDDLE, UNSURE, STOP = range(4)
+AFTER_SHIFT, WORD = 8, 1 << 10
+FINALS_SHIFT = 16
+"""Above it, a row's traits count how often a word with a full stop ended a line."""
+_BLANK, _FULL_STOP = 32, 46
+_UPPER = np.array([chr(n).isupper() for n in range(0x800)])
 
 
 class Chunks(NamedTuple):
@@ -140,56 +147,127 @@ def decide(
 
 
 @compiled
-def _put_list(code: np.int64, bounds: Indices, words: Ids, rows: Indices, place: int, out: Ids, size: int) -> int:
-    """Write the words of one code to `out` at `size`, count them, and return the new size."""
-    start, stop = 0, 1
-    if code < 0:
-        start, stop = bounds[LIST - code], bounds[LIST - code + 1]
-    for at in range(start, stop):
-        word = code if code >= 0 else np.int64(words[at])
-        if rows[word, 1] == 0:
-            rows[word, 2] = place + size
-        rows[word, 1] += 1
-        out[size] = word + 1
-        size += 1
-    return size
+def _is_upper(raw: Bytes, at: int) -> bool:
+    """Return whether the character at `at` is an upper-case letter, up to U+07FF."""
+    byte = raw[at]
+    if byte < 128:
+        return bool(65 <= byte <= 90)
+    return bool(byte < 0xE0 and at + 1 < len(raw) and _UPPER[((byte & 31) << 6) | (raw[at + 1] & 63)])
 
 
 @compiled
-def emit(ids: Ids, rows: Indices, endings: Endings, lists: Any, place: int, out: Ids) -> int:
-    """Write each line's words and a 0, count the words, and return the length of the stream."""
+def _begins_word(byte: int) -> bool:
+    return byte >= 128 or 97 <= (byte | 32) <= 122 or 48 <= byte <= 57
+
+
+@compiled
+def _put_list(
+    code: np.int64,
+    lists: Any,
+    raw: Bytes,
+    start: int,
+    stop: int,
+    rows: Indices,
+    place: int,
+    out: Ids,
+    size: int,
+    before: int,
+    pending: int,
+) -> tuple[int, int, int]:
+    """Write the words of one code, which stands for raw[start:stop], as `emit` does a single word.
+
+    Only the first word that begins with a letter or a digit has a known case. Returns the new size, context, pending.
+    """
     bounds, words = lists
-    size = 0
+    first, last = 0, 1
+    if code < 0:
+        first, last = bounds[LIST - code], bounds[LIST - code + 1]
+    while start < stop and not _begins_word(raw[start]):
+        start += 1
+    upper = np.int64(start < stop and _is_upper(raw, start))
+    known = True
+    for at in range(first, last):
+        word = code if code >= 0 else np.int64(words[at])
+        is_word = rows[word, 3] & WORD != 0
+        here = upper if is_word and known else 0
+        if rows[word, 1] == 0:
+            rows[word, 2] = place + size
+        rows[word, 1] += 1
+        if known or not is_word:
+            rows[word, 3] |= 1 << (2 * before + here)
+        if pending >= 0:
+            out[pending] -= here
+            pending = -1
+        known = known and not is_word
+        before = rows[word, 3] >> AFTER_SHIFT & 3
+        if before == STOP:
+            out[size] = -2 * (word + 1)
+            pending = size
+        else:
+            out[size] = word + 1
+        size += 1
+    return size, before, pending
+
+
+@compiled
+def emit(
+    ids: Ids, raw: Bytes, starts: Indices, rows: Indices, endings: Endings, lists: Any, place: int, out: Ids
+) -> int:
+    """Write each line's words and a 0, count the words, and return the length of the stream.
+
+    A word w with a full stop at its end is written as -2 * w, less 1 if the next word begins with a capital in `raw`.
+    Each word's row records the contexts (see `word_traits`) in which it occurs with and without a capital.
+    """
+    size, pending = 0, -1
     for line in range(len(endings.first)):
+        before = BEGIN
         if endings.first[line] != NONE:
-            size = _put_list(np.int64(endings.first[line]), bounds, words, rows, place, out, size)
+            code, start, stop = np.int64(endings.first[line]), endings.first_start[line], endings.first_stop[line]
+            size, before, pending = _put_list(code, lists, raw, start, stop, rows, place, out, size, before, pending)
         for piece in range(endings.from_piece[line], endings.to_piece[line]):
             code = rows[ids[piece], 0]
+            start = starts[piece]
             if code < 0:
-                size = _put_list(code, bounds, words, rows, place, out, size)
+                stop = starts[piece + 1] if piece + 1 < len(starts) else len(raw)
+                size, before, pending = _put_list(
+                    code, lists, raw, start, stop, rows, place, out, size, before, pending
+                )
                 continue
+            upper = np.int64(_is_upper(raw, start))
             if rows[code, 1] == 0:
                 rows[code, 2] = place + size
             rows[code, 1] += 1
-            out[size] = code + 1
+            if pending >= 0:
+                out[pending] -= upper
+                pending = -1
+            seen = rows[code, 3] | 1 << (2 * before + upper)
+            rows[code, 3] = seen
+            before = seen >> AFTER_SHIFT & 3
+            if before == STOP:
+                out[size] = -2 * (code + 1)
+                pending = size
+            else:
+                out[size] = code + 1
             size += 1
         if endings.last[line] != NONE:
-            size = _put_list(np.int64(endings.last[line]), bounds, words, rows, place, out, size)
+            code, start, stop = np.int64(endings.last[line]), endings.last_start[line], endings.last_stop[line]
+            size, before, pending = _put_list(code, lists, raw, start, stop, rows, place, out, size, before, pending)
+        if pending >= 0 and pending == size - 1:
+            rows[-out[pending] // 2 - 1, 3] += 1 << FINALS_SHIFT
         out[size] = 0
         size += 1
     return size
 
 
 @compiled
-def join_lines(data: Bytes, bounds: Indices, numbers: Indices, out: Bytes) -> int:
-    """Write the strings of `numbers` >= 0 and a newline for each -1, and return the number of bytes."""
-    size = 0
-    for n in range(len(numbers)):
-        if numbers[n] < 0:
-            out[size] = _NEWLINE
-            size += 1
-            continue
-        for at in range(bounds[n], bounds[n + 1]):
-            out[size] = data[at]
-            size += 1
-    return size
+def word_traits(data: Bytes, bounds: Indices, out: Indices) -> None:
+    """Write what each string says as a word: WORD, and the context of the next word above AFTER_SHIFT."""
+    for n in range(len(out)):
+        start, stop = bounds[n], bounds[n + 1]
+        last = data[stop - 1] if stop > start else np.uint8(0)
+        after = MIDDLE
+        if last == _FULL_STOP:
+            after = BEGIN if stop - start == 1 else (UNSURE if data[stop - 2] == _FULL_STOP else STOP)
+        elif stop - start == 1 and (last == 33 or last == 63):
+            after = BEGIN
+        out[n] = after << AFTER_SHIFT | (WORD if stop > start and _begins_word(data[start]) else 0)

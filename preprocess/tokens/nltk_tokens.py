@@ -23,6 +23,7 @@ CONTRACTIONS = ("cannot", "gimme", "gonna", "gotta", "lemme", "wanna")
 # Marks that may follow a full stop at the end of a line.
 CLOSERS = "])}>\"'»”’"
 QUOTES = "\"'`«“‘„»”’"
+CLOSING_TOKENS = frozenset((*"])}>'»”’", "''"))
 
 # A private-use character that no rule of NLTK touches; it separates pieces that are tokenised together.
 _SENTINEL = "\uf8ff"
@@ -35,26 +36,17 @@ _SIMPLE = re.compile(rf"[{_ALONE}]|[:,](?![0-9])|``|''|(?:[^{_ALONE}:,'` ]|[:,](
 _CLOSING = '])}>"'
 _OPENERS = "([{<"
 # A word with one clitic at its end, optionally followed by one mark.
-_CLITIC = re.compile(r"([a-z0-9-]*[a-z0-9])('(?:s|m|d|ll|re|ve)?)([,;:?!)\]]?)")
-_NEGATION = re.compile(r"([a-z0-9-]+)(n't)([,;:?!)\]]?)")
+_CLITIC = re.compile(r"([A-Za-z0-9-]*[A-Za-z0-9])('(?:s|m|d|ll|re|ve)?)([,;:?!)\]]?)")
+_NEGATION = re.compile(r"([A-Za-z0-9-]+)(n't)([,;:?!)\]]?)")
 _NOT_A_CORE = re.compile(rf"--|{_CONTRACTED}")
 _PIECES_PER_CALL = 256
 
 
-class WhitespaceTokenizer:
-    """Splits at white space, for text that is tokenised already."""
-
-    def line(self, text: str) -> list[str]:
-        """Return the words of a line, which white space separates."""
-        return text.split()
-
-    def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Return the tokens of each piece; its place in the line does not matter."""
-        return [piece.split() for piece in pieces]
-
-
 class NltkTokenizer:
-    """Tokenises lower-cased text exactly as NLTKWordTokenizer does, piece by piece."""
+    """Tokenises text exactly as NLTKWordTokenizer does, piece by piece."""
+
+    keeps_plain = True
+    """ASCII letters and digits alone are always one token."""
 
     @cached_property
     def _nltk(self) -> NLTKWordTokenizer:
@@ -107,9 +99,6 @@ class NltkTokenizer:
         return found[:-1]
 
 
-Tokenizer = NltkTokenizer | WhitespaceTokenizer
-
-
 def _tokenize_simple(piece: str) -> list[str] | None:
     """Return the tokens of a piece between blanks, or None if NLTK itself must decide."""
     if _HARD.search(piece):
@@ -128,11 +117,6 @@ def _quoted(piece: str) -> str:
     for bracket in _OPENERS:
         piece = piece.replace(f'{bracket}"', f"{bracket} `` ")
     return piece.replace('"', " '' ")
-
-
-def make_tokenizer(name: str) -> Tokenizer:
-    """Return the tokeniser called `nltk` or `whitespace`."""
-    return NltkTokenizer() if name == "nltk" else WhitespaceTokenizer()
 
 
 def nltk_version() -> str:

@@ -123,9 +123,9 @@ def _rehash(slots: Eights, offsets: Indices, kept: Eights, count: int) -> None:
 
 
 @compiled
-def _hashes(eights: Eights, bounds: Indices, out: Eights) -> None:
+def _hashes(eights: Eights, starts: Indices, stops: Indices, out: Eights) -> None:
     for n in range(len(out)):
-        out[n] = _hash(eights, bounds[n], bounds[n + 1] - bounds[n])
+        out[n] = _hash(eights, starts[n], stops[n] - starts[n])
 
 
 @compiled
@@ -147,16 +147,17 @@ def _are_alphanumeric(arena: Bytes, offsets: Indices, ids: Indices, out: npt.NDA
         good = True
         for at in range(offsets[ids[n]], offsets[ids[n] + 1]):
             byte = arena[at]
-            good = good and (97 <= byte <= 122 or 48 <= byte <= 57)
+            good = good and (97 <= byte | 32 <= 122 or 48 <= byte <= 57)
         out[n] = good
 
 
 class StringTable:
-    """Distinct byte strings, numbered 0, 1, 2 ... in order of first appearance."""
+    """Distinct byte strings, numbered 0, 1, 2 ... in order of first appearance; `expected` strings at first."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int = 0) -> None:
         self.count = 0
-        self._slots = np.full((_FIRST_SLOTS, 2), _FREE, np.uint64)
+        slots = max(_FIRST_SLOTS, 1 << (2 * expected).bit_length())
+        self._slots = np.full((slots, 2), _FREE, np.uint64)
         self._offsets = np.zeros(_FIRST_SLOTS, np.int64)
         self._arena = np.zeros(8 * _FIRST_SLOTS, np.uint8)
 
@@ -196,7 +197,7 @@ class StringTable:
         return out, bounds
 
     def alphanumeric(self, ids: Indices) -> npt.NDArray[np.bool_]:
-        """Return which of these strings hold only a-z and 0-9; bool (len(ids),)."""
+        """Return which of these strings hold only ASCII letters and digits; bool (len(ids),)."""
         out = np.empty(len(ids), np.bool_)
         _are_alphanumeric(self._arena, self._offsets, ids, out)
         return out
@@ -213,11 +214,27 @@ class StringTable:
             self._arena = np.concatenate([self._arena, more])
 
 
-def hashes(data: Bytes, bounds: Indices) -> Eights:
-    """Return a 64-bit hash of each string data[bounds[n]:bounds[n + 1]]; the same on every machine."""
-    out = np.empty(len(bounds) - 1, np.uint64)
-    _hashes(_eights(padded(data, bounds)), bounds, out)
+def hashes(data: Bytes, starts: Indices, stops: Indices) -> Eights:
+    """Return a 64-bit hash of each string data[starts[n]:stops[n]]; the same on every machine."""
+    out = np.empty(len(starts), np.uint64)
+    _hashes(_eights(padded(data, stops)), starts, stops, out)
     return out
+
+
+def in_group(data: Bytes, starts: Indices, stops: Indices, group: int, groups: int) -> npt.NDArray[np.bool_]:
+    """Return which of the strings data[starts[n]:stops[n]] belong to group `group` of `groups`."""
+    if groups == 1:
+        return np.ones(len(starts), np.bool_)
+    chosen: npt.NDArray[np.bool_] = hashes(data, starts, stops) % np.uint64(groups) == np.uint64(group)
+    return chosen
+
+
+def take(data: Bytes, bounds: Indices, chosen: Indices) -> tuple[Bytes, Indices]:
+    """Return the strings data[bounds[n]:bounds[n + 1]] of the n in `chosen`, end to end, and their bounds."""
+    out_bounds = np.zeros(len(chosen) + 1, np.int64)
+    out = np.empty(int((bounds[chosen + 1] - bounds[chosen]).sum()), np.uint8)
+    _gather(data, bounds, chosen, np.zeros(0, np.uint8), out, out_bounds[1:])
+    return out, out_bounds
 
 
 def padded(data: Bytes, stops: Indices) -> Bytes:

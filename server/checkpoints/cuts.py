@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
-from glovewire.common.errors import BadRequest, NotReady
+from glovewire.common.errors import BadRequest, LimitExceeded, NotReady
 from glovewire.common.protocol.messages import Push
 
 from ..consistency.blocks import AsynchronousBlocks, ExclusiveBlocks
@@ -21,7 +21,10 @@ from ..sessions import Peer
 from ..table.table import Table
 
 MAX_REQUESTS = 256
-MAX_UNWRITTEN = 4
+MAX_UNWRITTEN, MAX_REQUESTED = 4, 1
+"""Automatic checkpoints, and requested ones, that are planned or being written."""
+REQUEST_EVERY_S = 1.0
+"""Seconds from one requested checkpoint to the next; requests for the same one are free."""
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 FINAL = "final"
 SUMMARY = "summary"
@@ -87,6 +90,8 @@ class Cuts:
         self._unwritten: set[str] = set()
         self._on_disk: set[str] = set()
         self._requested: set[str] = set()
+        self._newest_request = "", -REQUEST_EVERY_S
+        """Label of the checkpoint requested last, and when."""
         self._periods: int | None = None
         self._planned = 0
         self._plan()
@@ -107,12 +112,13 @@ class Cuts:
         """Return whether a client waits for a checkpoint."""
         return bool(self._requests)
 
-    def request(self, round: int, peer: Peer, number: int) -> str | None:
+    def request(self, round: int, peer: Peer, number: int, now: float) -> str | None:
         """Take a client's request for a checkpoint after `round` rounds (-1: as soon as possible).
 
         For minibatches the checkpoint is the table as it is now, and `round` is a number of the client's choice, the
         same for every shard. Returns the label if the checkpoint is on disk, None if the client is answered later.
-        Raises NotReady if the table is past the round or too much is unwritten; BadRequest if the number is missing.
+        Raises NotReady if the table is past the round or too much is unwritten, LimitExceeded if another one was
+        requested just before, BadRequest if the number is missing.
         """
         if any((peer, number) == request[1:] for request in self._requests):
             return None
@@ -120,23 +126,39 @@ class Cuts:
             raise NotReady(f"{MAX_REQUESTS} requests for checkpoints wait already: ask again later")
         if self._blocks is None and round < 0:
             raise BadRequest("minibatches have no rounds: give a checkpoint of them a number, the same to every shard")
-        if self._blocks is None:
-            label = f"asked-{self._facts()['generation']:06d}-{round:010d}"
-        else:
-            soon = int(self._blocks.rounds.max()) + 2
-            label = _label(round := min(round if round >= 0 else soon, self._rounds))
+        label, round = self._choose(round, now)
         if label in self._on_disk:
             return label
-        self._requested.add(label)
         if label not in self._unwritten:
-            if len(self._unwritten) >= MAX_UNWRITTEN:
-                raise NotReady(f"{MAX_UNWRITTEN} checkpoints are unwritten: ask again when they are on disk")
-            if self._blocks is None:
-                self._add(self.snapshot(label, self._table.values.copy()))
-            else:
-                self._cut_at(self._blocks, round)
+            self._begin_requested(label, round, now)
+        self._requested.add(label)
         self._requests.append((label, peer, number))
         return None
+
+    def _choose(self, round: int, now: float) -> tuple[str, int]:
+        """Return the label of a requested checkpoint, and its round."""
+        if self._blocks is None:
+            return f"asked-{self._facts()['generation']:06d}-{round:010d}", round
+        newest, since = self._newest_request
+        if round < 0 and (newest in self._unwritten or (newest in self._on_disk and now - since < REQUEST_EVERY_S)):
+            return newest, round
+        round = min(round if round >= 0 else int(self._blocks.rounds.max()) + 2, self._rounds)
+        return _label(round), round
+
+    def _begin_requested(self, label: str, round: int, now: float) -> None:
+        if (wait_s := self._newest_request[1] + REQUEST_EVERY_S - now) > 0:
+            raise LimitExceeded(f"a checkpoint was requested just before: ask again in {wait_s:.1f} s")
+        if len(self._unwritten & self._requested) >= MAX_REQUESTED:
+            raise NotReady("a requested checkpoint is unwritten: ask again when it is on disk")
+        if self._blocks is None:
+            self._facts()  # NotReady while tensors lack values
+            self._requested.add(label)  # the snapshot says so
+            self._add(self.snapshot(label, self._table.values.copy()))
+        else:
+            cut = Cut(round, self._table, self._blocks)
+            self._requested.add(label)
+            self._take_cut(cut)
+        self._newest_request = label, now
 
     def push_applied(self, push: Push) -> None:
         """In exclusive order, copy the partition of an applied push for the cuts at the round that it has reached."""
@@ -178,6 +200,7 @@ class Cuts:
     def mark_removed(self, labels: Sequence[str]) -> None:
         """Record that checkpoints were removed from disk."""
         self._on_disk.difference_update(labels)
+        self._requested.difference_update(labels)
 
     def cancel_incomplete(self) -> list[tuple[Peer, int]]:
         """Remove and return the requests, (peer, request number), for cuts that cannot complete as the run ends."""
@@ -204,7 +227,7 @@ class Cuts:
             return
         self._planned = (int(self._blocks.rounds.max()) // self._every + 1) * self._every
         if self._planned < self._rounds and self._has_room(_label(self._planned)):
-            self._cut_at(self._blocks, self._planned)
+            self._take_cut(Cut(self._planned, self._table, self._blocks))
 
     def _advance(self, blocks: Blocks, partitions: Sequence[int]) -> None:
         """Copy what the cuts need of partitions that have advanced."""
@@ -216,11 +239,11 @@ class Cuts:
         self._collect()
 
     def _has_room(self, label: str) -> bool:
-        return label not in self._unwritten and len(self._unwritten) < MAX_UNWRITTEN
+        return label not in self._unwritten and len(self._unwritten - self._requested) < MAX_UNWRITTEN
 
-    def _cut_at(self, blocks: Blocks, round: int) -> None:
-        self._cuts.append(Cut(round, self._table, blocks))
-        self._unwritten.add(_label(round))
+    def _take_cut(self, cut: Cut) -> None:
+        self._cuts.append(cut)
+        self._unwritten.add(_label(cut.round))
         self._collect()
 
     def _collect(self) -> None:

@@ -18,11 +18,10 @@ from glovewire.common import log
 from glovewire.common.array_types import Array, Indices
 from glovewire.common.errors import ArtifactError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage import artifacts
 from glovewire.common.storage.dataset import Dataset
-from glovewire.common.storage.run_folder import CHECKPOINTS, VECTORS, write_vectors
+from glovewire.common.storage.run_folder import CHECKPOINTS, write_trained
 
 from .cuts import FINAL, Snapshot
 
@@ -86,26 +85,43 @@ def require_readable_version(run: Path) -> None:
 
 
 def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> list[str]:
-    """Remove this shard's parts of automatic checkpoints older than the last `keep` complete ones (0: remove none).
+    """Remove this shard's parts of checkpoints older than the last `keep` complete ones (0: remove none).
 
-    A checkpoint is complete if every shard has its part; so the newest complete one is never removed. Checkpoints that
-    a client requested and final ones stay. So does `begun`, the label that the newest generation begins from, because a
-    late shard still has to load it. Returns the labels removed.
+    Automatic and requested ones are counted apart. A checkpoint is complete if every shard has its part; so the newest
+    complete one is never removed. Final ones stay. So does `begun`, the label that the newest generation begins from,
+    because a late shard still has to load it. Returns the labels removed.
     """
     removed: list[str] = []
-    complete = sorted(found[:2] for found in _complete(run) if found[3] == shards and not found[2].startswith(FINAL))
-    if not keep or len(complete) < keep:
+    if not keep:
         return removed
+    complete = {label: (round, updates) for round, updates, label, parts in _complete(run) if parts == shards}
+    found = _own_parts(run, shard, shards)
+    for requested in (False, True):
+        own = {label: facts for label, facts in found.items() if bool(facts.get("asked")) is requested}
+        kept = sorted(complete[label] for label in own.keys() & complete.keys())[-keep:]
+        for label in [label for label, facts in own.items() if len(kept) == keep and _reached(facts) < kept[0]]:
+            folder = part_folder(run, label, shard, shards)
+            try:
+                if label != begun:
+                    removed.append(label)
+                    shutil.rmtree(folder)
+            except OSError as error:
+                logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+    return removed
+
+
+def _own_parts(run: Path, shard: int, shards: int) -> dict[str, dict[str, Any]]:
+    """Return, by label, the facts of this shard's parts of all checkpoints but final ones."""
+    found = {}
     for folder in (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}"):
         try:
             facts = artifacts.Manifest.load(folder, KIND, SCHEMA, verify=False).facts
-            old, label = _reached(facts) < complete[-keep], str(facts["label"])
-            if old and not facts.get("asked") and not label.startswith(FINAL) and label != begun:
-                removed.append(label)
-                shutil.rmtree(folder)
+            _reached(facts)
+            if folder.name == part_folder(run, str(facts["label"]), shard, shards).name:
+                found[_label(folder)] = dict(facts)
         except (ArtifactError, OSError, *BAD_FACTS) as error:
             logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
-    return removed
+    return {label: facts for label, facts in found.items() if not label.startswith(FINAL)}
 
 
 def remove_old_finals(run: Path, label: str) -> None:
@@ -128,13 +144,13 @@ def remove_old_finals(run: Path, label: str) -> None:
 
 
 def remove_leftovers(run: Path, shard: int, shards: int) -> None:
-    """Remove what killed processes of this shard were writing (on shard 0 the vectors, too), see `artifacts.atomic`.
+    """Remove what killed processes of this shard were writing (on shard 0 the results, too), see `artifacts.atomic`.
 
     A folder that was moved aside for a new one, which is missing, is put back. Files of processes that still run stay,
     except those with this process's own id: they are from a process of another container that had the same id.
     """
-    vectors = [] if shard else run.glob(f".{VECTORS}.*")
-    for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *vectors):
+    results = [] if shard else run.glob(".*.npy.*")
+    for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *results):
         name, pid, kind = path.name.rsplit(".", 2)
         if f".{kind}" not in (artifacts.PARTIAL, artifacts.REPLACED) or not pid.isdecimal() or _is_running(int(pid)):
             continue
@@ -294,11 +310,15 @@ def assemble(
 
     The parts may be some rounds apart, because signals stop every shard at once; the vectors are still usable.
     """
-    rows, _ = read(run, label, shards, one_round=False)
+    write_results(run, dataset, options, read(run, label, shards, one_round=False)[0], facts)
+
+
+def write_results(run: Path, dataset: Dataset, options: TrainingOptions, rows: Array, facts: dict[str, Any]) -> None:
+    """Write the run's vectors, in vocabulary order, from all its rows; raises as `write_vectors` does."""
     layout = RowLayout.of(options)
     vectors = np.empty((len(rows), layout.dim), np.float32)
     for first in range(0, len(rows), CHUNK_ROWS):  # in chunks: the sum of word and context vectors takes memory, too
         part = slice(first, first + CHUNK_ROWS)
         vectors[dataset.permutation[part]] = layout.vectors(rows[part])
     del rows
-    write_vectors(run, dataset.words, flatten_spectrum(vectors, options.spectrum), facts, dataset.counts)
+    write_trained(run, dataset, options, vectors, facts)

@@ -8,9 +8,10 @@ entered and how it left, so that a restarted shard knows whether it died in that
 import json
 import logging
 import os
+import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,19 @@ from glovewire.common.cli.config_file import to_toml
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.option import entries
+from glovewire.common.protocol.schema import is_name
 from glovewire.common.storage import run_folder
-from glovewire.common.storage.artifacts import MANIFEST, output_errors, write_text_atomically
+from glovewire.common.storage.artifacts import MANIFEST, PARTIAL, output_errors, write_text_atomically
 
-from ..config import ServerConfig
+from ..config import MAX_SHARDS, ServerConfig
 from . import files
 from .cuts import SUMMARY, final_label
+
+GENERATION = ".generation-"
+MAX_NUMBER = 999_999
+SECRET_BYTES, SECRET_MODE = 16, 0o600
+SECRET = re.compile(f"([0-9a-f]{{{2 * SECRET_BYTES}}})?")
+LABEL = re.compile(r"[a-z]+(-\d+)*", re.ASCII)
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +43,17 @@ class Superseded(GlovewireError, code="superseded"):
 
 @dataclass(frozen=True)
 class Generation:
-    """A generation: number, run id on the stream, shards, label of its first checkpoint ("": none), number of parts."""
+    """A generation: number, run id on the stream, shards, label of its first checkpoint ("": none), number of parts.
+
+    `secret` (32 hex digits) is the key of the tokens that the shards exchange; no client may know it.
+    """
 
     number: int = 0
     run: str = ""
     shards: int = 1
     label: str = ""
     parts: int = 0
+    secret: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,10 @@ def next_generation(config: ServerConfig) -> Generation:
         except ArtifactError:
             if config.resume:
                 raise
-    return Generation(current.number + 1 if current else 0, secrets.token_hex(4), config.shards, label, parts)
+    number = current.number + 1 if current else 0
+    if number > MAX_NUMBER:
+        raise ArtifactError(f"{config.out} has had {number} generations: train in another folder")
+    return Generation(number, secrets.token_hex(4), config.shards, label, parts, secrets.token_hex(SECRET_BYTES))
 
 
 def claim(config: ServerConfig) -> None:
@@ -104,7 +119,7 @@ def enter(config: ServerConfig, generation: Generation) -> bool:
     path = _generation_file(config.out, generation.number)
     if not path.exists():
         offer = path.with_name(f"{path.name}.{config.shard}.partial")
-        write_text_atomically(offer, json.dumps(asdict(generation)) + "\n")
+        write_text_atomically(offer, json.dumps(asdict(generation)) + "\n", SECRET_MODE)
         with output_errors(config.out, "run"):
             try:
                 os.link(offer, path)
@@ -191,15 +206,37 @@ def _ended_for_good(config: ServerConfig, ending: str) -> bool:
 
 
 def newest(run: Path) -> Generation | None:
-    """Return the last generation that was begun in `run`, None before the first."""
-    path = max((run / run_folder.CHECKPOINTS).glob(".generation-[0-9]*[0-9]"), default=None)
-    return None if path is None else Generation(**_read(path))
+    """Return the last generation that was begun in `run`, None before the first.
+
+    Raises ArtifactError for a file that no shard writes.
+    """
+    found = (path for path in (run / run_folder.CHECKPOINTS).glob(f"{GENERATION}*") if path.suffix != PARTIAL)
+    path = max(found, default=None)
+    if path is None:
+        return None
+    generation = Generation(**_read(path, Generation))
+    if path != _generation_file(run, generation.number) or not _is_possible(generation):
+        raise _not_ours(path)
+    return generation
+
+
+def _is_possible(generation: Generation) -> bool:
+    """Return whether a shard can have begun this generation; without a secret it did so in an earlier version."""
+    sizes = 0 <= generation.number <= MAX_NUMBER and 1 <= generation.shards <= MAX_SHARDS
+    begins = not generation.label or (1 <= generation.parts <= MAX_SHARDS and LABEL.fullmatch(generation.label))
+    names = is_name(generation.run) and SECRET.fullmatch(generation.secret)
+    return bool(sizes and begins and names)
 
 
 def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
     """Return the mark of a shard (by default this one), None if it never claimed the run folder."""
     path = _mark_file(config, config.shard if shard is None else shard)
-    return Mark(**_read(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    mark = Mark(**_read(path, Mark))
+    if not -1 <= mark.generation <= MAX_NUMBER or not {mark.ending, mark.left} <= {"", *Ending}:
+        raise _not_ours(path)
+    return mark
 
 
 def _other_marks(config: ServerConfig) -> dict[int, Mark]:
@@ -208,7 +245,8 @@ def _other_marks(config: ServerConfig) -> dict[int, Mark]:
 
 def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -> bool:
     """Return whether this shard can enter a generation: it has not been in it, and the first checkpoint is on disk."""
-    if generation.shards != config.shards or (mark is not None and mark.generation >= generation.number):
+    entered = mark is not None and mark.generation >= generation.number
+    if generation.shards != config.shards or entered or not generation.secret:
         return False
     may_go_back = config.resume or config.recover
     return not (may_go_back and generation.label and files.missing(config.out, generation.label, generation.parts))
@@ -225,7 +263,7 @@ def _require_new(config: ServerConfig) -> None:
 
 
 def _generation_file(run: Path, number: int) -> Path:
-    return run / run_folder.CHECKPOINTS / f".generation-{number:06d}"
+    return run / run_folder.CHECKPOINTS / f"{GENERATION}{number:06d}"
 
 
 def _mark_file(config: ServerConfig, shard: int) -> Path:
@@ -236,13 +274,17 @@ def _write_mark(config: ServerConfig, mark: Mark) -> None:
     write_text_atomically(_mark_file(config, config.shard), json.dumps(asdict(mark)) + "\n")
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path, kind: type[Generation | Mark]) -> Mapping[str, Any]:
     """Return the fields of a generation or mark file; none for a mark that was only just created."""
     try:
         found = json.loads(path.read_text(encoding="utf-8") or "{}")
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
-    known = {field.name for kind in (Generation, Mark) for field in fields(kind)}
-    if not isinstance(found, dict) or not found.keys() <= known:
-        raise ArtifactError(f"{path} is not a file that a shard writes: remove it, or train in another folder")
+    known = {field.name: field.type for field in fields(kind)}
+    if not isinstance(found, dict) or any(type(value) is not known.get(name) for name, value in found.items()):
+        raise _not_ours(path)
     return found
+
+
+def _not_ours(path: Path) -> ArtifactError:
+    return ArtifactError(f"{path} is not a file that a shard writes: remove it, or train in another folder")

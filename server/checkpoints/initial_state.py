@@ -92,7 +92,7 @@ def restore_state(
     if blocks:
         return InitialState(ours, Reached(round), entries_before(dataset, options, round))
     reached = Reached(0, int(facts.get("updates", 0)), int(facts.get("gradients", 0)))
-    entries = max(int(facts["entries"]), reached.gradients * options.batch_size)  # reports follow their gradients
+    entries = reached.gradients * options.batch_size  # reports may be false, and name gradients that were dropped
     return InitialState(ours, reached, entries, None if versions is None else versions[first:last].copy())
 
 

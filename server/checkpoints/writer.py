@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from glovewire.common.errors import ArtifactError, GlovewireError
+from glovewire.common.runtime.descriptors import patiently
 
 from . import files, generations
 from .cuts import Snapshot
@@ -39,7 +41,7 @@ class CheckpointWriter:
         """Queue a snapshot; if others are queued, write without pauses until the queue is empty."""
         if self._writing:
             self._throttle.at_most(0)
-        self._writing[snapshot.label] = self._thread.submit(self._write, snapshot)
+        self._writing[snapshot.label] = self._thread.submit(patiently, partial(self._write, snapshot))
 
     def speed_up(self) -> None:
         """Pause less until everything queued is on disk, because a client waits for it."""

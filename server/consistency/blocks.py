@@ -9,14 +9,32 @@ from glovewire.common.protocol.messages import NO_VERSION, Pull, Push
 from .minibatch import Admission, Asynchronous, PendingPush
 
 
-class ExclusiveBlocks:
+class PartitionBounds:
+    """The partitions of the whole table: `bounds` (partitions + 1,), clipped to the rows of this shard."""
+
+    bounds: Indices
+
+    def partition(self, first: int, last: int) -> int:
+        """Return the partition of rows [first, last); BadRequest if empty, of several partitions, or not here."""
+        if not self.bounds[0] <= first < last <= self.bounds[-1]:
+            raise BadRequest(f"rows {first}..{last} are not on this shard")
+        partition = self.partition_at(first)
+        if last > self.bounds[partition + 1]:
+            raise BadRequest("in block training a push, or a pull with a version, stays inside one partition")
+        return partition
+
+    def partition_at(self, row: int) -> int:
+        """Return the partition of a row; no partition's number if the row is not on this shard."""
+        return int(np.searchsorted(self.bounds, row, "right")) - 1
+
+
+class ExclusiveBlocks(PartitionBounds):
     """Takes every partition through its rounds in order: a pull names the round it needs, a push ends the round.
 
     A push for an earlier round is a repeat: its lease had passed to another worker, which has trained the block.
     Training a block is a function of its rows, so both pushes bring the same bytes, and the second is not applied.
 
-    `bounds`: the partition bounds of the whole table, clipped to the rows of this shard. A push must bring all rows
-    that the shard has of a partition, because it ends the round.
+    A push must bring all rows that the shard has of a partition, because it ends the round.
     """
 
     missing = gradients = steps = 0
@@ -25,15 +43,6 @@ class ExclusiveBlocks:
         self.bounds = bounds
         self.rounds = np.full(len(bounds) - 1, start, np.int64)
         self._admitted: list[PendingPush] = []
-
-    def partition(self, first: int, last: int) -> int:
-        """Return the partition of rows [first, last); BadRequest if empty, of several partitions, or not here."""
-        if not self.bounds[0] <= first < last <= self.bounds[-1]:
-            raise BadRequest(f"rows {first}..{last} are not on this shard")
-        partition = int(np.searchsorted(self.bounds, first, "right")) - 1
-        if last > self.bounds[partition + 1]:
-            raise BadRequest("in exclusive order a push or pull stays inside one partition")
-        return partition
 
     def begin(self) -> None:
         """Do nothing: this mode waits for no worker."""
@@ -82,11 +91,13 @@ class ExclusiveBlocks:
         return int(self.rounds[self.partition(first, first + 1)])
 
 
-class AsynchronousBlocks(Asynchronous):
+class AsynchronousBlocks(PartitionBounds, Asynchronous):
     """Adds each trained block's change to the rows as it arrives; no worker waits.
 
     `rounds[p]`: every block of earlier rounds is in the table.
     """
+
+    operations = ("add",)
 
     def __init__(self, bounds: Indices, start: int) -> None:
         super().__init__()

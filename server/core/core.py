@@ -9,17 +9,31 @@ The caller carries the effects out: it sends the replies, writes the snapshots a
 After the run, `final` returns the last snapshot, and `summary` the results of the training.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import BadRequest, DatasetMismatch, GlovewireError, ProtocolError, RunOver, parse_ending
+from glovewire.common.errors import (
+    BadRequest,
+    DatasetMismatch,
+    GlovewireError,
+    LeaseLost,
+    NotReady,
+    OutOfOrder,
+    ProtocolError,
+    RunOver,
+    UnknownSession,
+    parse_ending,
+)
 from glovewire.common.protocol import messages as m
+from glovewire.common.roles import Client
+from glovewire.common.text import printable
 
 from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, final_label
-from ..sessions import Peer, Session
+from ..sessions import LATE_FRACTION, Peer, Session
 from ..telemetry import status
 from ..telemetry.publisher import Published
+from . import rights
 from .push_counts import NO_SESSION
 from .state import NetworkCounts, ShardState
 from .waiting import Condition, MayWait, Outgoing, Replies, WaitingRequest
@@ -28,13 +42,16 @@ DRAIN_S = 10.0
 """Seconds that workers have to complete their rounds and leave once the run is ending."""
 DRAIN_AFTER_SIGNAL_S = 3.0
 ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
+ORDINARY = (LeaseLost, NotReady, OutOfOrder, RunOver, UnknownSession)
+"""Refusals that are part of a normal run; all others are audited."""
 
 
 class Effects(NamedTuple):
     """What the caller must do after a message or a tick.
 
     `ending`: why the run is ending, None before; `finished`: the same, but None until serving is over.
-    `checkpoint_awaited`: a client waits for a checkpoint.
+    `checkpoint_awaited`: a client waits for a checkpoint. `unanswered`: more replies are ready, call `tick` soon.
+    `audit`: what to log of the sender of the message, as (event, facts); the caller adds its key and its address.
     """
 
     replies: list[Outgoing]
@@ -43,6 +60,8 @@ class Effects(NamedTuple):
     ending: RunEnd | None
     finished: RunEnd | None
     checkpoint_awaited: bool
+    unanswered: bool
+    audit: Sequence[tuple[str, dict[str, str]]]
 
 
 class Core:
@@ -51,6 +70,7 @@ class Core:
     def __init__(self, state: ShardState) -> None:
         self._state = state
         self._replies = Replies()
+        self._audit: list[tuple[str, dict[str, str]]] = []
         self._ending_since: float | None = None
         self._dismissed = False
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
@@ -74,25 +94,34 @@ class Core:
 
     # ---- interface
 
-    def receive(self, peer: Peer, number: int, message: m.Message, now: float) -> Effects:
-        """Handle request `number` of `peer`; an error becomes a `Refused` reply."""
+    def receive(self, peer: Peer, number: int, message: m.Message, now: float, client: Client | None = None) -> Effects:
+        """Handle request `number` of `peer`; an error becomes a `Refused` reply. Without keys, `client` is None."""
         handler = self._handlers.get(type(message))
         try:
             if handler is None:
                 raise ProtocolError(f"{type(message).__name__} is not a request")
+            if client is not None:
+                rights.require(client, message)
+                self._state.sessions.detach_others(peer, client)
             reply = handler(message, peer, number, now)
         except GlovewireError as error:
             reply = self._refusal(error)
             if isinstance(message, m.Push):
                 self._state.push_counts.answered(self._state.sessions.name_at(peer) or NO_SESSION, reply)
+            self._audit_refusal(type(message).__name__, error)
         if reply is not None:
             self._replies.send(Outgoing(peer, number, reply))
         self._answer_woken()
         return self._effects()
 
-    def reject(self, peer: Peer, error: GlovewireError) -> Effects:
-        """Refuse a message of `peer` that could not be decoded; the reply has number 0."""
-        self._replies.send(Outgoing(peer, 0, self._refusal(error)))
+    def has_session(self, peer: Peer) -> bool:
+        """Return whether `peer` has an open session."""
+        return self._state.sessions.name_at(peer) is not None
+
+    def reject(self, peer: Peer, error: GlovewireError, number: int = 0) -> Effects:
+        """Refuse a message of `peer` that could not be decoded, or request `number`, whose reply cannot be encoded."""
+        self._replies.send(Outgoing(peer, number, self._refusal(error)))
+        self._audit_refusal("", error)
         return self._effects()
 
     def tick(self, now: float, network: NetworkCounts) -> Effects:
@@ -107,6 +136,7 @@ class Core:
             state.publisher.worker_event(now, "late", session, f"not heard for {now - session.seen:.1f} s")
         for session in lost:
             self._end_session(session, now, "lost", f"not heard for {state.identity.lease_s:g} s")
+        self._end_overdue(now)
         if missing := state.pull_push.begin_late(state.sessions.workers, now - state.identity.lease_s):
             text = f"{missing} of the workers have not come"
             state.publisher.event(now, "begun", f"shard {state.identity.shard}", text)
@@ -116,6 +146,10 @@ class Core:
         if finished is not None:
             self._dismiss(finished)
         return self._effects(self._publish(now), finished)
+
+    def disconnected(self, peer: Peer) -> None:
+        """Record that a reply to `peer` could not be sent because its connection is gone."""
+        self._state.sessions.disconnected(peer)
 
     def checkpointed(
         self,
@@ -141,6 +175,13 @@ class Core:
     def finish(self, end: RunEnd) -> Effects:
         """End the run for the reason `end`; in exclusive order, workers first complete the rounds that have begun."""
         self._end(end)
+        self._answer_woken()
+        return self._effects()
+
+    def revoke(self, clients: Collection[Client], now: float) -> Effects:
+        """End the sessions of clients whose keys were revoked; their leases go to others."""
+        for session in self._state.sessions.of_clients(clients):
+            self._end_session(session, now, "lost", "its key was revoked")
         self._answer_woken()
         return self._effects()
 
@@ -178,11 +219,20 @@ class Core:
             )
         if (other := state.sessions.other(peer, hello.name)) is not None:
             self._end_session(other, now, "left", f"continues under the name {hello.name}")
+        state.sessions.require_valid(hello)
+        if (holder := state.sessions.holder(hello)) is not None:
+            self._replies.send(Outgoing(holder.peer, 0, m.HeartbeatAck(False)))  # it fails if the connection is gone
+            raise NotReady(
+                f"another process is at work under the name {hello.name!r}: give every worker its own; if that process "
+                f"has ended, its name is free after {LATE_FRACTION * who.lease_s:g} s at most"
+            )
         before = state.sessions.by_name.get(hello.name)
         session, replaced = state.sessions.open(hello, peer, now)
         state.waiting.drop(session, kept=peer)
         if replaced is not None:
             self._release(replaced, now, "lost", "replaced by a new process of the same name")
+        if session is not before:
+            self._audit.append(("joined", {"name": hello.name, "as": hello.role}))
         if session.is_worker and session is not before:
             state.pull_push.joined(session.index)
             state.publisher.worker_event(now, "joined", session, "")
@@ -194,6 +244,7 @@ class Core:
             options=state.options.as_message(),
             steps=state.consistency.steps,
             credit=state.pull_push.credit.grant(session.index),
+            token=state.sessions.token(session),
         )
 
     def _heartbeat(self, _: m.Heartbeat, peer: Peer, __: int, now: float) -> m.Message:
@@ -203,8 +254,33 @@ class Core:
     def _leave(self, leave: m.Leave, peer: Peer, _: int, now: float) -> m.Message:
         end = parse_ending(leave.ending, leave.text)
         if self._state.sessions.name_at(peer) is not None:  # otherwise it has left already, and the answer was lost
-            self._end_session(self._state.sessions.of(peer, now), now, "left", str(end), leave.pushes)
+            session = self._state.sessions.of(peer, now)
+            self._end_session(session, now, "left", str(end), leave.pushes)
+            if session.is_worker:
+                self._believe_last(end)
         return m.Left()
+
+    def _believe_last(self, end: RunEnd) -> None:
+        """End the run as the last worker that leaves says that it ended, if this shard cannot know that by itself.
+
+        Only shard 0 knows when a run is complete, and only workers notice that it diverges. A worker that leaves before
+        all have come is not the last.
+        """
+        sessions = self._state.sessions
+        known = self._state.identity.shard == 0 and end.ending is not Ending.FAILED
+        if end.ending in ENDS_A_RUN and not known and sessions.all_came and not sessions.workers:
+            self._end(end)
+
+    def _end_overdue(self, now: float) -> None:
+        """End the sessions of workers that hold up the run, and let those that had to pause ask again."""
+        state = self._state
+        pausing = state.progress.patience.pausing
+        overdue = state.progress.overdue(now)
+        if state.progress.patience.pausing < pausing:
+            state.waiting.wake(Condition.LEASE)
+        for name in overdue:
+            why = "holds what others wait for, and has brought none of it for too long"
+            self._end_session(state.sessions.by_name[name], now, "lost", why)
 
     def _end_session(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
         self._state.sessions.close(session)
@@ -242,11 +318,17 @@ class Core:
         return self._answer_or_wait(peer, number, session, lease)
 
     def _create(self, create: m.Create, peer: Peer, number: int, now: float) -> m.Message | None:
-        return self._answer_or_wait(peer, number, self._state.sessions.of(peer, now), create)
+        session = self._state.sessions.of(peer, now)
+        reply = self._answer(session, create)
+        if reply is None:
+            self._wait(peer, number, session, self._state.pull_push.shared(create))
+        else:
+            self._state.waiting.remove(peer, number)
+        return reply
 
     def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self._state.sessions.of(peer, now)
-        self._state.pull_push.check_pull(pull, session)
+        self._state.pull_push.check_pull(pull)
         return self._answer_or_wait(peer, number, session, pull)
 
     def _push(self, push: m.Push, peer: Peer, number: int, now: float) -> m.Message | None:
@@ -254,8 +336,8 @@ class Core:
         session = state.sessions.worker(peer, now)
         pull = push.pull if push.then_pull else None
         if pull is not None:
-            pull_push.check_pull(pull, session)
-            state.waiting.require_room(session)
+            pull_push.check_pull(pull)
+            state.waiting.require_room(session, 0 if pull.rows is None else pull.rows.nbytes)
         if session.is_new_push(push.sequence):
             applied = pull_push.apply(push, session.index)
             session.pushed, session.staleness = push.sequence, pull_push.staleness.last
@@ -281,10 +363,12 @@ class Core:
         if state.identity.shard:
             raise BadRequest("only shard 0 counts reports")
         if session.is_new_report(report.sequence):
-            state.publisher.add(state.progress.count(session, report, now, state.publisher.elapsed(now)))
+            block, events = state.progress.count(session, report, now, state.publisher.elapsed(now))
+            state.publisher.add(events)
             session.reported, session.bytes_sent = report.sequence, report.bytes_sent
             session.entries += report.entries
-            state.pull_push.block_complete(report.lease, state.progress.low_water)
+            if block is not None:
+                state.pull_push.block_complete(block, state.progress.low_water)
             state.waiting.wake(Condition.LEASE)
             self._close_when_complete()
         return self._recorded()
@@ -306,11 +390,18 @@ class Core:
         if isinstance(request, m.Lease):
             if state.over is not None:
                 return m.Done(*state.over)
+            if self._must_pause(session):
+                return None
             return state.progress.grant(session, request.ticket, state.ending or RunEnd(Ending.COMPLETE))
         self._require_open()
         if isinstance(request, m.Create):
             return state.pull_push.create(request, session)
         return state.pull_push.read(request, session.index)
+
+    def _must_pause(self, session: Session) -> bool:
+        """Return whether a worker that was overdue must leave the blocks to others for now."""
+        pauses = self._state.progress.patience.must_pause
+        return pauses(session.name) and not all(pauses(worker.name) for worker in self._state.sessions.workers)
 
     def _answer_or_wait(self, peer: Peer, number: int, session: Session, request: MayWait) -> m.Message | None:
         reply = self._answer(session, request)
@@ -344,10 +435,11 @@ class Core:
     def _query(self, query: m.Message, _: Peer, __: int, now: float) -> m.Message:
         return status.answer(self._state, query, now)
 
-    def _checkpoint(self, request: m.Checkpoint, peer: Peer, number: int, _: float) -> m.Message | None:
+    def _checkpoint(self, request: m.Checkpoint, peer: Peer, number: int, now: float) -> m.Message | None:
+        self._state.sessions.of(peer, now)
         if self._state.over is not None:
             raise RunOver(self._state.over.ending, LAST_CHECKPOINT)
-        label = self._state.cuts.request(request.round, peer, number)
+        label = self._state.cuts.request(request.round, peer, number, now)
         return None if label is None else m.Checkpointed(label)
 
     def _finish(self, finish: m.Finish, _: Peer, __: int, ___: float) -> m.Message:
@@ -355,6 +447,7 @@ class Core:
         if end.ending not in ENDS_A_RUN:
             raise BadRequest(f"a run does not end as {end.ending!r}: give one of {', '.join(ENDS_A_RUN)}")
         self._end(end)
+        self._audit.append(("finish", end.as_fields()))
         return m.Finishing(len(self._state.sessions.workers))
 
     # ---- ending the run
@@ -416,6 +509,10 @@ class Core:
         self._state.counters["refused"] += 1
         return _as_refusal(error)
 
+    def _audit_refusal(self, request: str, error: GlovewireError) -> None:
+        if not isinstance(error, ORDINARY):
+            self._audit.append(("refused", {"request": request, "code": error.code, "why": str(error)}))
+
     def _publish(self, now: float, *, everything: bool = False) -> list[Published]:
         state = self._state
         state.publisher.add(state.progress.losses.samples(now, force=state.over is not None))
@@ -427,9 +524,19 @@ class Core:
         state = self._state
         ending = state.ending or state.over
         cuts = state.cuts
-        return Effects(self._replies.take(), cuts.take_ready(), published, ending, finished, cuts.requested)
+        audit, self._audit = self._audit, []
+        return Effects(
+            self._replies.take(),
+            cuts.take_ready(),
+            published,
+            ending,
+            finished,
+            cuts.requested,
+            state.waiting.has_woken,
+            audit,
+        )
 
 
 def _as_refusal(error: GlovewireError) -> m.Refused:
     ending = error.ending if isinstance(error, RunOver) else ""
-    return m.Refused(error.code, str(error)[:500], ending)
+    return m.Refused(error.code, printable(str(error), m.MAX_EXPLANATION), ending)

@@ -15,20 +15,22 @@ from ..consistency.blocks import ExclusiveBlocks
 from ..consistency.interface import Consistency
 from ..consistency.minibatch import Admission, PendingPush
 from ..consistency.staleness import StalenessHistogram, StalenessPolicy, combine
+from ..leases.pushes import LeasedPushes
+from ..leases.schedule import Block
 from ..limits import Credit
 from ..sessions import Session
 from ..table.hot_rows import HotRows
 from ..table.table import Table
 from .tensors import Tensors
-from .undo_log import BeforeImage, UndoLog
-from .waiting import Condition, WaitingRequests
+from .undo_log import UndoLog
+from .waiting import Condition, Round, WaitingRequests
 
 
 class PullPush:
     """Serves the pulls and pushes of one table; after a change, wakes the requests in `waiting` that it may allow.
 
     Counts `pulls` and `late` gradients in `counters`, and the staleness and hot rows of the pushes that are applied.
-    Reads from `options` only how gradients are combined and weighted.
+    Reads from `options` only how gradients are combined and weighted. `leased` checks the pushes of block training.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class PullPush:
         counters: Counter[str],
         waiting: WaitingRequests,
         tensors: Tensors | None = None,
+        leased: LeasedPushes | None = None,
     ) -> None:
         self._table, self._consistency, self._cuts, self._counters = table, consistency, cuts, counters
         self._exclusive = consistency if isinstance(consistency, ExclusiveBlocks) else None
-        self._waiting, self._tensors = waiting, tensors
+        self._waiting, self._tensors, self._leased = waiting, tensors, leased
         self._policy = StalenessPolicy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
         self._mean = options.mean_gradient
         self.undo_log, self.credit = UndoLog(), Credit()
@@ -93,30 +96,34 @@ class PullPush:
             self._waiting.wake(Condition.VALUES)
         return created
 
-    def check_pull(self, pull: m.Pull, session: Session) -> None:
-        """Raise unless this shard can serve the pull; from a worker's pull, record which rounds are complete."""
+    def shared(self, create: m.Create) -> m.Create:
+        """Return the Create to keep instead of one for which `create` returned None: they are equal."""
+        return create if self._tensors is None else self._tensors.shared(create)
+
+    def check_pull(self, pull: m.Pull) -> None:
+        """Raise unless this shard can serve the pull."""
         self._require_table(pull.table)
         if self._tensors is not None:
             self._tensors.require_complete()
         self._table.check_pull(pull)
-        if session.is_worker:
-            self.rounds_complete(pull.low_water)
 
-    def block_complete(self, lease: int, low_water: int) -> None:
-        """Record that the block of `lease` and all blocks of the rounds before `low_water` are in every table."""
-        self.undo_log.drop_lease(lease)
+    def block_complete(self, block: Block, low_water: int) -> None:
+        """Record that `block` and all blocks of the rounds before `low_water` are in every table."""
+        self.undo_log.drop_block(block.round, block.a, block.b)
         self.rounds_complete(low_water)
 
     def rounds_complete(self, low_water: int) -> None:
         """Record that every block of the rounds before `low_water` is in every table."""
+        if self._leased is not None:
+            self._leased.advance(low_water)
         self.undo_log.drop_before(low_water)
         self._cuts.advance_low_water(low_water)
 
-    def condition(self, pull: m.Pull) -> Condition | int:
-        """Return what a pull waits for when `read` returned None: ROWS, or in exclusive order its partition."""
+    def condition(self, pull: m.Pull) -> Condition | Round:
+        """Return what a pull waits for when `read` returned None: ROWS, or in exclusive order a round."""
         if self._exclusive is None or pull.version == m.NO_VERSION:
             return Condition.ROWS
-        return self._exclusive.partition(pull.first, pull.last)
+        return Round(self._exclusive.partition(pull.first, pull.last), pull.version)
 
     def read(self, pull: m.Pull, worker: int) -> m.Rows | None:
         """Return the rows of a pull that has passed `check_pull`, None while it must wait."""
@@ -127,7 +134,8 @@ class PullPush:
             return None
         self._counters["pulls"] += 1
         if self._exclusive is not None and pull.version not in (m.NO_VERSION, version):
-            return m.Rows(pull.version, self.undo_log.read(pull.first, pull.last, pull.version))
+            partition = self._exclusive.partition(pull.first, pull.last)
+            return m.Rows(pull.version, self.undo_log.read(pull.version, partition, pull.first, pull.last))
         values = self._table.read(pull)
         if (versions := self._table.versions_of(pull)) is None:
             return m.Rows(version, values)
@@ -138,7 +146,9 @@ class PullPush:
     def apply(self, push: m.Push, worker: int) -> m.Applied:
         """Admit a push that is no repeat, apply every push now due, and return the reply; raise if it is invalid."""
         self._require_table(push.table)
-        self.rounds_complete(push.low_water)
+        if self._leased is not None:
+            self._leased.check(push, worker)
+            self.rounds_complete(push.low_water)
         if self._tensors is not None:
             push = self._tensors.widen(push)
         self._table.check_push(push)
@@ -154,12 +164,15 @@ class PullPush:
             self._policy.admitted(worker, push)
         self._counters["late"] += fate is Admission.LATE
         self._apply_due()
+        if self._leased is not None:
+            self._leased.record(push)
         return self.applied(push, worker, repeated=fate is Admission.REPEATED, late=fate is Admission.LATE)
 
     def applied(self, push: m.Push, worker: int, *, repeated: bool = False, late: bool = False) -> m.Applied:
         """Build the `Applied` reply; if `Rows` may replace it, repeat the last credit, because it may never be seen."""
         credit = self.credit.of(worker) if push.then_pull else self.credit.grant(worker)
-        return m.Applied(push.sequence, self._consistency.version(push.first), repeated, late, credit)
+        receipt = 0 if self._leased is None else self._leased.receipt(push)
+        return m.Applied(push.sequence, self._consistency.version(push.first), repeated, late, credit, receipt)
 
     def _require_table(self, name: str) -> None:
         if name != self._table.name:
@@ -179,10 +192,12 @@ class PullPush:
             elif first.operation == "gradient":
                 self._cuts.updates_applied(self._consistency.gradients)
             if self._waiting:
-                exclusive = self._exclusive
-                self._waiting.wake(
-                    Condition.ROWS if exclusive is None else exclusive.partition(first.first, first.last)
-                )
+                self._waiting.wake(Condition.ROWS if self._exclusive is None else self._round(first.first))
+
+    def _round(self, first: int) -> Round:
+        """Return the round that the partition of row `first` has reached, in exclusive order."""
+        assert self._exclusive is not None
+        return Round(self._exclusive.partition(first, first + 1), self._exclusive.version(first))
 
     def _step(self, group: Sequence[PendingPush]) -> None:
         """Combine the gradients of a group and take one optimizer step with them, at the lowest of their rates."""
@@ -192,7 +207,8 @@ class PullPush:
 
     def _change(self, push: m.Push) -> None:
         if self._exclusive is not None:
-            self.undo_log.keep(BeforeImage(push.lease, push.first, push.version, self._table.replace(push)))
+            partition = self._exclusive.partition(push.first, push.last)
+            self.undo_log.keep(push.version, partition, push.first, self._table.replace(push))
         else:
             self._table.apply(push)
         self._cuts.push_applied(push)

@@ -37,10 +37,13 @@ class PushCounts:
         self._open[name] = self._open.get(name, 0) + 1
 
     def left(self, name: str, sent: int | None = None) -> None:
-        """Close the session of worker `name`; `sent`: how many pushes it says it sent, None if it did not say."""
+        """Close the session of worker `name`; `sent`: how many pushes it says it sent, None if it did not say.
+
+        A negative number counts as not said. More may be heard than sent: a network can duplicate messages.
+        """
         heard = self._open.pop(name, 0)
         for counts in (self.total, self._counts(name)):
-            counts["sent"] += heard if sent is None else sent
+            counts["sent"] += heard if sent is None or sent < 0 else sent
 
     def summary(self) -> dict[str, int]:
         """Return the counts of all pushes; in open sessions every push heard counts as sent."""

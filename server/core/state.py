@@ -9,10 +9,11 @@ from glovewire.common.endings import RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import WORKERS_PER_GENERATION
 
-from ..checkpoints.cuts import Cuts
+from ..checkpoints.cuts import Blocks, Cuts
 from ..config import Identity
 from ..consistency.interface import Consistency
 from ..leases.progress import Progress
+from ..leases.pushes import LeasedPushes
 from ..sessions import Sessions
 from ..table.table import Table
 from ..telemetry.publisher import Publisher
@@ -56,13 +57,22 @@ class ShardState:
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
         first_worker = identity.generation * WORKERS_PER_GENERATION
-        self.sessions = Sessions(first_worker, identity.workers, identity.shard, identity.shards)
+        self.sessions = Sessions(first_worker, identity.workers, identity.shard, identity.shards, identity.tokens)
         self.waiting, self.push_counts = WaitingRequests(), PushCounts()
         self.counters: Counter[str] = Counter()
         self.network = NetworkCounts()
         self.publisher = Publisher(identity.run, identity.shard, started)
         self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, self.checkpoint_facts)
-        self.pull_push = PullPush(table, consistency, options, self.cuts, self.counters, self.waiting, tensors)
+        self.pull_push = PullPush(
+            table,
+            consistency,
+            options,
+            self.cuts,
+            self.counters,
+            self.waiting,
+            tensors,
+            LeasedPushes(identity.tokens, identity.shard, consistency) if isinstance(consistency, Blocks) else None,
+        )
         self.checkpoint_s = -1.0
         self.left_bytes_sent = 0
         self.ending: RunEnd | None = None

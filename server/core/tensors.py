@@ -5,6 +5,7 @@ that worker leaves before all rows have values, the next worker that declares th
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +20,9 @@ from glovewire.common.protocol.messages import Create, Created, Push
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 
 from ..leases.losses import Losses
+from ..leases.patience import Held
 from ..leases.progress import LARGEST_FIGURE, Progress
+from ..leases.schedule import Block
 from ..sessions import Session
 from ..table import optimizers
 from ..table.table import Table
@@ -30,14 +33,26 @@ UNKNOWN = "the tensors of this server have no values yet: a worker must create t
 class TensorProgress(Progress):
     """Progress of training tensors for `steps` updates (0: until a client ends the run); entries are examples.
 
-    `updates()` returns the number of updates so far. The loss may be negative, like a log-likelihood.
+    `updates()` returns the number of updates so far, `filling()` what `Tensors.filling` does. The loss may be negative,
+    like a log-likelihood.
     """
 
     min_loss = -LARGEST_FIGURE
 
-    def __init__(self, losses: Losses, updates: Callable[[], int], steps: int) -> None:
-        super().__init__(None, losses, updates, 1)
-        self._updates, self._steps = updates, steps
+    def __init__(
+        self,
+        losses: Losses,
+        updates: Callable[[], int],
+        steps: int,
+        filling: Callable[[], dict[int, Held]] = dict,
+        patience_s: float = math.inf,
+    ) -> None:
+        super().__init__(None, losses, updates, 1, patience_s=patience_s)
+        self._updates, self._steps, self._filling = updates, steps, filling
+
+    def overdue(self, now: float) -> list[str]:
+        """Return the worker that was to bring first values, if it brings none while others wait for them."""
+        return self.patience.check(0, self._filling(), now) if self.patience.is_due(now) else []
 
     @property
     def complete(self) -> bool:
@@ -55,10 +70,12 @@ class Tensors:
 
     def __init__(self, options: TrainingOptions, shard: int, shards: int) -> None:
         self.spec: ModelSpec | None = None
+        self._declared: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         none, step = np.zeros((0, ROW), np.float32), optimizers.make(options)
         self.table = Table(TABLE, 0, none, ROW, step, np.zeros(0, np.int64), parameters_only=True)
         self._options, self._shard, self._shards = options, shard, shards
         self._filler: int | None = None
+        self._filler_name = ""
         self._missing: npt.NDArray[np.bool_] = np.ones(0, bool)
 
     @property
@@ -76,23 +93,36 @@ class Tensors:
 
         Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for an impossible one.
         """
-        spec = None if create.spec is None else ModelSpec.from_json(create.spec)
+        if create.spec is self._declared:
+            spec = self.spec
+        else:
+            spec = None if create.spec is None else ModelSpec.from_json(create.spec)
         if self.spec is not None and spec is not None and (self.complete or self._filler not in (None, session.index)):
             self.spec.require_same(spec)
         if self.complete:
             assert self.spec is not None
-            return Created(False, self.spec.to_json())
+            return Created(False, self._declared)
         if spec is None or session.role != "worker" or self._filler not in (None, session.index):
             return None
         if self._filler is None or self.spec != spec:
             self._allocate(spec)
-        self._filler = session.index
-        return self.join(session, Create()) if self.complete else Created(True, spec.to_json())
+        self._filler, self._filler_name = session.index, session.name
+        return self.join(session, Create()) if self.complete else Created(True, self._declared)
+
+    def shared(self, create: Create) -> Create:
+        """Return a Create for which `join` returned None, with the server's copy of the spec, which is the same."""
+        return create if create.spec is None else Create(self._declared)
 
     def left(self, worker: int) -> None:
         """Let another worker bring the first values if the worker that left was to bring them."""
         if self._filler == worker:
             self._filler = None
+
+    def filling(self) -> dict[int, Held]:
+        """Return who is to bring first values, under the number of rows that lack them; empty if they are all here."""
+        if self._filler is None or self.complete:
+            return {}
+        return {int(self._missing.sum()): (Block(0, 0, 0), self._filler_name)}
 
     def is_step(self, push: Push) -> bool:
         """Return True for a gradient, False for an assignment; BadRequest or NotReady if neither is allowed now.
@@ -149,5 +179,6 @@ class Tensors:
 
     def _take(self, spec: ModelSpec, first: int, values: npt.NDArray[np.floating]) -> None:
         self.spec, self.table.first, self.table.values = spec, first, values
+        self._declared = spec.to_json()
         self.table.versions = np.zeros(len(values), np.int64)
         self._missing = np.ones(len(values), bool)

@@ -1,9 +1,10 @@
 """Hold requests that wait for a condition, and replies until they are sent. Bounded; no I/O.
 
-A request waits for one condition: a pull for its partition to change, a lease for a block, a Create for first values.
+A request waits for one condition: a pull for a round of its partition, a lease for a block, a Create for first values.
 It is tried again only after `wake` was called for that condition.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,8 +15,14 @@ from glovewire.common.protocol.messages import Create, Lease, Message, Pull, Row
 
 from ..sessions import Peer, Session
 
-MAX_WAITING = 4096
-MAX_WAITING_PER_SESSION = 256
+MAX_WAITING_PER_SESSION = 32
+"""An honest worker has at most two pulls for each of its eight leases, and a request for another lease."""
+SESSION_BYTES = 16 << 20
+"""Bytes that all waiting requests of one session hold, unless it is a single one."""
+TOTAL_BYTES = 128 << 20
+"""Bytes that all waiting requests of a shard hold, but for a single one of each session."""
+REPLY_BYTES = 32 << 20
+"""Bytes of replies after which `retry` stops; the other marked requests stay marked."""
 
 MayWait = Pull | Lease | Create
 Key = tuple[Peer, int]
@@ -23,11 +30,18 @@ Key = tuple[Peer, int]
 
 
 class Condition(Enum):
-    """What a request waits for; in exclusive order a pull waits for a partition number instead of ROWS."""
+    """What a request waits for; in exclusive order a pull waits for a `Round` instead of ROWS."""
 
     ROWS = "a change of the table, or of the workers that take part"
     LEASE = "a block to train"
     VALUES = "first values of tensors"
+
+
+class Round(NamedTuple):
+    """The condition that a partition has reached a round."""
+
+    partition: int
+    round: int
 
 
 class WaitingRequest(NamedTuple):
@@ -37,7 +51,26 @@ class WaitingRequest(NamedTuple):
     number: int
     session: Session
     message: MayWait
-    condition: Condition | int
+    condition: Condition | Round
+
+    @property
+    def key(self) -> Key:
+        """Return what identifies the request."""
+        return self.peer, self.number
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of arrays that it holds; those of a Create are shared (`Tensors.shared`)."""
+        rows = self.message.rows if isinstance(self.message, Pull) else None
+        return 0 if rows is None else rows.nbytes
+
+
+@dataclass
+class Share:
+    """What waits of one session: its requests, and the bytes that they hold."""
+
+    keys: dict[Key, None] = field(default_factory=dict)
+    nbytes: int = 0
 
 
 class WaitingRequests:
@@ -45,7 +78,11 @@ class WaitingRequests:
 
     def __init__(self) -> None:
         self.looks = 0
-        self._waiting: dict[Key, WaitingRequest] = {}
+        self._waiting: dict[Key, tuple[int, WaitingRequest]] = {}
+        self._on: defaultdict[Condition | Round, dict[Key, None]] = defaultdict(dict)
+        self._of: defaultdict[int, Share] = defaultdict(Share)  # by id of the session
+        self._nbytes = 0
+        self._arrived = 0
         self._woken: set[Key] = set()
 
     def __len__(self) -> int:
@@ -53,56 +90,91 @@ class WaitingRequests:
 
     def add(self, request: WaitingRequest, *, woken: bool = False) -> None:
         """Add a request unless it waits already; `woken`: mark it for `retry`. LimitExceeded when too many wait."""
-        key = request.peer, request.number
+        key = request.key
         if key not in self._waiting:
-            self.require_room(request.session)
-            self._waiting[key] = request
+            self.require_room(request.session, request.nbytes)
+            self._arrived += 1
+            self._waiting[key] = self._arrived, request
+            self._on[request.condition][key] = None
+            share = self._of[id(request.session)]
+            share.keys[key] = None
+            share.nbytes += request.nbytes
+            self._nbytes += request.nbytes
         if woken:
             self._woken.add(key)
 
-    def require_room(self, session: Session) -> None:
-        """Raise LimitExceeded if no further request of `session` may wait."""
-        if len(self._waiting) >= MAX_WAITING:
-            raise LimitExceeded(f"{MAX_WAITING} requests wait at this server already")
-        if len(self._waiting) >= MAX_WAITING_PER_SESSION and (
-            sum(other.session is session for other in self._waiting.values()) >= MAX_WAITING_PER_SESSION
-        ):
+    def require_room(self, session: Session, nbytes: int = 0) -> None:
+        """Raise LimitExceeded if no further request of `session`, which holds `nbytes`, may wait."""
+        share = self._of.get(id(session))
+        if share is None:
+            return
+        if len(share.keys) >= MAX_WAITING_PER_SESSION:
             raise LimitExceeded(f"{MAX_WAITING_PER_SESSION} requests of yours wait already")
+        further = nbytes and share.nbytes  # the first one with rows is always taken
+        if further and (share.nbytes + nbytes > SESSION_BYTES or self._nbytes + nbytes > TOTAL_BYTES):
+            raise LimitExceeded(f"requests of yours that hold {share.nbytes >> 20} MiB wait already")
 
     def remove(self, peer: Peer, number: int) -> None:
         """Forget a request that has been answered; do nothing if it does not wait."""
-        self._waiting.pop((peer, number), None)
+        self._remove((peer, number))
 
     def drop(self, session: Session, *, kept: Peer | None = None) -> None:
         """Forget the waiting requests of a session, except those from the connection `kept`."""
-        if self._waiting:
-            gone = [key for key, each in self._waiting.items() if each.session is session and each.peer != kept]
-            for key in gone:
-                del self._waiting[key]
+        if (share := self._of.get(id(session))) is not None:
+            for key in [key for key in share.keys if key[0] != kept]:
+                self._remove(key)
 
     @property
     def has_woken(self) -> bool:
         """Return whether any request is marked for `retry`."""
         return bool(self._woken)
 
-    def wake(self, condition: Condition | int) -> None:
+    def wake(self, condition: Condition | Round) -> None:
         """Mark for `retry` all requests that wait for `condition`, because it may have come true."""
-        if self._waiting:
-            self._woken.update(key for key, each in self._waiting.items() if each.condition == condition)
+        if (keys := self._on.get(condition)) is not None:
+            self._woken.update(keys)
 
     def wake_all(self) -> None:
         """Mark every waiting request for `retry`."""
         self._woken.update(self._waiting)
 
     def retry(self, answer: Callable[[WaitingRequest], Message | None]) -> Iterator[tuple[WaitingRequest, Message]]:
-        """Call `answer` for each marked request; remove and yield, with the reply, those for which it returns one."""
+        """Call `answer` for each marked request; remove and yield, with the reply, those for which it returns one.
+
+        Of equal pulls of one session, those after one that must wait are not tried. Stops after REPLY_BYTES of rows.
+        """
+        left = REPLY_BYTES
         while self._woken:
-            woken, self._woken = self._woken, set()
-            for request in [each for key, each in self._waiting.items() if key in woken]:
+            woken = sorted(self._waiting[key] for key in self._woken if key in self._waiting)
+            self._woken.clear()
+            must_wait: set[tuple[int, int]] = set()
+            for tried, (_, request) in enumerate(woken):
+                if left <= 0:
+                    self._woken.update(each.key for _, each in woken[tried:])
+                    return
+                pull = request.message if isinstance(request.message, Pull) else None
+                if pull is not None and (id(request.session), pull.version) in must_wait:
+                    continue
                 self.looks += 1
                 if (reply := answer(request)) is not None:
-                    self.remove(request.peer, request.number)
+                    self._remove(request.key)
+                    left -= reply.values.nbytes if isinstance(reply, Rows) else 0
                     yield request, reply
+                elif pull is not None and request.condition is Condition.ROWS:
+                    must_wait.add((id(request.session), pull.version))
+
+    def _remove(self, key: Key) -> None:
+        found = self._waiting.pop(key, None)
+        if found is None:
+            return
+        request, share = found[1], self._of[id(found[1].session)]
+        del share.keys[key], self._on[request.condition][key]
+        share.nbytes -= request.nbytes
+        self._nbytes -= request.nbytes
+        if not share.keys:
+            del self._of[id(request.session)]
+        if not self._on[request.condition]:
+            del self._on[request.condition]
 
 
 # ---- replies

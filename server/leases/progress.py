@@ -1,13 +1,16 @@
 """Keep the progress of the whole run, on shard 0: blocks leased and trained, entries and losses. No I/O."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 from glovewire.common.endings import RunEnd
 from glovewire.common.errors import BadRequest, LeaseLost
 from glovewire.common.protocol.messages import Done, Event, Granted, Message, Report
 
 from ..sessions import Session
+from ..tokens import Tokens
 from .losses import Losses
+from .patience import Patience
 from .schedule import Block, Schedule
 
 LARGEST_FIGURE = 1e30
@@ -16,14 +19,27 @@ LARGEST_FIGURE = 1e30
 class Progress:
     """Grants the blocks of `schedule` (None for minibatches, and on shards other than 0) and counts reports.
 
-    Minibatch training is complete when `gradients()` minibatches of `batch` entries cover all epochs.
+    Minibatch training is complete when `gradients()` minibatches of `batch` entries cover all epochs. `owners[p]` are
+    the shards that have rows of partition p: a block is trained when its report has the receipts of all of them. A
+    worker that holds up the run for `patience_s` is overdue.
     """
 
     min_loss = 0.0
     """Lowest loss that a report may have: a sum of squares is not negative."""
 
-    def __init__(self, schedule: Schedule | None, losses: Losses, gradients: Callable[[], int], batch: int) -> None:
+    def __init__(
+        self,
+        schedule: Schedule | None,
+        losses: Losses,
+        gradients: Callable[[], int],
+        batch: int,
+        tokens: Tokens | None = None,
+        owners: Sequence[Sequence[int]] = (),
+        patience_s: float = math.inf,
+    ) -> None:
         self.schedule, self.losses = schedule, losses
+        self._tokens, self._owners = tokens or Tokens(b""), owners
+        self.patience = Patience(patience_s)
         self._gradients, self._batch = gradients, batch
         self._restored = losses.entries
         self._announced_epoch = losses.epoch
@@ -60,25 +76,52 @@ class Progress:
         if granted is None:
             return None
         lease, block = granted
-        answer = Granted(lease, self.schedule.epoch_of(block), block.round, block.a, block.b, self.low_water)
+        low_water, tokens = self.low_water, self._tokens
+        token_a, token_b = (tokens.lease(lease, session.index, block.round, p) for p in (block.a, block.b))
+        answer = Granted(
+            lease, self.schedule.epoch_of(block), block.round, block.a, block.b, low_water, tokens.low_water(low_water),
+            token_a, token_b,
+        )  # fmt: skip
         session.ticket, session.grant = ticket, answer  # for a repeat of the request
         return answer
 
-    def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
-        """Count a report; return an event, at `t` seconds, if an epoch is complete. LeaseLost without the lease."""
+    def count(self, session: Session, report: Report, now: float, t: float) -> tuple[Block | None, list[Event]]:
+        """Count a report; return the block that it completes, if any, and an event, at `t` s, if an epoch is complete.
+
+        Raises LeaseLost without the lease, BadRequest if a push of the block is not in the table of its shard.
+        """
         self._check(report)
-        epoch, part = self.losses.epoch, None
+        epoch, part, block = self.losses.epoch, None, None
         if self.schedule is not None:
-            if self.schedule.holder(report.lease) != session.name:
-                raise LeaseLost(f"lease {report.lease} is not yours (any more)")
-            block = self.schedule.finish(report.lease)
+            block = self._finish(self.schedule, session, report)
             epoch, part = self.schedule.epoch_of(block), (block.a, block.b)
         self.losses.add(session.name, epoch, report, now, part)
         if self.losses.epoch <= self._announced_epoch:
-            return []
+            return block, []
         self._announced_epoch = self.losses.epoch
         loss, bias_only_loss, _ = self.losses.epoch_means(self.losses.epoch - 1)
-        return [Event(t, "epoch", str(self.losses.epoch), f"loss {loss:.5f}, bias-only loss {bias_only_loss:.5f}")]
+        text = f"loss {loss:.5f}, bias-only loss {bias_only_loss:.5f}"
+        return block, [Event(t, "epoch", str(self.losses.epoch), text)]
+
+    def _finish(self, schedule: Schedule, session: Session, report: Report) -> Block:
+        if schedule.holder(report.lease) != session.name:
+            raise LeaseLost(f"lease {report.lease} is not yours (any more)")
+        block = schedule.block(report.lease)
+        expected = 0
+        for partition in {block.a, block.b}:
+            for shard in self._owners[partition]:
+                expected ^= self._tokens.receipt(shard, report.lease, partition)
+        if report.receipt ^ expected:
+            raise BadRequest(f"the report of lease {report.lease} lacks the receipts of all its pushes")
+        self.patience.reported(session.name)
+        return schedule.finish(report.lease)
+
+    def overdue(self, now: float) -> list[str]:
+        """Return the workers that hold up the run now; call it often, it checks about each second."""
+        if self.schedule is None or not self.patience.is_due(now):
+            return []
+        round = self.schedule.low_water
+        return self.patience.check(round, self.schedule.held_in(round), now)
 
     def _check(self, report: Report) -> None:
         """Raise BadRequest for impossible figures: a single one could end the run or spoil every mean."""

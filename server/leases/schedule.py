@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from glovewire.common.model.rounds import Pair, epoch_rounds
 
 LOOKAHEAD_ROUNDS = 3
+ROUNDS_AHEAD = 8
+"""No block is granted this many rounds after the first that is incomplete, which bounds the before-images on a shard.
+
+Workers that can all be busy, one for two partitions, hold no more rounds than that at LEASES_PER_WORKER each.
+"""
 LEASES_PER_WORKER = 8
 """Most of these blocks are trained and being pushed: a worker asks for more when few are left to train."""
 
@@ -106,6 +111,14 @@ class Schedule:
         """Return the worker that holds a lease, None when it has ended."""
         return self._held[lease][1] if lease in self._held else None
 
+    def held_in(self, round: int) -> dict[int, tuple[Block, str]]:
+        """Return the block and the worker of each lease of a round, by lease."""
+        return {lease: held for lease, held in self._held.items() if held[0].round == round}
+
+    def block(self, lease: int) -> Block:
+        """Return the block of a lease that has a holder."""
+        return self._held[lease][0]
+
     def finish(self, lease: int) -> Block:
         """End a lease, count its block as trained, and return the block."""
         self._left -= 1
@@ -150,9 +163,10 @@ class Schedule:
     def _candidates(self) -> list[Block]:
         """Return the ungranted blocks of the next rounds whose predecessors have all been granted."""
         first = self._first_ungranted()
+        last = min(first + LOOKAHEAD_ROUNDS, self.low_water + ROUNDS_AHEAD, self._end)
         return [
             Block(number, a, b)
-            for number in range(first, min(first + LOOKAHEAD_ROUNDS, self._end))
+            for number in range(first, last)
             for a, b in self._pairs(number)
             if self._granted_rounds[a] == number == self._granted_rounds[b]
         ]

@@ -159,12 +159,14 @@ class Table:
         self._set_pages(Pages(self.values[:0].copy()))
 
     def check_pull(self, pull: Pull) -> None:
-        """Raise BadRequest unless all rows are on this shard, LimitExceeded if they do not fit in one message."""
+        """Raise BadRequest unless all rows are on this shard, LimitExceeded if they are too many for one message."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
             count = high - low
         else:
             count = pull.rows.size
+            if count > self.rows:
+                raise LimitExceeded(f"{count} rows of {self.rows}: name each row once")
         if count * self._request_width * self.dtype.itemsize > MAX_FRAME_BYTES:
             raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")
         if pull.rows is not None:

@@ -1,6 +1,8 @@
 """Append losses and scores to `metrics.jsonl`: whole lines only, and a full disk never stops training."""
 
+import errno
 import logging
+import os
 from io import FileIO
 from pathlib import Path
 
@@ -24,14 +26,15 @@ class MetricsFile:
         line = as_line(sample).encode()
         try:
             if self._file is None:
-                self._file = FileIO(self._path, "ab")
+                self._file = FileIO(self._path, "ab", opener=_open)
                 self._bytes = self._file.tell()
             if self._file.write(line) == len(line):
                 self._bytes += len(line)
                 return
             why = "no space left on the disk"
         except OSError as error:
-            why = error.strerror or str(error)
+            linked = error.errno == errno.ELOOP
+            why = "a symbolic link, which is not followed" if linked else error.strerror or str(error)
         if self._file is not None:
             self._file.truncate(self._bytes)
         self.lost += 1
@@ -42,3 +45,8 @@ class MetricsFile:
         """Close the file; may be called twice."""
         if self._file is not None:
             self._file.close()
+
+
+def _open(path: str, flags: int) -> int:
+    """Open `path` unless it is a symbolic link, which could lead out of the run folder."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)

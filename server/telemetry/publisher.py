@@ -7,10 +7,13 @@ queue is full, its oldest samples are dropped.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from glovewire.common.errors import ProtocolError
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
+from glovewire.common.text import printable
 
 from ..sessions import Session
 from .history import SampleHistory
@@ -51,7 +54,7 @@ class Publisher:
 
     def event(self, now: float, kind: str, subject: str, text: str) -> None:
         """Queue an event."""
-        self.add([m.Event(self.elapsed(now), kind, subject, text[:500])])
+        self.add([m.Event(self.elapsed(now), kind, subject, printable(text, m.MAX_EXPLANATION))])
 
     def worker_event(self, now: float, kind: str, session: Session, text: str) -> None:
         """On shard 0, queue an event about a worker and, when it left or was lost, its last sample; else do nothing."""
@@ -87,10 +90,11 @@ class Publisher:
         queue, published = list(self._queue), []
         self._queue.clear()
         for sample in queue:
-            if everything or self._room(sample.topic, now):
-                published.append(self._publish(sample, now))
-            else:
+            if not everything and not self._room(sample.topic, now):
                 self._queue.append(sample)
+                continue
+            with suppress(ProtocolError):  # a sample that cannot be encoded is dropped: it must not end the server
+                published.append(self._publish(sample, now))
         return published
 
     def history(self, after: int) -> m.History:
@@ -101,9 +105,9 @@ class Publisher:
         return PER_SECOND - sum(t > now - 1.0 for t in self._sent[topic])
 
     def _publish(self, sample: m.Message, now: float) -> Published:
+        frames = wire.encode_sample(self._run, self._number + 1, sample)
         self._number += 1
         self._sent[sample.topic].append(now)
-        frames = wire.encode_sample(self._run, self._number, sample)
         self._history.keep(self._number, sample, frames[-1])
         return Published(self._run, sample, frames)
 

@@ -39,30 +39,32 @@ def run(name: str, *words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_gensim_is_trained_on_the_words_of_the_dataset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gensim", "fasttext"])
+def test_a_peer_is_trained_on_the_words_of_the_dataset(tmp_path: Path, name: str) -> None:
+    pytest.importorskip(name, reason=f"the package {name} is not installed")
     lines = ["Kings rule; queens rule too.", "Dogs bark -- the king's dogs bark!", "x\xe9 queens bark"] * 40
     text, other = tmp_path / "text.txt", tmp_path / "other.txt"
     text.write_text("\n".join(lines), encoding="utf-8")
     other.write_text("Dogs bark.\n", encoding="utf-8")
     (tmp_path / "pairs.txt").write_text("kings queens 9\ndogs bark 5\nrule bark 1\n")
     preprocess(PreprocessConfig(corpus=(str(text),), out=tmp_path / "data", vocab_size=9))
-    dataset, gensim_sgns = Dataset.open(tmp_path / "data"), peer("gensim_sgns")
-    assert gensim_sgns.write_tokens(dataset, text, tmp_path / "tokens") == dataset.counts.sum()
+    dataset, skip_gram = Dataset.open(tmp_path / "data"), peer("skip_gram")
+    assert skip_gram.write_tokens(dataset, text, tmp_path / "tokens") == dataset.counts.sum()
     written = (tmp_path / "tokens").read_text(encoding="utf-8").split()
     assert Counter(written) == dict(zip(dataset.words, dataset.counts.tolist(), strict=True))
-    how = ("--dim", 8, "--workers", 1, "--similarity", tmp_path / "pairs.txt", "--", "--epochs", 2)
-    done = run("gensim_sgns", tmp_path / "data", text, *how)
+    how = ("--peer", name, "--dim", 8, "--workers", 1, "--similarity", tmp_path / "pairs.txt", "--", "--epochs", 2)
+    done = run("skip_gram", tmp_path / "data", text, *how)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert result["times_as_fast_as_peer"] > 0
-    for side in ("ours", "gensim"):
-        assert result[side].keys() >= {"seconds", "scores"}
+    for side in ("ours", name):
+        assert result[side].keys() >= {"seconds", "processor_seconds", "scores"}
         assert result[side]["scores"].keys() == {"pairs"}
-    head, *rows = gensim_sgns.table(result).splitlines()
+    head, *rows = skip_gram.table(result).splitlines()
     assert head.split() == ["seconds", "pairs"]
-    assert [row.split()[0] for row in rows] == ["ours", "gensim", "ours"]
+    assert [row.split()[0] for row in rows] == ["ours", name, "ours"]
     assert len({len(row) for row in (head, *rows[:2])}) == 1
-    refused = run("gensim_sgns", tmp_path / "data", other, *how)
+    refused = run("skip_gram", tmp_path / "data", other, *how)
     assert refused.returncode == 2
     assert "is not the text that" in refused.stderr
 

@@ -16,7 +16,7 @@ from source import ROOT
 from glovewire.bench.config import TrainBenchConfig
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.preprocess.tokens.nltk_tokens import make_tokenizer
+from glovewire.preprocess.tokens.tokenizers import make_tokenizer
 
 SPREAD = {"median", "min", "max"}
 TOOL = "#!/bin/sh\ncat > /dev/null\nprintf 'a 1\\n'\n"

@@ -48,3 +48,35 @@ def test_the_level_is_the_one_asked_for(capsys: pytest.CaptureFixture[str]) -> N
     logging.getLogger("x").warning("hidden")
     logging.getLogger("x").error(log.line("broken"))
     assert capsys.readouterr().err.splitlines()[0].endswith("ERROR role=server-0 event=broken")
+
+
+def test_a_flood_of_one_kind_is_cut_short_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Seen to write every line without `Flood`."""
+    log.configure("info", "server 0")
+    logger = logging.getLogger("x")
+    for number in range(10_000):
+        logger.info(log.line("joined", subject=f"w{number}"))
+        logger.info(log.line("cut_off", where="10.0.0.1", why="too many"))
+        logger.info(log.line("cut_off", where=f"10.1.0.{number % 256}", why="too many"))
+    logger.info(log.line("epoch", subject=1))
+    logger.info("a line without an event")
+    logging.getLogger().handlers[0].close()
+    lines = [line.split("role=server-0 ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert len(lines) <= 2 * log.PER_KIND + 2 + log.PER_ADDRESS + 1
+    assert "event=joined subject=w0" in lines
+    assert "event=epoch subject=1" in lines
+    assert "a line without an event" in lines
+    assert f"event=joined text='and {10_000 - log.PER_KIND:,} more'" in lines
+    assert f"event=cut_off where=10.0.0.1 text='and {10_000 - log.PER_ADDRESS:,} more'" in lines
+    assert lines[-1].startswith("event=more text=")
+
+
+def test_a_new_window_shows_lines_again_and_says_what_the_last_one_left_out() -> None:
+    flood = log.Flood()
+    assert list(flood.ended(0.0)) == []
+    shown = [flood.admits(log.line("joined", subject=n)) for n in range(log.PER_KIND + 3)]
+    assert shown == [True] * log.PER_KIND + [False] * 3
+    assert list(flood.ended(log.WINDOW_S / 2)) == []
+    assert list(flood.ended(log.WINDOW_S)) == ["event=joined text='and 3 more'"]
+    assert flood.admits("event=joined subject=9")
+    assert list(flood.ended(2 * log.WINDOW_S)) == []

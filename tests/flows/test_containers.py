@@ -59,7 +59,8 @@ def undisturbed(settings: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_run_ends_by_itself_and_leaves_its_vectors(undisturbed: Path, tmp_path: Path) -> None:
-    left = {"vectors.npy", "vocabulary.txt", "counts.npy", "metrics.jsonl", "config.toml", "manifest.json", "loss.png"}
+    vectors = {"vectors.npy", "ngrams.npy", "ngram_buckets.npy", "vocabulary.txt", "counts.npy", "manifest.json"}
+    left = vectors | {"metrics.jsonl", "config.toml", "loss.png"}
     assert {path.name for path in undisturbed.iterdir()} == left
     assert np.load(undisturbed / "vectors.npy").shape[1] == 64
     with Flow(tmp_path) as flow:

@@ -92,7 +92,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
 def test_a_worker_that_is_killed_in_step_holds_the_others_up_for_a_lease_and_no_longer(tmp_path: Path) -> None:
     """The doomed one dies with a step half done, for which the others wait. All of it behind keys."""
     keys = tmp_path / "keys"
-    make_keys(keys, ["worker"])
+    make_keys(keys)
     with serving(tmp_path / "run", workers=3, consistency="sync", optimizer="sgd", lease_s=3, keys=keys) as place:
         workers = [start(place.addresses, rank, doomed=rank == 0, keys=keys) for rank in range(3)]
         with Client(place.addresses, "eye", observe=True, keys=keys) as eye:

@@ -15,7 +15,7 @@ def flow(tmp_path: Path) -> Iterator[Flow]:
     random_dataset(tmp_path / "data", size=40)
     with Flow(tmp_path) as flow:
         made = flow.run("keys", "k", "--json").json
-        assert made["clients"] == ["worker"]
+        assert made["roles"] == {"worker": "worker", "monitor": "monitor", "admin": "admin"}
         yield flow
 
 
@@ -24,6 +24,7 @@ def test_a_local_training_with_keys_is_a_training(flow: Flow) -> None:
     kept = flow.train("kept", "--workers", 2, "--servers", 2, "--keys", "k", "--watch", "similar.txt", "--epochs", 3)
     flow.train("open", "--workers", 1, "--epochs", 3).ends()
     kept.ends()
+    assert "subject=worker.w1" in flow.path("kept", "logs", "server-0.log").read_text()
     assert flow.vectors("kept") == flow.vectors("open")
 
 
@@ -40,6 +41,8 @@ def test_a_server_with_keys_by_hand(flow: Flow) -> None:
     monitor = flow.start("monitor", stream, "--keys", "k")
     for stranger in strangers:
         stranger.fails("asks for keys: say --keys")
+    flow.start("finish", address, "--keys", "k/worker.key").fails("may not end the run: use a key for the role admin")
+    flow.start("checkpoint", address, "--keys", "k/monitor.key").fails("may not ask for checkpoints: use a key for")
     flow.run("checkpoint", address, "--keys", "k", "--timeout", 180)
     shards = flow.run("stats", address, "--json", "--keys", "k").json["shards"]
     assert shards[0]["entries"] > 0
@@ -47,6 +50,8 @@ def test_a_server_with_keys_by_hand(flow: Flow) -> None:
     for process in (worker, monitor, server):
         process.ends(0)
     assert "event=insecure" not in server.err
+    assert "event=audit_joined where=127.0.0.1 key=worker name=worker." in server.err
+    assert "event=audit_finish where=127.0.0.1 key=admin ending=asked" in server.err
 
 
 def test_a_server_that_is_open_to_all_says_so_once(flow: Flow) -> None:

@@ -64,8 +64,10 @@ def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow) -> None:
 def test_preprocessing_leaves_the_same_bytes(flow: Flow) -> None:
     lines = np.random.default_rng(0).zipf(1.5, (2000, 20)) % 500
     flow.path("text.txt").write_text("".join(" ".join(f"w{n}" for n in line) + "\n" for line in lines))
-    flow.run("preprocess", "text.txt", "--out", "here", "--processes", 1)
-    flow.start("preprocess", "text.txt", "--out", "there", "--processes", 2, "--engine", "ray").ends(0, START_S)
+    flow.run("preprocess", "text.txt", "--out", "here", "--processes", 1, "--phrases", 1)
+    flow.start("preprocess", "text.txt", "--out", "there", "--processes", 2, "--engine", "ray", "--phrases", 1).ends(
+        0, START_S
+    )
     files = sorted(path.name for path in flow.path("here").iterdir())
     assert files == sorted(path.name for path in flow.path("there").iterdir())
     assert all(flow.path("here", name).read_bytes() == flow.path("there", name).read_bytes() for name in files)

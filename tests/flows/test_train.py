@@ -17,6 +17,8 @@ COMPLETE = {
     "vectors.npy",
     "vocabulary.txt",
     "counts.npy",
+    "ngrams.npy",
+    "ngram_buckets.npy",
     "metrics.jsonl",
     "loss.png",
     "config.toml",
@@ -84,7 +86,20 @@ def test_what_a_run_leaves_can_be_read(flow: Flow) -> None:
 def test_the_bytes_are_the_same_however_training_is_spread(flow: Flow, workers: int, servers: int) -> None:
     out = f"spread-{workers}-{servers}"
     flow.train(out, "--workers", workers, "--servers", servers, "--epochs", 5).ends()
-    assert flow.vectors(out) == flow.vectors("one")
+    for name in ("vectors.npy", "ngrams.npy", "ngram_buckets.npy"):
+        assert flow.path(out, name).read_bytes() == flow.path("one", name).read_bytes()
+
+
+def test_ngrams_added_afterwards_are_those_of_the_run(flow: Flow) -> None:
+    flow.train("plain", "--workers", 1, "--epochs", 5, "--subwords", 0).ends()
+    assert not flow.path("plain", "ngrams.npy").exists()
+    assert flow.vectors("plain") != flow.vectors("one")
+    assert flow.run("subwords", "plain", "--out", "added", "--json").json["factor"] == 1.0
+    for name in ("vectors.npy", "ngrams.npy", "ngram_buckets.npy", "vocabulary.txt", "counts.npy"):
+        assert flow.path("added", name).read_bytes() == flow.path("one", name).read_bytes()
+    again = flow.start("subwords", "added", "--out", "twice")
+    again.fails("added has n-grams already, and its vectors contain them: take a run with --subwords 0", status=2)
+    assert not flow.path("twice").exists()
 
 
 def test_skip_gram_is_trained_to_the_same_bytes_too(flow: Flow) -> None:

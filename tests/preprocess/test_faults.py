@@ -16,7 +16,7 @@ from processes import until
 from glovewire.common.errors import CorpusError, Interrupted, OutputError, ProcessDied
 from glovewire.common.storage.artifacts import file_sha256
 from glovewire.common.storage.dataset import Dataset
-from glovewire.preprocess import jobs
+from glovewire.preprocess import jobs, phrases, segments
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.parallel import scratch
 from glovewire.preprocess.run import run
@@ -57,21 +57,31 @@ def kill_self_at(number: int, mark: Path, original: Callable[..., Any]) -> Calla
     return call
 
 
-@pytest.mark.parametrize(("job", "call"), [(jobs.EncodeJob, 6), (jobs.CountJob, 6), (jobs.ReduceJob, 1)])
+@pytest.mark.parametrize(
+    ("job", "call"),
+    [
+        (jobs.EncodeJob, 6),
+        (segments.RewriteJob, 3),
+        (segments.RewriteJob, 21),
+        (phrases.PairJob, 2),
+        (jobs.CountJob, 6),
+        (jobs.ReduceJob, 1),
+    ],
+)
 def test_a_killed_worker_ends_the_run_and_resume_completes_it(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, job: Any, call: int
 ) -> None:
-    run(config(corpus, tmp_path / "whole"))
+    run(config(corpus, tmp_path / "whole", phrases=1))
     out = tmp_path / "out"
     original = job.do
     with monkeypatch.context() as hurt:
         hurt.setattr(job, "do", kill_self_at(call, tmp_path / "calls", original))
         with pytest.raises(ProcessDied, match=r"was killed by signal 9; nothing was written .*--resume"):
-            run(config(corpus, out))
+            run(config(corpus, out, phrases=1))
     assert not out.exists()
     with monkeypatch.context() as watched:
         watched.setattr(jobs.EncodeJob, "do", counted(jobs.EncodeJob.do, tmp_path / "again"))
-        run(config(corpus, out, resume=True))
+        run(config(corpus, out, phrases=1, resume=True))
     assert checksums(out) == checksums(tmp_path / "whole")
     splits = -(-corpus.stat().st_size // 2000)
     again = (tmp_path / "again").stat().st_size if (tmp_path / "again").exists() else 0
@@ -230,7 +240,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 KILLED_PARENT = """
 import os, sys, signal
 from pathlib import Path
-from glovewire.preprocess import jobs
+from glovewire.preprocess import jobs, phrases, segments
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.run import run
 def stop(*_):

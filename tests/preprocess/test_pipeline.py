@@ -19,7 +19,7 @@ from glovewire.preprocess import jobs, pipeline
 from glovewire.preprocess.cli import preprocess
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.pipeline import Pipeline
-from glovewire.preprocess.tokens.nltk_tokens import make_tokenizer
+from glovewire.preprocess.tokens.tokenizers import make_tokenizer
 
 MEMORY = 1 << 30
 
@@ -44,7 +44,8 @@ def naive(
 
 
 def made(tmp_path: Path, corpus: Path, name: str = "dataset", **options: Any) -> Dataset:
-    config = PreprocessConfig(corpus=(str(corpus),), out=tmp_path / name, **{"memory": MEMORY, **options})
+    defaults = {"memory": MEMORY, "sentences": "off"}
+    config = PreprocessConfig(corpus=(str(corpus),), out=tmp_path / name, **{**defaults, **options})
     Pipeline(config).run()
     return Dataset.open(tmp_path / name)
 
@@ -123,19 +124,28 @@ def checksums(dataset: Dataset) -> dict[str, str]:
     return {path.name: file_sha256(path) for path in sorted(dataset.path.iterdir())}
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sentences": "punkt", "phrases": 1, "digits": "zero", "lowercase": False},
+    ],
+)
 def test_bytes_do_not_depend_on_how_the_work_is_shared(
-    tmp_path: Path, corpus: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, corpus: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    usual = checksums(made(tmp_path, corpus[0], "usual", vocab_size=50, processes=1))
-    assert usual == checksums(made(tmp_path, corpus[0], "three", vocab_size=50, processes=3))
+    options = {"vocab_size": 50, **options}
+    usual = checksums(made(tmp_path, corpus[0], "usual", processes=1, **options))
+    assert usual == checksums(made(tmp_path, corpus[0], "three", processes=3, **options))
     # many splits, divided in the middle of lines
     monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 700)
     monkeypatch.setattr("glovewire.preprocess.corpus.readers.BATCH_BYTES", 90)
-    assert usual == checksums(made(tmp_path, corpus[0], "splits", vocab_size=50, processes=2))
+    monkeypatch.setattr(pipeline, "vocabulary_groups", lambda *_: 3)
+    assert usual == checksums(made(tmp_path, corpus[0], "splits", processes=2, **options))
     monkeypatch.setattr(pipeline, "MAX_SQUARE_SIDE", 3)  # nearly every pair is spilled,
     monkeypatch.setattr(pipeline, "MAX_RECORDS", 200)  # in many small runs,
     monkeypatch.setattr(jobs, "COMMIT_EVERY_S", -1.0)  # in a piece for every split
-    assert usual == checksums(made(tmp_path, corpus[0], "spilled", vocab_size=50, processes=2))
+    assert usual == checksums(made(tmp_path, corpus[0], "spilled", processes=2, **options))
 
 
 def test_a_small_memo_is_emptied_and_changes_nothing(
@@ -166,19 +176,43 @@ def test_wide_keys_are_sorted_instead_of_added_up_in_place(
 
 def test_the_command_reports_what_it_made(tmp_path: Path, corpus: tuple[Path, list[str]]) -> None:
     out = tmp_path / "d"
-    result = CliRunner().invoke(preprocess, [str(corpus[0]), "--out", str(out), "--processes", "2", "--json"])
+    words = [str(corpus[0]), "--out", str(out), "--processes", "2", "--sentences", "off", "--json"]
+    result = CliRunner().invoke(preprocess, words)
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout.splitlines()[-1])
     words, _, matrix = naive(corpus[1], 32_000, 5)
     assert (facts["words"], facts["lines"], facts["entries"]) == (len(words), 400, len(matrix))
     assert "fewer than the 32,000 requested" in result.stdout
+    assert facts["outside_vocabulary"] == 0
+    assert facts["most_frequent_left_out"] == {}
     assert set(facts["seconds"]) == {"tokenise", "vocabulary", "count", "add up", "write"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
     assert str(tmp_path) not in (out / "manifest.json").read_text(encoding="utf-8")
 
 
+def test_what_was_left_out_is_reported(tmp_path: Path) -> None:
+    path, out = tmp_path / "text.txt", tmp_path / "d"
+    path.write_text("a b a b a c\n" * 4 + "d e\n", encoding="utf-8")
+    result = CliRunner().invoke(preprocess, [str(path), "--out", str(out), "--vocab-size", "3", "--json"])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout.splitlines()[-1])
+    assert facts["rarest_count"] == 4
+    assert facts["most_frequent_left_out"] == {"d": 1, "e": 1}
+    assert facts["outside_vocabulary"] == pytest.approx(2 / 26)
+    assert "7.7% of the tokens are outside the vocabulary" in result.stdout
+    assert "give --min-count 5" in result.stdout
+    known = Dataset.open(out).manifest.facts
+    assert {name: known[name] for name in ("sentences", "lowercase", "digits", "phrases", "rarest_count")} == {
+        "sentences": "punkt", "lowercase": True, "digits": "keep", "phrases": 0, "rarest_count": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sentences", ["punkt", "off"])
 @pytest.mark.parametrize("window", [2, 5, 10])
-def test_wikitext_2_is_counted_as_the_seeds_count(tmp_path: Path, shared_data: Path, window: int) -> None:
+def test_wikitext_2_is_counted_as_the_seeds_count(
+    tmp_path: Path, shared_data: Path, window: int, sentences: str
+) -> None:
     path = shared_data / "text" / "wikitext2-valid.txt.xz"
     texts = lzma.decompress(path.read_bytes()).decode().split("\n")
-    assert_is(made(tmp_path, path, vocab_size=5000, window=window, processes=2), naive(texts, 5000, window))
+    dataset = made(tmp_path, path, vocab_size=5000, window=window, processes=2, sentences=sentences)
+    assert_is(dataset, naive(texts, 5000, window))

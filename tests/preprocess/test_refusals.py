@@ -75,6 +75,10 @@ def test_too_small_a_disk_is_refused_before_work(tmp_path: Path, corpus: Path, m
         ({"memory": 1 << 20}, "--memory must be at least"),
         ({"partitions": 0}, "partitions must be at least 1"),
         ({"corpus": ()}, "name a CORPUS"),
+        ({"tokenizer": "regex:(a"}, r"--tokenizer regex: '\(a' is not a regular expression: missing \)"),
+        ({"tokenizer": "bpe:none.json"}, r"none.json is not a file of the tokenizers library"),
+        ({"tokenizer": "words"}, "must be nltk, whitespace, regex:PATTERN or bpe:FILE"),
+        ({"sentences": "on"}, "sentences must be one of punkt, off"),
         ({"corpus": ("-",), "resume": True}, "--resume cannot read standard input again"),
     ],
 )

@@ -32,6 +32,7 @@ MAY_IMPORT = {
 CONFINED = {
     "zmq": {
         "common/transport/sockets.py",
+        "common/transport/connections.py",
         "common/transport/curve_keys.py",
         "common/transport/zap.py",
         "common/transport/client.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shards import ASYNC, Shard, add, in_memory, push, shard
+from shards import MINIBATCH, Shard, add, in_memory, push, shard
 from strategies import quick
 
 from glovewire.common.endings import Ending
@@ -44,7 +44,7 @@ def test_who_looks_on_has_no_share() -> None:
 @pytest.fixture
 def crowd(tmp_path: Path) -> tuple[Shard, dict[str, int]]:
     """A shard with many workers, and the credit that each was welcomed with."""
-    one = shard(in_memory(tmp_path / "d"), **ASYNC)
+    one = shard(in_memory(tmp_path / "d"), **MINIBATCH)
     return one, {f"w{n}": credit_of(one.hello(f"w{n}")) for n in range(MANY)}
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from processes import until
-from shards import ASYNC, MINIBATCH, Shard, add, applied, in_memory, pull, report, served, shard
+from shards import MINIBATCH, Shard, add, applied, in_memory, pull, report, served, shard
 
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import BindError, GlovewireError
+from glovewire.common.errors import BindError, GlovewireError, NotReady
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.storage.dataset import Dataset
@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def one(dataset: Dataset, run: Path) -> Shard:
-    return shard(dataset, out=run, now=time.monotonic(), **ASYNC)
+    return shard(dataset, out=run, now=time.monotonic(), **MINIBATCH)
 
 
 @pytest.fixture
@@ -86,9 +86,7 @@ def test_the_stream_is_numbered_and_says_who_came(daemon: Daemon, one: Shard) ->
 def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path) -> None:
     with RequestClient([daemon.address], "w0", one.dataset.checksum) as client:
         client.connect()
-        granted = client.ask(0, m.Lease(1))
-        assert isinstance(granted, m.Granted)
-        client.ask(0, report(1, granted.lease))
+        client.ask(0, report(1))
         log = run / "metrics.jsonl"
         until(lambda: log.exists() and log.read_text().count("\n") == 2, "two lines")
         lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -98,6 +96,7 @@ def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path)
 
 def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon: Daemon, run: Path) -> None:
     with RequestClient([daemon.address], "eye") as client:
+        client.connect("observer")
         done = client.ask(0, m.Checkpoint(0))
         assert isinstance(done, m.Checkpointed)
         rows, facts = checkpoint.read(run, done.name, 1)
@@ -108,6 +107,7 @@ def test_a_checkpoint_is_answered_when_it_is_on_disk_and_serving_goes_on(daemon:
 def test_a_checkpoint_that_cannot_be_written_costs_an_answer_only(daemon: Daemon, run: Path) -> None:
     (run / "checkpoints").write_text("in the way")
     with RequestClient([daemon.address], "eye") as client:
+        client.connect("observer")
         with pytest.raises(GlovewireError, match="cannot be written") as caught:
             client.ask(0, m.Checkpoint(0))
         assert caught.value.code == "output"
@@ -151,3 +151,20 @@ def test_closing_twice_is_fine(one: Shard, run: Path) -> None:
     daemon = Daemon(one.core, run, LOCAL, LOCAL)
     daemon.close()
     daemon.close()
+
+
+def test_a_second_process_of_a_name_waits_until_the_first_is_gone(daemon: Daemon, one: Shard) -> None:
+    """And says so if it has waited in vain; the first one notices nothing."""
+    checksum = one.dataset.checksum
+    with RequestClient([daemon.address], "w0", checksum) as first:
+        first.connect()
+        with (
+            RequestClient([daemon.address], "w0", checksum) as second,
+            pytest.raises(NotReady, match="another process is at work under the name 'w0'"),
+        ):
+            second.connect(timeout_s=1.0)
+        assert first.ask(0, add(one, 1)) == applied(1, 1)
+    with RequestClient([daemon.address], "w0", checksum) as again:  # the first one ended without a word
+        assert again.connect(timeout_s=one.state.identity.lease_s / 5).worker == 1
+        assert again.ask(0, add(one, 1)) == applied(1, 2)
+        again.ask(0, m.Leave(Ending.LEFT))

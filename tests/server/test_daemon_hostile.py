@@ -15,7 +15,7 @@ import pytest
 import strangers
 import zmq
 from processes import until
-from shards import ASYNC, Shard, add, applied, in_memory, pull, served, shard
+from shards import MINIBATCH, Shard, add, applied, in_memory, pull, served, shard
 from strangers import GREETING, READY, STRANGERS, frame, port_of
 
 from glovewire.common.endings import Ending
@@ -32,7 +32,7 @@ LOCAL = "tcp://127.0.0.1:0"
 @pytest.fixture
 def one(tmp_path: Path) -> Shard:
     (tmp_path / "run").mkdir()
-    return shard(in_memory(tmp_path / "d"), out=tmp_path / "run", now=time.monotonic(), **ASYNC)
+    return shard(in_memory(tmp_path / "d"), out=tmp_path / "run", now=time.monotonic(), **MINIBATCH)
 
 
 @pytest.fixture

@@ -2,14 +2,18 @@
 
     make fuzz FUZZ_S=60
 
-Whatever the bytes: an error that the protocol names, or a message that encodes to what decodes to the same. A core that
-gets such messages must answer each and stay as it is for everybody else. Ends by itself; exit status 0 is a clean run.
+Whatever the bytes: an error that the protocol names, or a message that encodes to what decodes to the same. A core gets
+such messages from strangers, observers and workers, some of them with the leases, rounds and tokens of earlier replies.
+It must answer each with something that can be encoded, keep finite rows and bounded queues, and once those peers are
+silent an honest worker must be able to train to the end. Ends by itself; exit status 0 is a clean run.
 The corpus of interesting inputs grows in the folder that is named on the command line; arguments are libFuzzer's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -22,34 +26,60 @@ import numpy as np
 COMPILED = ["glovewire.server.table.kernels", "glovewire.common.model.random_streams"]
 """Numba must see these as they were written."""
 
-with atheris.instrument_imports(include=["common", "server"], exclude=COMPILED):
-    from shards import ASYNC, MINIBATCH, Shard, in_memory, shard
+with atheris.instrument_imports(include=["glovewire.common", "glovewire.server"], exclude=COMPILED):
+    from shards import ASYNC, MINIBATCH, SECRET, Shard, in_memory, leased, pull, push, report, shard, trained
     from strategies import same
 
-    from glovewire.common.errors import NotFinite, ProtocolError
+    from glovewire.common.errors import GlovewireError, NotFinite, ProtocolError
+    from glovewire.common.model.options import TrainingOptions
+    from glovewire.common.model.tensor_layout import ModelSpec
     from glovewire.common.protocol import messages as m
     from glovewire.common.protocol import wire
     from glovewire.common.protocol.schema import Message, Scalar, arrays_of
+    from glovewire.common.storage.dataset import Dataset
+    from glovewire.server.checkpoints.generations import Generation
+    from glovewire.server.config import ServerConfig
+    from glovewire.server.core.waiting import MAX_WAITING_PER_SESSION
+    from glovewire.server.service import prepare
 
 FINE = (ProtocolError, NotFinite)
 PEERS = (b"w0", b"w1", b"eye", b"stranger")
+HONEST = b"honest"
 NAMES = sorted(m.MESSAGES)
+REQUESTS = ("Hello", "Lease", "Pull", "Push", "Report", "Leave", "Create", "Checkpoint", "Score")
 BYTES = 1 << 12
+LEASE_S = 4.0
+MODES: tuple[dict[str, Any] | None, ...] = (
+    {}, {}, {"epochs": 2}, ASYNC, MINIBATCH, {"schedule": "minibatch", "consistency": "sync", "workers": 2}, None
+)  # fmt: skip
+"""Options of the core that a first byte chooses; None is one for tensors. With {} a run must end well: there the peers
+do not know the secret of the shards."""
+SPEC_WORDS = ("w", "b", "", "<f4", "<f8", "|u1", "<c8", "\ud800", "x\n", "w" * 600)
 
 
 class Inventor:
-    """Turns the fuzzer's bytes into frames: any bytes at all, or a message whose parts are each nearly right."""
+    """Turns the fuzzer's bytes into frames: any bytes at all, or a message whose parts are each nearly right.
+
+    `seen` holds integers and texts of the core's replies, which the next messages may use.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = atheris.FuzzedDataProvider(data)
+        self.seen: dict[type, list[Any]] = {int: [], str: []}
 
     def more(self) -> bool:
         """Whether there are bytes left to make something of."""
         return bool(self._data.remaining_bytes() > 8)
 
-    def peer(self) -> bytes:
-        """Who sends it."""
-        return PEERS[self._data.ConsumeIntInRange(0, len(PEERS) - 1)]
+    def choice(self, among: Any) -> Any:
+        """One of several."""
+        return among[self._data.ConsumeIntInRange(0, len(among) - 1)]
+
+    def note(self, reply: Message) -> None:
+        """Remember what a reply says."""
+        for value in vars(reply).values():
+            if type(value) in self.seen:
+                self.seen[type(value)] = [*self.seen[type(value)][-30:], value]
 
     def frames(self) -> list[bytes]:
         """What arrives."""
@@ -58,18 +88,28 @@ class Inventor:
             return [self._bytes(64) for _ in range(self._data.ConsumeIntInRange(0, 10))]
         if kind == 2:
             return [wire.GREETING, self._bytes(BYTES), *(self._bytes(64) for _ in range(self._small()))]
-        name = NAMES[self._data.ConsumeIntInRange(0, len(NAMES) - 1)]
-        arrays = [self._array(spec.metadata) for spec in arrays_of(m.MESSAGES[name])]
+        name = self.choice(NAMES if kind < 6 else REQUESTS)
+        arrays = [self._array(name, spec.metadata) for spec in arrays_of(m.MESSAGES[name])]
         shapes = [None if made is None else made[0] for made in arrays]
         payloads = [made[1] for made in arrays if made is not None]
-        fields = self._fields(m.MESSAGES[name])
         header = [
             self._text() if self._odd() else name,
             self._scalar(int) if kind == 3 else self._small(),
-            fields,
+            self._fields(m.MESSAGES[name]),
             shapes,
         ]
         return [wire.GREETING, _packed(header, binary=self._data.ConsumeBool()), *payloads]
+
+    def vouched(self, message: Message, of: Shard) -> Message:
+        """Give some pushes and reports the tokens that they need, so that lies of those who have a lease are tried."""
+        if not isinstance(message, m.Push | m.Report) or self._data.ConsumeBool():
+            return message
+        if isinstance(message, m.Push):
+            partition = int(np.searchsorted(of.dataset.layout.bounds, message.first, "right")) - 1
+            return leased(message, partition, worker=self._data.ConsumeIntInRange(0, 1), lease=self._small())
+        granted = [reply for replies in of.inbox.values() for reply in replies if isinstance(reply, m.Granted)]
+        found = next((trained(1, block) for block in granted if block.lease == message.lease), message)
+        return dataclasses.replace(message, receipt=found.receipt)
 
     def _fields(self, kind: type[Message]) -> dict[Any, Any]:
         hints, arrays = get_type_hints(kind), {spec.name for spec in arrays_of(kind)}
@@ -81,6 +121,8 @@ class Inventor:
     def _scalar(self, kind: Any) -> Any:
         if self._odd():
             kind = (int, float, str, bool, bytes, list, dict[str, Scalar])[self._data.ConsumeIntInRange(0, 6)]
+        if kind in (int, str) and self.seen[kind] and self._data.ConsumeIntInRange(0, 3) == 0:
+            return self.choice(self.seen[kind])
         if kind is int:
             if self._odd():
                 return int(self._data.ConsumeIntInRange(-(1 << 63), (1 << 64) - 1))
@@ -94,13 +136,17 @@ class Inventor:
         if kind is list:
             return [self._small()] * self._small()
         if kind is str:
-            words = ("rows", "add", "assign", "gradient", "worker", "observer", "w0", "w1", self._text())
-            return words[self._data.ConsumeIntInRange(0, len(words) - 1)]
+            return self.choice(
+                ("rows", "tensors", "add", "assign", "gradient", "worker", "observer", "w0", "w1", self._text())
+            )
         return {self._text(): self._scalar(float) for _ in range(self._small())}
 
-    def _array(self, metadata: Any) -> tuple[Any, bytes] | None:
+    def _array(self, name: str, metadata: Any) -> tuple[Any, bytes] | None:
         if metadata["optional"] and self._data.ConsumeBool():
             return None
+        if name == "Create" and not self._odd():
+            spec = self._spec().encode()
+            return ["|u1", [len(spec)]], spec
         dtype = metadata["dtypes"][self._data.ConsumeIntInRange(0, len(metadata["dtypes"]) - 1)]
         shape = [self._small() for _ in range(metadata["rank"])]
         size = int(np.prod(shape)) * dtype.itemsize
@@ -108,6 +154,19 @@ class Inventor:
         if self._odd():
             shape, payload = [self._scalar(int) for _ in range(self._small())], payload[:-1]
         return [dtype.str, shape], payload
+
+    def _spec(self) -> str:
+        """A list of tensors as JSON, right or nearly so; half of all bytes of such a list are its brackets."""
+        tensors = []
+        for _ in range(self._data.ConsumeIntInRange(0, 3)):
+            shape = [self._scalar(int) if self._odd() else self._small() for _ in range(self._small() % 4)]
+            item = [self._spec_part(str), shape, self._spec_part(str), self._data.ConsumeBool()]
+            tensors.append(item[: self._small()] if self._odd() else item)
+        text = json.dumps(tensors, default=repr)
+        return text[:-1] if self._odd() else text
+
+    def _spec_part(self, kind: Any) -> Any:
+        return self._scalar(kind) if self._odd() else self.choice(SPEC_WORDS)
 
     def _small(self) -> int:
         return int(self._data.ConsumeIntInRange(0, 24))
@@ -124,7 +183,7 @@ class Inventor:
 
 
 def _packed(header: list[Any], *, binary: bool) -> bytes:
-    """Half a surrogate pair is no text: it goes out as the bytes that nobody may send."""
+    """Half a surrogate pair is no text: it goes out as the bytes that no peer may send."""
     packed: bytes = msgpack.packb(header, use_bin_type=binary, unicode_errors="surrogatepass")
     return packed
 
@@ -141,19 +200,77 @@ def decoded(frames: list[bytes]) -> wire.Numbered | None:
     return found
 
 
-def sampled(frames: list[bytes]) -> None:
-    """The same for a sample of the stream."""
-    try:
+def stream_decoded(frames: list[bytes]) -> None:
+    """The same for a sample of the stream, and for the headers in a `History`."""
+    with contextlib.suppress(*FINE):
         wire.decode_sample(frames)
-    except FINE:
+    with contextlib.suppress(*FINE):
+        for header in wire.split_headers(b"".join(frames)):
+            wire.decode_header(header)
+
+
+def spec_decoded(message: Message) -> None:
+    """A list of tensors, as a server gets it from a worker and a worker from its server."""
+    spec = getattr(message, "spec", None)
+    if spec is None:
         return
+    with contextlib.suppress(GlovewireError):
+        found = ModelSpec.from_json(spec)
+        assert ModelSpec.from_json(found.to_json()) == found
 
 
-def greeted(one: Shard) -> Shard:
+def begun(dataset: Dataset, options: dict[str, Any] | None) -> Shard:
+    """A shard with two workers and an observer; without options one for tensors."""
+    if options is None:
+        training = TrainingOptions.of_tensors(optimizer="sgd", learning_rate=0.5)
+        config = ServerConfig(out=Path("run"), options=training, lease_s=LEASE_S)
+        one = Shard(prepare(config, None, Generation(0, "run", 1, secret=SECRET), 0.0), dataset)
+    else:
+        one = shard(dataset, lease_s=LEASE_S, **options)
     for name in ("w0", "w1"):
-        one.hello(name)
+        one.send(name.encode(), m.Hello("worker", name, 1, one.state.identity.dataset))
     one.hello("eye", role="observer")
     return one
+
+
+def trains_to_the_end(one: Shard) -> None:
+    """Once its peers are silent, an honest worker trains every block that is left."""
+    one.tick(3 * LEASE_S)
+    one.hello("honest", peer=HONEST, incarnation=7)
+    sequence = 0
+    for number in range(1, 100):
+        if one.state.over is not None:
+            return
+        granted = one.ask(HONEST, m.Lease(number))
+        assert isinstance(granted, m.Granted | m.Done), granted
+        if isinstance(granted, m.Done):
+            return
+        receipt = 0
+        for partition in sorted({granted.a, granted.b}):
+            first, last = one.dataset.layout.bounds[partition : partition + 2].tolist()
+            rows = one.ask(HONEST, pull(first, last, granted.round))
+            assert isinstance(rows, m.Rows), rows
+            sequence += 1
+            change = push("assign", rows.values, first, last, sequence=sequence, version=granted.round)
+            lease = {"lease": granted.lease, "token": granted.token(partition)}
+            applied = one.ask(HONEST, dataclasses.replace(change, **lease))
+            assert isinstance(applied, m.Applied), applied
+            receipt ^= applied.receipt
+        recorded = one.ask(HONEST, report(number, granted.lease, receipt=receipt))
+        assert isinstance(recorded, m.Recorded), recorded
+    raise AssertionError("the run does not end")
+
+
+def holds(one: Shard) -> None:
+    """What must be so whatever arrived."""
+    assert np.isfinite(one.state.table.values).all()
+    assert len(one.state.waiting) <= MAX_WAITING_PER_SESSION * len(PEERS)
+    assert sum(one.state.table.shape) < 1 << 22
+    for replies in one.inbox.values():
+        for reply in replies:
+            wire.encode(0, reply)
+    for sample in one.samples:
+        wire.decode_sample(wire.encode_sample("run", 1, sample))
 
 
 def main() -> None:
@@ -162,22 +279,26 @@ def main() -> None:
 
     def once(data: bytes) -> None:
         inventor = Inventor(data)
+        options = inventor.choice(MODES)
         one: Shard | None = None
         while inventor.more():
-            frames = inventor.frames()
-            sampled(frames)
+            peer, frames = inventor.choice(PEERS), inventor.frames()
+            stream_decoded(frames)
             found = decoded(frames)
-            if found is not None:
-                one = one or greeted(shard(dataset, **(ASYNC, MINIBATCH, {})[len(data) % 3]))
-                one.send(inventor.peer(), found.message, found.number)
-                one.tick(0.01)
+            if found is None:
+                continue
+            spec_decoded(found.message)
+            one = one or begun(dataset, options)
+            message = inventor.vouched(found.message, one) if options else found.message
+            one.send(peer, message, found.number)
+            for reply in one.inbox.get((peer, found.number), [])[-1:]:
+                inventor.note(reply)
+            one.tick(0.01)
         if one is not None:
-            assert np.isfinite(one.state.table.values).all()
-            for replies in one.inbox.values():
-                for reply in replies:
-                    wire.encode(0, reply)
-            for sample in one.samples:
-                wire.decode_sample(wire.encode_sample("run", 1, sample))
+            holds(one)
+            if options == {}:
+                trains_to_the_end(one)
+                holds(one)
 
     atheris.Setup(sys.argv, once)
     atheris.Fuzz()

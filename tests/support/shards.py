@@ -21,6 +21,7 @@ from handmade import random_dataset
 from glovewire.common.endings import RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
+from glovewire.common.roles import Client
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.checkpoints.generations import Generation
@@ -31,10 +32,14 @@ from glovewire.server.daemon import Daemon
 from glovewire.server.limits import WORKER_CREDIT_BYTES
 from glovewire.server.service import prepare
 from glovewire.server.sessions import STALL_S
+from glovewire.server.tokens import Tokens
 
 T = TypeVar("T")
 MINIBATCH: dict[str, Any] = {"schedule": "minibatch", "consistency": "async"}
 ASYNC: dict[str, Any] = {"consistency": "async"}
+SECRET = "5ec4e7" * 5 + "00"
+TOKENS = Tokens(bytes.fromhex(SECRET))
+"""What the shards of a test know and no worker does."""
 
 
 @dataclass
@@ -52,16 +57,18 @@ class Shard:
     def __post_init__(self) -> None:
         self.core = Core(self.state)
 
-    def send(self, peer: bytes, message: m.Message, number: int | None = None) -> int:
+    def send(self, peer: bytes, message: m.Message, number: int | None = None, client: Client | None = None) -> int:
         """Hand a message over; its number."""
         self._number += 1
         number = self._number if number is None else number
-        self.carry_out(self.core.receive(peer, number, message, self.now))
+        self.carry_out(self.core.receive(peer, number, message, self.now, client))
         return number
 
-    def ask(self, peer: bytes, message: m.Message, number: int | None = None) -> m.Message | None:
+    def ask(
+        self, peer: bytes, message: m.Message, number: int | None = None, client: Client | None = None
+    ) -> m.Message | None:
         """The reply to a message, None while it waits."""
-        return self.reply(peer, self.send(peer, message, number))
+        return self.reply(peer, self.send(peer, message, number, client))
 
     def reply(self, peer: bytes, number: int) -> m.Message | None:
         """The newest reply to a request."""
@@ -87,7 +94,8 @@ class Shard:
         checksum = self.dataset.checksum if role == "worker" else ""
         if worker is None:
             worker = len(self.state.sessions.workers) if self.state.identity.shard and role == "worker" else -1
-        return self.ask(peer or name.encode(), m.Hello(role, name, incarnation, checksum, worker))
+        token = TOKENS.worker(worker, name, incarnation)
+        return self.ask(peer or name.encode(), m.Hello(role, name, incarnation, checksum, worker, token))
 
     def events(self, kind: str) -> list[str]:
         """Subjects of the events of a kind that were published, also those that are due now."""
@@ -112,8 +120,8 @@ def shard(
     dataset: Dataset, *, number: int = 0, shards: int = 1, out: Path = Path("run"), now: float = 0.0, **options: Any
 ) -> Shard:
     """A shard of a small model; `options` are of the training, but for `own` ones and `life`, its number."""
-    generation = Generation(options.pop("generation", 0), "run")
-    own = {key: options.pop(key) for key in ("lease_s", "checkpoint_every", "workers") if key in options}
+    generation = Generation(options.pop("generation", 0), "run", secret=SECRET)
+    own = {key: options.pop(key) for key in ("lease_s", "patience_s", "checkpoint_every", "workers") if key in options}
     training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
     config = ServerConfig(dataset=dataset.path, out=out, options=training, shard=number, shards=shards, **own)
     return Shard(prepare(config, dataset, generation, now), dataset, now)
@@ -126,8 +134,8 @@ def in_memory(path: Path, **options: Any) -> Dataset:
 
 
 USUAL: dict[str, Any] = {
-    "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "low_water": 0, "rate": 0.0,
-    "rows": None, "then_pull": False,
+    "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "token": 0, "low_water": 0,
+    "low_water_token": 0, "rate": 0.0, "rows": None, "then_pull": False,
 }  # fmt: skip
 """What a request says when a test does not care."""
 
@@ -155,10 +163,17 @@ def add(of: Shard, sequence: int, amount: float = 1.0, first: int = 0, last: int
     return push("add", values, first, last, sequence=sequence)
 
 
-def assign(of: Shard, sequence: int, partition: int, version: int, amount: float) -> m.Push:
-    first, last = of.dataset.layout.bounds[partition : partition + 2].tolist()
+def assign(of: Shard, sequence: int, partition: int, version: int, amount: float, **lease: int) -> m.Push:
+    """A push in exclusive order; `lease` and `worker` are as in `leased`."""
+    first, last = of.dataset.layout.bounds[partition : partition + 2].clip(of.state.table.first, of.state.table.last)
     values = np.full((last - first, of.state.table.values.shape[1]), amount, np.float32)
-    return push("assign", values, first, last, sequence=sequence, version=version)
+    return leased(push("assign", values, int(first), int(last), sequence=sequence, version=version), partition, **lease)
+
+
+def leased(of: m.Push, partition: int, *, worker: int = 0, lease: int = 1) -> m.Push:
+    """A push under a lease that a test makes up: with the tokens that shard 0 would have given."""
+    token = TOKENS.lease(lease, worker, of.version, partition)
+    return dataclasses.replace(of, lease=lease, token=token, low_water_token=TOKENS.low_water(of.low_water))
 
 
 def applied(sequence: int, version: int, repeated: bool = False, late: bool = False) -> m.Applied:
@@ -166,8 +181,17 @@ def applied(sequence: int, version: int, repeated: bool = False, late: bool = Fa
     return m.Applied(sequence, version, repeated, late, WORKER_CREDIT_BYTES)
 
 
-def report(sequence: int, lease: int = -1, entries: int = 10) -> m.Report:
-    return m.Report(sequence, lease, entries, 1.0, 2.0, 1.0, 0.1, 100)
+def report(sequence: int, lease: int = -1, entries: int = 10, receipt: int = 0) -> m.Report:
+    return m.Report(sequence, lease, entries, 1.0, 2.0, 1.0, 0.1, 100, receipt)
+
+
+def trained(sequence: int, granted: m.Granted, entries: int = 10, shards: int = 1) -> m.Report:
+    """A report with the receipts that the shards give out once they have all rows of both partitions."""
+    receipt = 0
+    for partition in {granted.a, granted.b}:
+        for shard in range(shards):
+            receipt ^= TOKENS.receipt(shard, granted.lease, partition)
+    return report(sequence, granted.lease, entries, receipt)
 
 
 def statistics(of: Shard) -> dict[str, Any]:

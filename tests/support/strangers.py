@@ -55,6 +55,44 @@ def mutilated(draw: random.Random, push: list[bytes]) -> list[bytes]:
     return [bytes(part) for part in frames]
 
 
+def exactly(plain: socket.socket, size: int) -> bytes:
+    """So many bytes; ConnectionError if the other side closes before."""
+    found = b""
+    while len(found) < size:
+        more = plain.recv(size - len(found))
+        if not more:
+            raise ConnectionError("closed early")
+        found += more
+    return found
+
+
+def shake_hands(plain: socket.socket) -> None:
+    """ZMTP 3 as a DEALER, by hand; in turns, because libzmq drops a client that says everything at once."""
+    plain.sendall(GREETING)
+    exactly(plain, 64)
+    plain.sendall(bytes([4, len(READY)]) + READY)
+    exactly(plain, exactly(plain, 2)[1])
+
+
+def shaken(address: str) -> socket.socket:
+    """A plain connection after the handshake."""
+    plain = socket.create_connection(port_of(address), timeout=60)
+    shake_hands(plain)
+    return plain
+
+
+def is_shut(plain: socket.socket, seconds: float = 20.0) -> bool:
+    """Whether the other side closes the connection in time, whatever it says meanwhile."""
+    plain.settimeout(seconds)
+    with suppress(ConnectionError):
+        try:
+            while plain.recv(65536):
+                pass
+        except TimeoutError:
+            return False
+    return True
+
+
 def port_of(address: str) -> tuple[str, int]:
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     return host, int(port)

@@ -29,6 +29,7 @@ from glovewire.common.endings import Ending
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.tensor_layout import MAX_EXAMPLES, ModelSpec, to_bfloat16
 from glovewire.common.protocol.messages import NO_VERSION, Finish, Score
+from glovewire.common.roles import Role
 from glovewire.common.runtime.memory import keep_freed_memory
 from glovewire.common.transport.curve_keys import load_client_keys
 
@@ -52,8 +53,9 @@ class Client:
     `addresses` lists every shard, in order. Raises the errors of `glovewire.common.errors`: ModelMismatch for an
     architecture other than the server's, NotFinite for a gradient with NaN, BadRequest for an unknown tensor or a wrong
     shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. Joins again after the restart of a
-    server, where only a push in flight may be lost. `keys` is a file or folder as for `--keys`. With `half`, gradients
-    are sent as bfloat16: half the bytes, with a relative error of at most 1/256.
+    server, where only a push in flight may be lost. `keys` is a file or folder as for `--keys`; the name then begins
+    with that of the key, and `finish` needs the key of an administrator. With `half`, gradients are sent as bfloat16:
+    half the bytes, with a relative error of at most 1/256.
     """
 
     def __init__(
@@ -68,7 +70,8 @@ class Client:
     ) -> None:
         self._addresses, self._timeout_s = addresses, timeout_s
         self._name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
-        self._keys = None if keys is None else load_client_keys(keys)
+        # An observer may have to publish scores and to end the run.
+        self._keys = None if keys is None else load_client_keys(keys, Role.ADMIN if observe else Role.WORKER)
         self._role = "observer" if observe else "worker"
         self._half = half
         self._over, self._wait_s = False, WAIT_S

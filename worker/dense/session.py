@@ -227,7 +227,7 @@ class TensorSession:
         for part in self._trained_parts() if trained else self._pieces(first, last):
             arrived = partial(rows.take, part.shard, slice(part.first - first, part.last - first))
             rows.missing += 1
-            self._send(part.shard, m.Pull(TABLE, part.first, part.last, after, 0), arrived, rows.fail)
+            self._send(part.shard, m.Pull(TABLE, part.first, part.last, after), arrived, rows.fail)
         return rows
 
     def _report(self) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 
 from glovewire.common.array_types import Entries, Indices, Pairs, Rows
 from glovewire.common.runtime.compiled import compiled_bare, compiled_fast, inlined_fast
+from glovewire.common.runtime.simd import context_rows, load
 
 from .fast_math import coprime_stride, glove_weight, log
 from .glove_step import ADAGRAD, ADAGRAD_ROW, SGD, GloveParams, GloveRole, step_elementwise, step_group, step_self_pair
-from .simd import context_rows, load
 from .simd_rows import LANES, dots, prefetch_floats
 
 OPTIMIZERS = {"adagrad-row": ADAGRAD_ROW, "adagrad": ADAGRAD, "sgd": SGD}

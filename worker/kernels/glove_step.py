@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from glovewire.common.runtime.compiled import inlined_fast
+from glovewire.common.runtime.simd import clamp_at_zero, gather, inverse_sqrt, lane_sum, load, scatter, store
 
-from .simd import clamp_at_zero, gather, inverse_sqrt, lane_sum, load, scatter, store
 from .simd_rows import LANES, dots, update
 
 ADAGRAD_ROW, ADAGRAD, SGD = 0, 1, 2

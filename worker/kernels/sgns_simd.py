@@ -9,7 +9,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from .simd import INT, Builder, Value, intrinsic, reduce_add, store_vector
+from glovewire.common.runtime.simd import INT, Builder, Value, intrinsic, reduce_add, store_vector
+
 from .simd_rows import accumulators, lane_address, lane_loop, load_lanes, multiply_add, splat_lanes
 
 BUNDLE = 12

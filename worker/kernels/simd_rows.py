@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from .simd import (
+from glovewire.common.runtime.simd import (
     FAST_MATH,
     INT,
     Builder,

@@ -6,7 +6,7 @@ parameter server, the store in `memory_store` in this machine's memory.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -60,6 +60,14 @@ class Pulled:
     gradients: int = 0
 
 
+class Change(NamedTuple):
+    """New values of, or differences for, the rows of a partition from `first` on."""
+
+    partition: int
+    first: int
+    values: Rows
+
+
 class Store(Protocol):
     """A parameter store; with `in_place`, `pull_range` returns the parameters themselves, not a copy."""
 
@@ -74,8 +82,11 @@ class Store(Protocol):
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """Request a copy of rows (ascending, distinct); synchronous modes delay the reply."""
 
-    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
-        """Push changes (first row, values) to a block's rows; `values` must not change until the reply is done."""
+    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[Change]) -> Reply[int]:
+        """Push changes to a block's partitions; their values must not change until the reply is done.
+
+        The reply is the exclusive or of the receipts, for the report.
+        """
 
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices

@@ -15,7 +15,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Pair, epoch_rounds
 from glovewire.common.protocol import messages as m
 
-from .interface import Pulled, Reply
+from .interface import Change, Pulled, Reply
 
 Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 
@@ -68,10 +68,10 @@ class MemoryStore:
         """Return a copy of the rows."""
         return Reply(Pulled(self._rows[rows], gradients=self._count(0)), 0)
 
-    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
+    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[Change]) -> Reply[int]:
         """Do nothing: the rows were changed in place."""
         del operation, lease, changes
-        return Reply(None, 0)
+        return Reply(0, 0)
 
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices

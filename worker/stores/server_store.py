@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
-from glovewire.common.endings import RunEnd
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import GlovewireError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding
@@ -19,7 +19,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.transport.channel import OnReply
 from glovewire.common.transport.client import POLL_MS, RequestClient, check_reply
 
-from .interface import Pulled, Reply, empty_aligned
+from .interface import Change, Pulled, Reply, empty_aligned
 
 TABLE = "rows"
 LEAVING_S = 10.0
@@ -27,7 +27,7 @@ PULL_BYTES = 32 << 20
 PUSH_BYTES = 1 << 18
 """Largest push of differences; small pushes limit the memory that many workers take on a server."""
 NO_LEASE = m.Granted(-1, 0, m.NO_VERSION, 0, 0, 0)
-"""Passed to `push_block` for changes without a lease, in asynchronous mode."""
+"""Passed to `push_block` for changes without a lease, to tables that are not trained in blocks."""
 
 
 @dataclass
@@ -48,7 +48,8 @@ class ServerStore:
         """Start the sequence numbers of pushes, leases and reports."""
         self._sharding = Sharding(self.rows, len(self.client.channels))
         self._sequences = [0] * len(self.client.channels)
-        self._tickets = self._reports = self._low_water = 0
+        self._tickets = self._reports = 0
+        self._low_water = 0, 0  # with its token
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         """See Store."""
@@ -57,7 +58,8 @@ class ServerStore:
 
         def arrived(message: m.Message) -> None:
             reply.value = message if isinstance(message, m.Granted | m.Done) else None
-            self._low_water = message.low_water if isinstance(message, m.Granted) else self._low_water
+            if isinstance(message, m.Granted):
+                self._low_water = message.low_water, message.low_water_token
 
         self._send(0, m.Lease(self._tickets), reply, arrived)
         return reply
@@ -67,7 +69,7 @@ class ServerStore:
         out = empty_aligned(last - first, self.width)
         reply: Reply[Rows] = Reply(out, 0)
         for part in self._sharding.split_small(first, last, PULL_BYTES // (self.width * 4)):
-            pull = m.Pull(TABLE, part.first, part.last, version, self._low_water)
+            pull = m.Pull(TABLE, part.first, part.last, version)
             reply.missing += 1
             self._send(part.shard, pull, reply, partial(_put_range, out[part.first - first : part.last - first]))
         return reply
@@ -76,22 +78,31 @@ class ServerStore:
         """See Store. Shards that hold none of the rows are asked too, because every shard counts the steps."""
         pulled, reply = self._expect_rows(len(rows))
         for shard, span in self._sharding.split_rows(rows):
-            request = m.Pull(TABLE, 0, 0, m.NO_VERSION, self._low_water, rows[span])
+            request = m.Pull(TABLE, 0, 0, m.NO_VERSION, rows[span])
             reply.missing += 1
             self._send(shard, request, reply, partial(_put, pulled, shard, span))
         return reply
 
-    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[tuple[int, Rows]]) -> Reply[None]:
+    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[Change]) -> Reply[int]:
         """See Store."""
-        reply: Reply[None] = Reply(None, 0)
+        reply: Reply[int] = Reply(0, 0)
         most = sys.maxsize if operation == "assign" else PUSH_BYTES // (self.width * 4)
+
+        def arrived(message: m.Message) -> None:
+            assert reply.value is not None
+            reply.value ^= message.receipt if isinstance(message, m.Applied) else 0
+
         self._pause()
-        for first, values in changes:
+        for partition, first, values in changes:
             for part in self._sharding.split_small(first, first + len(values), most):
-                rows = values[part.first - first : part.last - first]
-                where = (part.first, part.last, lease.round, lease.lease, 0.0, rows)
-                sequence = self._next(part.shard)
-                self._push(part.shard, m.Push(TABLE, sequence, operation, *where, low_water=self._low_water), reply)
+                push = m.Push(
+                    TABLE, self._next(part.shard), operation, part.first, part.last, lease.round, lease.lease, 0.0,
+                    values[part.first - first : part.last - first], None, None, lease.token(partition),
+                    *self._low_water,
+                )  # fmt: skip
+                reply.missing += 1
+                self.client.wait_for_credit(push.values.nbytes)
+                self._send(part.shard, push, reply, arrived)
         return reply
 
     def push_rows(
@@ -112,8 +123,8 @@ class ServerStore:
         for (shard, span), (_, next_span) in parts:
             push = m.Push(
                 TABLE, self._next(shard), operation, 0, 0, known.clocks.get(shard, m.NO_VERSION), -1, rate,
-                values[span], rows[span], None if known.versions is None else known.versions[span], self._low_water,
-                wanted is not None, None if wanted is None else wanted[next_span],
+                values[span], rows[span], None if known.versions is None else known.versions[span],
+                then_pull=wanted is not None, wanted=None if wanted is None else wanted[next_span],
             )  # fmt: skip
             rows_reply.missing += push.then_pull
             self._push(shard, push, reply, partial(_settle, rows_reply, partial(_put, next_rows, shard, next_span)))
@@ -143,9 +154,10 @@ class ServerStore:
         self.client.flush()
 
     def leave(self, end: RunEnd) -> None:
-        """Send `Finish` to every shard, because perhaps only one knows that the run is over, and leave."""
-        for shard in range(len(self.client.channels)):
-            self.client.send(shard, m.Finish(*end), lambda _: None)
+        """Leave every shard; if training has failed, also ask it to end the run, which a key for a worker may not."""
+        if end.ending is Ending.FAILED:
+            for shard in range(len(self.client.channels)):
+                self.client.send(shard, m.Finish(*end), lambda _: None)
         self.client.part(end, LEAVING_S)
 
     def _pause(self) -> None:
@@ -160,7 +172,7 @@ class ServerStore:
         self._sequences[shard] += 1
         return self._sequences[shard]
 
-    def _push(self, shard: int, push: m.Push, reply: Reply[Any], rows_came: OnReply | None = None) -> None:
+    def _push(self, shard: int, push: m.Push, reply: Reply[bool], rows_came: OnReply) -> None:
         unanswered = [reply]
 
         def arrived(message: m.Message) -> None:
@@ -171,7 +183,7 @@ class ServerStore:
             """Take the first reply as the push's; a reply with rows, or with an error, may follow."""
             if unanswered:
                 _settle(unanswered.pop(), arrived, message)
-            if rows_came is not None and not isinstance(message, m.Applied):
+            if not isinstance(message, m.Applied):
                 rows_came(message)
 
         reply.missing += 1

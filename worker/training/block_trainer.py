@@ -21,7 +21,7 @@ from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
 from ..kernels.objectives import OBJECTIVES, Tiles
-from ..stores.interface import Reply, Store, aligned_copy, still_pending
+from ..stores.interface import Change, Reply, Store, aligned_copy, still_pending
 from .loss_sums import MakeReport, check_finite
 from .minibatch_trainer import MinibatchTrainer
 from .prefetch import PartitionCache, PrefetchWindow, cache_capacity
@@ -67,7 +67,7 @@ class Task:
 class UnreportedBlock:
     """A trained block whose push is unanswered: the report to send then, and the push's least latency (`took_s`)."""
 
-    push: Reply[None]
+    push: Reply[int]
     report: MakeReport
     pushed: float
     took_s: float = 0.0
@@ -84,7 +84,7 @@ class BlockTrainer:
         self._tasks: list[Task] = []
         partition_bytes = int(np.diff(dataset.layout.bounds).max()) * self._layout.width * 4
         self._window = PrefetchWindow(partition_bytes)
-        self._cache: PartitionCache[tuple[Rows, Reply[None]]] = PartitionCache(cache_capacity(partition_bytes))
+        self._cache: PartitionCache[tuple[Rows, Reply[int]]] = PartitionCache(cache_capacity(partition_bytes))
         self._unreported: list[UnreportedBlock] = []
         self._reports: list[Reply[m.Recorded]] = []
         self._lease: Reply[m.Granted | m.Done] | None = None
@@ -182,7 +182,8 @@ class BlockTrainer:
         self._window.trained(seconds)
 
         def report(sequence: int, sent: int) -> m.Report:
-            return m.Report(sequence, granted.lease, entries, loss, bias_only, float(np.mean(norms)), seconds, sent)
+            norm, receipt = float(np.mean(norms)), push.get() or 0
+            return m.Report(sequence, granted.lease, entries, loss, bias_only, norm, seconds, sent, receipt)
 
         self._unreported.append(UnreportedBlock(push, report, now))
 
@@ -216,11 +217,11 @@ class BlockTrainer:
         check_finite(loss, f"block ({a}, {b}) of epoch {granted.epoch + 1}")
         return loss, bias_only, covered
 
-    def _push(self, granted: m.Granted, local: dict[int, Rows], before: dict[int, Rows]) -> Reply[None]:
+    def _push(self, granted: m.Granted, local: dict[int, Rows], before: dict[int, Rows]) -> Reply[int]:
         """Push trained rows or, with `before`, the differences; in exclusive order, also cache the rows."""
         for partition, old in before.items():
             np.subtract(local[partition], old, out=old)
-        changes = [(self._range(partition)[0], values) for partition, values in (before or local).items()]
+        changes = [Change(partition, self._range(partition)[0], rows) for partition, rows in (before or local).items()]
         push = self._store.push_block("add" if before else "assign", granted, changes)
         if self._exclusive and not self._in_place:
             needed = {(p, task.granted.round) for task in self._tasks for p in task.partitions - task.pulled.keys()}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import quick
 
@@ -27,6 +27,7 @@ def test_what_is_packed_comes_out_as_it_was(drawn: list[tuple[str, tuple[int, ..
         raw = random.integers(0, 256, int(np.prod(shape)) * np.dtype(dtype).itemsize, dtype=np.uint8)
         kept = (raw % 2).view(bool) if dtype == "|b1" else raw.view(dtype)
         values[f"t{number}"] = kept.reshape(shape)
+    assume(any(value.size for value in values.values()))
     fixed = {f"t{n}" for n, (dtype, _, is_fixed) in enumerate(drawn) if is_fixed or dtype in ("<f2", "<c8")}
     spec = ModelSpec.of(values, fixed)
     trained, kept_rows = spec.pack_all(values)
@@ -142,3 +143,45 @@ def test_pytorch_rounds_alike() -> None:
     torch = pytest.importorskip("torch")
     theirs = torch.from_numpy(edges_and_numbers()).to(torch.bfloat16).float().numpy()
     np.testing.assert_array_equal(from_bfloat16(to_bfloat16(edges_and_numbers())), theirs)
+
+
+@pytest.mark.parametrize("tensors", [{}, {"w": np.zeros(0, np.float32), "n": np.zeros((3, 0), np.int64)}])
+def test_a_model_of_nothing_is_refused(tensors: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="at least one tensor with an element"):
+        ModelSpec.of(tensors)
+    listed = [[name, list(value.shape), value.dtype.str, value.dtype.kind == "f"] for name, value in tensors.items()]
+    with pytest.raises(BadRequest, match="at least one tensor with an element"):
+        ModelSpec.from_json(json.dumps(listed).encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_kept"),
+    [
+        ("w", 1.1, True),
+        ("w", 7, True),
+        ("w", True, True),
+        ("w", 1 + 2j, False),
+        ("w", "1.5", False),
+        ("n", 7, True),
+        ("n", 7.0, True),
+        ("n", np.uint64(7), True),
+        ("n", 1.5, False),
+        ("n", float("nan"), False),
+        ("n", 300, False),
+        ("n", -1, False),
+        ("n", "7", False),
+        ("c", 1 + 2j, True),
+    ],
+)
+def test_a_value_that_would_change_by_more_than_rounding_is_refused(name: str, value: Any, is_kept: bool) -> None:
+    spec = ModelSpec.of({"w": np.float32(0), "n": np.uint8(0), "c": np.complex64(0)}, fixed=["c"])
+    trained = name == "w"
+    if is_kept:
+        found = spec.unpack(spec.pack({name: value}, trained=trained), trained=trained)[name]
+        assert abs(found - value) < 1e-6
+    else:
+        with pytest.raises(BadRequest, match=f"'{name}' is .* cannot hold"):
+            spec.pack({name: value}, trained=trained)
+        if not trained:
+            with pytest.raises(BadRequest, match=f"'{name}' is .* cannot hold"):
+                spec.pack_fixed({name: value})

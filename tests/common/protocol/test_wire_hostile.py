@@ -25,7 +25,7 @@ PUSH: dict[str, Any] = {
     for field in dataclasses.fields(m.Push)
     if not field.metadata
 }
-WELCOME = {**dict.fromkeys(("shard", "shards", "worker", "steps", "credit"), 0), "run": ""}
+WELCOME = {**dict.fromkeys(("shard", "shards", "worker", "steps", "credit", "token"), 0), "run": ""}
 VALUES = np.zeros((2, 3), "<f4")
 ARRAYS = (VALUES.tobytes(),)
 

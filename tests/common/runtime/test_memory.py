@@ -38,7 +38,7 @@ print("well")
 
 NLTK_ALONE = """
 import sys
-from glovewire.preprocess.tokens.nltk_tokens import make_tokenizer
+from glovewire.preprocess.tokens.tokenizers import make_tokenizer
 make_tokenizer("nltk").line("")
 assert not {"sklearn", "pandas", "scipy.stats", "scipy.sparse"} & set(sys.modules)
 import scipy.stats

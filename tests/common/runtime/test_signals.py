@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from processes import DEADLINE_S
 
 from glovewire.common.errors import Interrupted
-from glovewire.common.runtime.signals import AGAIN_S, SIGNALS, Signalled, signals_exit, signals_raise
+from glovewire.common.runtime.signals import AGAIN_S, SIGNALS, Signalled, ends_soon, signals_exit, signals_raise
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -145,3 +146,22 @@ def test_what_ignores_signals_or_handles_them_does_so_afterwards() -> None:
     with signals_exit():
         assert [signal.getsignal(number) for number in SIGNALS] != before
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_loop_that_does_not_look_is_left_all_the_same() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    looks = iter([False, True])
+
+    async def busy() -> None:
+        def callback() -> None:
+            while True:
+                pass
+
+        asyncio.get_running_loop().call_soon(callback)
+        await asyncio.Event().wait()
+
+    with ends_soon(lambda: next(looks), 0.01):
+        asyncio.run(busy())
+    assert next(looks, None) is None
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

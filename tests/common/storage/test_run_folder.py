@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from handmade import random_dataset
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, NotFinite, OutputError
+from glovewire.common.model.options import PRESETS, TrainingOptions
+from glovewire.common.model.postprocess import flatten_spectrum
+from glovewire.common.model.subwords import Subwords, fit
 from glovewire.common.storage import artifacts
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, Manifest, seal, writing_artifact
+from glovewire.common.storage.dataset import Dataset
 
 WORDS = ["café", "river", "the"]
 COUNTS = np.array([2, 2, 9])
@@ -53,6 +59,99 @@ def test_vectors_come_back_as_they_were_written(run: Path) -> None:
 def test_counts_come_back_as_they_were_written(run: Path) -> None:
     runs.write_vectors(run, WORDS, table(), counts=COUNTS)
     np.testing.assert_array_equal(runs.load_vectors(run).counts, COUNTS)
+
+
+def fitted(words: list[str], vectors: np.ndarray) -> tuple[np.ndarray, Subwords]:
+    """The vectors with compositions in them, and the n-grams; `vectors` keep their values."""
+    ours = vectors.copy()
+    return ours, fit(words, ours, 0.5)
+
+
+def test_ngrams_come_back_as_they_were_written(run: Path, tmp_path: Path) -> None:
+    vectors, ngrams = fitted(WORDS, table())
+    other = runs.prepare(tmp_path / "other")
+    for folder in (run, other):
+        runs.write_vectors(folder, WORDS, vectors, counts=COUNTS, subwords=ngrams)
+    loaded = runs.load_vectors(run)
+    assert loaded.subwords is not None
+    for name in ("ngrams", "factor", "scale", "lowercase"):
+        assert getattr(loaded.subwords, name) == getattr(ngrams, name)
+    for name in ("buckets", "places", "rows"):
+        np.testing.assert_array_equal(getattr(loaded.subwords, name), getattr(ngrams, name))
+    np.testing.assert_array_equal(loaded.subwords.compose("rivers"), ngrams.compose("rivers"))
+    assert loaded.facts["subwords"]["factor"] == 0.5
+    np.testing.assert_array_equal(loaded.vector("River"), vectors[1])
+    np.testing.assert_array_equal(loaded.vector("Rivers"), ngrams.compose("rivers"))
+    assert loaded.vector("zzz") is None
+    for name in (runs.VECTORS, runs.NGRAMS, runs.BUCKETS):
+        assert (run / name).read_bytes() == (other / name).read_bytes()
+    runs.write_vectors(run, WORDS, vectors, loaded.facts)
+    assert runs.load_vectors(run).subwords is None
+    assert "subwords" not in runs.load_vectors(run).facts
+    assert runs.load_vectors(run).vector("rivers") is None
+    assert not (run / runs.NGRAMS).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "ending", "factor"),
+    [
+        ({}, Ending.COMPLETE, 1.0),
+        ({"objective": "sgns"}, Ending.COMPLETE, 0.7),
+        ({"objective": "sgns", "subwords": 0.3}, Ending.ASKED, 0.3),
+        ({"subwords": 0.0}, Ending.COMPLETE, 0.0),
+        (PRESETS["seeds"], Ending.COMPLETE, 0.0),
+        ({}, Ending.STOPPED, 0.0),
+    ],
+)
+def test_a_training_ends_with_ngrams(run: Path, options: dict[str, Any], ending: Ending, factor: float) -> None:
+    random_dataset(run / "data", size=20)
+    dataset = Dataset.open(run / "data")
+    how = TrainingOptions.from_flags(dim=4, **options)
+    trained = flatten_spectrum(table(20), how.spectrum)
+    runs.write_trained(run, dataset, how, table(20), RunEnd(ending).as_fields())
+    loaded = runs.load_vectors(run)
+    if not factor:
+        np.testing.assert_array_equal(loaded.vectors, trained)
+        assert loaded.subwords is None
+        return
+    fit(dataset.words, trained, factor)
+    np.testing.assert_array_equal(loaded.vectors, trained)
+    assert loaded.subwords is not None
+    assert loaded.subwords.factor == factor
+
+
+BROKEN_NGRAMS = {
+    "rows of integers": (np.ones((2, 4), np.int32), [[1, 0], [4, 1]], {}),
+    "rows too short": (np.ones((2, 3), np.float16), [[1, 0], [4, 1]], {}),
+    "one row": (np.ones(4, np.float16), [[1, 0], [4, 0]], {}),
+    "a pickle": (np.array([None, 1], object), [[1, 0], [4, 0]], {}),
+    "NaN": (np.full((2, 4), np.nan, np.float16), [[1, 0], [4, 1]], {}),
+    "falling buckets": (np.ones((2, 4), np.float16), [[4, 0], [1, 1]], {}),
+    "a bucket twice": (np.ones((2, 4), np.float16), [[4, 0], [4, 1]], {}),
+    "a negative bucket": (np.ones((2, 4), np.float16), [[-1, 0], [4, 1]], {}),
+    "a bucket too many": (np.ones((2, 4), np.float16), [[1, 0], [10, 1]], {}),
+    "a row too many": (np.ones((2, 4), np.float16), [[1, 0], [4, 2]], {}),
+    "a negative row": (np.ones((2, 4), np.float16), [[1, -1], [4, 0]], {}),
+    "buckets alone": (np.ones((2, 4), np.float16), [1, 4, 5], {}),
+    "no facts": (np.ones((2, 4), np.float16), [[1, 0], [4, 1]], None),
+    "facts of another kind": (np.ones((2, 4), np.float16), [[1, 0], [4, 1]], {"buckets": []}),
+    "impossible n-grams": (np.ones((2, 4), np.float16), [[1, 0], [4, 1]], {"longest": 2}),
+    "infinite scale": (np.ones((2, 4), np.float16), [[1, 0], [4, 1]], {"scale": float("inf")}),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_NGRAMS)
+def test_ngrams_that_cannot_be_are_refused(run: Path, name: str) -> None:
+    rows, buckets, changed = BROKEN_NGRAMS[name]
+    runs.write_vectors(run, WORDS, table())
+    np.save(run / runs.NGRAMS, rows, allow_pickle=True)
+    np.save(run / runs.BUCKETS, np.array(buckets, np.int32))
+    about = {"shortest": 3, "longest": 6, "buckets": 10, "factor": 0.5, "scale": 1.0, "lowercase": True}
+    facts = {} if changed is None else {runs.SUBWORDS: about | changed}
+    seal(run, runs.KIND, runs.SCHEMA, facts, only=(runs.VECTORS, runs.VOCABULARY, runs.NGRAMS, runs.BUCKETS))
+    with pytest.raises(ArtifactError) as error:
+        runs.load_vectors(run)
+    assert str(run) in one_line(error)
 
 
 def test_float64_is_stored_as_float32_and_the_bytes_depend_on_the_content_alone(run: Path, tmp_path: Path) -> None:
@@ -200,3 +299,31 @@ def test_the_facts_of_a_complete_run_are_found_again(run: Path) -> None:
         assert (found is not None) == (ending is Ending.COMPLETE)
     (run / MANIFEST).unlink()
     assert runs.completed_facts(run) is None
+
+
+def test_every_file_that_cannot_be_written_is_named_and_the_others_are_there(run: Path) -> None:
+    for name in (runs.VECTORS, runs.VOCABULARY):
+        (run / name / "in the way").mkdir(parents=True)
+    with pytest.raises(OutputError) as refused:
+        runs.write_vectors(run, WORDS, table(), counts=COUNTS)
+    assert runs.VECTORS in str(refused.value)
+    assert runs.VOCABULARY in str(refused.value)
+    np.testing.assert_array_equal(np.load(run / runs.COUNTS), COUNTS)
+    assert not (run / MANIFEST).exists()
+
+
+def test_all_is_attempted_and_the_error_has_the_type_of_the_last() -> None:
+    done = []
+
+    def fail(error: Exception) -> None:
+        done.append(error)
+        raise error
+
+    one, two = NotFinite("one"), OutputError("two")
+    with pytest.raises(OutputError, match=r"^one; two$"):
+        artifacts.attempt_all(lambda: fail(one), lambda: done.append("between"), lambda: fail(two))
+    assert done == [one, "between", two]
+    with pytest.raises(NotFinite) as alone:
+        artifacts.attempt_all(lambda: fail(one), lambda: done.append("after"))
+    assert alone.value is one
+    assert done[-1] == "after"

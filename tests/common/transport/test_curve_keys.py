@@ -12,12 +12,25 @@ from typing import Any
 import pytest
 
 from glovewire.common.errors import GlovewireError, KeyFileError, OutputError, UsageError
+from glovewire.common.roles import USUAL, Client, Role
 from glovewire.common.transport import curve_keys as keys
+
+
+def workers(*names: str) -> list[Client]:
+    return [Client(name, Role.WORKER) for name in names]
+
+
+def worker_keys(path: Path) -> keys.ClientKeys:
+    return keys.load_client_keys(path, Role.WORKER)
+
+
+def public(folder: Path, name: str) -> str:
+    return worker_keys(folder / f"{name}.key").pair.public.decode()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    keys.make_keys(tmp_path / "keys", ["anna", "bert"])
+    keys.make_keys(tmp_path / "keys", workers("anna", "bert"))
     return tmp_path / "keys"
 
 
@@ -26,30 +39,51 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_both_sides_know_each_other(folder: Path) -> None:
-    server, anna = keys.load_server_keys(folder), keys.load_client_keys(folder / "anna.key")
+    server, anna = keys.load_server_keys(folder), worker_keys(folder / "anna.key")
     assert anna.server == server.pair.public
-    assert server.allowed.name_of(keys.z85.decode(anna.pair.public)) == "anna"
-    assert server.allowed.name_of(bytes(32)) is None
+    assert server.allowed.client_of(anna.pair.public.decode()) == ("anna", "worker")
+    assert server.allowed.client_of("0" * 40) is None
     assert keys.load_server_keys(folder / "bert.key").pair == server.pair  # what `train --keys` is given does for both
 
 
 def test_no_secret_is_ever_shown(folder: Path) -> None:
-    for pair in (keys.load_server_keys(folder), keys.load_client_keys(folder / "anna.key")):
+    for pair in (keys.load_server_keys(folder), worker_keys(folder / "anna.key")):
         assert pair.pair.secret.decode() not in repr(pair)
-    secret = keys.load_client_keys(folder / "anna.key").pair.secret.decode()
+    secret = worker_keys(folder / "anna.key").pair.secret.decode()
     (folder / "anna.key").write_text((folder / "anna.key").read_text().replace(secret, secret[:-1]))
     with pytest.raises(KeyFileError, match="'secret' is not a key") as told:
-        keys.load_client_keys(folder / "anna.key")
+        worker_keys(folder / "anna.key")
     assert secret[:8] not in str(told.value)
 
 
 def test_a_folder_stands_for_its_usual_client(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(KeyFileError, match=r"keys of 2 clients: name one, such as --keys .*anna\.key"):
-        keys.load_client_keys(folder)
-    keys.add_clients(folder, ["worker"])
-    assert keys.load_client_keys(folder).path.name == "worker.key"
-    keys.make_keys(tmp_path / "one", ["only"])
-    assert keys.load_client_keys(tmp_path / "one").path.name == "only.key"
+        worker_keys(folder)
+    keys.add_clients(folder, [Client("admin", Role.ADMIN)])
+    assert worker_keys(folder).path.name == "admin.key"  # may do everything
+    keys.add_clients(folder, USUAL[:2])
+    for role in Role:
+        assert keys.load_client_keys(folder, role).path.name == f"{role}.key"
+    keys.make_keys(tmp_path / "one", workers("only"))
+    assert keys.load_client_keys(tmp_path / "one", Role.ADMIN).path.name == "only.key"
+
+
+def test_where_the_server_s_keys_are_the_client_s_role_is_known_at_once(folder: Path) -> None:
+    assert keys.load_both_keys(folder / "anna.key", Role.WORKER).path.name == "anna.key"
+    with pytest.raises(KeyFileError, match=r"anna\.key is not a key for the role admin: .* `glovewire keys .* --add"):
+        keys.load_both_keys(folder / "anna.key", Role.ADMIN)
+    keys.add_clients(folder, USUAL[1:])
+    assert keys.load_both_keys(folder / "admin.key", Role.WORKER).path.name == "admin.key"
+    with pytest.raises(KeyFileError, match=r"monitor\.key is not a key for the role worker"):
+        keys.load_both_keys(folder / "monitor.key", Role.WORKER)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("anna", "anna"), ("2", "anna.2"), ("anna.2", "anna.2"), ("anna-2", "anna.anna-2"), ("bert", "anna.bert")],
+)
+def test_the_name_of_a_session_begins_with_that_of_its_key(folder: Path, given: str, named: str) -> None:
+    assert worker_keys(folder / "anna.key").session_name(given) == named
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
@@ -67,7 +101,7 @@ def test_secret_files_are_secret_from_birth(tmp_path: Path, umask: int, monkeypa
     before = os.umask(umask)
     try:
         keys.make_keys(tmp_path / "k")
-        keys.add_clients(tmp_path / "k", ["late"])
+        keys.add_clients(tmp_path / "k", workers("late"))
     finally:
         os.umask(before)
     assert {born[name] for name in ("server.key", "worker.key", "late.key")} == {0o600}
@@ -80,21 +114,21 @@ def test_secret_files_are_secret_from_birth(tmp_path: Path, umask: int, monkeypa
 def test_a_secret_that_others_could_read_is_refused(folder: Path, name: str, mode: int) -> None:
     (folder / name).chmod(mode)
     with pytest.raises(KeyFileError, match=rf"others may read .*{name} .*chmod 600 .*{name}"):
-        keys.load_server_keys(folder) if name == "server.key" else keys.load_client_keys(folder / name)
+        keys.load_server_keys(folder) if name == "server.key" else worker_keys(folder / name)
 
 
 def test_a_file_of_another_kind_is_not_to_be_given_another_mode(tmp_path: Path) -> None:
     (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
     (tmp_path / "passwd").chmod(0o644)
     with pytest.raises(KeyFileError, match="is not a file of keys"):
-        keys.load_client_keys(tmp_path / "passwd")
+        worker_keys(tmp_path / "passwd")
 
 
 @pytest.mark.parametrize("name", ["allowed.toml", "server.pub"])
 def test_a_list_that_others_could_change_is_refused(folder: Path, name: str) -> None:
     (folder / name).chmod(0o646)
     with pytest.raises(KeyFileError, match=rf"others may change .*{name} .*chmod go-w .*{name}"):
-        keys.load_server_keys(folder) if name == "allowed.toml" else keys.load_client_keys(folder / "anna.key")
+        keys.load_server_keys(folder) if name == "allowed.toml" else worker_keys(folder / "anna.key")
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:
@@ -102,10 +136,10 @@ def test_nothing_is_overwritten(folder: Path) -> None:
     with pytest.raises(OutputError, match=r"has keys already: .* --add"):
         keys.make_keys(folder)
     with pytest.raises(OutputError, match="has a client 'bert' already"):
-        keys.add_clients(folder, ["carl", "bert"])
+        keys.add_clients(folder, workers("carl", "bert"))
     (folder / "dora.key").write_text("something else")
     with pytest.raises(OutputError, match="has a client 'dora' already"):
-        keys.add_clients(folder, ["dora"])
+        keys.add_clients(folder, workers("dora"))
     (folder / "dora.key").unlink()
     assert contents(folder) == before
 
@@ -128,9 +162,9 @@ def test_what_a_full_disk_has_cut_short_is_removed_and_can_be_added_later(
     with monkeypatch.context() as patch:
         patch.setattr(keys, "open", full, raising=False)
         with pytest.raises(OutputError, match="no space left"):
-            keys.add_clients(folder, ["carl"])
+            keys.add_clients(folder, workers("carl"))
     assert contents(folder) == before
-    assert keys.add_clients(folder, ["carl"]) == [folder / "carl.key"]
+    assert keys.add_clients(folder, workers("carl")) == [folder / "carl.key", folder / "allowed.toml"]
 
 
 def test_keys_are_written_whole_or_not_at_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,32 +177,131 @@ def test_keys_are_written_whole_or_not_at_all(folder: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(keys, "_write", full)
     with pytest.raises(OutputError, match="no space left"):
-        keys.add_clients(folder, ["carl"])
+        keys.add_clients(folder, workers("carl"))
     assert contents(folder) == before
     with pytest.raises(OutputError, match="no space left"):
         keys.make_keys(folder.parent / "other")
     assert [path.name for path in folder.parent.iterdir()] == ["keys"]
 
 
-@pytest.mark.parametrize("name", ["", "server", "../x", "a b", "a/b", ".hidden", "x" * 65, "é"])
+@pytest.mark.parametrize("name", ["", "server", "../x", "a b", "a/b", "a.b", ".hidden", "x" * 65, "é"])
 def test_a_name_is_a_plain_word(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="a client cannot be called"):
-        keys.make_keys(tmp_path / "k", [name])
+        keys.make_keys(tmp_path / "k", workers(name))
     assert not list(tmp_path.iterdir())
 
 
 def test_clients_come_and_go_while_the_server_runs(folder: Path) -> None:
     allowed = keys.load_server_keys(folder).allowed
-    keys.add_clients(folder, ["carl"])
-    carl, anna = (
-        keys.z85.decode(keys.load_client_keys(folder / f"{name}.key").pair.public) for name in ("carl", "anna")
-    )
-    assert allowed.name_of(carl) == "carl"
+    keys.add_clients(folder, workers("carl"))
+    carl, anna, bert = (public(folder, name) for name in ("carl", "anna", "bert"))
+    assert allowed.client_of(carl) is None
+    assert allowed.admit(carl) == ("carl", "worker")  # at once, because a new client connects
     lines = (folder / "allowed.toml").read_text().splitlines(keepends=True)
-    (folder / "allowed.toml").write_text("".join(line for line in lines if not line.startswith("anna")))
-    assert allowed.name_of(anna) is None
-    (folder / "allowed.toml").write_text("rubbish")  # the list of before stands
-    assert (allowed.name_of(carl), allowed.name_of(anna)) == ("carl", None)
+    kept = "".join(line for line in lines if not line.startswith("anna"))
+    kept = kept.replace('bert = {role = "worker"', 'eve = {role = "monitor"')
+    (folder / "allowed.toml").write_text(kept)
+    assert allowed.refresh() == {}
+    assert allowed.refresh() == {anna: ("anna", "worker"), bert: ("bert", "worker")}
+    assert [allowed.admit(each) for each in (anna, bert, carl)] == [None, ("eve", "monitor"), ("carl", "worker")]
+    assert allowed.refresh() == {}
+
+
+def test_a_list_that_is_being_written_revokes_nothing(folder: Path) -> None:
+    allowed, path = keys.load_server_keys(folder).allowed, folder / "allowed.toml"
+    text, anna = path.read_text(), public(folder, "anna")
+    for part in ("", text[: text.index("bert")]):
+        path.write_text(part)
+        assert allowed.refresh() == {}
+        assert allowed.admit("0" * 40) is None  # a stranger connects meanwhile
+        assert allowed.admit(anna) == ("anna", "worker")
+    path.write_text(text)
+    assert [allowed.refresh() for _ in range(3)] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize("change", ["rubbish", "writable", "gone"])
+def test_a_list_that_cannot_be_used_leaves_the_last_one_in_force(folder: Path, change: str) -> None:
+    allowed, path, anna = keys.load_server_keys(folder).allowed, folder / "allowed.toml", public(folder, "anna")
+    if change == "gone":
+        path.unlink()
+    else:
+        path.write_text("rubbish" if change == "rubbish" else "")
+        path.chmod(0o666 if change == "writable" else 0o644)
+    assert [allowed.refresh() for _ in range(3)] == [{}, {}, {}]
+    assert "allowed.toml" in allowed.problem
+    assert allowed.client_of(anna) == ("anna", "worker")
+    path.write_text("")
+    path.chmod(0o644)
+    assert [list(allowed.refresh()) for _ in range(2)] == [[], [anna, public(folder, "bert")]]
+    assert allowed.problem == ""
+
+
+def old_list(folder: Path) -> Path:
+    """The allow-list as an older version wrote it: names and keys."""
+    path = folder / "allowed.toml"
+    lines = "".join(f'{name} = "{public(folder, name)}"\n' for name in ("anna", "bert"))
+    path.write_text(f"# Clients that may connect.\n{lines}")
+    return path
+
+
+def test_a_list_without_roles_is_refused_with_the_command_that_mends_it(folder: Path) -> None:
+    path = old_list(folder)
+    before = {name: public(folder, name) for name in ("anna", "bert")}
+    with pytest.raises(KeyFileError, match=r"allowed\.toml gives anna, bert no role") as told:
+        keys.load_server_keys(folder)
+    mend = f"`glovewire keys {folder} --add --role worker --name anna --name bert`"
+    assert mend in str(told.value)
+    assert keys.add_clients(folder, [*workers("anna"), Client("bert", Role.MONITOR), *workers("carl")]) == [
+        folder / "carl.key", path,
+    ]  # fmt: skip
+    allowed = keys.load_server_keys(folder).allowed
+    assert [allowed.client_of(each) for each in before.values()] == [("anna", "worker"), ("bert", "monitor")]
+    assert path.read_text().startswith("# Clients that may connect.\nanna = {")
+
+
+def test_a_line_without_a_role_that_is_written_otherwise_is_left_to_its_author(folder: Path) -> None:
+    path = old_list(folder)
+    path.write_text(before := path.read_text().replace("anna =", '"anna" ='))
+    with pytest.raises(KeyFileError, match=r"the line of 'anna' is not found: write anna = \{role"):
+        keys.add_clients(folder, workers("carl", "anna"))
+    assert path.read_text() == before
+    assert not (folder / "carl.key").exists()
+
+
+@pytest.mark.parametrize("file", ["anna.key", "server.pub", "server.key", "allowed.toml"])
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
+def test_a_folder_that_others_may_write_to_is_refused(folder: Path, file: str, mode: int) -> None:
+    folder.chmod(mode)
+    with pytest.raises(KeyFileError, match=rf"others may change .*keys \(mode {mode:o}\): chmod go-w .*keys"):
+        worker_keys(folder / "anna.key") if file in ("anna.key", "server.pub") else keys.load_server_keys(folder)
+    folder.chmod(0o755)  # others may look
+    worker_keys(folder / "anna.key")
+    keys.load_server_keys(folder)
+
+
+def test_the_folder_that_a_link_leads_to_counts_too(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o700)
+    (folder / "allowed.toml").rename(tmp_path / "open" / "list")
+    (folder / "allowed.toml").symlink_to(tmp_path / "open" / "list")
+    keys.load_server_keys(folder)
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(KeyFileError, match=r"others may change .*open \(mode 777\)"):
+        keys.load_server_keys(folder)
+
+
+@pytest.mark.parametrize("name", ["anna.key", "server.pub", "."])
+def test_what_another_user_owns_is_refused(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the superuser may give files away, so the stranger is made by a status that says so."""
+    real, target = os.fstat, (folder / name).stat().st_ino
+
+    def another(status: os.stat_result) -> os.stat_result:
+        return os.stat_result((*status[:4], 4711, *status[5:])) if status.st_ino == target else status
+
+    monkeypatch.setattr(keys.os, "fstat", lambda descriptor: another(real(descriptor)))
+    stat_of = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path, **how: another(stat_of(path, **how)))
+    with pytest.raises(KeyFileError, match=r"belongs to another user \(uid 4711\): chown \d+ "):
+        worker_keys(folder / "anna.key")
 
 
 def other_pair(folder: Path) -> str:
@@ -189,13 +322,30 @@ BAD_FILES: dict[str, Callable[[Path], str | bytes]] = {
 }
 
 
-SOUND = {
-    ("allowed.toml", "empty"),
-    ("allowed.toml", "endless"),
-    ("allowed.toml", "another secret"),
-    ("server.pub", "another secret"),
-}
-"""A list may be empty, any two keys make one, and a public key may be any."""
+SOUND = {("allowed.toml", "empty"), ("allowed.toml", "endless"), ("server.pub", "another secret")}
+"""A list may be empty, and a public key may be any."""
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('carl = {role = "boss", key = "KEY"}', "the role of 'carl' must be one of worker, monitor, admin"),
+        ('carl = {role = ["worker"], key = "KEY"}', "the role of 'carl' must be one of"),
+        ('carl = {key = "KEY"}', "'carl' must be a line such as NAME = {role = "),
+        ('"anna.1" = {role = "worker", key = "KEY"}', "'anna.1' must be a line such as"),
+        ('server = {role = "worker", key = "KEY"}', "'server' must be a line such as"),
+        ('carl = {role = "worker", key = "KEY", admin = true}', "'carl' must be a line such as"),
+        ('carl = {role = "worker", key = 1}', "'carl' is not a key of 40 Z85 characters"),
+        ('carl = {role = "worker", key = "ANNA"}', "'anna' and 'carl' have the same key"),
+    ],
+)
+def test_a_line_of_the_list_is_a_name_a_role_and_a_key_of_its_own(folder: Path, line: str, why: str) -> None:
+    keys.make_keys(folder.parent / "other")
+    line = line.replace("KEY", public(folder.parent / "other", "worker")).replace("ANNA", public(folder, "anna"))
+    with (folder / "allowed.toml").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(KeyFileError, match=why):
+        keys.load_server_keys(folder)
 
 
 @pytest.mark.parametrize("bad", BAD_FILES)
@@ -206,10 +356,10 @@ def test_a_damaged_file_is_refused_by_name(folder: Path, name: str, bad: str) ->
     wanted = contextlib.nullcontext() if (name, bad) in SOUND else pytest.raises(KeyFileError, match=name)
     with wanted:
         keys.load_server_keys(folder)
-        keys.load_client_keys(folder / "anna.key")
+        worker_keys(folder / "anna.key")
 
 
-@pytest.mark.parametrize("read", [keys.load_server_keys, keys.load_client_keys])
+@pytest.mark.parametrize("read", [keys.load_server_keys, worker_keys])
 @pytest.mark.parametrize("path", ["nowhere", "nowhere/anna.key", "empty"])
 def test_missing_keys_are_an_error_with_a_way_out(tmp_path: Path, path: str, read: Callable[[Path], object]) -> None:
     (tmp_path / "empty").mkdir()

@@ -39,15 +39,16 @@ def test_all_shards_call_a_checkpoint_of_minibatches_the_same_also_when_one_refu
     cuts = both[1].state.cuts
     take, refusals = cuts.request, [NotReady("four are on their way")]
 
-    def request(round: int, peer: bytes, number: int) -> str | None:
+    def request(round: int, peer: bytes, number: int, now: float) -> str | None:
         if refusals:
             raise refusals.pop()
-        return take(round, peer, number)
+        return take(round, peer, number, now)
 
     monkeypatch.setattr(cuts, "request", request)
     first, second = (Daemon(one.core, tmp_path, FREE, FREE) for one in both)
     addresses = (first.address, second.address)
     with served(first), served(second), RequestClient(addresses, "observer") as client:
+        client.connect("observer")
         names = [_cut(client, addresses, 60.0) for _ in range(2)]
     assert not refusals
     labels = {name for name, _ in names}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import multiprocessing
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from multiprocessing.connection import Connection
@@ -16,6 +20,7 @@ from typing import Any
 import pytest
 from handmade import random_dataset
 
+from glovewire.common.errors import SystemLimit
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.runtime import compiled
 from glovewire.launch import hogwild
@@ -90,3 +95,40 @@ def test_the_rate_of_minibatches_falls_with_the_gradients_of_all_workers(
         assert rates[0] >= 1 - workers * a_step
         assert rates == sorted(rates, reverse=True)
         assert rates[-1] < 3 * workers * a_step < 0.1
+
+
+def test_shared_memory_that_cannot_be_reserved_is_refused_and_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    dataset, _ = random_dataset(tmp_path / "data", size=60)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = set(hogwild.SHARED.iterdir())
+    options = TrainingOptions.from_flags(dim=4)
+    config = LocalConfig(
+        dataset=tmp_path / "data", out=tmp_path / "run", options=options, workers=2, store="shared", progress=False
+    )
+    with pytest.raises(SystemLimit, match=r"take \d+ MiB .* /dev/shm has room for [\d,]+ MiB: .*--shm-size"):
+        hogwild.train(config, dataset)
+    assert not any(path.name.startswith("psm_") for path in set(hogwild.SHARED.iterdir()) - before)
+
+
+def test_a_container_with_little_shared_memory_is_told_in_one_line(tmp_path: Path) -> None:
+    """Docker gives 64 MiB. The kernel sent SIGBUS to a process that wrote to a page without room."""
+    small = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=16k tmpfs /dev/shm && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*small, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tiny /dev/shm")
+    random_dataset(tmp_path / "data", size=60)
+    command = [sys.executable, "-m", "glovewire", "train", str(tmp_path / "data"), "--store", "shared"]
+    ended = subprocess.run(
+        [*small, *command, "--out", str(tmp_path / "run"), "--workers", "2"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended
+    assert "--store server" in ended.stderr

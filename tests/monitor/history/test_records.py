@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from monitor_fakes import loss, run_of, worker
 from glovewire.common.errors import ArtifactError, OutputError, UsageError
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.history.records import Recorder, read_metrics
+from glovewire.monitor.sinks import plot as module
 from glovewire.monitor.sinks.plot import check_path, draw, plot
 
 KEYS = {
@@ -181,3 +183,17 @@ def test_names_that_cannot_be_written_are_told(tmp_path: Path) -> None:
         check_path(tmp_path / "loss.gif")
     with pytest.raises(OutputError, match="no such folder"):
         plot(RunHistory(), tmp_path / "missing" / "loss.png")
+
+
+def test_a_picture_that_cannot_be_written_or_drawn_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_cache(*_: object) -> None:
+        raise OSError("Matplotlib requires access to a writable cache directory")  # it has no number
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)  # a read-only disk
+        with pytest.raises(OutputError, match="no permission in"):
+            check_path(tmp_path / "loss.png")
+    monkeypatch.setattr(module, "draw", no_cache)
+    with pytest.raises(OutputError, match="MPLCONFIGDIR"):
+        plot(RunHistory(), tmp_path / "loss.png")
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from monitor_fakes import loss, server_sample, until, worker
-from shards import ASYNC, in_memory, served, shard
+from shards import MINIBATCH, in_memory, served, shard
 
 from glovewire.common.errors import ProtocolError
 from glovewire.common.protocol.messages import Event, History, Message
@@ -204,7 +204,7 @@ class Forwarder:
 
 
 def test_with_a_real_server_a_latecomer_has_every_sample_and_a_cut_is_filled(tmp_path: Path) -> None:
-    one = shard(in_memory(tmp_path / "d"), out=tmp_path, now=time.monotonic(), **ASYNC)
+    one = shard(in_memory(tmp_path / "d"), out=tmp_path, now=time.monotonic(), **MINIBATCH)
     daemon = Daemon(one.core, tmp_path, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
     with served(daemon), Context() as context:
         between = Forwarder(context, daemon.stream_address)

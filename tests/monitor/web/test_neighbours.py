@@ -12,7 +12,8 @@ import pytest
 from monitor_fakes import until
 from shards import ASYNC, Shard, in_memory, served, shard
 
-from glovewire.common.model.neighbours import unit_rows
+from glovewire.common.model.neighbours import Found, unit_rows
+from glovewire.common.model.subwords import fit
 from glovewire.common.storage.run_folder import write_vectors
 from glovewire.monitor.web import neighbours as module
 from glovewire.monitor.web.neighbours import FRESH_S, RunLookup, ServerLookup
@@ -59,7 +60,7 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
     assert vectors.words == [dataset.words[word] for word in dataset.permutation]
     rows = np.concatenate([one.state.table.values for one, _ in servers])
     np.testing.assert_allclose(vectors.rows, unit_rows(rows[:, : first.state.options.dim]), rtol=1e-6)
-    near = vectors.nearest(3, 2)
+    near = vectors.nearest(Found(vectors.rows[3], 3), 2)
     assert near[0][1] == pytest.approx(max(np.delete(vectors.rows @ vectors.rows[3], 3)))
     assert vectors.find("no one says this") is None
 
@@ -114,8 +115,21 @@ def test_a_finished_run_answers_from_its_folder(tmp_path: Path) -> None:
     lookup = RunLookup(tmp_path)
     lookup.refresh(0.0)
     assert lookup.vectors is not None
-    row = lookup.vectors.find("ONE")
-    assert row is not None
-    near = lookup.vectors.nearest(row, 5)
+    found = lookup.vectors.look_up("ONE")
+    assert found is not None
+    near = lookup.vectors.nearest(found, 5)
     assert [word for word, _ in near] == ["two", "three"]
     assert near[0][1] == pytest.approx(2 / 5**0.5)
+    assert lookup.vectors.look_up("fours") is None
+
+
+def test_a_finished_run_with_ngrams_knows_unseen_words(tmp_path: Path) -> None:
+    words, vectors = ["one", "ones"], np.eye(2, 3, dtype=np.float32)
+    write_vectors(tmp_path, words, vectors, subwords=fit(words, vectors, 0.5))
+    lookup = RunLookup(tmp_path)
+    lookup.refresh(0.0)
+    assert lookup.vectors is not None
+    found = lookup.vectors.look_up("onesie")
+    assert found is not None
+    assert found.row is None
+    assert lookup.vectors.nearest(found, 1)[0][0] == "ones"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from glovewire.common.model.neighbours import UnitVectors, unit_rows
+from glovewire.common.model.subwords import fit
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.web import neighbours_panel
 
@@ -47,6 +48,19 @@ def test_nearest_words_are_shown_as_text(word: str, lookup: Fixed, says: str) ->
     assert "ago" not in shown
     if lookup.vectors is not None:
         assert "30 s ago" in neighbours_panel.neighbours(word, lookup, 30.0) or "not among" in shown
+
+
+def test_a_composed_vector_is_called_so() -> None:
+    words = ("jumped", "jumping")
+    table = np.eye(2, 4, dtype=np.float32)
+    lookup = Fixed(UnitVectors.of(words, table, fit(words, table, 0.5)))
+    for shown in (
+        neighbours_panel.neighbours("jumps", lookup, 0.5),
+        neighbours_panel.compared_neighbours("jumps", [RunHistory("a")], [lookup], ["red"]),
+    ):
+        assert "nearest to jumps by cosine · unseen: composed of its n-grams" in shown
+        assert "jumping" in shown
+    assert "composed" not in neighbours_panel.neighbours("jumped", lookup, 0.5)
 
 
 def test_runs_are_searched_side_by_side() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
+import psutil
 import pytest
 from monitor_browser import Browser, chromium
 from monitor_fakes import Publisher, loss, run_of, shard, until, worker
@@ -176,3 +178,29 @@ def test_the_page_names_no_other_machine() -> None:
     assert scripts
     assert all(script.startswith(("static/", "/static/")) for script in scripts)
     assert not re.findall(r"<(?:link|img|iframe)[^>]+(?:href|src)=\"(?!data:)", page)
+
+
+def ask(port: int, host: str, path: str = "/", *headers: str) -> socket.socket:
+    """A connection on which a request has been sent."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
+    lines = (f"GET {path} HTTP/1.1", f"Host: {host}:{port}", *headers, "", "")
+    connection.sendall("\r\n".join(lines).encode())
+    return connection
+
+
+def status(connection: socket.socket) -> int:
+    with connection, connection.makefile("rb") as answer:
+        return int(answer.readline().split()[1])
+
+
+def test_a_crowd_and_a_foreign_name_cost_next_to_nothing() -> None:
+    with Publisher() as publisher, dashboard(publisher.address, "--host", "0.0.0.0") as url:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        opening = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: x"]
+        origin = f"Origin: http://evil.example:{port}"
+        assert status(ask(port, "evil.example", "/ws", *opening, origin)) == 403
+        living = (child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE)
+        (process,) = (child for child in living if "--web" in child.cmdline())
+        before = process.memory_info().rss
+        assert {status(connection) for connection in [ask(port, "localhost") for _ in range(100)]} == {200}
+        assert process.memory_info().rss - before < 50e6

@@ -37,11 +37,6 @@ def split_lines(piece: InputSplit, column: str) -> Iterator[str]:
             yield batch.text[start:stop].decode()
 
 
-def lowered(texts: list[str]) -> list[str]:
-    """Lower-case ASCII letters only, as `readers` does; the encoder does the others."""
-    return [text.encode().lower().decode() for text in texts]
-
-
 def jsonl(texts: list[str], column: str = "text") -> bytes:
     return b"\n".join(json.dumps({"id": 1, column: text}).encode() for text in texts) + b"\n\n"
 
@@ -68,9 +63,9 @@ def test_text_files(tmp_path: Path, suffix: str, split_bytes: int, monkeypatch: 
     path = tmp_path / f"a.txt{suffix}"
     for data in ("\n".join(TEXTS), "\n".join(TEXTS) + "\n", "\ufeff" + "\n".join(TEXTS)):
         compress(path, data.encode())
-        assert lines_of(path) == lowered(TEXTS)
+        assert lines_of(path) == TEXTS
         for limit in range(1, 7):
-            assert lines_of(path, lines=limit) == lowered(TEXTS[:limit])
+            assert lines_of(path, lines=limit) == TEXTS[:limit]
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
@@ -80,8 +75,8 @@ def test_jsonl_files(tmp_path: Path, suffix: str, split_bytes: int, monkeypatch:
     monkeypatch.setattr("glovewire.preprocess.corpus.splits.READ_BYTES", split_bytes)
     path = tmp_path / f"a.jsonl{suffix}"
     compress(path, jsonl([*TEXTS, "inner\nline"], "body"))
-    assert lines_of(path, column="body") == lowered([*TEXTS, "inner\nline"])
-    assert lines_of(path, column="body", lines=3) == lowered(TEXTS[:3])
+    assert lines_of(path, column="body") == [*TEXTS, "inner\nline"]
+    assert lines_of(path, column="body", lines=3) == TEXTS[:3]
 
 
 @pytest.mark.parametrize("split_bytes", [10, 1 << 20])
@@ -103,10 +98,10 @@ def test_blank_lines_of_jsonl_count_for_the_line_of_a_fault_and_not_as_texts(
 
 def test_parquet_files(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", {"id": range(6), "text": [*TEXTS, None]})
-    assert lines_of(path) == lowered([*TEXTS, ""])
-    assert lines_of(path, lines=3) == lowered(TEXTS[:3])
+    assert lines_of(path) == [*TEXTS, ""]
+    assert lines_of(path, lines=3) == TEXTS[:3]
     words = pa.array(TEXTS).dictionary_encode()
-    assert lines_of(parquet(tmp_path / "b.parquet", {"text": words})) == lowered(TEXTS)
+    assert lines_of(parquet(tmp_path / "b.parquet", {"text": words})) == TEXTS
 
 
 def test_a_folder_in_the_layout_of_the_hub(tmp_path: Path) -> None:
@@ -115,7 +110,7 @@ def test_a_folder_in_the_layout_of_the_hub(tmp_path: Path) -> None:
     for n in range(2):
         parquet(folder / f"train-{n:05d}-of-00002.parquet", {"text": [f" = Title {n} = \n", "\n"]})
     parquet(folder / "validation-00000-of-00001.parquet", {"text": ["held out \n"]})
-    assert lines_of(tmp_path) == [" = title 0 = \n", "\n", " = title 1 = \n", "\n"]
+    assert lines_of(tmp_path) == [" = Title 0 = \n", "\n", " = Title 1 = \n", "\n"]
     assert lines_of(tmp_path, split="validation") == ["held out \n"]
     with pytest.raises(CorpusError, match="split 'test'; it has train, validation"):
         lines_of(tmp_path, split="test")
@@ -216,7 +211,7 @@ def test_a_name_of_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     monkeypatch.setattr(corpora, "require_hub", lambda _: None)
     monkeypatch.setattr(corpora, "load_from_hub", load)
-    assert lines_of("hf:Some/name:config", lines=7) == lowered((TEXTS * 3)[:7])
+    assert lines_of("hf:Some/name:config", lines=7) == (TEXTS * 3)[:7]
     assert asked == [("Some/name", ("config",), "train", True)]
     with pytest.raises(CorpusError, match="has no column 'body'; it has text"):
         lines_of("hf:Some/name", column="body")

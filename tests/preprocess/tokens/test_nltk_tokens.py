@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glovewire.preprocess.tokens.encoder import Encoder, NulByte
-from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer, make_tokenizer
+from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
+from glovewire.preprocess.tokens.tokenizers import make_tokenizer
 
 LINES = int(os.environ.get("GLOVEWIRE_TEST_LINES", "6000"))
 AT_ONCE = 500
@@ -56,7 +57,7 @@ lines = st.builds(
 
 def tokens_of(encoder: Encoder, texts: Iterable[str]) -> list[list[str]]:
     """Return the encoder's tokens of each line, spelt by its own table."""
-    raw = [text.encode().lower() for text in texts]
+    raw = [text.encode() for text in texts]
     bounds = np.cumsum([0] + [len(line) for line in raw])
     ids = encoder.encode(b"".join(raw), bounds[:-1], bounds[1:], 0)
     counts = encoder.take_counts()
@@ -72,13 +73,14 @@ def tokens_of(encoder: Encoder, texts: Iterable[str]) -> list[list[str]]:
     return out[:-1]
 
 
-def nltk_tokens(texts: Iterable[str]) -> list[list[str]]:
+def nltk_tokens(texts: Iterable[str], *, lowercase: bool = True) -> list[list[str]]:
     tokenizer = NltkTokenizer()
-    return [tokenizer.line(text.lower()) for text in texts]
+    return [tokenizer.line(text.lower() if lowercase else text) for text in texts]
 
 
-def assert_equal(texts: list[str], encoder: Encoder) -> None:
-    for text, ours, theirs in zip(texts, tokens_of(encoder, texts), nltk_tokens(texts), strict=True):
+def assert_equal(texts: list[str], encoder: Encoder, *, lowercase: bool = True) -> None:
+    expected = nltk_tokens(texts, lowercase=lowercase)
+    for text, ours, theirs in zip(texts, tokens_of(encoder, texts), expected, strict=True):
         assert ours == theirs, repr(text)
 
 
@@ -86,6 +88,13 @@ def assert_equal(texts: list[str], encoder: Encoder) -> None:
 @given(st.lists(lines, min_size=1, max_size=8))
 def test_generated_lines_are_tokenised_as_nltk_does(texts: list[str]) -> None:
     assert_equal(texts, Encoder(make_tokenizer("nltk")))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(lines, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_generated_lines_that_keep_their_case_are_too(texts: list[str], draw: random.Random) -> None:
+    cased = ["".join(draw.choice((each.upper(), each, each)) for each in text) for text in texts]
+    assert_equal(cased, Encoder(make_tokenizer("nltk"), lowercase=False), lowercase=False)
 
 
 @settings(max_examples=200, deadline=None)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shards import ASYNC, MINIBATCH, Shard, code, in_memory, pull, push, report, shard
+from shards import ASYNC, MINIBATCH, Shard, code, in_memory, leased, push, report
+from shards import shard as without_sessions
 from strategies import quick
 
 from glovewire.common.endings import Ending
@@ -25,6 +26,13 @@ from glovewire.worker.training.prefetch import MIN_TASKS
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return in_memory(tmp_path_factory.mktemp("data") / "d")
+
+
+def shard(of: Dataset, **options: Any) -> Shard:
+    """A shard with a session of `eye`, which asks for checkpoints."""
+    one = without_sessions(of, **options)
+    one.hello("eye", role="observer")
+    return one
 
 
 class Rounds:
@@ -49,7 +57,8 @@ class Rounds:
             self.sequence += 1
             width = self.shard.state.table.values.shape[1]
             values = np.full((last - first, width), value(partition, version + 1), np.float32)
-            reply = self.shard.ask(b"w0", push("assign", values, first, last, sequence=self.sequence, version=version))
+            assigned = push("assign", values, first, last, sequence=self.sequence, version=version)
+            reply = self.shard.ask(b"w0", leased(assigned, partition))
             assert isinstance(reply, m.Applied)
         self.version[partition] += 1
 
@@ -143,12 +152,52 @@ def test_a_disk_that_refuses_is_told_to_those_who_asked_and_the_run_goes_on(data
 @pytest.mark.parametrize("options", [MINIBATCH, ASYNC, {}])
 def test_requests_for_checkpoints_do_not_fill_the_memory(dataset: Dataset, options: dict[str, Any]) -> None:
     one = shard(dataset, epochs=100, **options)
-    replies = [one.ask(b"eye", m.Checkpoint(round)) for round in range(10, 60)]
-    assert replies[: cuts.MAX_UNWRITTEN] == [None] * cuts.MAX_UNWRITTEN
-    assert {code(reply) for reply in replies[cuts.MAX_UNWRITTEN :]} == {"not-ready"}
+    replies = []
+    for round in range(10, 60):
+        replies.append(one.ask(b"eye", m.Checkpoint(round)))
+        one.now += cuts.REQUEST_EVERY_S
+    assert replies[: cuts.MAX_REQUESTED] == [None] * cuts.MAX_REQUESTED
+    assert {code(reply) for reply in replies[cuts.MAX_REQUESTED :]} == {"not-ready"}
     for snapshot in one.take_snapshots():
         one.core.checkpointed(snapshot.label, 1.0)
         assert one.ask(b"eye", m.Checkpoint(70)) is None
+
+
+def test_a_checkpoint_needs_a_session(dataset: Dataset) -> None:
+    one = without_sessions(dataset)
+    assert code(one.ask(b"eye", m.Checkpoint(2))) == "unknown-session"
+    assert one.take_snapshots() == []
+
+
+@pytest.mark.parametrize("options", [MINIBATCH, {}])
+def test_a_storm_of_requests_writes_one_checkpoint_a_second(dataset: Dataset, options: dict[str, Any]) -> None:
+    """8 s of such requests wrote 343 MB."""
+    one = shard(dataset, epochs=100, **options)
+    storm = Rounds(one, 100) if not options else None
+    labels = set()
+    for number in range(100):
+        one.send(b"eye", m.Checkpoint(number if options else -1))
+        one.now += cuts.REQUEST_EVERY_S / 20
+        for partition in range(3) if storm else ():
+            storm.push(partition)
+        for snapshot in one.take_snapshots():
+            labels.add(snapshot.label)
+            one.carry_out(one.core.checkpointed(snapshot.label, one.now))
+    assert len(labels) == 5
+    codes = {code(replies[-1]) for (peer, _), replies in one.inbox.items() if peer == b"eye"}
+    assert codes == ({"", "limit"} if options else {""}), "requests for any soon one share the newest"
+
+
+def test_requests_do_not_keep_automatic_checkpoints_from_being_written(dataset: Dataset) -> None:
+    one = shard(dataset, checkpoint_every=1, epochs=10)
+    rounds = Rounds(one, 10)
+    for last in (29, 30, 28):
+        one.send(b"eye", m.Checkpoint(last))
+        one.now += cuts.REQUEST_EVERY_S
+    for _ in range(4):
+        for partition in range(3):
+            rounds.push(partition)
+    assert [snapshot.label for snapshot in one.take_snapshots()] == ["round-00000003"]
 
 
 def test_those_who_ask_for_the_same_cut_are_many_but_not_endless(dataset: Dataset) -> None:
@@ -208,7 +257,7 @@ def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_s
 def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
     dataset: Dataset, order: list[int]
 ) -> None:
-    """Shard 0 knows it from the reports, the other one from the next pull; two workers, blocks done in any order."""
+    """Shard 0 knows it from the reports, the other one from the next push; blocks done in any order."""
     options = {"epochs": 4, "checkpoint_every": 1, **ASYNC}
     both = [shard(dataset, number=number, shards=2, **options) for number in range(2)]
     tables = [one.state.table.values for one in both]
@@ -216,20 +265,23 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
         table[:] = 0
     for one in both:
         one.hello("w0", worker=0)
-    tickets, held, pushed, found = 0, [], 0, [[], []]
+    tickets, held, reports, low_water, found = 0, [], 0, 0, [[], []]
+    pushed = [0, 0]
     for choice in [*order, *range(400)]:
         hungry = not held or (choice % 2 and len(held) < MIN_TASKS)
         asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if hungry else None
         if isinstance(asked, m.Granted):
             tickets += 1
             held.append(asked)
-            both[1].ask(b"w0", pull(both[1].state.table.first, both[1].state.table.last, low_water=asked.low_water))
+            low_water = asked.low_water
         elif held:
             done = held.pop(choice % len(held))
-            pushed += 1
-            for one in both:
-                add_rounds(one, done, pushed)
-            both[0].ask(b"w0", report(pushed, done.lease))
+            reports += 1
+            receipt = 0
+            for number, one in enumerate(both):
+                pushed[number], given = add_rounds(one, done, pushed[number], low_water)
+                receipt ^= given
+            assert isinstance(both[0].ask(b"w0", report(reports, done.lease, receipt=receipt)), m.Recorded)
         for one, mine in zip(both, found, strict=True):
             for snapshot in one.take_snapshots():
                 mine.append(snapshot.label)
@@ -240,13 +292,20 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
     assert all((table == 12).all() for table in tables)
 
 
-def add_rounds(of: Shard, done: m.Granted, sequence: int) -> None:
-    """One to every row of a block that this shard has."""
-    bounds, table = of.dataset.layout.bounds, of.state.table
-    rows = [row for p in sorted({done.a, done.b}) for row in range(bounds[p], bounds[p + 1])]
-    mine = [row for row in rows if table.first <= row < table.last]
-    values = np.ones((len(mine), table.values.shape[1]), np.float32)
-    assert isinstance(of.ask(b"w0", push("add", values, rows=mine, sequence=sequence)), m.Applied)
+def add_rounds(of: Shard, done: m.Granted, sequence: int, low_water: int) -> tuple[int, int]:
+    """Add one to every row of a block that this shard has, two at a time; the last sequence, and the receipts."""
+    bounds, table, receipt = of.dataset.layout.bounds, of.state.table, 0
+    for partition in sorted({done.a, done.b}):
+        first, last = bounds[partition : partition + 2].clip(table.first, table.last).tolist()
+        for low in range(first, last, 2):
+            high, sequence = min(low + 2, last), sequence + 1
+            values = np.ones((high - low, table.values.shape[1]), np.float32)
+            added = push("add", values, low, high, sequence=sequence, version=done.round, low_water=low_water)
+            reply = of.ask(b"w0", leased(added, partition, lease=done.lease))
+            assert isinstance(reply, m.Applied)
+            assert bool(reply.receipt) == (high == last)
+            receipt ^= reply.receipt
+    return sequence, receipt
 
 
 def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_asked_with(dataset: Dataset) -> None:
@@ -259,11 +318,13 @@ def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_
             one.carry_out(one.core.checkpointed(label, 1.0))
         return labels
 
-    for round in (70, 70, 5):
-        for one in both:
-            one.send(b"eye", m.Checkpoint(round), round)
-    both[0].send(b"eye", m.Checkpoint(70), 72)
-    assert [taken(one) for one in both] == [["asked-000000-0000000070", "asked-000000-0000000005"]] * 2
+    for asked in ((70, 70), (5,)):
+        for round in asked:
+            for one in both:
+                one.now += cuts.REQUEST_EVERY_S
+                one.send(b"eye", m.Checkpoint(round), round)
+        both[0].send(b"eye", m.Checkpoint(asked[0]), asked[0] + 2)
+        assert [taken(one) for one in both] == [[f"asked-000000-{asked[0]:010d}"]] * 2
     both[0].send(b"eye", m.Checkpoint(70), 70)  # its answer was lost
     for asked in (70, 72):
         assert both[0].reply(b"eye", asked) == m.Checkpointed("asked-000000-0000000070")

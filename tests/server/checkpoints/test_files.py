@@ -53,7 +53,7 @@ def test_rows_come_back_as_they_were(dataset: Dataset, tmp_path: Path, shards: i
 def test_vectors_are_the_same_bytes_for_any_number_of_shards(
     dataset: Dataset, tmp_path: Path, tied: bool, spectrum: float
 ) -> None:
-    options = TrainingOptions(dim=4, epochs=2, tied=tied, spectrum=spectrum)
+    options = TrainingOptions(dim=4, epochs=2, tied=tied, spectrum=spectrum, subwords=0.0)
     found = []
     for shards in (1, 3):
         run = tmp_path / str(shards)
@@ -203,12 +203,19 @@ def test_what_other_shards_have_not_written_yet_does_not_count(dataset: Dataset,
     assert checkpoint.newest(tmp_path) == ("round-00000003", 2)
 
 
-def test_what_a_client_has_asked_for_stays(dataset: Dataset, tmp_path: Path) -> None:
+def test_the_last_few_that_clients_have_requested_are_kept_too(dataset: Dataset, tmp_path: Path) -> None:
+    """They were never removed, so that requests could fill the disk."""
     write(dataset, tmp_path, 2)
     for round in (3, 6, 9):
         cut(dataset, tmp_path, round, asked=round == 3)
     checkpoint.prune(tmp_path, 0, 2, 1)
     assert rounds(tmp_path, 0) == [3, 9]
+    for round in range(4, 8):
+        cut(dataset, tmp_path, round, asked=True)
+    checkpoint.prune(tmp_path, 0, 2, 2)
+    assert rounds(tmp_path, 0) == [6, 7, 9]
+    checkpoint.prune(tmp_path, 0, 2, 0)
+    assert rounds(tmp_path, 0) == [6, 7, 9]
     assert checkpoint.missing(tmp_path, "final", 2) == []
 
 

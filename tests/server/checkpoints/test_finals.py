@@ -167,15 +167,15 @@ def test_a_shard_removes_what_its_killed_processes_were_writing(dataset: Dataset
         for label, pid in (("round-00000008", ended.pid), ("final", os.getpid()), ("round-00000009", 1 << 70))
     ]
     mark = tmp_path / "checkpoints" / f"..shard-0-of-2.{ended.pid}.partial"
-    vectors = tmp_path / f".vectors.npy.{ended.pid}.partial"
-    for file in (mark, vectors):
+    vectors, ngrams = (tmp_path / f".{name}.npy.{ended.pid}.partial" for name in ("vectors", "ngrams"))
+    for file in (mark, vectors, ngrams):
         file.write_text("{}")
     others = [
         leftover(tmp_path, f".round-00000008.shard-{shard}.{pid}.partial")
         for shard, pid in (("1-of-2", ended.pid), ("0-of-3", ended.pid), ("0-of-2", os.getppid()))
     ]
     begin_generation(dataset, tmp_path)
-    assert [path.exists() for path in (*ours, mark, vectors)] == [False] * 5
+    assert [path.exists() for path in (*ours, mark, vectors, ngrams)] == [False] * 6
     assert [path.exists() for path in others] == [True] * 3
 
 

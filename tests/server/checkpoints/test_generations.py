@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,77 @@ def test_a_damaged_generation_is_refused(tmp_path: Path, text: str) -> None:
     started(of)
     next((tmp_path / "run" / "checkpoints").glob(".generation-*")).write_text(text)
     with pytest.raises(ArtifactError, match="generation-000000"):
+        generations.next_generation(of)
+
+
+IMPOSSIBLE = {
+    "number": (-1, 1, 1 << 70, 0.0, True, "0"),
+    "run": ("", "a\nb", 3),
+    "shards": (0, -2, 257),
+    "label": ("../other", "round-", "/etc"),
+    "secret": ("12", "g" * 32),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values])
+def test_a_generation_that_no_shard_begins_is_refused(tmp_path: Path, field: str, value: Any) -> None:
+    """A file of number -1 made `--resume` hang: the next one was never the newest."""
+    of = config(tmp_path, recover=True)
+    generation = started(of)
+    path = tmp_path / "run" / "checkpoints" / ".generation-000000"
+    path.write_text(json.dumps({**dataclasses.asdict(generation), "parts": 1, field: value}))
+    with pytest.raises(ArtifactError, match=f"{path} is not a file that a shard writes: remove it"):
+        generations.next_generation(of)
+
+
+@pytest.mark.parametrize("name", ["999999999999999999999999", "x", "1", "0000001"])
+def test_a_generation_under_another_name_is_refused(tmp_path: Path, name: str) -> None:
+    of = config(tmp_path, recover=True)
+    generation = started(of)
+    path = tmp_path / "run" / "checkpoints" / f".generation-{name}"
+    path.with_name(".generation-000000").unlink()
+    path.write_text(json.dumps({**dataclasses.asdict(generation), "number": int(name) if name.isdecimal() else 0}))
+    with pytest.raises(ArtifactError, match=f"{path.name} is not a file that a shard writes"):
+        generations.next_generation(of)
+
+
+@pytest.mark.parametrize("wrong", [{"generation": -7}, {"generation": 1 << 70}, {"ending": "bored"}, {"left": "x"}])
+def test_a_mark_that_no_shard_makes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    of = config(tmp_path, recover=True)
+    started(of)
+    (tmp_path / "run" / "checkpoints" / ".shard-0-of-2").write_text(json.dumps(wrong))
+    with pytest.raises(ArtifactError, match="shard-0-of-2 is not a file that a shard writes"):
+        generations.next_generation(of)
+
+
+def test_the_shards_of_a_generation_share_a_secret_that_others_cannot_read(tmp_path: Path) -> None:
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    generation = started(first)
+    assert started(second).secret == generation.secret
+    assert len(generation.secret) == 32
+    assert generation.secret not in repr(generation)
+    path = tmp_path / "run" / "checkpoints" / ".generation-000000"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert started(first).secret != generation.secret
+
+
+def test_a_generation_of_an_earlier_version_has_no_secret_and_is_followed_by_another(tmp_path: Path) -> None:
+    of = config(tmp_path, recover=True)
+    generation = started(of)
+    fields = dataclasses.asdict(generation)
+    del fields["secret"]
+    (tmp_path / "run" / "checkpoints" / ".generation-000000").write_text(json.dumps(fields))
+    assert started(config(tmp_path, 1, recover=True)).number == 1
+
+
+def test_there_is_an_end_to_generations(tmp_path: Path) -> None:
+    of = config(tmp_path, recover=True)
+    generation = started(of)
+    (tmp_path / "run" / "checkpoints" / ".generation-999999").write_text(
+        json.dumps({**dataclasses.asdict(generation), "number": 999_999})
+    )
+    (tmp_path / "run" / "checkpoints" / ".shard-0-of-2").write_text(json.dumps({"generation": 999_999}))
+    with pytest.raises(ArtifactError, match="has had 1000000 generations"):
         generations.next_generation(of)
 
 

@@ -78,6 +78,7 @@ def looked_at(one: Shard, run: Path) -> Iterator[RequestClient]:
     """An observer of the shard."""
     daemon = Daemon(one.core, run, LOCAL, LOCAL)
     with served(daemon), RequestClient([daemon.address], "eye") as client:
+        client.connect("observer")
         yield client
 
 

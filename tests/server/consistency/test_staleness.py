@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import shards
-from shards import ASYNC, Shard, add, code, in_memory, pull, push, shard, statistics
+from shards import MINIBATCH, Shard, add, code, in_memory, pull, push, shard, statistics
 
 from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import POLICIES, Mode
@@ -169,7 +169,7 @@ def test_bins_are_powers_of_two_and_the_last_holds_the_rest() -> None:
 
 
 def test_a_push_is_as_stale_as_its_rows_have_grown_since(tmp_path: Path) -> None:
-    one = shard(in_memory(tmp_path / "d"), **ASYNC)
+    one = shard(in_memory(tmp_path / "d"), **MINIBATCH)
     for name in ("w0", "w1"):
         one.hello(name)
     one.ask(b"w0", push("add", np.ones((2, one.state.table.values.shape[1])), 0, 2, version=0))
@@ -227,7 +227,7 @@ def cluster(dataset: Dataset, count: int, workers: int, **options: Any) -> list[
     found = [shard(dataset, number=n, shards=count, workers=workers, **{**usual, **options}) for n in range(count)]
     for one in found:
         for worker in range(workers):
-            one.ask(b"w%d" % worker, m.Hello("worker", f"w{worker}", 1, dataset.checksum, worker))
+            one.hello(f"w{worker}", worker=worker)
     return found
 
 

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from shards import ASYNC, Shard, add, code, in_memory, pull, report, shard
+from shards import MINIBATCH, Shard, add, code, in_memory, pull, shard
 from strategies import quick
 
 from glovewire.common.endings import Ending
@@ -34,7 +34,7 @@ NAMES = ("a", "b", "c")
 
 
 class Model(RuleBasedStateMachine):
-    """Three workers of one shard in asynchronous mode."""
+    """Three workers of one shard in asynchronous mode, without blocks: those are in test_core_liars."""
 
     dataset: Dataset
 
@@ -46,17 +46,13 @@ class Model(RuleBasedStateMachine):
 
     def begin(self, now: float) -> None:
         """A server without sessions, and a model of it."""
-        self.shard: Shard = shard(self.dataset, lease_s=LEASE_S, epochs=1, now=now, **ASYNC)
+        self.shard: Shard = shard(self.dataset, lease_s=LEASE_S, epochs=1000, batch_size=1, now=now, **MINIBATCH)
         self.peer: dict[str, bytes] = {}  # who has a session, and from where it speaks
         self.pushed = dict.fromkeys(NAMES, 0)
-        self.reported = dict.fromkeys(NAMES, 0)
-        self.tickets = dict.fromkeys(NAMES, 0)
-        self.waiting: dict[str, int] = {}
-        self.held: dict[str, list[int]] = {name: [] for name in NAMES}
         self.heard: dict[str, float] = {}
         self.incarnation = dict.fromkeys(NAMES, 1)
         self.ended = dict.fromkeys(NAMES, False)
-        self.connections = self.finished = self.applied = self.repeated = self.refused = self.pulls = 0
+        self.connections = self.applied = self.repeated = self.refused = self.pulls = 0
         self.over = False
 
     # ---- coming and going
@@ -87,6 +83,8 @@ class Model(RuleBasedStateMachine):
             if self.ended[name] and not self.over:
                 assert code(self.shard.hello(name, peer=peer, incarnation=self.incarnation[name])) == "unknown-session"
             self.incarnation[name] += 1
+            if name in self.peer:
+                self.shard.core.disconnected(self.peer[name])
         reply = self.shard.hello(name, peer=peer, incarnation=self.incarnation[name])
         if self.over:
             assert code(reply) == "finishing"
@@ -95,7 +93,6 @@ class Model(RuleBasedStateMachine):
         if name not in self.peer or restarted:
             self.forget(name)
         self.ended[name] = False
-        self.waiting.pop(name, None)  # what waited was asked from the old connection
         self.peer[name], self.heard[name] = peer, self.shard.now
 
     @precondition(lambda self: self.peer)
@@ -163,36 +160,6 @@ class Model(RuleBasedStateMachine):
             assert reply.version == self.applied
             np.testing.assert_allclose(reply.values, self.table[first : first + rows], rtol=1e-5)
 
-    # ---- leases and reports
-
-    @precondition(lambda self: self.peer)
-    @rule(data=st.data())
-    def lease(self, data: st.DataObject) -> None:
-        """Ask for a block, or repeat the question that is open."""
-        name = self.any_name(data)
-        if name not in self.waiting:
-            self.tickets[name] += 1
-            self.waiting[name] = self.shard.send(self.peer[name], m.Lease(self.tickets[name]))
-        else:
-            self.shard.send(self.peer[name], m.Lease(self.tickets[name]), self.waiting[name])
-
-    @precondition(lambda self: any(self.held.values()))
-    @rule(data=st.data(), again=st.booleans())
-    def report(self, data: st.DataObject, again: bool) -> None:
-        """Report a block, perhaps twice; others are told that it is not theirs."""
-        name = data.draw(st.sampled_from([name for name in NAMES if self.held[name] and name in self.peer] or [None]))
-        if name is None:
-            return
-        lease = self.held[name].pop()
-        self.heard[name] = self.shard.now
-        for other in [other for other in self.peer if other != name][:1]:
-            self.heard[other] = self.shard.now
-            assert code(self.shard.ask(self.peer[other], report(self.reported[other] + 1, lease, 1))) == "lease-lost"
-        self.reported[name] += 1
-        for _ in range(1 + again):
-            assert isinstance(self.shard.ask(self.peer[name], report(self.reported[name], lease, 1)), m.Recorded)
-        self.finished += 1
-
     @precondition(lambda self: not self.over)
     @rule(chance=st.integers(0, 9))
     def finish(self, chance: int) -> None:
@@ -201,19 +168,6 @@ class Model(RuleBasedStateMachine):
             self.over = True
 
     # ---- what always holds
-
-    @invariant()
-    def answers_to_leases_are_taken(self) -> None:
-        self.over = self.over or self.shard.state.over is not None
-        for name, number in list(self.waiting.items()):
-            reply = self.shard.reply(self.peer[name], number)
-            if reply is not None:
-                del self.waiting[name]
-                assert isinstance(reply, m.Granted) or (isinstance(reply, m.Done) and self.over)
-                if isinstance(reply, m.Granted):
-                    held = [lease for leases in self.held.values() for lease in leases]
-                    assert reply.lease not in held
-                    self.held[name].append(reply.lease)
 
     @invariant()
     def the_table_is_the_sum_of_what_was_acknowledged(self) -> None:
@@ -225,14 +179,11 @@ class Model(RuleBasedStateMachine):
         assert (total["applied"], total["repeated"], total["refused"]) == (self.applied, self.repeated, self.refused)
         assert total["heard"] == self.applied + self.repeated + self.refused
         assert self.shard.state.counters["pulls"] == self.pulls
-        assert self.shard.state.progress.losses.entries == self.finished
         assert sorted(session.name for session in self.shard.state.sessions.workers) == sorted(self.peer)
 
     @invariant()
     def nothing_waits_that_could_be_answered(self) -> None:
-        assert len(self.shard.state.waiting) == len(self.waiting)
-        if self.over:
-            assert len(self.shard.state.waiting) == 0
+        assert len(self.shard.state.waiting) == 0
 
     def any_name(self, data: st.DataObject) -> str:
         name: str = data.draw(st.sampled_from(sorted(self.peer)))
@@ -240,10 +191,8 @@ class Model(RuleBasedStateMachine):
         return name
 
     def forget(self, name: str) -> None:
-        """A session that ended takes its numbers and leases with it."""
-        self.pushed[name] = self.reported[name] = self.tickets[name] = 0
-        self.held[name] = []
-        self.waiting.pop(name, None)
+        """A session that ended takes its numbers with it."""
+        self.pushed[name] = 0
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
-from shards import ASYNC, MINIBATCH, add, applied, assign, code, in_memory, pull, push, report, shard, statistics
+from shards import MINIBATCH, add, applied, code, in_memory, leased, pull, push, report, shard, statistics, trained
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.protocol import messages as m
@@ -50,7 +49,7 @@ def test_a_lease_waits_until_there_is_work_and_is_done_at_the_end(dataset: Datas
             waiting = None
         else:
             done += 1
-            one.ask(b"w0", report(done, held.pop(0).lease, 1))
+            one.ask(b"w0", trained(done, held.pop(0), 1))
     assert reply == m.Done(Ending.COMPLETE)
     assert one.state.over == RunEnd(Ending.COMPLETE)
     assert code(one.hello("late")) == "finishing"
@@ -64,8 +63,8 @@ def test_a_lease_that_moved_takes_no_report(dataset: Dataset) -> None:
     assert isinstance(granted, m.Granted)
     assert code(one.ask(b"b", report(1, granted.lease))) == "lease-lost"
     assert statistics(one)["entries"] == 0
-    assert isinstance(one.ask(b"a", report(1, granted.lease)), m.Recorded)
-    assert isinstance(one.ask(b"a", report(1, granted.lease)), m.Recorded)
+    assert isinstance(one.ask(b"a", trained(1, granted)), m.Recorded)
+    assert isinstance(one.ask(b"a", trained(1, granted)), m.Recorded)
     assert statistics(one)["entries"] == 10
 
 
@@ -145,9 +144,8 @@ def test_reports_go_to_shard_0_and_name_a_lease_where_there_are_leases(dataset: 
 # ---- the end
 
 
-@pytest.mark.parametrize("options", [MINIBATCH, ASYNC])
-def test_the_end_answers_every_waiting_request(dataset: Dataset, options: dict[str, Any]) -> None:
-    one = shard(dataset, **options)
+def test_the_end_answers_every_waiting_request(dataset: Dataset) -> None:
+    one = shard(dataset, **MINIBATCH)
     one.hello()
     assert one.ask(b"anyone", m.Finish(Ending.ASKED)) == m.Finishing(1)
     assert one.state.over == RunEnd(Ending.ASKED)
@@ -229,30 +227,19 @@ def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset:
     assert one.ask(b"w0", report(1, -1, 3 * size)) == m.Recorded(True, 1, 3 * size)
 
 
-@pytest.mark.parametrize("by", ["push", "pull"])
-def test_rows_before_a_round_go_when_a_worker_tells_that_it_is_over(dataset: Dataset, by: str) -> None:
-    """Only shard 0 hears reports; a worker that keeps its rows pulls none, so that its pushes have to tell."""
+def test_rows_before_a_round_go_when_a_worker_tells_that_it_is_over(dataset: Dataset) -> None:
+    """Only shard 0 hears reports, and says so to workers, whose pushes tell the others."""
     one = shard(dataset, number=1, shards=2, epochs=4)
     one.hello("w0", worker=0)
     table, undo = one.state.table, one.state.pull_push.undo_log
     bounds = np.unique(np.clip(dataset.layout.bounds, table.first, table.last)).tolist()
     most = sequence = 0
     for round in range(8):
-        if by == "pull":
-            one.ask(b"w0", pull(table.first, table.first + 1, low_water=round))
         for first, last in pairwise(bounds):
             sequence += 1
-            values, floor = np.ones((last - first, table.values.shape[1])), round if by == "push" else 0
-            told = push("assign", values, first, last, sequence=sequence, version=round, low_water=floor)
-            assert isinstance(one.ask(b"w0", told), m.Applied)
+            values = np.ones((last - first, table.values.shape[1]))
+            told = push("assign", values, first, last, sequence=sequence, version=round, low_water=round)
+            partition = int(np.searchsorted(dataset.layout.bounds, first, "right")) - 1
+            assert isinstance(one.ask(b"w0", leased(told, partition)), m.Applied)
         most = max(most, len(undo))
     assert most == len(bounds) - 1 > 1
-
-
-def test_who_only_looks_is_not_believed_that_a_round_is_over(dataset: Dataset) -> None:
-    one = shard(dataset, epochs=4)
-    one.hello("w0")
-    one.hello("eve", peer=b"eve", role="observer")
-    assert isinstance(one.ask(b"w0", assign(one, 1, 0, 0, 1.0)), m.Applied)
-    one.ask(b"eve", pull(0, 1, low_water=3))
-    assert len(one.state.pull_push.undo_log) == 1

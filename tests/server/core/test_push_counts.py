@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shards import ASYNC, Shard, add, code, in_memory, shard, statistics
+from shards import MINIBATCH, Shard, add, code, in_memory, shard, statistics
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
@@ -19,7 +19,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture
 def one(dataset: Dataset) -> Shard:
-    one = shard(dataset, lease_s=10.0, **ASYNC)
+    one = shard(dataset, lease_s=10.0, **MINIBATCH)
     for name in ("a", "b"):
         one.hello(name)
     return one
@@ -40,6 +40,14 @@ def test_what_was_lost_on_the_way_shows_when_a_worker_says_goodbye(one: Shard) -
     one.ask(b"a", add(one, 1))
     one.ask(b"a", m.Leave(Ending.COMPLETE, pushes=4))
     assert statistics(one)["pushes_of"]["a"] == {"sent": 4, "heard": 1, "applied": 1, "repeated": 0, "refused": 0}
+
+
+@pytest.mark.parametrize("said", [-5, -(1 << 62)])
+def test_a_negative_number_of_pushes_counts_as_not_said(one: Shard, said: int) -> None:
+    one.ask(b"a", add(one, 1))
+    one.ask(b"a", m.Leave(Ending.COMPLETE, pushes=said))
+    assert statistics(one)["pushes_of"]["a"]["sent"] == 1
+    assert statistics(one)["pushes"]["sent"] == 1
 
 
 def test_a_worker_that_comes_back_is_added_up(one: Shard) -> None:

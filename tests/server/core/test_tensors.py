@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shards import Shard, applied, code, pull, push
+from shards import SECRET, Shard, applied, code, pull, push
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import NotReady
@@ -25,9 +25,10 @@ OTHER = ModelSpec.of({"w": np.zeros(5, np.float32)})
 
 
 def tensor_shard(number: int = 0, shards: int = 1, **options: Any) -> Shard:
+    own = {name: options.pop(name) for name in ("lease_s", "patience_s") if name in options}
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 1.0, **options})
-    config = ServerConfig(out=Path("run"), options=training, shard=number, shards=shards, checkpoint_every=2)
-    return Shard(prepare(config, None, Generation(0, "run", shards), 0.0), NO_DATASET)
+    config = ServerConfig(out=Path("run"), options=training, shard=number, shards=shards, checkpoint_every=2, **own)
+    return Shard(prepare(config, None, Generation(0, "run", shards, secret=SECRET), 0.0), NO_DATASET)
 
 
 class NoDataset:
@@ -167,6 +168,7 @@ def test_without_values_there_is_nothing_to_save() -> None:
     """A checkpoint without tensors would be the newest, and nothing could begin with it."""
     one = tensor_shard()
     one.hello("a")
+    one.hello("eye", role="observer")
     for _ in range(2):
         assert code(one.ask(b"eye", m.Checkpoint(1))) == "not-ready"
         assert one.core.final() is None
@@ -289,3 +291,22 @@ def test_the_push_that_completes_a_run_is_in_though_its_rows_are_refused() -> No
     assert code(one.ask(b"a", last)) == "finishing"
     assert one.state.progress.complete
     assert one.state.push_counts.summary()["refused"] == 0
+
+
+def test_a_worker_that_brings_no_values_is_lost_and_the_next_one_brings_them() -> None:
+    """It sent heartbeats, and the others waited for ever; one that brings them slowly is not lost."""
+    for brings in (False, True):
+        one = tensor_shard(lease_s=10.0, patience_s=4.0)
+        for name in ("lazy", "b"):
+            one.hello(name)
+        assert fill_of(one.ask(b"lazy", create())) is True
+        waits = one.send(b"b", create())
+        for row in range(4):
+            for _ in range(3):
+                one.tick(1.0)
+                for name in ("lazy", "b"):
+                    one.send(name.encode(), m.Heartbeat())
+            if brings:
+                one.ask(b"lazy", tensors_push("assign", row, row + 1, sequence=row + 1))
+        assert one.events("lost")[:1] == ([] if brings else ["lazy"])
+        assert fill_of(one.reply(b"b", waits)) is (None if brings else True)

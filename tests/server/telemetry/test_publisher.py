@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from monitor_fakes import loss
-from shards import ASYNC, in_memory, shard
+from shards import MINIBATCH, in_memory, shard
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
@@ -112,7 +112,7 @@ def test_a_worker_that_goes_is_said_to_have_gone(tmp_path: Path) -> None:
 
 
 def test_what_is_queued_comes_before_the_end(tmp_path: Path) -> None:
-    one = shard(in_memory(tmp_path / "d"), **ASYNC)
+    one = shard(in_memory(tmp_path / "d"), **MINIBATCH)
     for n in range(30):
         one.hello(f"w{n}")
     one.tick(0.1)

@@ -240,9 +240,10 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
             last = ps.pull()
             ps.finish()
         one, end = daemons[0], RunEnd(Ending.COMPLETE)
-    rows = one.state.table.values.copy()  # `leave` gives the table's memory back
-    config = ServerConfig(out=run, options=one.state.options)
-    leave(config, None, one.core, one, Generation(0, "run", 1), end, one.core.summary(end))
+        until(lambda: all(thread.name != "daemon" for thread in threading.enumerate()), "it has served")
+        rows = one.state.table.values.copy()  # `leave` gives the table's memory back
+        config = ServerConfig(out=run, options=one.state.options)
+        leave(config, None, one.core, one, Generation(0, "run", 1), end, one.core.summary(end))
     kept, manifest = load_tensors(run)
     assert kept["n"] == 3
     for name, value in last.items():

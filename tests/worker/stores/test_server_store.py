@@ -22,7 +22,7 @@ from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
 from glovewire.server.daemon import Daemon
 from glovewire.worker.stores import server_store as remote
-from glovewire.worker.stores.interface import Reply
+from glovewire.worker.stores.interface import Change, Reply
 from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
 
 HERE, NEXT = np.array([0, 2, 5]), np.array([1, 2])
@@ -153,6 +153,6 @@ def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(remote, "PUSH_BYTES", row)
         monkeypatch.setattr(credit, "WORKER_CREDIT_BYTES", 3 * row)
         channel.credit = 3 * row
-        reply = store.push_block("add", NO_LEASE, [(0, values)])
+        reply = store.push_block("add", NO_LEASE, [Change(0, 0, values)])
         assert 0 < channel.in_flight <= 3 * row < values.nbytes
         assert pair.done(reply).error is None

@@ -1,0 +1,274 @@
+"""Compiled loops of `subwords`: hash n-grams as fastText does, sparse matrices of them, conjugate gradients. No I/O.
+
+A sparse matrix of n-grams holds no values: `starts` int64 (rows + 1,) and `columns` int32 (entries,), where row i has
+the entries `columns[starts[i] : starts[i + 1]]`, each worth 1, repeated columns included.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..array_types import Indices, Rows
+from ..runtime.compiled import compiled, compiled_bare, inlined_fast
+from ..runtime.simd import load, store
+
+WIDTH: Final = 16
+"""Dimensions solved together: sixteen float32 are one cache line, which is what a look-up of an n-gram costs."""
+_LINE_BYTES = 64
+_BLOCK_ROWS = 256
+"""Rows that are summed in single precision before their sum is added in double precision."""
+
+Text = npt.NDArray[np.uint8]
+Starts = Indices
+Columns = npt.NDArray[np.int32]
+Table = Rows
+Sums = npt.NDArray[np.float64]
+
+_FNV_BASIS, _FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
+
+
+@compiled
+def _continues(byte: np.uint8) -> bool:
+    """Return whether a byte of UTF-8 is not the first of its character."""
+    return bool((byte & 0xC0) == 0x80)
+
+
+@compiled
+def count_ngrams(text: Text, ends: Starts, shortest: int, longest: int) -> Starts:
+    """Count the n-grams of each word, as (words + 1,) starts of rows.
+
+    `text` holds the words in UTF-8 one after another, each between `<` and `>`; word i is
+    `text[ends[i] : ends[i + 1]]`. The n-grams have `shortest` to `longest` characters.
+    """
+    starts = np.zeros(len(ends), dtype=np.int64)
+    for word in range(len(ends) - 1):
+        characters = 0
+        for at in range(ends[word], ends[word + 1]):
+            if not _continues(text[at]):
+                characters += 1
+        found = 0
+        for length in range(shortest, min(longest, characters) + 1):
+            found += characters - length + 1
+            if length == 1:
+                found -= 2
+        starts[word + 1] = starts[word] + found
+    return starts
+
+
+@compiled
+def hash_ngrams(text: Text, ends: Starts, shortest: int, longest: int, buckets: int, starts: Starts) -> Columns:
+    """Return the buckets of each word's n-grams, in fastText's order; `starts` comes from `count_ngrams`.
+
+    A bucket is the 32-bit FNV-1a hash of the n-gram's bytes modulo `buckets`. Bytes are sign-extended before they are
+    mixed in, as in fastText, whose `char` was signed. N-grams start and end between characters; neither `<` nor `>`
+    alone is one.
+    """
+    columns = np.empty(starts[-1], dtype=np.int32)
+    at = 0
+    for word in range(len(ends) - 1):
+        first, end = ends[word], ends[word + 1]
+        for begin in range(first, end):
+            if _continues(text[begin]):
+                continue
+            value = _FNV_BASIS
+            place = begin
+            for length in range(1, longest + 1):
+                if place >= end:
+                    break
+                while True:
+                    value = np.uint32((value ^ np.uint32(np.int8(text[place]))) * _FNV_PRIME)
+                    place += 1
+                    if place >= end or not _continues(text[place]):
+                        break
+                if length >= shortest and not (length == 1 and (begin == first or place == end)):
+                    columns[at] = np.int32(value % np.uint32(buckets))
+                    at += 1
+    return columns
+
+
+@compiled
+def renumber(columns: Columns, buckets: int) -> Columns:
+    """Number the buckets in `columns` from 0 in order of their first occurrence, in place; return them in that order.
+
+    Words come in the order of the alphabet, so n-grams that look alike get rows that lie close together.
+    """
+    places = np.full(buckets, -1, dtype=np.int32)
+    count = 0
+    for at in range(len(columns)):
+        bucket = columns[at]
+        if places[bucket] < 0:
+            places[bucket] = count
+            count += 1
+        columns[at] = places[bucket]
+    found = np.empty(count, dtype=np.int32)
+    for bucket in range(buckets):
+        if places[bucket] >= 0:
+            found[places[bucket]] = bucket
+    return found
+
+
+@compiled
+def transpose(starts: Starts, columns: Columns, count: int) -> tuple[Starts, Columns]:
+    """Return the transpose of a sparse matrix with `count` columns; entries of a row ascend."""
+    turned = np.zeros(count + 1, dtype=np.int64)
+    for at in range(len(columns)):
+        turned[columns[at] + 1] += 1
+    for row in range(count):
+        turned[row + 1] += turned[row]
+    rows = np.empty(len(columns), dtype=np.int32)
+    into = turned[:-1].copy()
+    for row in range(len(starts) - 1):
+        for at in range(starts[row], starts[row + 1]):
+            column = columns[at]
+            rows[into[column]] = row
+            into[column] += 1
+    return turned, rows
+
+
+def aligned_zeros(rows: int) -> Table:
+    """Return zeros of shape (rows, WIDTH) whose rows are whole cache lines."""
+    buffer = np.zeros((rows + 1) * WIDTH, dtype=np.float32)
+    skipped = -buffer.ctypes.data % _LINE_BYTES // buffer.itemsize
+    return buffer[skipped : skipped + rows * WIDTH].reshape(rows, WIDTH)
+
+
+@compiled_bare
+def _sum_rows(starts: Starts, columns: Columns, table: Table, scales: Table, zeros: Table, out: Table) -> None:
+    """Set row i of `out` to `scales[i]` times the sum of the rows of `table` that row i of the sparse matrix names."""
+    nothing = load(zeros, 0, WIDTH)
+    for row in range(len(starts) - 1):
+        total = nothing
+        for at in range(starts[row], starts[row + 1]):
+            total = total + load(table, np.int64(columns[at]) * WIDTH, WIDTH)
+        store(out, row * WIDTH, total * scales[row])
+
+
+@compiled
+def inverse_diagonal(turned: Starts, rows: Columns, squares: Table, ridge: float) -> Table:
+    """Return one over the diagonal of G' A G + ridge I, float32 (n-grams,); arguments as in `solve`.
+
+    An n-gram that a word has twice is taken as two of them, which is near enough for a preconditioner.
+    """
+    inverse = np.empty(len(turned) - 1, dtype=np.float32)
+    for ngram in range(len(inverse)):
+        total = ridge
+        for at in range(turned[ngram], turned[ngram + 1]):
+            total += squares[rows[at]]
+        inverse[ngram] = 1.0 / total
+    return inverse
+
+
+@inlined_fast
+def _add(sums: Sums, vector: Any, block: Table) -> None:
+    """Add a SIMD vector to sums in double precision; `block` is room for one."""
+    store(block, 0, vector)
+    for j in range(WIDTH):
+        sums[j] += block[j]
+
+
+@compiled_bare
+def _apply(
+    turned: Starts,
+    rows: Columns,
+    through: Table,
+    ridge: Any,
+    direction: Table,
+    zeros: Table,
+    image: Table,
+    curve: Sums,
+    block: Table,
+) -> None:
+    """Set `image` to G' `through` + `ridge` `direction`, and `curve` to the product of `image` and `direction`."""
+    curve[:] = 0.0
+    for first in range(0, len(turned) - 1, _BLOCK_ROWS):
+        products = load(zeros, 0, WIDTH)
+        for row in range(first, min(first + _BLOCK_ROWS, len(turned) - 1)):
+            along = load(direction, row * WIDTH, WIDTH)
+            total = along * ridge
+            for at in range(turned[row], turned[row + 1]):
+                total = total + load(through, np.int64(rows[at]) * WIDTH, WIDTH)
+            store(image, row * WIDTH, total)
+            products = products + along * total
+        _add(curve, products, block)
+
+
+@compiled_bare
+def _move(
+    alpha: Table,
+    inverse: Table,
+    direction: Table,
+    image: Table,
+    zeros: Table,
+    solution: Table,
+    residual: Table,
+    descent: Sums,
+    block: Table,
+) -> None:
+    """Move `solution` by `alpha` times `direction`, and `residual` with it.
+
+    Set `descent` to the product of the residual and the preconditioned residual.
+    """
+    descent[:] = 0.0
+    length = load(alpha, 0, WIDTH)
+    for first in range(0, len(inverse), _BLOCK_ROWS):
+        products = load(zeros, 0, WIDTH)
+        for row in range(first, min(first + _BLOCK_ROWS, len(inverse))):
+            at = row * WIDTH
+            store(solution, at, load(solution, at, WIDTH) + length * load(direction, at, WIDTH))
+            value = load(residual, at, WIDTH) - length * load(image, at, WIDTH)
+            store(residual, at, value)
+            products = products + value * value * inverse[row]
+        _add(descent, products, block)
+
+
+@compiled_bare
+def _turn(beta: Table, inverse: Table, residual: Table, direction: Table) -> None:
+    """Set `direction` to the preconditioned residual plus `beta` times itself."""
+    kept = load(beta, 0, WIDTH)
+    for row in range(len(inverse)):
+        at = row * WIDTH
+        store(direction, at, load(residual, at, WIDTH) * inverse[row] + load(direction, at, WIDTH) * kept)
+
+
+@compiled
+def solve(
+    starts: Starts,
+    columns: Columns,
+    turned: Starts,
+    rows: Columns,
+    scales: Table,
+    squares: Table,
+    inverse: Table,
+    ridge: float,
+    steps: int,
+    targets: Table,
+    solution: Table,
+    residual: Table,
+    direction: Table,
+    image: Table,
+) -> None:
+    """Make `steps` steps of preconditioned conjugate gradients on (G' A G + ridge I) Z = G' A T, for WIDTH dimensions.
+
+    G is the sparse matrix (`starts`, `columns`; its transpose is `turned`, `rows`) with row i times s_i, and A holds a
+    weight a_i for each row. `scales` (words,) is s_i, `squares` (words,) a_i s_i^2, and `inverse` comes from
+    `inverse_diagonal`. `targets` (words, WIDTH) holds a_i s_i T_i and becomes G Z; the other tables, of shape
+    (n-grams, WIDTH), start at zero, and `solution` becomes Z. All are float32, and all sums have a fixed order.
+    """
+    ones, zeros = np.ones(len(inverse), dtype=np.float32), np.zeros(WIDTH, dtype=np.float32)
+    alpha, beta, block = np.zeros_like(zeros), np.zeros_like(zeros), np.zeros_like(zeros)
+    curve, descent, fresh = np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH)
+    _sum_rows(turned, rows, targets, ones, zeros, residual)
+    _move(alpha, inverse, direction, image, zeros, solution, residual, descent, block)
+    _turn(beta, inverse, residual, direction)
+    for _ in range(steps):
+        _sum_rows(starts, columns, direction, squares, zeros, targets)
+        _apply(turned, rows, targets, np.float32(ridge), direction, zeros, image, curve, block)
+        for j in range(WIDTH):
+            alpha[j] = descent[j] / curve[j] if curve[j] > 0.0 else 0.0
+        _move(alpha, inverse, direction, image, zeros, solution, residual, fresh, block)
+        for j in range(WIDTH):
+            beta[j] = fresh[j] / descent[j] if descent[j] > 0.0 else 0.0
+            descent[j] = fresh[j]
+        _turn(beta, inverse, residual, direction)
+    _sum_rows(starts, columns, solution, scales, zeros, targets)

@@ -1,0 +1,47 @@
+"""Fit n-grams to vectors that are trained already, and write both as a run: `glovewire subwords`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glovewire.common.cli.config_file import read_toml
+from glovewire.common.errors import UsageError
+from glovewire.common.model.options import DEFAULTS, TrainingOptions
+from glovewire.common.model.subwords import fit
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import require_free
+
+from .read import read_vectors
+
+
+def add_subwords(path: Path, out: Path, factor: float | None = None) -> dict[str, Any]:
+    """Fit n-grams to the vectors at `path`, add them with weight `factor`, and write the run `out`.
+
+    Without a factor, takes the default of the objective that the run was trained with, or of skip-gram. Returns plain
+    values. Raises UsageError if `path` has n-grams already: adding them twice would count them twice.
+    """
+    loaded = read_vectors(path)
+    if loaded.subwords is not None:
+        raise UsageError(f"{path} has n-grams already, and its vectors contain them: take a run with --subwords 0")
+    if factor is None:
+        factor = float(DEFAULTS.get(_objective(path), {}).get("subwords", TrainingOptions.subwords))
+    require_free(out, what="run")
+    vectors = np.array(loaded.vectors)
+    subwords = fit(loaded.words, vectors, factor)
+    runs.prepare(out)
+    runs.write_vectors(out, loaded.words, vectors, loaded.facts, loaded.counts, subwords)
+    return {
+        "run": str(out),
+        "words": len(loaded.words),
+        "dim": loaded.dim,
+        "factor": factor,
+        "ngrams": len(subwords.buckets),
+        "bytes": sum((out / name).stat().st_size for name in (runs.NGRAMS, runs.BUCKETS)),
+    }
+
+
+def _objective(path: Path) -> str:
+    """Return the objective in the configuration of the run at `path`; skip-gram where there is none."""
+    tables = read_toml(path / runs.CONFIG).values() if (path / runs.CONFIG).is_file() else ()
+    return next((str(table["objective"]) for table in tables if "objective" in table), "sgns")

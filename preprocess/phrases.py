@@ -1,0 +1,203 @@
+"""Find pairs of words that form phrases, such as `new_york`, and join them in the segments.
+
+The score is that of Mikolov et al. (2013, Distributed Representations of Words and Phrases), as gensim's Phrases
+computes it: (count of the pair - MIN_COUNT) / count of the first word / count of the second * number of distinct words
+and pairs. Pairs are divided by hash into groups; each group is counted exactly in one pass over all streams.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glovewire.common.array_types import Ids, Indices
+from glovewire.common.runtime.compiled import compiled
+
+from .counts.spill import load, save
+from .parallel.pool import Job
+from .parallel.scratch import ScratchFolder
+from .segments import Segment
+from .tokens.string_table import StringTable, in_group, packed
+
+MIN_COUNT, THRESHOLD = 5, 10.0
+PAIR_BYTES = 32
+"""Memory for each distinct pair of a group: a key and a count, in a table that is at most half full."""
+_IDS = "ids"
+_FIRST_SLOTS = 1 << 12
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+def learn(segments: Sequence[Segment], groups: int, kind: str, count: Callable[[], object]) -> Indices:
+    """Return the phrases of a corpus as sorted keys: (id of the first word << 32) | id of the second.
+
+    Ids number the distinct words of the whole corpus, in `groups` groups; they are kept beside each segment. `count`
+    runs PairJobs of this kind.
+    """
+    counts = _number_words(segments, groups)
+    count()
+    scratch = segments[0].scratch
+    pieces = list(scratch.committed(kind))
+    keys, times = np.concatenate([load(_pairs_path(scratch, name)) for name, _ in pieces], axis=1)
+    vocabulary = len(counts) + sum(int(facts["distinct"]) for _, facts in pieces)
+    score = (times - MIN_COUNT) / counts[keys >> 32] / counts[keys & 0xFFFFFFFF] * vocabulary
+    return np.sort(keys[score > THRESHOLD])
+
+
+def _number_words(segments: Sequence[Segment], groups: int) -> Indices:
+    """Number the distinct words of the corpus, keep their ids beside each segment, and return their counts."""
+    counts: list[Indices] = []
+    base = 0
+    for segment in segments:
+        segment.save(_IDS, np.full(segment.size, -1, np.int32))
+    for group in range(groups):
+        table, sums = StringTable(), np.zeros(0, np.int64)
+        for segment in segments:
+            words = segment.words()
+            starts, stops = words.bounds[:-1], words.bounds[1:]
+            chosen = in_group(words.data, starts, stops, group, groups)
+            ids = table.intern(words.data, starts[chosen], stops[chosen])
+            sums = np.concatenate([sums, np.zeros(table.count - len(sums), np.int64)])
+            sums[ids] += words.counts[chosen]
+            kept = segment.load(_IDS)
+            kept[words.numbers[chosen]] = base + ids
+            segment.save(_IDS, kept)
+        counts.append(sums)
+        base += table.count
+    return np.concatenate(counts)
+
+
+class PairJob(Job):
+    """Counts the pairs of neighbouring words of one group; keeps those that occur more than MIN_COUNT times."""
+
+    def __init__(self, scratch: ScratchFolder, kind: str, segments: Sequence[Segment], groups: int) -> None:
+        self._scratch, self._kind, self._segments, self._groups = scratch, kind, segments, groups
+
+    def do(self, group: int) -> int:
+        """Count a group of pairs, and return 1."""
+        slots, used = _empty(_FIRST_SLOTS), 0
+        for segment in self._segments:
+            ids = segment.load(_IDS)
+            for _, stream in segment.streams():
+                at = 0
+                while at < len(stream):
+                    at, used = _count_pairs(stream, ids, at, group, self._groups, slots, used)
+                    if at < len(stream):
+                        slots = _grown(slots)
+        name = f"{self._kind}-{group:06d}"
+        save(_pairs_path(self._scratch, name), slots[slots[:, 1] > MIN_COUNT].T)
+        self._scratch.commit(name, {"distinct": used})
+        return 1
+
+
+class Joiner:
+    """Rewrites a segment's streams: two words that form a phrase, from left to right, become one."""
+
+    def __init__(self, segment: Segment, phrases: Path) -> None:
+        words, ids = segment.words(), segment.load(_IDS)[segment.words().numbers]
+        order = np.argsort(ids)
+        keys = load(phrases)
+        first, second = (_found(ids[order], half) for half in (keys >> 32, keys & 0xFFFFFFFF))
+        here = (first >= 0) & (second >= 0)
+        pairs = np.stack([order[first[here]], order[second[here]]])
+        local = words.numbers[pairs]
+        order = np.argsort(local[0] << 32 | local[1])
+        self._keys, self._size = (local[0] << 32 | local[1])[order], segment.size
+        self._begins = np.zeros(segment.size, np.bool_)
+        self._begins[local[0]] = True
+        text, bounds = words.data.tobytes(), words.bounds.tolist()
+        names = [[text[bounds[n] : bounds[n + 1]] for n in half] for half in pairs[:, order].tolist()]
+        self.data, starts, stops = packed([b"_".join(pair) for pair in zip(*names, strict=True)])
+        self.bounds = np.append(starts, stops[-1:] if len(stops) else 0)
+
+    def __call__(self, stream: Ids) -> Ids:
+        """Return the stream with phrases joined."""
+        out = np.empty_like(stream)
+        return out[: _join(stream, self._begins, self._keys, self._size, out)]
+
+
+def _found(ids: Ids, wanted: Indices) -> Indices:
+    """Return the place of each wanted id in the sorted `ids`, or -1."""
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[at] == wanted, at, -1)
+
+
+def _pairs_path(scratch: ScratchFolder, name: str) -> Path:
+    return scratch.folder / f"{name}.pairs.npy"
+
+
+def _empty(count: int) -> Indices:
+    slots = np.zeros((count, 2), np.int64)
+    slots[:, 0] = -1
+    return slots
+
+
+def _grown(slots: Indices) -> Indices:
+    out = _empty(2 * len(slots))
+    _rehash(slots, out)
+    return out
+
+
+@compiled
+def _hash(key: Any) -> np.uint64:
+    mixed = np.uint64(key) * _MULTIPLIER
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+@compiled
+def _slot(slots: Indices, key: Any, mixed: Any) -> np.int64:
+    """Return the slot of a key, or the empty one where it belongs."""
+    mask = len(slots) - 1
+    at = np.int64(mixed >> np.uint64(16)) & mask
+    while slots[at, 0] != key and slots[at, 0] >= 0:
+        at = (at + 1) & mask
+    return np.int64(at)
+
+
+@compiled
+def _rehash(slots: Indices, out: Indices) -> None:
+    for n in range(len(slots)):
+        if slots[n, 0] >= 0:
+            at = _slot(out, slots[n, 0], _hash(slots[n, 0]))
+            out[at, 0], out[at, 1] = slots[n, 0], slots[n, 1]
+
+
+@compiled
+def _count_pairs(
+    stream: Ids, ids: Ids, start: int, group: int, groups: int, slots: Indices, used: int
+) -> tuple[int, int]:
+    """Count one group's pairs from index `start` on; return (next index, table's size), early if the table is full."""
+    for n in range(start, len(stream) - 1):
+        if stream[n] == 0 or stream[n + 1] == 0:
+            continue
+        key = np.int64(ids[stream[n]]) << 32 | np.int64(ids[stream[n + 1]])
+        mixed = _hash(key)
+        if (mixed & np.uint64(0xFFFF)) % np.uint64(groups) != np.uint64(group):
+            continue
+        if 2 * used >= len(slots):
+            return n, used
+        at = _slot(slots, key, mixed)
+        if slots[at, 0] < 0:
+            slots[at, 0] = key
+            used += 1
+        slots[at, 1] += 1
+    return len(stream), used
+
+
+@compiled
+def _join(stream: Ids, begins: npt.NDArray[np.bool_], keys: Indices, size: int, out: Ids) -> int:
+    """Write the stream with the n-th of the pairs `keys` (number << 32 | number) replaced by `size` + n."""
+    written, n = 0, 0
+    while n < len(stream):
+        word = stream[n]
+        out[written] = word
+        n += 1
+        if begins[word] and n < len(stream) and stream[n] != 0:
+            key = np.int64(word) << 32 | np.int64(stream[n])
+            at = np.searchsorted(keys, key)
+            if at < len(keys) and keys[at] == key:
+                out[written] = size + at
+                n += 1
+        written += 1
+    return written

@@ -1,0 +1,85 @@
+"""Decide which workers hold up the run: they have a block of the first incomplete round and do not report it.
+
+A lease of that round waits for no other one, so only its holder can be the reason. A worker that holds such leases
+and reports none of them for `patience_s` is overdue, though it may send heartbeats: it is lost, and its blocks go to
+others. It may be slow instead of hostile: such a block may be held twice as long the next time, and the worker gets
+others again after a pause, which doubles too, or at once if it is the only one. No I/O; `now` is an argument.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from .schedule import Block
+
+CHECK_EVERY_S = 1.0
+MAX_DOUBLINGS = 16
+MAX_NAMES = 4096
+
+
+Held = tuple[Block, str]
+"""A leased block and the name of the worker that holds it."""
+
+
+class Patience:
+    """Measures for how long leases of the first incomplete round are held; `check` must be called about each second."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._checked: float | None = None
+        self._ages: dict[int, tuple[str, float]] = {}  # lease -> holder, seconds without a report of the holder
+        self._ran_out: Counter[Block] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._pauses: dict[str, float] = {}
+
+    def is_due(self, now: float) -> bool:
+        """Return whether to call `check`."""
+        return self._checked is None or now - self._checked >= CHECK_EVERY_S
+
+    def check(self, round: int, held: Mapping[int, Held], now: float) -> list[str]:
+        """Return the workers that are overdue; `held` are all leases, by number, of the first incomplete round `round`.
+
+        Time in which this was not called, because the server stalled, counts for two checks at most.
+        """
+        passed = 0.0 if self._checked is None else min(now - self._checked, 2 * CHECK_EVERY_S)
+        self._checked = now
+        self._pauses = {worker: left - passed for worker, left in self._pauses.items() if left > passed}
+        self._ran_out = Counter({block: times for block, times in self._ran_out.items() if block.round >= round})
+        self._grow_older(held, passed)
+        late = [lease for lease in held if self._ages[lease][1] > self._limit(held[lease][0])]
+        overdue = {held[lease][1] for lease in late}
+        for block, worker in held.values():
+            if worker in overdue:
+                self._ran_out[block] = min(self._ran_out[block] + 1, MAX_DOUBLINGS)
+        for worker in overdue:
+            self._pauses[worker] = self._patience_s * 2 ** self._faults[worker]
+            self._faults[worker] = min(self._faults[worker] + 1, MAX_DOUBLINGS)
+        while len(self._faults) > MAX_NAMES:
+            del self._faults[next(iter(self._faults))]
+        return sorted(overdue)
+
+    def _limit(self, block: Block) -> float:
+        return float(self._patience_s * 2 ** self._ran_out[block])
+
+    def _grow_older(self, held: Mapping[int, Held], passed: float) -> None:
+        """Add `passed` seconds to the age of each lease; those of a worker that has reported one begin again at 0."""
+        before, self._ages = self._ages, {}
+        reported = {worker for lease, (worker, _) in before.items() if lease not in held}
+        for lease, (_, worker) in held.items():
+            known = lease in before and worker not in reported
+            self._ages[lease] = worker, before[lease][1] + passed if known else 0.0
+
+    def reported(self, worker: str) -> None:
+        """Record that a worker has reported a block: it makes up for a time when it was overdue."""
+        if worker in self._faults:
+            self._faults[worker] -= 1
+            if not self._faults[worker]:
+                del self._faults[worker]
+
+    def must_pause(self, worker: str) -> bool:
+        """Return whether other workers are to be given blocks before this one."""
+        return worker in self._pauses
+
+    @property
+    def pausing(self) -> int:
+        """Return how many workers must pause."""
+        return len(self._pauses)

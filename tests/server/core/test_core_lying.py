@@ -1,0 +1,247 @@
+"""What one worker that lies or does nothing may not do to the others: each is a fault that was found by trying it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from shards import ASYNC, Shard, assign, code, in_memory, leased, pull, push, report, shard, trained
+
+from glovewire.common.endings import Ending
+from glovewire.common.protocol import messages as m
+from glovewire.common.storage.dataset import Dataset
+from glovewire.server.leases.patience import CHECK_EVERY_S
+from glovewire.server.leases.schedule import LEASES_PER_WORKER, ROUNDS_AHEAD
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return in_memory(tmp_path_factory.mktemp("data") / "d")
+
+
+def granted(of: Shard, peer: bytes, ticket: int = 1) -> m.Granted:
+    reply = of.ask(peer, m.Lease(ticket))
+    assert isinstance(reply, m.Granted)
+    return reply
+
+
+def pushed(of: Shard, peer: bytes, block: m.Granted, sequence: int, operation: str = "assign") -> int:
+    """Push all rows of a block, from `sequence` on; the receipts together."""
+    receipt, bounds = 0, of.dataset.layout.bounds
+    for number, p in enumerate(sorted({block.a, block.b}), sequence):
+        first, last = bounds[p : p + 2].tolist()
+        values = np.ones((last - first, of.state.table.shape[1]))
+        done = push(operation, values, first, last, sequence=number, version=block.round, lease=block.lease)
+        reply = of.ask(peer, dataclasses.replace(done, token=block.token(p)))
+        assert isinstance(reply, m.Applied)
+        receipt ^= reply.receipt
+    return receipt
+
+
+@pytest.mark.parametrize("options", [{}, ASYNC])
+def test_a_block_is_done_when_its_pushes_are_in(dataset: Dataset, options: dict[str, Any]) -> None:
+    """A worker leased a block, reported it and left: the others waited for its rows for ever."""
+    one = shard(dataset, **options)
+    one.hello("liar")
+    one.hello("w")
+    block = granted(one, b"liar")
+    for guess in (0, 1, block.token_a, block.low_water_token):
+        assert code(one.ask(b"liar", report(1, block.lease, receipt=guess))) == "bad-request"
+    one.ask(b"liar", m.Leave(Ending.LEFT))
+    again = granted(one, b"w")
+    assert (again.round, again.a, again.b) == (block.round, block.a, block.b)
+    receipt = pushed(one, b"w", again, 1, "add" if options else "assign")
+    assert isinstance(one.ask(b"w", report(1, again.lease, receipt=receipt)), m.Recorded)
+
+
+def test_a_push_without_a_lease_changes_nothing(dataset: Dataset) -> None:
+    """At version after version, to beyond the end of training: each left a copy of the rows, until memory was full."""
+    one = shard(dataset)
+    one.hello("liar")
+    one.hello("w")
+    before = one.state.table.values.copy()
+    first, last = dataset.layout.bounds[:2].tolist()
+    rows = np.ones((last - first, one.state.table.shape[1]))
+    for version in range(20):
+        lie = push("assign", rows, first, last, version=version, lease=version)
+        assert code(one.ask(b"liar", lie)) == "bad-request"
+    assert len(one.state.pull_push.undo_log) == 0
+    np.testing.assert_array_equal(one.state.table.values, before)
+
+
+@pytest.mark.parametrize("options", [{}, ASYNC])
+def test_a_lease_is_of_one_worker_and_each_of_its_rows_is_pushed_once(
+    dataset: Dataset, options: dict[str, Any]
+) -> None:
+    one, operation = shard(dataset, **options), "add" if options else "assign"
+    for name in ("w", "liar"):
+        one.hello(name)
+    block = granted(one, b"w")
+    first, last = dataset.layout.bounds[block.a : block.a + 2].tolist()
+    rows = np.ones((last - first, one.state.table.shape[1]))
+    good = push(operation, rows, first, last, version=block.round, lease=block.lease, token=block.token_a)
+    assert code(one.ask(b"liar", good)) == "bad-request"
+    assert isinstance(one.ask(b"w", good), m.Applied)
+    before = one.state.table.values.copy()
+    assert code(one.ask(b"w", dataclasses.replace(good, sequence=2))) == "bad-request"
+    np.testing.assert_array_equal(one.state.table.values, before)
+
+
+def test_rows_by_number_and_pushes_that_pull_are_not_for_blocks(dataset: Dataset) -> None:
+    """They have no place in the order of a partition's rows, and `Rows` alone would be an answer without a receipt."""
+    one = shard(dataset, **ASYNC)
+    one.hello("w")
+    rows = np.ones((2, one.state.table.shape[1]))
+    for odd in (push("add", rows, rows=[0, 1], version=0), push("add", rows, 0, 2, version=0, then_pull=True)):
+        assert code(one.ask(b"w", leased(odd, 0))) == "bad-request"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_only_shard_0_says_which_rounds_are_complete(dataset: Dataset, number: int) -> None:
+    """A worker said so of round 2^62, and another one that was to train a block again found its rows gone."""
+    one = shard(dataset, number=number, shards=2)
+    one.hello("liar", worker=0)
+    assert isinstance(one.ask(b"liar", assign(one, 1, 1, 0, 1.0)), m.Applied)
+    lie = dataclasses.replace(assign(one, 2, 1, 1, 2.0), low_water=1 << 62)
+    assert code(one.ask(b"liar", lie)) == "bad-request"
+    first = max(int(dataset.layout.bounds[1]), one.state.table.first)
+    assert isinstance(one.ask(b"liar", pull(first, first + 2, 0)), m.Rows)
+    assert isinstance(one.ask(b"liar", assign(one, 2, 1, 1, 2.0)), m.Applied)
+
+
+def test_a_lease_that_has_ended_pushes_no_more(dataset: Dataset) -> None:
+    """Another shard than 0 knows it from the lease that followed, or from the round that is complete."""
+    one = shard(dataset, number=1, shards=2)
+    for worker, name in enumerate(("slow", "w")):
+        one.hello(name, worker=worker)
+    assert isinstance(one.ask(b"w", assign(one, 1, 2, 0, 1.0, worker=1, lease=2)), m.Applied)
+    assert code(one.ask(b"slow", assign(one, 1, 2, 0, 1.0, lease=1))) == "lease-lost"
+    values = np.ones((9, one.state.table.shape[1]))
+    later = push("assign", values, 16, 25, sequence=2, version=1, low_water=1)
+    assert isinstance(one.ask(b"w", leased(later, 2, worker=1, lease=3)), m.Applied)
+    assert code(one.ask(b"slow", assign(one, 1, 2, 0, 1.0, lease=4))) == "lease-lost"
+
+
+def test_no_worker_gets_far_ahead_of_a_round_that_is_not_complete(dataset: Dataset) -> None:
+    """So that what may have to be undone is bounded, even if workers push half of their blocks only."""
+    one = shard(dataset, epochs=20)
+    for number in range(20):
+        one.hello(f"liar{number}")
+    bounds, rounds, most = dataset.layout.bounds.tolist(), one.state.consistency.rounds, 0  # type: ignore[union-attr]
+    for number in range(20):
+        peer, sequence = f"liar{number}".encode(), 0
+        for ticket in range(1, LEASES_PER_WORKER + 1):
+            if not isinstance(block := one.ask(peer, m.Lease(ticket)), m.Granted):
+                break
+            assert block.round < ROUNDS_AHEAD
+            for p in {block.a, block.b} - {block.a if block.round == 0 else None}:
+                if rounds[p] == block.round:
+                    sequence += 1
+                    values = np.ones((bounds[p + 1] - bounds[p], one.state.table.shape[1]))
+                    half = push("assign", values, bounds[p], bounds[p + 1], sequence=sequence, version=block.round)
+                    one.ask(peer, dataclasses.replace(half, lease=block.lease, token=block.token(p)))
+            most = max(most, len(one.state.pull_push.undo_log))
+    assert 0 < most <= ROUNDS_AHEAD * dataset.layout.partitions
+
+
+# ---- names
+
+
+def test_the_name_of_a_worker_at_work_is_not_for_others(dataset: Dataset) -> None:
+    """A hello with the name of another worker ended that worker's session."""
+    one = shard(dataset, lease_s=10.0)
+    one.hello("w")
+    block = granted(one, b"w")
+    for role in ("worker", "observer"):
+        assert code(one.hello("w", peer=b"liar", incarnation=2, role=role)) == "not-ready"
+    assert one.reply(b"w", 0) == m.HeartbeatAck(False), "it fails if the connection is gone"
+    receipt = pushed(one, b"w", block, 1)
+    assert isinstance(one.ask(b"w", report(1, block.lease, receipt=receipt)), m.Recorded)
+    assert one.state.sessions.workers[0].incarnation == 1
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_worker_that_is_started_again_gets_its_name_within_the_lease(dataset: Dataset, gone: bool) -> None:
+    """At once when its old connection is gone, otherwise when the old process has been silent for a quarter of it."""
+    one = shard(dataset, lease_s=10.0)
+    one.hello("w")
+    assert code(one.hello("w", peer=b"again", incarnation=2)) == "not-ready"
+    if gone:
+        one.core.disconnected(b"w")
+    else:
+        one.tick(3.0)
+    assert isinstance(one.hello("w", peer=b"again", incarnation=2), m.Welcome)
+    assert one.events("lost") == ["w"]
+
+
+# ---- a worker that only beats
+
+
+def beats(of: Shard, seconds: float, *peers: bytes) -> None:
+    """Let time pass in which workers send heartbeats."""
+    for _ in range(int(seconds)):
+        of.tick(1.0)
+        for peer in peers:
+            of.send(peer, m.Heartbeat())
+
+
+def test_a_worker_that_holds_up_the_others_is_lost_though_its_heart_beats(dataset: Dataset) -> None:
+    one = shard(dataset, lease_s=10.0, patience_s=5.0)
+    one.hello("lazy")
+    one.hello("w")
+    lazy = granted(one, b"lazy")
+    beats(one, 5.0 - CHECK_EVERY_S, b"lazy", b"w")
+    assert one.events("lost") == []
+    beats(one, 3 * CHECK_EVERY_S, b"lazy", b"w")
+    assert one.events("lost") == ["lazy"]
+    assert code(one.ask(b"lazy", m.Heartbeat())) == "unknown-session"
+    again = granted(one, b"w")
+    assert (again.round, again.a, again.b) == (lazy.round, lazy.a, lazy.b)
+
+
+def test_only_the_first_incomplete_round_is_held_up(dataset: Dataset) -> None:
+    """Blocks of later rounds may wait for the slow one; it is not their holder's fault."""
+    one = shard(dataset, lease_s=10.0, patience_s=5.0)
+    one.hello("lazy")
+    one.hello("w")
+    blocks = [granted(one, b"lazy", 1), granted(one, b"lazy", 2)]  # all of round 0
+    assert {block.round for block in blocks} == {0}
+    assert granted(one, b"w").round == 1
+    beats(one, 9.0, b"lazy", b"w")
+    assert one.events("lost") == ["lazy"]
+
+
+def test_a_slow_worker_alone_gets_twice_the_time_for_its_block(dataset: Dataset) -> None:
+    """It loses time and nothing else, however slow it is."""
+    one = shard(dataset, lease_s=10.0, patience_s=4.0)
+    lost: list[int] = []
+    for incarnation in range(1, 4):
+        one.hello("slow", incarnation=incarnation)
+        granted(one, b"slow")
+        held = 0
+        while code(one.ask(b"slow", m.Heartbeat())) == "":
+            held += 1
+            one.tick(1.0)
+        lost.append(held)
+    assert lost[0] < lost[1] < lost[2]
+    assert lost[2] >= 16
+
+
+def test_a_worker_that_was_overdue_leaves_the_next_blocks_to_others_for_a_while(dataset: Dataset) -> None:
+    one = shard(dataset, epochs=50, lease_s=10.0, patience_s=4.0)
+    one.hello("lazy")
+    one.hello("w")
+    granted(one, b"lazy")
+    beats(one, 7.0, b"lazy", b"w")
+    assert one.events("lost") == ["lazy"]
+    one.hello("lazy", incarnation=2)
+    waits = one.send(b"lazy", m.Lease(1))
+    assert one.reply(b"lazy", waits) is None
+    again = granted(one, b"w")
+    beats(one, 2.0, b"lazy", b"w")
+    assert isinstance(one.ask(b"w", trained(1, again)), m.Recorded)
+    assert one.reply(b"lazy", waits) is None
+    beats(one, 4.0, b"lazy", b"w")
+    assert isinstance(one.reply(b"lazy", waits), m.Granted)

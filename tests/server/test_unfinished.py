@@ -1,0 +1,124 @@
+"""Messages that never end cost their senders the connection, and the server little memory."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import strangers
+from processes import until
+from shards import ASYNC, MINIBATCH, Shard, code, in_memory, push, served, shard
+from strangers import is_shut, shaken
+
+from glovewire.common.protocol.wire import MAX_FRAME_BYTES
+from glovewire.common.roles import Client, Role
+from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.curve_keys import load_client_keys, load_server_keys, make_keys
+from glovewire.server.daemon import Daemon
+from glovewire.server.limits import STRANGER_BYTES, STRANGERS_BYTES, WORKER_FRAMES, Unfinished
+from glovewire.server.service import largest_frame
+
+LOCAL = "tcp://127.0.0.1:0"
+MIB = 1 << 20
+FRAME = 10 * MIB
+
+
+def heard(of: Unfinished, *peers: int) -> None:
+    for peer in peers:
+        of.heard(b"%d" % peer, peer)
+
+
+def test_what_was_sent_since_the_last_message_counts() -> None:
+    unfinished, bytes_of = Unfinished(int, FRAME), {1: 10 * MIB, 2: STRANGER_BYTES}
+    heard(unfinished, 1)
+    assert unfinished.surplus(bytes_of, bytes_of.__getitem__) == []
+    bytes_of = {1: 10 * MIB + STRANGER_BYTES, 2: STRANGER_BYTES + 1}
+    assert unfinished.surplus(bytes_of, bytes_of.__getitem__) == [2]
+    unfinished.closed(2)
+    assert unfinished.surplus([1], bytes_of.__getitem__) == []
+    bytes_of[1] += 1
+    assert unfinished.surplus([1], bytes_of.__getitem__) == [1]
+
+
+def test_a_worker_may_send_as_many_large_frames_as_are_kept_of_it() -> None:
+    unfinished, bytes_of = Unfinished(int, FRAME), {1: 0}
+    heard(unfinished, 1)
+    unfinished.trust(b"1")
+    assert unfinished.surplus([1], bytes_of.__getitem__) == []
+    bytes_of[1] = WORKER_FRAMES * FRAME
+    assert unfinished.surplus([1], bytes_of.__getitem__) == []
+    bytes_of[1] += 1
+    assert unfinished.surplus([1], bytes_of.__getitem__) == [1]
+    unfinished.closed(1)
+    bytes_of[1] = STRANGER_BYTES + 1
+    assert unfinished.surplus([1], bytes_of.__getitem__) == [1], "its descriptor is no worker's any more"
+
+
+def test_all_that_are_no_workers_share_a_bound_and_the_largest_go_first() -> None:
+    bytes_of = {number: MIB + number for number in range(100)}
+    unfinished = Unfinished(int, FRAME)
+    found = unfinished.surplus(bytes_of, bytes_of.__getitem__)
+    assert found == list(range(99, 99 - len(found), -1))
+    assert unfinished.pending <= STRANGERS_BYTES < unfinished.pending + 2 * MIB
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Shard:
+    (tmp_path / "run").mkdir()
+    return shard(in_memory(tmp_path / "d"), out=tmp_path / "run", now=time.monotonic(), **ASYNC)
+
+
+@pytest.fixture
+def daemon(one: Shard, tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL)
+    with served(daemon):
+        yield daemon
+
+
+@pytest.mark.parametrize("endless", [False, True], ids=["a frame that stops", "frames without end"])
+def test_a_message_that_does_not_end_is_cut(daemon: Daemon, one: Shard, *, endless: bool) -> None:
+    """Seen to fail: the server held all 60 MiB of the one, and all that came of the other."""
+    piece = strangers.frame(bytes(MIB), more=True) if endless else bytes(MIB)
+    with shaken(daemon.address) as stranger:
+        with suppress(OSError):
+            stranger.sendall(b"" if endless else struct.pack(">BQ", 2, MAX_FRAME_BYTES))
+            for _ in range(200 if endless else 60):
+                stranger.sendall(piece)
+        assert is_shut(stranger)
+    until(lambda: one.state.network.cut_off == 1, "it is counted")
+
+
+@pytest.mark.parametrize("options", [{}, MINIBATCH], ids=["blocks", "minibatch"])
+def test_no_frame_is_larger_than_the_largest_push(tmp_path: Path, options: dict[str, Any]) -> None:
+    one = shard(in_memory(tmp_path / "d", size=3000), dim=256, **options)
+    page = 1000 if not options else 3000
+    assert largest_frame(one.state) == page * one.state.table.shape[1] * 4 > MIB
+    (tmp_path / "run").mkdir()
+    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, largest_frame=MIB)
+    with served(daemon), shaken(daemon.address) as stranger:
+        stranger.sendall(struct.pack(">BQ", 2, MIB + 1))
+        assert is_shut(stranger)
+
+
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_a_worker_is_not_cut_for_the_largest_push(one: Shard, tmp_path: Path, *, with_keys: bool) -> None:
+    """Seen to fail with keys: CURVE makes a frame larger, and the worker was disconnected again and again."""
+    make_keys(tmp_path / "keys", [Client("w0", Role.WORKER)])
+    keys = load_server_keys(tmp_path / "keys") if with_keys else None
+    mine = load_client_keys(tmp_path / "keys" / "w0.key", Role.WORKER) if with_keys else None
+    daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, keys=keys, largest_frame=10 * MIB)
+    with served(daemon), RequestClient([daemon.address], "w0", one.dataset.checksum, keys=mine) as client:
+        client.connect()
+        replies: list[object] = []
+        values = np.zeros((2560, 1024), np.float32)
+        assert values.nbytes == 10 * MIB
+        client.send(0, push("add", values, 0, len(values)), replies.append)
+        until(lambda: (client.poll(20), replies)[1], "an answer", 30.0)
+        assert code(replies[0]) == "bad-request"  # type: ignore[arg-type]
+    assert one.state.network.cut_off == 0
