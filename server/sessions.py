@@ -23,7 +23,7 @@ LATE_FRACTION = 0.25
 """A worker that has been silent for this fraction of its lease is late; after the whole lease it is lost."""
 STALL_S = 1.0
 """A gap between two calls of `watch` longer than this is a stall of the server, not silence of the clients."""
-MAX_DECLARATIONS = 8
+MAX_DECLARATIONS = 4
 ALL = "all"
 Peer = bytes
 

@@ -189,12 +189,14 @@ class ModelSpec:
         if self.tensors == other.tensors:
             return
         here, there = ({tensor.name: tensor for tensor in spec.tensors} for spec in (other, self))
-        wrong = [f"has no {tensor}" for name, tensor in there.items() if name not in here]
-        wrong += [f"has {tensor} too much" for name, tensor in here.items() if name not in there]
+        missing, extra = ([name for name in a if name not in b] for a, b in ((there, here), (here, there)))
         differ = [name for name in here if there.get(name, here[name]) != here[name]]
-        wrong += [f"has {here[name]}, there it is {there[name]}" for name in differ]
+        wrong = [f"has no {there[name]}" for name in missing[:3]]
+        wrong += [f"has {here[name]} too much" for name in extra[:3]]
+        wrong += [f"has {here[name]}, there it is {there[name]}" for name in differ[:3]]
         wrong = wrong or ["has its tensors in another order"]
-        more = f"; and {len(wrong) - 3} more differences" if len(wrong) > 3 else ""
+        left = len(missing) + len(extra) + len(differ) - 3
+        more = f"; and {left} more differences" if left > 0 else ""
         raise ModelMismatch(f"this model is not the server's: it {'; it '.join(wrong[:3])}{more}")
 
     def _named(self, values: Mapping[str, npt.ArrayLike], trained: bool) -> list[Tensor]:

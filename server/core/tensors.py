@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from glovewire.common.errors import BadRequest, LimitExceeded, NotReady
+from glovewire.common.errors import BadRequest, LimitExceeded, ModelMismatch, NotReady
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import state_columns
 from glovewire.common.model.sharding import Sharding
@@ -28,6 +28,8 @@ from ..table import optimizers
 from ..table.table import Table
 
 UNKNOWN = "the tensors of this server have no values yet: a worker must create them first"
+MAX_COMPARED_BYTES = 16 << 10
+"""A longer list of tensors is compared with the server's byte by byte, and not parsed."""
 
 
 class TensorProgress(Progress):
@@ -93,8 +95,9 @@ class Tensors:
 
         Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for an impossible one.
         """
-        spec = self._spec_of(create, session)
-        if self.spec is not None and spec is not None and (self.complete or self._filler not in (None, session.index)):
+        fixed = self.complete or self._filler not in (None, session.index)
+        spec = self._spec_of(create, session, fixed)
+        if self.spec is not None and spec is not None and fixed:
             self.spec.require_same(spec)
         if self.complete:
             assert self.spec is not None
@@ -106,12 +109,17 @@ class Tensors:
         self._filler, self._filler_name = session.index, session.name
         return self.join(session, Create()) if self.complete else Created(True, self._declared)
 
-    def _spec_of(self, create: Create, session: Session) -> ModelSpec | None:
-        """Return the model that a Create declares, None if it declares none; the server's own is not parsed again."""
+    def _spec_of(self, create: Create, session: Session, fixed: bool) -> ModelSpec | None:
+        """Return the model that a Create declares, None if it declares none; parse no more than needed.
+
+        The server's own list is known by its bytes. If the model is `fixed`, a long other list is refused unread.
+        """
         if create.spec is None:
             return None
         if create.spec is self._declared or (self.spec is not None and np.array_equal(create.spec, self._declared)):
             return self.spec
+        if self.spec is not None and fixed and len(create.spec) > MAX_COMPARED_BYTES:
+            raise ModelMismatch("this model is not the server's: their lists of tensors differ")
         session.declare()
         return ModelSpec.from_json(create.spec)
 
