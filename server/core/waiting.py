@@ -17,7 +17,7 @@ from ..sessions import Peer, Session
 
 MAX_WAITING_PER_SESSION = 32
 """An honest worker has at most two pulls for each of its eight leases, and a request for another lease."""
-SESSION_BYTES = 16 << 20
+SESSION_BYTES = 8 << 20
 """Bytes that all waiting requests of one session hold, unless it is a single one."""
 TOTAL_BYTES = 128 << 20
 """Bytes that all waiting requests of a shard hold, but for a single one of each session."""
