@@ -129,7 +129,7 @@ class TrainingOptions(Config):
     )
     spectrum: float = option(
         0.95,
-        per={"sgns": 0.8},
+        per={"sgns": 0.7},
         range=_AMOUNT,
         help="Power of the singular values in vectors.npy: below 1, directions that most words share count less; 1 is "
         "as trained.",
