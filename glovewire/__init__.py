@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glovewire.common import errors
 
+    from .vectors.keyed_vectors import KeyedVectors, load
+
     __version__: str
 
-__all__ = ["__version__", "errors"]
 _MODULES = {"errors": "glovewire.common.errors"}
+_NAMES = {
+    "KeyedVectors": "glovewire.vectors.keyed_vectors",
+    "load": "glovewire.vectors.keyed_vectors",
+}
+__all__ = ["KeyedVectors", "__version__", "errors", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,8 +30,10 @@ def __getattr__(name: str) -> Any:
         return version("glovewire")
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'glovewire' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted({*globals(), *__all__})
