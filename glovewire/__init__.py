@@ -1,26 +1,46 @@
 """Glovewire: a parameter server over ZeroMQ that trains word vectors and dense models.
 
+    import glovewire
+
+    dataset = glovewire.preprocess("corpus.txt", "data/corpus")
+    run = glovewire.train(dataset, "runs/corpus")
+    run.vectors.most_similar("king")
+    glovewire.load("glove.6B.300d.txt.gz").save("glove.npz")
+
 Names are imported when they are first used, so that `import glovewire` takes no time.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glovewire.common import errors
+    from glovewire.common.storage.dataset import Dataset
 
+    from .api.corpora import preprocess
+    from .api.glove import GloVe
+    from .api.training import Progress, Run, train
     from .vectors.keyed_vectors import KeyedVectors, load
 
     __version__: str
 
-_MODULES = {"errors": "glovewire.common.errors"}
 _NAMES = {
+    "Dataset": "glovewire.common.storage.dataset",
+    "GloVe": "glovewire.api.glove",
     "KeyedVectors": "glovewire.vectors.keyed_vectors",
+    "Progress": "glovewire.api.training",
+    "Run": "glovewire.api.training",
     "load": "glovewire.vectors.keyed_vectors",
+    "train": "glovewire.api.training",
 }
-__all__ = ["KeyedVectors", "__version__", "errors", "load"]
+_MODULES = {"errors": "glovewire.common.errors", "preprocess": "glovewire.preprocess"}
+__all__ = [
+    "Dataset", "GloVe", "KeyedVectors", "Progress", "Run", "__version__", "errors", "load", "preprocess", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -37,3 +57,23 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Callable(ModuleType):
+    """The package `glovewire.preprocess`, which is the function of that name, too."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Make a dataset: see `glovewire.api.corpora.preprocess`."""
+        return importlib.import_module("glovewire.api.corpora").preprocess(*args, **options)
+
+
+class _Package(ModuleType):
+    """This package; the import system sets sub-packages as its attributes."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "preprocess":
+            value.__class__ = _Callable
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

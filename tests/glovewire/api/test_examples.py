@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import glovewire
+from glovewire.api import corpora, glove, training
 from glovewire.vectors import keyed_vectors
 
-MODULES = [keyed_vectors]
+MODULES = [keyed_vectors, corpora, training, glove]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -36,6 +37,20 @@ def questions(tmp_path: Path) -> Path:
     path = tmp_path / "questions.txt"
     path.write_text(": animals\ncat dog car dog\n")
     return path
+
+
+@pytest.fixture
+def run(trained: Path) -> glovewire.Run:
+    """A finished run of two epochs."""
+    return glovewire.Run(trained)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of that run."""
+    folder = tmp_path_factory.mktemp("trained")
+    dataset = glovewire.preprocess(["the cat sits on the mat", "the dog sits on the rug"] * 10, folder / "data")
+    return glovewire.train(dataset, folder / "run", dim=8, epochs=2, workers=1).path
 
 
 def _examples() -> list[Any]:
