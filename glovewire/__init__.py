@@ -37,6 +37,7 @@ _NAMES = {
     "load": "glovewire.vectors.keyed_vectors",
     "train": "glovewire.api.training",
 }
+_PREPROCESS = "glovewire.api.corpora"
 _MODULES = {"errors": "glovewire.common.errors", "preprocess": "glovewire.preprocess"}
 __all__ = [
     "Dataset", "GloVe", "KeyedVectors", "Progress", "Run", "__version__", "errors", "load", "preprocess", "train",
@@ -64,7 +65,7 @@ class _Callable(ModuleType):
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Make a dataset: see `glovewire.api.corpora.preprocess`."""
-        return importlib.import_module("glovewire.api.corpora").preprocess(*args, **options)
+        return importlib.import_module(_PREPROCESS).preprocess(*args, **options)
 
 
 class _Package(ModuleType):

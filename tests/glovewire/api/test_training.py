@@ -44,7 +44,7 @@ def processes_of(run: Path) -> list[int]:
 # ---- corpora
 
 
-@pytest.mark.filterwarnings("ignore:Cannot locate reference")  # of dill, by which datasets hashes a table
+@pytest.mark.filterwarnings("ignore:Cannot (locate reference|pickle)")  # of dill, by which datasets hashes a table
 def test_texts_tokens_rows_and_files_are_the_same_corpus(tmp_path: Path) -> None:
     import datasets
 
