@@ -20,27 +20,41 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glovewire.common import errors
     from glovewire.common.storage.dataset import Dataset
+    from glovewire.worker.dense.client import Client
 
+    from . import thinc, torch
     from .api.corpora import preprocess
+    from .api.dense import Server, serve
     from .api.glove import GloVe
+    from .api.stream import subscribe
     from .api.training import Progress, Run, train
     from .vectors.keyed_vectors import KeyedVectors, load
 
     __version__: str
 
 _NAMES = {
+    "Client": "glovewire.worker.dense.client",
     "Dataset": "glovewire.common.storage.dataset",
     "GloVe": "glovewire.api.glove",
     "KeyedVectors": "glovewire.vectors.keyed_vectors",
     "Progress": "glovewire.api.training",
     "Run": "glovewire.api.training",
+    "Server": "glovewire.api.dense",
     "load": "glovewire.vectors.keyed_vectors",
+    "serve": "glovewire.api.dense",
+    "subscribe": "glovewire.api.stream",
     "train": "glovewire.api.training",
 }
 _PREPROCESS = "glovewire.api.corpora"
-_MODULES = {"errors": "glovewire.common.errors", "preprocess": "glovewire.preprocess"}
+_MODULES = {
+    "errors": "glovewire.common.errors",
+    "preprocess": "glovewire.preprocess",
+    "thinc": "glovewire.thinc",
+    "torch": "glovewire.torch",
+}
 __all__ = [
-    "Dataset", "GloVe", "KeyedVectors", "Progress", "Run", "__version__", "errors", "load", "preprocess", "train",
+    "Client", "Dataset", "GloVe", "KeyedVectors", "Progress", "Run", "Server", "__version__", "errors", "load",
+    "preprocess", "serve", "subscribe", "thinc", "torch", "train",
 ]  # fmt: skip
 
 

@@ -22,10 +22,11 @@ from glovewire.common.errors import ProcessDied, from_wire
 from glovewire.common.option import spoken
 from glovewire.common.runtime.signals import PARENT_VARIABLE, parent_token
 
+from ..launch.processes import CHECKOUT
+
 POLL_S = 0.1
 PATIENCE_S = 25.0
 """Time for an interrupted command to end in order: workers complete their rounds, servers write what they have."""
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(
@@ -66,7 +67,7 @@ def _environment(command: str) -> dict[str, str]:
     """Return this process's environment without options of the command; the child must not import the user's files."""
     ours = variable(command, "")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    if Path.cwd() != ROOT:  # in a checkout, that is where the child finds the program
+    if Path.cwd() != CHECKOUT:
         kept["PYTHONSAFEPATH"] = "1"
     return kept | {PARENT_VARIABLE: parent_token(signal.SIGTERM)}
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import glovewire
-from glovewire.api import corpora, glove, training
+from glovewire.api import corpora, dense, glove, stream, training
 from glovewire.vectors import keyed_vectors
 
-MODULES = [keyed_vectors, corpora, training, glove]
+MODULES = [keyed_vectors, corpora, training, glove, dense, stream]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
