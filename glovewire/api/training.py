@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,7 +160,9 @@ class Run:
         from glovewire.monitor.history.records import read_metrics
         from glovewire.monitor.sinks.plot import draw
 
-        return draw(read_metrics(self.path))
+        figure = draw(read_metrics(self.path))
+        vars(figure)["_repr_png_"] = partial(_as_png, figure)  # by which a notebook shows it without pyplot
+        return figure
 
     def resume(
         self,
@@ -183,6 +186,12 @@ class Run:
         if not named:
             raise UsageError(f"{self.path / runs.CONFIG} names no dataset: give the one that the run was trained on")
         return self.path / str(named[0])
+
+
+def _as_png(figure: Figure) -> bytes:
+    stream = BytesIO()
+    figure.savefig(stream, format="png", dpi=80)
+    return stream.getvalue()
 
 
 # ---- following a run while it lasts
