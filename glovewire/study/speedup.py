@@ -100,7 +100,11 @@ def variants(config: SpeedupConfig) -> list[Variant]:
 
 
 def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Curve:
-    """Return a variant's mean losses by epoch, with times in seconds since training began."""
+    """Return a variant's mean losses by epoch, with times in seconds since training began.
+
+    The samples of which the means are made may span the end of an epoch; the last point of a complete run has the exact
+    means over its last epoch, which the run reports itself (`facts`).
+    """
     samples = read_metrics(variant.trial.out).overall.all_points()
     first = samples[0]
     began = first.t - first.position / first.entries_per_second if first.entries_per_second > 0 else first.t
@@ -110,8 +114,18 @@ def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Cu
             placed.pop()  # of two points at the same time, keep the later
         placed.append(dataclasses.replace(point, t=point.t - began))
     placed = [point for point in placed if point.position >= FEWEST * placed[-1].position]
-    pace = facts["entries_per_second"] if facts else placed[-1].position / max(placed[-1].t, 1e-9)
+    if facts is None:
+        pace = placed[-1].position / max(placed[-1].t, 1e-9)
+    else:
+        loss, bias_only, norm = (_nine_digits(facts[name]) for name in ("loss", "bias_only_loss", "mean_vector_norm"))
+        placed[-1] = dataclasses.replace(placed[-1], loss=loss, bias_only_loss=bias_only, norm=norm)
+        pace = facts["entries_per_second"]
     return Curve(variant.title, variant.trial.store, variant.trial.workers, placed, pace)
+
+
+def _nine_digits(value: float) -> float:
+    """Round to nine significant digits: the sums of equal trainings differ in the last bits, by the order of reports."""
+    return float(f"{value:.9g}")
 
 
 def _row(variant: Variant, curve: Curve, facts: dict[str, Any] | None) -> dict[str, Any]:
