@@ -6,6 +6,7 @@ Every command of the program is a `Command`: its help shows defaults and environ
 
 import difflib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,8 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; with `--json`, print its function's result (a dict) as the last line of stdout."""
         as_json = ctx.params.pop("as_json")
+        for text in self._unknown_variables(os.environ):
+            click.echo(f"warning: {text}", err=True)
         try:
             require_files()
             with one_line_refusals():
@@ -110,6 +113,17 @@ class Command(click.Command):
         if as_json and result is not None:
             click.echo(json.dumps(result, allow_nan=False, default=str))
         return result
+
+    def _unknown_variables(self, environment: Mapping[str, str]) -> list[str]:
+        """Return a warning for each environment variable that looks like an option of this command and is none."""
+        ours = variable(str(self.name), "")
+        known = [str(option.envvar) for option in self.params if isinstance(option, click.Option)]
+        return [
+            f"the environment variable {printable(each)} is ignored: {self.name} has no such option"
+            + suggest(each, known)
+            for each in sorted(environment)
+            if each.startswith(ours) and each not in known
+        ]
 
     def _load_file(self, ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
         if path is None:
@@ -190,5 +204,6 @@ def name(option: click.Option) -> str:
 
 def suggest(word: str, known: Mapping[str, object] | list[str]) -> str:
     """Return `; did you mean 'x'?` with the `known` word most similar to `word`, "" if none is similar."""
-    near = difflib.get_close_matches(word.replace("_", "-"), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    spelled = {each.replace("_", "-"): each for each in known}
+    near = difflib.get_close_matches(word.replace("_", "-"), list(spelled), n=1, cutoff=0.5)
+    return f"; did you mean {spelled[near[0]]!r}?" if near else ""

@@ -145,7 +145,8 @@ _PRESET = click.option(
     is_eager=True,
     expose_value=False,
     callback=_use_preset,
-    help="Named defaults. seeds: random batches of 64, gradient of the mean loss, plain SGD at 0.01.",
+    help="Named defaults. baseline: GloVe as a simple program trains it, to compare with: random batches of 64, "
+    "gradients of their mean loss, plain SGD at a constant rate of 0.01.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Implement `glovewire study speedup`: compare the server with the baseline (preset `seeds`) and with shared memory.
+"""Implement `glovewire study speedup`: compare the server with `--preset baseline` and with shared memory.
 
 Each variant is a separate `glovewire train`; they run one after the other with the same entry weights, so that losses
 are comparable. The figures are read from the metrics in the run folders and can be checked there.
@@ -26,7 +26,7 @@ from ..launch.processes import Children
 from .config import SpeedupConfig
 from .speedup_plot import Curve, draw
 
-BASELINE = "baseline of the seeds: batches of 64, one process"
+BASELINE = "baseline: random batches of 64, plain SGD, one process"
 REPORT, FACTS, PLOT = "REPORT.md", "report.json", "speedup"
 
 FEWEST = 0.002
@@ -71,9 +71,9 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
 
 def variants(config: SpeedupConfig) -> list[Variant]:
     """Return the variants: baseline, one process, shared memory, and the server with 1 to `config.workers` workers."""
-    seeds: dict[str, Any] = {**PRESETS["seeds"], "consistency": "async", "optimizer": "sgd"}
+    plain: dict[str, Any] = {**PRESETS["baseline"], "consistency": "async", "optimizer": "sgd"}
     shared = {name: getattr(config.options, name) for name in ("x_max", "alpha")}  # the same loss for all
-    baseline = dataclasses.replace(config.options, **{**seeds, **shared})
+    baseline = dataclasses.replace(config.options, **{**plain, **shared})
 
     def trial(name: str, store: str, workers: int, options: TrainingOptions = config.options) -> LocalConfig:
         return LocalConfig(
@@ -124,7 +124,7 @@ def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Cu
 
 
 def _nine_digits(value: float) -> float:
-    """Round to nine significant digits: the sums of equal trainings differ in the last bits, by the order of reports."""
+    """Round to nine digits: the sums of equal trainings differ in their last bits, by the order of the reports."""
     return float(f"{value:.9g}")
 
 
