@@ -72,15 +72,19 @@ def signals_raise(so: str = "") -> Iterator[None]:
     """Raise Signalled in the block at the first SIGINT or SIGTERM; turn it into Interrupted at the end of the block.
 
     Of nested blocks, only the outermost does this. `so` is appended to the error's message. Does nothing outside the
-    main thread. If Signalled is swallowed, as in a finaliser or a callback of C code, it is raised again after AGAIN_S;
-    if other code turns it into another error, such as an ImportError, the block still raises Interrupted.
+    main thread. If Signalled is swallowed, as in a finaliser or a callback of C code, it is raised again after AGAIN_S,
+    and the traceback that the interpreter or Cython would print is left out. If other code turns it into another error,
+    such as an ImportError, the block still raises Interrupted.
     """
     elsewhere = threading.current_thread() is not threading.main_thread()
     if elsewhere or all(isinstance(signal.getsignal(number), _Raise) for number in SIGNALS):
         yield  # restoring handlers at its end would let a second signal cut the outer block's way out short
         return
-    handler, report = _Raise(), sys.unraisablehook
+    handler, report, print_error = _Raise(), sys.unraisablehook, sys.excepthook
     sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, Signalled) else report(lost)
+    sys.excepthook = lambda kind, error, trace: (
+        None if isinstance(error, Signalled) else print_error(kind, error, trace)  # PyErr_Print() calls it
+    )
     alarm = signal.getsignal(signal.SIGALRM)
     restore = _install(handler)
     try:
@@ -91,7 +95,7 @@ def signals_raise(so: str = "") -> Iterator[None]:
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = report
+        sys.unraisablehook, sys.excepthook = report, print_error
         restore()
         signal.signal(signal.SIGALRM, alarm)
 

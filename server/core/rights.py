@@ -44,7 +44,7 @@ ATTACH = Right("ask for the tensors", ALL)
 """The right to a Create that declares no tensors."""
 
 
-NOBODY = Right("send this", frozenset())
+NO_ROLE = Right("send this", frozenset())
 
 
 def right_to(message: m.Message) -> Right:
@@ -53,7 +53,7 @@ def right_to(message: m.Message) -> Right:
         return JOIN
     if isinstance(message, m.Create) and message.spec is None:
         return ATTACH
-    return RIGHTS.get(type(message), NOBODY)
+    return RIGHTS.get(type(message), NO_ROLE)
 
 
 def require(client: Client, message: m.Message) -> None:

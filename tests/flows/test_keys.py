@@ -24,7 +24,7 @@ def test_a_local_training_with_keys_is_a_training(flow: Flow) -> None:
     kept = flow.train("kept", "--workers", 2, "--servers", 2, "--keys", "k", "--watch", "similar.txt", "--epochs", 3)
     flow.train("open", "--workers", 1, "--epochs", 3).ends()
     kept.ends()
-    assert "subject=worker.w1" in flow.path("kept", "logs", "server-0.log").read_text()
+    assert "key=worker name=worker.w" in flow.path("kept", "logs", "server-0.log").read_text()
     assert flow.vectors("kept") == flow.vectors("open")
 
 

@@ -16,7 +16,7 @@ import strangers
 import zmq
 from processes import until
 from shards import MINIBATCH, Shard, add, applied, in_memory, pull, served, shard
-from strangers import GREETING, READY, STRANGERS, frame, port_of
+from strangers import STRANGERS, frame, is_shut, port_of
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
@@ -53,37 +53,9 @@ def connect(daemon: Daemon) -> socket.socket:
     return socket.create_connection(port_of(daemon.address), timeout=60)
 
 
-def drained(stranger: socket.socket, seconds: float = 8.0) -> bool:
-    """Whether the other side has closed the connection in time, whatever it says meanwhile."""
-    deadline = time.monotonic() + seconds
-    with suppress(ConnectionError):
-        while (left := deadline - time.monotonic()) > 0:
-            stranger.settimeout(left)
-            try:
-                if not stranger.recv(65536):
-                    return True
-            except TimeoutError:
-                return False
-        return False
-    return True
-
-
-def exactly(stranger: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        more = stranger.recv(size - len(found))
-        assert more, "closed early"
-        found += more
-    return found
-
-
-def shake_hands(stranger: socket.socket) -> None:
-    """ZMTP 3 as a DEALER, by hand."""
-    stranger.sendall(GREETING)
-    exactly(stranger, 64)
-    stranger.sendall(bytes([4, len(READY)]) + READY)
-    size = exactly(stranger, 2)[1]
-    assert exactly(stranger, size).startswith(b"\x05READY")
+def answers(stranger: socket.socket) -> None:
+    """Shake hands, and require an answer to a question."""
+    strangers.shake_hands(stranger)
     stats = [bytes(part) for part in wire.encode(7, m.GetStatus())]
     stranger.sendall(b"".join(frame(part, more=part is not stats[-1]) for part in (b"", *stats)))
     assert b"Status" in stranger.recv(65536)
@@ -97,7 +69,7 @@ def resident_bytes() -> int:
 def test_a_stranger_that_speaks_another_protocol_loses_its_connection(daemon: Daemon, words: bytes) -> None:
     with connect(daemon) as stranger:
         stranger.sendall(words)
-        assert drained(stranger)
+        assert is_shut(stranger, 8.0)
 
 
 def test_sixty_strangers_one_after_the_other_are_nothing(daemon: Daemon) -> None:
@@ -110,22 +82,22 @@ def test_sixty_strangers_one_after_the_other_are_nothing(daemon: Daemon) -> None
 def test_a_frame_of_2_gb_is_refused_by_its_header(daemon: Daemon) -> None:
     """The connection ends before anything is stored: MAXMSGSIZE, which this test has been seen to need."""
     with connect(daemon) as stranger:
-        shake_hands(stranger)
+        answers(stranger)
         before = resident_bytes()
         stranger.sendall(frame(b"", more=True) + struct.pack(">BQ", 2, 2 << 30))
         with suppress(ConnectionError):
             for _ in range(64):
                 stranger.sendall(bytes(1 << 20))
-        assert drained(stranger, 2.0)
+        assert is_shut(stranger, 2.0)
         assert resident_bytes() - before < 32 << 20
 
 
 @pytest.mark.parametrize("declared", [wire.MAX_FRAME_BYTES + 1, (1 << 63) - 1, (1 << 64) - 1])
 def test_any_frame_over_the_limit_is(daemon: Daemon, declared: int) -> None:
     with connect(daemon) as stranger:
-        shake_hands(stranger)
+        answers(stranger)
         stranger.sendall(struct.pack(">BQ", 2, declared))
-        assert drained(stranger, 2.0)
+        assert is_shut(stranger, 2.0)
 
 
 @pytest.fixture
@@ -166,15 +138,15 @@ def junk(stranger: socket.socket, count: int) -> None:
 def test_who_sends_too_much_nonsense_loses_its_connection(daemon: Daemon, one: Shard) -> None:
     """Seen to fail without `_shut_down`: then it is only not answered any more. Others notice nothing."""
     with connect(daemon) as stranger, connect(daemon) as bystander:
-        shake_hands(stranger)
-        shake_hands(bystander)
+        answers(stranger)
+        answers(bystander)
         junk(stranger, MAX_ERRORS)
         until(lambda: one.state.counters["refused"] == MAX_ERRORS, "every one is answered")
         assert one.state.network.cut_off == 0
         junk(stranger, 500)
-        assert drained(stranger)
+        assert is_shut(stranger, 8.0)
         with connect(daemon) as again:  # it may come back, and begins anew
-            shake_hands(again)
+            answers(again)
         junk(bystander, 1)
         assert b"protocol" in bystander.recv(65536)
     assert one.state.network.cut_off == 1

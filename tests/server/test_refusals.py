@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shards import MINIBATCH, Shard, code, in_memory, pull, push, served, shard
+from shards import MINIBATCH, Shard, code, pull, push, served, shard
 from strategies import quick
 
 from glovewire.common import errors
@@ -34,11 +34,6 @@ HOSTILE = (
 )  # fmt: skip
 """Text as a peer may send it, inside JSON also with lone surrogates."""
 BAD_SPEC = np.frombuffer(rb'[["a",[4],"\ud800",true]]', np.uint8)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 def dense(dataset: Dataset, out: Path = Path("run")) -> Shard:

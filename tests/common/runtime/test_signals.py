@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import signal
 import subprocess
 import sys
@@ -49,16 +50,26 @@ def test_a_block_within_another_handler_raises_and_gives_it_back() -> None:
         signal.signal(signal.SIGTERM, ours)
 
 
-def test_what_is_lost_in_a_finaliser_is_raised_again_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+def in_a_finaliser() -> None:
     class Swallows:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGTERM)
 
+    Swallows()
+
+
+def in_code_in_c() -> None:
+    """C code that prints an exception by PyErr_Print() and continues, as Cython's does."""
+    ctypes.pythonapi.PyRun_SimpleString(b"import signal; signal.raise_signal(signal.SIGTERM)")
+
+
+@pytest.mark.parametrize("lose", [in_a_finaliser, in_code_in_c])
+def test_what_is_lost_is_raised_again_in_silence(lose: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
     heard = []
 
     @signals_raise()
     def interrupted() -> None:
-        Swallows()
+        lose()
         heard.append("nothing")
         threading.Event().wait(30)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shards import ASYNC, MINIBATCH, Shard, code, in_memory, leased, push, report
+from shards import ASYNC, MINIBATCH, Shard, code, leased, push, report
 from shards import shard as without_sessions
 from strategies import quick
 
@@ -21,11 +21,6 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import cuts
 from glovewire.server.checkpoints.writer import CheckpointWriter
 from glovewire.worker.training.prefetch import MIN_TASKS
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 def shard(of: Dataset, **options: Any) -> Shard:

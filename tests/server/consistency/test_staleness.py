@@ -216,11 +216,6 @@ def test_gradients_of_one_range_and_one_weight_are_just_added_up_and_others_are_
 # ---- through whole shards
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
-
-
 def cluster(dataset: Dataset, count: int, workers: int, **options: Any) -> list[Shard]:
     """Shards of a plain descent by minibatches, with workers w0, w1, ... that all know."""
     usual = {"schedule": "minibatch", "consistency": "async", "optimizer": "sgd", "dim": 4, "batch_size": 1}

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shards import MINIBATCH, add, applied, assign, code, in_memory, pull, report, shard, statistics
+from shards import MINIBATCH, add, applied, assign, code, pull, report, shard, statistics
 
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol.schema import Message
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.table import table
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 def test_a_hello_is_answered_with_all_that_a_worker_needs(dataset: Dataset) -> None:

@@ -5,21 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shards import ASYNC, MINIBATCH, in_memory, pull, push, shard, statistics
+from shards import ASYNC, MINIBATCH, pull, push, shard, statistics
 from strategies import any_message, messages, quick
 
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.schema import Message
 from glovewire.common.storage.dataset import Dataset
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 @quick(60)

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,7 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from shards import Shard, code, in_memory, pull, push, report, shard
+from shards import Shard, code, pull, push, report, shard
 from strategies import quick
 
 from glovewire.common.endings import Ending, RunEnd
@@ -353,11 +352,6 @@ class Liars(RuleBasedStateMachine):
         assert self.cluster[0].state.over == RunEnd(Ending.COMPLETE)
         for one in self.cluster:
             assert one.state.cuts.round == 3 * EPOCHS
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 def test_liars_change_nothing(dataset: Dataset) -> None:

@@ -7,18 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shards import ASYNC, Shard, assign, code, in_memory, leased, pull, push, report, shard, trained
+from shards import ASYNC, Shard, assign, code, leased, pull, push, report, shard, trained
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.patience import CHECK_EVERY_S
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, ROUNDS_AHEAD
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 def granted(of: Shard, peer: bytes, ticket: int = 1) -> m.Granted:

@@ -12,7 +12,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,7 +21,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from shards import MINIBATCH, Shard, add, code, in_memory, pull, shard
+from shards import MINIBATCH, Shard, add, code, pull, shard
 from strategies import quick
 
 from glovewire.common.endings import Ending
@@ -193,11 +192,6 @@ class Model(RuleBasedStateMachine):
     def forget(self, name: str) -> None:
         """A session that ended takes its numbers with it."""
         self.pushed[name] = 0
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 def test_the_core_is_the_model(dataset: Dataset) -> None:

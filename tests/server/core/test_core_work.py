@@ -6,18 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from shards import MINIBATCH, add, applied, code, in_memory, leased, pull, push, report, shard, statistics, trained
+from shards import MINIBATCH, add, applied, code, leased, pull, push, report, shard, statistics, trained
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.core.core import DRAIN_AFTER_SIGNAL_S
 from glovewire.server.core.state import NetworkCounts
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 def test_a_lease_is_granted_once_for_a_ticket(dataset: Dataset) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from shards import MINIBATCH, Shard, add, code, in_memory, shard, statistics
+from shards import MINIBATCH, Shard, add, code, shard, statistics
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.core import push_counts
 from glovewire.server.core.push_counts import PushCounts
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from shards import ASYNC, MINIBATCH, Shard, add, code, in_memory, pull, report, shard, statistics
+from shards import ASYNC, MINIBATCH, Shard, add, code, pull, report, shard, statistics
 
 from glovewire.common.endings import Ending
 from glovewire.common.errors import NotPermitted
@@ -24,11 +24,6 @@ ANNA, BERT = Client("anna", Role.WORKER), Client("bert", Role.WORKER)
 EVE, BOSS = Client("eve", Role.MONITOR), Client("boss", Role.ADMIN)
 SPEC = np.frombuffer(ModelSpec.of({"w": np.zeros((2, 3), np.float32)}, ()).text.encode(), np.uint8)
 TRAIN, READ, RULE = {Role.WORKER, Role.ADMIN}, set(Role), {Role.ADMIN}
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("rights") / "d")
 
 
 @pytest.fixture

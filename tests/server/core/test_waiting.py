@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shards import MINIBATCH, Shard, applied, assign, in_memory, pull, push, shard, trained
+from shards import MINIBATCH, Shard, applied, assign, pull, push, shard, trained
 from strategies import quick
 
 from glovewire.common.endings import Ending
@@ -169,11 +169,6 @@ def test_of_equal_pulls_of_a_session_that_must_wait_one_is_tried() -> None:
 
 
 # ---- what the core looks at, and when
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return in_memory(tmp_path_factory.mktemp("data") / "d")
 
 
 def looks(of: Shard, peer: bytes, message: m.Message) -> int:
