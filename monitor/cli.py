@@ -129,7 +129,7 @@ def _replay(config: MonitorConfig) -> dict[str, Any]:
     if config.plot is not None:
         from .sinks.plot import plot
 
-        plot(histories[0], config.plot)
+        plot(histories, config.plot)
     if config.web is not None:
         from .web.neighbours import RunLookup
         from .web.server import serve

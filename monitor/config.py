@@ -38,7 +38,10 @@ class MonitorConfig(Config):
         None, path={"dir_okay": False}, metavar="FILE.jsonl", help="Append every sample, one JSON object a line."
     )
     plot: Path | None = option(
-        None, path={"dir_okay": False}, metavar="FILE.png", help="Draw the losses at the end (.png or .svg)."
+        None,
+        path={"dir_okay": False},
+        metavar="FILE.png",
+        help="Draw the losses at the end, of several --replay in comparison (.png or .svg).",
     )
     replay: tuple[Path, ...] = option((), metavar="RUN", help="Show finished runs; may be repeated.")
     keys: Path | None = like(SharedOptions, "keys")

@@ -114,7 +114,10 @@ class ServerConfig(Config):
 
 @dataclass(frozen=True)
 class Identity:
-    """What does not change during a generation of a shard; `workers` is the number to expect."""
+    """What does not change during a generation of a shard; `workers` is the number to expect.
+
+    `dataset` is the checksum of the dataset, `name` and `dataset_name` are the names of the folders, for people.
+    """
 
     run: str
     shard: int
@@ -125,6 +128,8 @@ class Identity:
     checkpoint_rounds: int = 0
     generation: int = 0
     workers: int = 1
+    name: str = ""
+    dataset_name: str = ""
 
 
 def parse_shard(text: str) -> tuple[int, int]:

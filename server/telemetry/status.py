@@ -117,6 +117,12 @@ def server_sample(state: ShardState, now: float) -> m.ServerSample:
     )
 
 
+def run_sample(state: ShardState, now: float) -> m.RunSample:
+    """Return what this run trains, for the stream."""
+    who, total = state.identity, state.progress.losses.total
+    return m.RunSample(state.publisher.elapsed(now), who.name, who.dataset_name, total, state.options.as_message())
+
+
 def _words(state: ShardState, first: int, last: int) -> m.Words:
     table = state.table
     if not table.first <= first <= last <= table.last:
