@@ -27,8 +27,16 @@ return `${+tick.toPrecision(DIGITS)}`
 """
 AXIS_AMOUNT, SHORT_AMOUNT = AMOUNT.replace("DIGITS", "6"), AMOUNT.replace("DIGITS", "3")
 TOOLBAR = ":host(.bk-inner) { background-color: var(--card); --icon-color: var(--ink); }"
-PLAIN = "return `${+tick.toPrecision(4)}`"
-LOG_TICKS = [mantissa * 10.0**power for power in range(-6, 4) for mantissa in (1, 2, 5)]
+PLAIN = "return tick && Math.abs(tick) < 1e-3 ? tick.toExponential(0) : `${+tick.toPrecision(4)}`"
+LOG_TICKS = """
+const {start, end} = cb_data
+if (!(start > 0 && end > start)) return []
+const decades = Math.log10(end / start), every = Math.max(1, Math.ceil(decades / 7))
+const mantissas = decades > 3 ? [1] : decades > 1.5 ? [1, 3] : [1, 2, 5], ticks = []
+for (let power = Math.floor(Math.log10(start)); power <= Math.log10(end); power++)
+  if (power % every == 0) for (const mantissa of mantissas) ticks.push(mantissa * 10 ** power)
+return ticks.filter((tick) => tick >= start && tick <= end)
+"""
 
 COLUMNS = ("t", "done", "loss", "mean", "bias_only", "rate", "epoch")
 WORKER_COLUMNS = ("t", "done", "loss", "worker", "colour")
@@ -190,11 +198,11 @@ class Charts:
         return column(logarithmic, linear, sizing_mode="stretch_width", name=name)
 
     def _loss_figure(self, x: str, ticks: str, scale: str) -> Any:
-        from bokeh.models import FixedTicker
+        from bokeh.models import CustomJSTicker
 
         plot = self._figure(ticks, PLAIN, y_axis_type=scale)
         if scale == "log":
-            plot.yaxis[0].ticker = plot.ygrid[0].ticker = FixedTicker(ticks=LOG_TICKS)
+            plot.yaxis[0].ticker = plot.ygrid[0].ticker = CustomJSTicker(major_code=LOG_TICKS)
         for run in self.runs:
             lines = plot.multi_line(x, "loss", source=run.workers, line_color="colour", line_width=1.2, line_alpha=0.55)
             lines.visible = not self._compare

@@ -82,10 +82,11 @@ def _progress(history: RunHistory) -> str:
     assert history.loss is not None
     label = "steps" if history.is_dense else "epoch"
     done = f"{formatting.amount(history.loss.entries)} {history.unit} trained"
-    share = history.progress
+    share, (value, of, most) = history.progress, history.epoch.partition(" of ")
     if share is None or share >= 1 or history.finished:
-        return _tile(label, history.epoch, done)
-    return _tile(label, history.epoch, markup=f"<div class=bar><i style='width:{share:.1%}'></i></div>")
+        return _tile(label, value, f"of {most}, {done}" if of else done)
+    markup = f"of {most}" * bool(of) + f"<div class=bar><i style='width:{share:.1%}'></i></div>"
+    return _tile(label, value, markup=markup)
 
 
 def _tile(label: str, value: object, text: str = "", kind: str = "", *, markup: str = "") -> str:
