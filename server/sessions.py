@@ -23,6 +23,7 @@ LATE_FRACTION = 0.25
 """A worker that has been silent for this fraction of its lease is late; after the whole lease it is lost."""
 STALL_S = 1.0
 """A gap between two calls of `watch` longer than this is a stall of the server, not silence of the clients."""
+MAX_DECLARATIONS = 8
 ALL = "all"
 Peer = bytes
 
@@ -51,6 +52,7 @@ class Session:
     entries: int = 0
     bytes_sent: int = 0
     connected: bool = True
+    declarations: int = 0
 
     @property
     def is_worker(self) -> bool:
@@ -68,6 +70,12 @@ class Session:
     def is_new_report(self, sequence: int) -> bool:
         """Return whether a report is the next one, not a repeat; OutOfOrder when one before it is missing."""
         return _is_new("report", sequence, self.reported)
+
+    def declare(self) -> None:
+        """Count a model that has to be parsed, which takes milliseconds; LimitExceeded after MAX_DECLARATIONS."""
+        if self.declarations == MAX_DECLARATIONS:
+            raise LimitExceeded(f"{self.name!r} has declared {MAX_DECLARATIONS} models that are not the server's")
+        self.declarations += 1
 
 
 def _is_new(what: str, sequence: int, last: int) -> bool:

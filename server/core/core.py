@@ -404,8 +404,8 @@ class Core:
 
     def _must_pause(self, session: Session) -> bool:
         """Return whether a worker that was overdue must leave the blocks to others for now."""
-        pauses = self._state.progress.patience.must_pause
-        return pauses(session.name) and not all(pauses(worker.name) for worker in self._state.sessions.workers)
+        workers = (worker.name for worker in self._state.sessions.workers)
+        return self._state.progress.patience.must_pause(session.name, workers)
 
     def _answer_or_wait(self, peer: Peer, number: int, session: Session, request: MayWait) -> m.Message | None:
         reply = self._answer(session, request)

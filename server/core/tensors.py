@@ -93,10 +93,7 @@ class Tensors:
 
         Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for an impossible one.
         """
-        if create.spec is self._declared:
-            spec = self.spec
-        else:
-            spec = None if create.spec is None else ModelSpec.from_json(create.spec)
+        spec = self._spec_of(create, session)
         if self.spec is not None and spec is not None and (self.complete or self._filler not in (None, session.index)):
             self.spec.require_same(spec)
         if self.complete:
@@ -108,6 +105,15 @@ class Tensors:
             self._allocate(spec)
         self._filler, self._filler_name = session.index, session.name
         return self.join(session, Create()) if self.complete else Created(True, self._declared)
+
+    def _spec_of(self, create: Create, session: Session) -> ModelSpec | None:
+        """Return the model that a Create declares, None if it declares none; the server's own is not parsed again."""
+        if create.spec is None:
+            return None
+        if create.spec is self._declared or (self.spec is not None and np.array_equal(create.spec, self._declared)):
+            return self.spec
+        session.declare()
+        return ModelSpec.from_json(create.spec)
 
     def shared(self, create: Create) -> Create:
         """Return a Create for which `join` returned None, with the server's copy of the spec, which is the same."""

@@ -3,16 +3,21 @@
 A lease of that round waits for no other one, so only its holder can be the reason. A worker that holds such leases
 and reports none of them for `patience_s` is overdue, though it may send heartbeats: it is lost, and its blocks go to
 others. It may be slow instead of hostile: such a block may be held twice as long the next time, and the worker gets
-others again after a pause, which doubles too, or at once if it is the only one. No I/O; `now` is an argument.
+others again after a pause, which doubles too, or at once if it is the only one.
+
+Workers that have never reported a block are trusted less once others of them have been overdue: each such worker halves
+their time, down to an eighth, and they pause as long as any worker does. So many sessions that hold blocks and train
+none do not cost `patience_s` each. No I/O; `now` is an argument.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from .schedule import Block
 
 CHECK_EVERY_S = 1.0
 MAX_DOUBLINGS = 16
+MAX_HALVINGS = 3
 MAX_NAMES = 4096
 
 
@@ -30,6 +35,7 @@ class Patience:
         self._ran_out: Counter[Block] = Counter()
         self._faults: Counter[str] = Counter()
         self._pauses: dict[str, float] = {}
+        self._proven: dict[str, None] = {}  # workers that have reported a block, the latest last
 
     def is_due(self, now: float) -> bool:
         """Return whether to call `check`."""
@@ -45,7 +51,7 @@ class Patience:
         self._pauses = {worker: left - passed for worker, left in self._pauses.items() if left > passed}
         self._ran_out = Counter({block: times for block, times in self._ran_out.items() if block.round >= round})
         self._grow_older(held, passed)
-        late = [lease for lease in held if self._ages[lease][1] > self._limit(held[lease][0])]
+        late = [lease for lease in held if self._ages[lease][1] > self._limit(*held[lease])]
         overdue = {held[lease][1] for lease in late}
         for block, worker in held.values():
             if worker in overdue:
@@ -57,8 +63,11 @@ class Patience:
             del self._faults[next(iter(self._faults))]
         return sorted(overdue)
 
-    def _limit(self, block: Block) -> float:
-        return float(self._patience_s * 2 ** self._ran_out[block])
+    def _limit(self, block: Block, worker: str) -> float:
+        """Return for how many seconds `worker` may hold `block` without a report."""
+        distrusted = sum(name != worker and name not in self._proven for name in self._faults)
+        halvings = 0 if worker in self._proven else min(distrusted, MAX_HALVINGS)
+        return float(self._patience_s * 2.0 ** (self._ran_out[block] - halvings))
 
     def _grow_older(self, held: Mapping[int, Held], passed: float) -> None:
         """Add `passed` seconds to the age of each lease; those of a worker that has reported one begin again at 0."""
@@ -70,16 +79,23 @@ class Patience:
 
     def reported(self, worker: str) -> None:
         """Record that a worker has reported a block: it makes up for a time when it was overdue."""
+        self._proven.pop(worker, None)
+        self._proven[worker] = None
+        if len(self._proven) > MAX_NAMES:
+            del self._proven[next(iter(self._proven))]
         if worker in self._faults:
             self._faults[worker] -= 1
             if not self._faults[worker]:
                 del self._faults[worker]
 
-    def must_pause(self, worker: str) -> bool:
-        """Return whether other workers are to be given blocks before this one."""
-        return worker in self._pauses
+    def must_pause(self, worker: str, workers: Iterable[str]) -> bool:
+        """Return whether others of `workers` are to be given blocks before this one."""
+        return bool(self._pauses) and self._distrust(worker) > min(map(self._distrust, workers), default=0)
+
+    def _distrust(self, worker: str) -> int:
+        return 2 if worker in self._pauses else worker not in self._proven
 
     @property
     def pausing(self) -> int:
-        """Return how many workers must pause."""
+        """Return how many workers pause because they were overdue."""
         return len(self._pauses)

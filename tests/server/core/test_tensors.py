@@ -18,6 +18,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.service import prepare
+from glovewire.server.sessions import MAX_DECLARATIONS
 
 MODEL = {"w": np.arange(600, dtype=np.float32), "b": np.ones(3, np.float32), "n": np.array(7)}
 SPEC = ModelSpec.of(MODEL)  # rows: w 0-2, b 3, n 4
@@ -86,6 +87,15 @@ def test_the_first_brings_the_values_and_the_others_wait_for_them() -> None:
     assert isinstance(rows, m.Rows)
     assert (rows.values == 1.0).all()
     assert code(one.ask(b"b", create(OTHER))) == "model-mismatch"
+
+
+def test_a_session_cannot_have_one_foreign_model_parsed_after_the_other() -> None:
+    """Each takes milliseconds: 2,048 of them, waiting at the port, made a run four times as long."""
+    one = filled()
+    one.hello("b")
+    found = [code(one.ask(b"b", create(OTHER))) for _ in range(MAX_DECLARATIONS + 1)]
+    assert found == ["model-mismatch"] * MAX_DECLARATIONS + ["limit"]
+    assert fill_of(one.ask(b"b", create())) is False  # the server's own costs nothing
 
 
 def test_when_the_one_who_brings_them_is_lost_the_next_brings_all() -> None:

@@ -1,0 +1,60 @@
+"""How long workers may hold blocks that others wait for."""
+
+from __future__ import annotations
+
+from glovewire.server.leases.patience import CHECK_EVERY_S, Held, Patience
+from glovewire.server.leases.schedule import Block
+
+PATIENCE_S = 8.0
+BLOCKS = [Block(0, a, a) for a in range(20)]
+
+
+def seconds_until_overdue(patience: Patience, held: dict[int, Held], start: float) -> tuple[float, list[str]]:
+    """Check each second, until a worker is overdue; how long that took, and who it is."""
+    for passed in range(1000):
+        overdue = patience.check(0, held, start + passed * CHECK_EVERY_S)
+        if overdue:
+            return passed * CHECK_EVERY_S, overdue
+    raise AssertionError("no one is overdue")
+
+
+def in_turn(patience: Patience, *names: str) -> list[float]:
+    """For how long each worker can hold a block of its own, one after the other."""
+    found, now = [], 0.0
+    for number, name in enumerate(names):
+        took, overdue = seconds_until_overdue(patience, {number: (BLOCKS[number], name)}, now)
+        assert overdue == [name]
+        found.append(took)
+        now += took + CHECK_EVERY_S
+    return found
+
+
+def test_workers_that_never_bring_anything_do_not_cost_the_patience_each() -> None:
+    found = in_turn(Patience(PATIENCE_S), *(f"hoarder{number}" for number in range(6)))
+    assert sum(found) <= 2 * PATIENCE_S + len(found) * 3 * CHECK_EVERY_S
+    assert found[0] >= PATIENCE_S
+
+
+def test_a_worker_that_has_reported_a_block_keeps_its_time() -> None:
+    patience = Patience(PATIENCE_S)
+    patience.reported("honest")
+    *_, last = in_turn(patience, "hoarder0", "hoarder1", "honest")
+    assert last >= PATIENCE_S
+
+
+def test_its_own_faults_do_not_shorten_the_time_of_a_slow_worker() -> None:
+    assert min(in_turn(Patience(PATIENCE_S), "slow", "slow", "slow")) >= PATIENCE_S
+
+
+def test_who_has_never_reported_a_block_pauses_as_long_as_any_worker() -> None:
+    patience = Patience(PATIENCE_S)
+    patience.reported("honest")
+    all_three = ["hoarder", "new", "honest"]
+    assert not any(patience.must_pause(name, all_three) for name in all_three)
+    in_turn(patience, "hoarder")
+    assert [patience.must_pause(name, all_three) for name in all_three] == [True, True, False]
+    assert [patience.must_pause(name, all_three[:2]) for name in all_three[:2]] == [True, False]
+    assert not patience.must_pause("hoarder", ["hoarder"])
+    for second in range(100, 100 + 2 * int(PATIENCE_S)):
+        patience.check(0, {}, float(second))
+    assert not any(patience.must_pause(name, all_three) for name in all_three)
