@@ -57,7 +57,7 @@ TENSOR_FACTS = {
     "mean_vector_norm": "mean_gradient_norm",
 }
 """Names of facts -> their names in the results of a run that trained tensors."""
-WORD_FACTS = ("epochs", "bias_only_loss")
+WORD_FACTS = ("epochs", "bias_only_loss", "dataset", "dataset_checksum")
 """Facts left out of the results of a run that trained tensors."""
 
 logger = logging.getLogger(__name__)
@@ -101,6 +101,8 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
     owners = [[part.shard for part in sharding.split(*span)] for span in pairwise(layout.bounds.tolist())]
     progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size, tokens, owners, config.block_s)
+    if config.hold and not progress.complete:
+        progress.allow(losses.epoch + 1)
     identity = _identity(config, generation, tokens, dataset.checksum, every)
     return ShardState(identity, options, table, mode, progress, now, words)
 

@@ -136,7 +136,7 @@ class Command(click.Command):
     def _file_defaults(self, ctx: click.Context, path: Path) -> dict[str, Any]:
         tables = read_toml(path)
         self._check_tables(ctx, path, tables)
-        options = self._by_long_name()
+        options = self._by_key()
         found: dict[str, Any] = {}
         for key, value in tables.get(str(self.name), {}).items():
             option = options.get(key.replace("_", "-"))
@@ -162,9 +162,14 @@ class Command(click.Command):
             others = ", ".join(f"[{key}]" for key in tables) or "nothing"
             raise UsageError(f"{path} has no table [{self.name}], but {others}")
 
-    def _by_long_name(self) -> dict[str, click.Option]:
+    def _by_key(self) -> dict[str, click.Parameter]:
+        """Return the parameters that a file may set: options by their long names, single arguments by their names."""
         options = [option for option in self.params if isinstance(option, click.Option) and option.name != "config"]
-        return {flag[2:]: option for option in options for flag in option.opts if flag.startswith("--")}
+        arguments = [each for each in self.params if isinstance(each, click.Argument) and each.nargs == 1]
+        return {
+            **{str(argument.name): argument for argument in arguments},
+            **{flag[2:]: option for option in options for flag in option.opts if flag.startswith("--")},
+        }
 
 
 def variable(command: str, option: str) -> str:
@@ -172,9 +177,9 @@ def variable(command: str, option: str) -> str:
     return f"{ENVIRONMENT_PREFIX}_{command}_{option}".upper().replace("-", "_")
 
 
-def _file_value(where: str, option: click.Option, value: Any) -> Any:
+def _file_value(where: str, option: click.Parameter, value: Any) -> Any:
     """Return a value from a TOML file as click expects it; UsageError if no flag could have this value."""
-    several = option.multiple or option.nargs != 1
+    several = option.nargs != 1 or getattr(option, "multiple", False)
     given = [value] if several and isinstance(value, PLAIN) else value
     kinds, wanted = _expected(option, several)
     values = given if several else [given]
@@ -183,14 +188,14 @@ def _file_value(where: str, option: click.Option, value: Any) -> Any:
     return given
 
 
-def _expected(option: click.Option, several: bool) -> tuple[tuple[type, ...], str]:
+def _expected(option: click.Parameter, several: bool) -> tuple[tuple[type, ...], str]:
     """Return the types that a TOML value (each item, if `several`) may have, and their description for errors."""
     if isinstance(option.type, click.Path):
         return (str,), "a path or a list of paths" if several else "a path"
     if several:
-        groups = option.multiple and option.nargs != 1  # such as --analogy A B C, repeated
+        groups = getattr(option, "multiple", False) and option.nargs != 1  # such as --analogy A B C, repeated
         return (*PLAIN, list) if groups else PLAIN, "a value or a list of values"
-    if option.is_flag:
+    if getattr(option, "is_flag", False):
         return (bool,), "true or false"
     if isinstance(option.type, click.types.IntParamType):
         return (int, str), "a whole number"

@@ -9,6 +9,7 @@
     worker (to shard 0)    Report       Recorded
     worker, observer       Heartbeat    HeartbeatAck
     observer               Score        Recorded
+    observer               Proceed      Recorded
     worker, observer       Leave        Left
     anyone                 GetStatus    Status
     anyone                 GetHistory   History
@@ -260,8 +261,15 @@ class Score(Message):
 
 
 @message
+class Proceed(Message):
+    """Let a run that waits after every epoch train up to the end of epoch `epochs`; more than there are let it end."""
+
+    epochs: int
+
+
+@message
 class Recorded(Message):
-    """The report or score is recorded; `stop` tells a worker that the run is over."""
+    """The report, score or permission is recorded; `stop` tells a worker that the run is over."""
 
     stop: bool
     epoch: int

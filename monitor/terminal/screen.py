@@ -12,6 +12,7 @@ from ..history.history import RunHistory
 from .braille import braille_plot
 
 LABEL_WIDTH = 7
+MAX_PLOT = 24
 STATUS_STYLES = {"good": "green", "warn": "bold yellow", "bad": "bold red", "calm": "bold green"}
 FAINT = "bright_black"
 STATE_STYLES = {"training": "green", "late": "yellow", "lost": "bold red", "left": FAINT, "done": FAINT}
@@ -47,7 +48,7 @@ def render_screen(
 
 
 def plan_layout(height: int, workers: int, shards: int, events: int) -> ScreenLayout:
-    """Divide `height` lines: first a few for each list, then the plot, then more for lists that are longer."""
+    """Divide `height` lines: first a few for each list, then a plot, longer lists and a higher plot."""
     left = height - 3
     lines = [min(workers, 4), min(shards, 3), min(events, 3)]
     while sum(lines) + sum(1 for rows in lines[:2] if rows) + 5 > left and any(lines):
@@ -60,6 +61,7 @@ def plan_layout(height: int, workers: int, shards: int, events: int) -> ScreenLa
             more = max(0, min(left, wanted - lines[part]))
             lines[part] += more
             left -= more
+    plot += max(0, min(left, MAX_PLOT - plot)) if plot else 0
     return ScreenLayout(plot, *lines)
 
 

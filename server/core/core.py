@@ -88,6 +88,7 @@ class Core:
             m.Leave: self._leave,
             m.Finish: self._finish,
             m.Score: self._score,
+            m.Proceed: self._proceed,
             m.GetStatus: self._query,
             m.GetHistory: self._query,
             m.GetWords: self._query,
@@ -382,6 +383,14 @@ class Core:
         state.sessions.of(peer, now)
         t, entries = state.publisher.elapsed(now), state.progress.losses.entries
         state.publisher.add([m.QualitySample(t, entries, score.test[:64], score.score)])
+        return self._recorded()
+
+    def _proceed(self, proceed: m.Proceed, peer: Peer, _: int, now: float) -> m.Message:
+        state = self._state
+        state.sessions.of(peer, now)
+        state.progress.proceed(proceed.epochs)
+        state.waiting.wake(Condition.LEASE)
+        self._close_when_complete()
         return self._recorded()
 
     def _recorded(self) -> m.Recorded:

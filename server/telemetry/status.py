@@ -63,6 +63,8 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
     losses = state.progress.losses
     return {
         **end.as_fields(),
+        "dataset": state.identity.dataset_name,
+        "dataset_checksum": state.identity.dataset,
         "seconds": losses.seconds(),
         "entries": losses.entries,
         "entries_per_second": losses.entries_per_second(),
