@@ -25,8 +25,8 @@ BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
 MAX_RATE = 1e6
 """Largest learning rate that a server accepts."""
-PRESETS: dict[str, dict[str, Scalar]] = {
-    "seeds": {
+PRESETS: dict[str, dict[str, Scalar]] = {  # baseline: GloVe as a first program for it would be written
+    "baseline": {
         "schedule": "minibatch",
         "optimizer": "sgd",
         "batch_size": 64,
@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, Scalar]] = {
         "alpha": 0.75,
         "spectrum": 1.0,
         "subwords": 0.0,
-        "init_scale": 0.2771,  # the standard deviation of 0.01 that the seeds draw with, at 256 dimensions
+        "init_scale": 0.2771,  # a standard deviation of 0.01 at 256 dimensions
     }
 }
 

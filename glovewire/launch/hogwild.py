@@ -30,6 +30,7 @@ from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent, p
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import attempt_all
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import printable
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.sinks.plot import plot
 from glovewire.monitor.terminal.view import open_view
@@ -109,7 +110,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
         history = _follow(config, losses, processes, pipes)
         for process in processes:
             process.join()
-        return _facts(config, losses), history
+        return _facts(config, losses, dataset.checksum), history
     finally:
         os.environ.pop(PARENT_VARIABLE, None)
         for process in processes:
@@ -158,11 +159,13 @@ def _receive_report(
     return True
 
 
-def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
+def _facts(config: LocalConfig, losses: Losses, checksum: str) -> dict[str, Any]:
     loss, floor, norm = losses.epoch_means(losses.last_epoch())
     seconds = losses.seconds()
     return {
         "ending": Ending.COMPLETE,
+        "dataset": printable(config.dataset.resolve().name),
+        "dataset_checksum": checksum,
         "seconds": seconds,
         "entries": losses.entries,
         "entries_per_second": losses.entries / seconds if seconds else 0.0,

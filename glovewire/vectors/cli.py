@@ -17,7 +17,7 @@ from glovewire.common.errors import UnknownWord, UsageError
 from glovewire.common.text import printable
 
 if TYPE_CHECKING:
-    from glovewire.common.model.neighbours import Found, Neighbours, UnitVectors
+    from glovewire.common.model.neighbours import Neighbours, UnitVectors
 
 FORMATS = ("glove", "word2vec", "word2vec-bin", "npz", "safetensors", "fasttext-bin", "projector", "run", "stanford")
 _PLACE = click.Path(path_type=Path)
@@ -57,14 +57,18 @@ def neighbours(
 
     loaded = read_vectors(run, dataset)
     vectors = UnitVectors.of(loaded.words, loaded.vectors, loaded.subwords, centre=centre)
-    places = {word: _look_up(vectors, word) for word in dict.fromkeys([*words, *(w for each in analogy for w in each)])}
-    found = [(word, vectors.nearest(places[word], top)) for word in words]
-    answers = [(each, vectors.analogy([places[word] for word in each], top)) for each in analogy]
+    asked = dict.fromkeys([*words, *(word for each in analogy for word in each)])
+    places = {word: place for word in asked if (place := vectors.look_up(word)) is not None}
+    found = [(word, vectors.nearest(places[word], top)) for word in words if word in places]
+    known = [each for each in analogy if all(word in places for word in each)]
+    answers = [(each, vectors.analogy([places[word] for word in each], top)) for each in known]
     composed = [word for word, place in places.items() if place.row is None]
     shown = {word: f"{word} (composed)" if word in composed else word for word in places}
     titled = [(shown[word], best) for word, best in found]
     titled += [(f"{shown[a]} : {shown[b]} = {shown[c]} : ?", best) for (a, b, c), best in answers]
     _print(show.columns(titled, shutil.get_terminal_size((100, 24)).columns))
+    if unknown := [word for word in asked if word not in places]:
+        raise _unknown_word(vectors, unknown)
     return {
         "neighbours": {word: _as_dicts(best) for word, best in found},
         "analogies": [{"a": a, "b": b, "c": c, "answers": _as_dicts(best)} for (a, b, c), best in answers],
@@ -201,13 +205,14 @@ def _split_places(places: tuple[Path, ...], similarity: tuple[Path, ...]) -> tup
     return run, similarity + more
 
 
-def _look_up(vectors: UnitVectors, word: str) -> Found:
-    """Return the vector of `word`; UnknownWord, with a suggestion, if it is not known and cannot be composed."""
-    if (found := vectors.look_up(word)) is not None:
-        return found
-    like = [known for known in vectors.words if abs(len(known) - len(word)) <= 2]
-    known = f"the {len(vectors.words):,} words of the vocabulary"
-    raise UnknownWord(f"{word!r} is not among {known}{suggest(word.lower(), like)}")
+def _unknown_word(vectors: UnitVectors, words: list[str]) -> UnknownWord:
+    """Return the error that names words which are not known and cannot be composed, with a suggestion for each."""
+
+    def told(word: str) -> str:
+        like = [known for known in vectors.words if abs(len(known) - len(word)) <= 2]
+        return f"{word!r} is not among the {len(vectors.words):,} words of the vocabulary{suggest(word.lower(), like)}"
+
+    return UnknownWord("; ".join(map(told, words)))
 
 
 def _as_dicts(near: Neighbours) -> list[dict[str, Any]]:

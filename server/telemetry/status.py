@@ -63,6 +63,8 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
     losses = state.progress.losses
     return {
         **end.as_fields(),
+        "dataset": state.identity.dataset_name,
+        "dataset_checksum": state.identity.dataset,
         "seconds": losses.seconds(),
         "entries": losses.entries,
         "entries_per_second": losses.entries_per_second(),
@@ -115,6 +117,12 @@ def server_sample(state: ShardState, now: float) -> m.ServerSample:
         staleness={**state.pull_push.staleness.as_fields()},
         hot_rows={**state.pull_push.hot_rows.hottest()},
     )
+
+
+def run_sample(state: ShardState, now: float) -> m.RunSample:
+    """Return what this run trains, for the stream."""
+    who, total = state.identity, state.progress.losses.total
+    return m.RunSample(state.publisher.elapsed(now), who.name, who.dataset_name, total, state.options.as_message())
 
 
 def _words(state: ShardState, first: int, last: int) -> m.Words:

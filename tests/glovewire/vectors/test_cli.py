@@ -41,6 +41,14 @@ def test_a_word_in_capitals_is_found_and_an_unknown_one_gets_a_suggestion(run: P
         assert outcome.stderr.count("\n") == 1
 
 
+def test_known_words_are_answered_beside_unknown_ones(run: Path) -> None:
+    words = [str(run), "cat", "quen", "zzzzzz", "--analogy", "man", "king", "qeen", "--top", "1"]
+    outcome = CliRunner().invoke(cli.neighbours, words)
+    assert outcome.exit_code == 1
+    assert [line.split()[0].strip("-") for line in outcome.stdout.splitlines()] == ["cat", "", "dog"]
+    assert re.match(r"error: 'quen' is not .*'queen'\?; 'zzzzzz' is not .*; 'qeen' is not .*'queen'\?$", outcome.stderr)
+
+
 def test_command_prints_columns_and_json(run: Path) -> None:
     arguments = [str(run), "cat", "Queen", "--analogy", "man", "king", "woman", "--top", "2", "--json"]
     outcome = CliRunner().invoke(cli.neighbours, arguments)
