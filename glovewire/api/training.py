@@ -82,15 +82,23 @@ def train(
     """
     out, place = Path(out), dataset.path if isinstance(dataset, Dataset) else Path(dataset)
     shown = in_notebook() and progress is not False
-    follower = _Follower(out, [callbacks] if callable(callbacks) else list(callbacks))
+    epochs = options.get("epochs")
+    follower = _Follower(out, [callbacks] if callable(callbacks) else list(callbacks), epochs or 0)
     with Bar(f"train {out.name}", shown=shown) as bar:
 
         def each(_: Path) -> None:
             for state in follower.news():
                 bar.update(*_spoken(state))
 
-        quiet = {"workers": workers, "servers": servers, "progress": progress is True and not shown}
-        facts = background.run("train", [place, "--out", out], quiet | options, each, show=quiet["progress"] is True)
+        given = {"workers": workers, "servers": servers, "progress": progress is True and not shown, **options}
+        given.pop("epochs", None)  # a resumed run is trained further by a flag alone
+        arguments: list[str | PathLike[str]] = [
+            place,
+            "--out",
+            out,
+            *([] if epochs is None else ["--epochs", str(epochs)]),
+        ]
+        facts = background.run("train", arguments, given, each, show=given["progress"] is True)
         each(out)
     return Run(out, facts=facts)
 
@@ -167,6 +175,7 @@ class Run:
     def resume(
         self,
         *,
+        epochs: int | None = None,
         dataset: Dataset | str | PathLike[str] | None = None,
         callbacks: Iterable[Callback] | Callback = (),
         progress: bool | None = None,
@@ -174,11 +183,14 @@ class Run:
     ) -> Run:
         """Continue an interrupted training from its newest checkpoint, and return the run.
 
-        `dataset` defaults to the one that the run's `config.toml` names. `options` are those of
-        `glovewire train --resume`.
+        With more `epochs` than before, a finished run is trained further. `dataset` is needed if the one that it was
+        trained on is elsewhere now. `options` are those of `glovewire train --resume`.
+
+        >>> getfixture("run").resume(epochs=3)
+        Run('...': 3 epochs, loss ...)
         """
         place = dataset if dataset is not None else self._dataset()
-        return train(place, self.path, callbacks=callbacks, progress=progress, resume=True, **options)
+        return train(place, self.path, callbacks=callbacks, progress=progress, resume=True, epochs=epochs, **options)
 
     def _dataset(self) -> Path:
         tables = read_toml(self.path / runs.CONFIG).values() if (self.path / runs.CONFIG).exists() else ()
@@ -200,12 +212,11 @@ def _as_png(figure: Figure) -> bytes:
 class _Follower:
     """Reads the losses and scores that the servers append to a run's metrics, and passes them to callbacks."""
 
-    def __init__(self, run: Path, callbacks: list[Callback]) -> None:
-        self._run, self._callbacks = run, callbacks
+    def __init__(self, run: Path, callbacks: list[Callback], epochs: int) -> None:
+        self._run, self._callbacks, self._epochs = run, callbacks, epochs
         self._file = run / runs.METRICS
         self._at = self._file.stat().st_size if self._file.exists() else 0
         self._scores: dict[str, float] = {}
-        self._epochs = 0
         self._asked_to_end = False
 
     def news(self) -> list[Progress]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ def questions(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(trained: Path) -> glovewire.Run:
+def run(trained: Path, tmp_path: Path) -> glovewire.Run:
     """A finished run of two epochs."""
-    return glovewire.Run(trained)
+    return glovewire.Run(shutil.copytree(trained, tmp_path / "run"))
 
 
 @pytest.fixture(scope="module")

@@ -192,9 +192,12 @@ def test_an_exception_of_a_callback_ends_a_training_that_can_be_resumed(
     run = glovewire.Run(tmp_path / "run")
     reached = run.metrics()[-1]["epoch"]
     assert 1 <= reached < 300
-    done = run.resume(dataset=dataset)
+    done = run.resume()
     assert done.metrics()[-1]["epoch"] == 300
     assert done.facts["ending"] == "complete"
+    seen: list[glovewire.Progress] = []
+    assert done.resume(epochs=310, callbacks=seen.append).facts["epochs"] == 310
+    assert (seen[0].epoch >= 300, seen[-1].epoch, seen[-1].epochs) == (True, 310, 310)
 
 
 def test_a_training_in_a_thread(dataset: glovewire.Dataset, tmp_path: Path) -> None:
@@ -212,13 +215,13 @@ def test_a_checkpoint_is_read_with_its_dataset(dataset: glovewire.Dataset, tmp_p
         dataset, tmp_path / "run", dim=8, epochs=4, workers=1, servers=2, checkpoint_every=1, subwords=0.0
     )
     parts = sorted((run.path / "checkpoints").glob("[!.]*.shard-1-of-2"))
-    loaded = [glovewire.load(part, dataset=dataset.path) for part in parts]
+    loaded = [glovewire.load(part, dataset=dataset.path) for part in parts[:1]] + [glovewire.load(p) for p in parts[1:]]
     final = [each for each in loaded if np.array_equal(each.vectors, run.vectors.vectors)]
     assert final, "no checkpoint has the final vectors"
     assert all(each.index_to_key == run.vectors.index_to_key for each in loaded)
     for name in ("manifest.json", "vectors.npy"):
         (run.path / name).unlink()
-    unfinished = glovewire.load(run.path, dataset=dataset.path)
+    unfinished = glovewire.load(run.path)
     np.testing.assert_array_equal(unfinished.vectors, run.vectors.vectors)
     other = glovewire.preprocess(["other words"], tmp_path / "other")
     with pytest.raises(errors.ArtifactError, match="was not trained on"):
