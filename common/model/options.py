@@ -255,7 +255,7 @@ class TrainingOptions(Config):
             return []
         return [
             "the objective tensors has no DATASET, and workers of your own: begin with `glovewire server --objective "
-            "tensors`, or `glovewire.launch.serving` (docs/dense.md)"
+            "tensors`, or `glovewire.serve` (docs/dense.md)"
         ]
 
     def _conflicts_of_tensors(self) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common.protocol.messages import TOPICS
-from glovewire.monitor.stream.feed import Feed
+from glovewire.monitor.stream.feed import Feed, RunFailed
 
 
 def subscribe(
@@ -18,7 +18,7 @@ def subscribe(
     silence_s: float | None = 60.0,
     keys: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the samples of a run as dicts, from its beginning until it ends: losses, workers, servers, scores, events.
+    """Yield the samples of a run as dicts, from its beginning until it ends: its losses, scores, events, ...
 
     `addresses` are those at which the servers publish: `Server.streams`, or `tcp://HOST:PORT` of `glovewire server
     --publish`. Each sample has its `topic` (of `topics`) and `address`, and the fields that docs/protocol.md lists.
@@ -35,3 +35,5 @@ def subscribe(
     with Feed(addresses, topics, timeout_s=timeout_s, silence_s=silence_s, keys=keys) as feed:
         for received in feed:
             yield {"topic": received.message.topic, "address": received.address, **vars(received.message)}
+        if feed.failed:
+            raise RunFailed(feed.failed)
