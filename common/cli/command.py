@@ -18,6 +18,7 @@ from ..errors import GlovewireError, UsageError
 from ..runtime.rlimits import require_files
 from ..text import printable
 from .config_file import read_toml
+from .groups import grouped
 
 ENVIRONMENT_PREFIX = "GLOVEWIRE"
 PLAIN = (str, int, float, bool)
@@ -88,7 +89,6 @@ class Command(click.Command):
             if isinstance(option.type, click.Path):
                 option.type = _NamedPath(option.type)
             if isinstance(option, click.Option):
-                option.show_envvar = True
                 option.envvar = option.envvar or variable(str(self.name), name(option))
 
     def make_context(
@@ -113,6 +113,19 @@ class Command(click.Command):
         if as_json and result is not None:
             click.echo(json.dumps(result, allow_nan=False, default=str))
         return result
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under the headings of `groups`, and once how to give them in other ways."""
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        records = {str(option.name): record for option in options if (record := option.get_help_record(ctx))}
+        for heading, names in grouped(str(self.name), list(records)).items():
+            with formatter.section(heading):
+                formatter.write_dl([records[each] for each in names])
+        example = next(str(each.envvar) for each in self.params if isinstance(each, click.Option))
+        formatter.write_paragraph()
+        formatter.write_text(
+            f"Every option can also be an environment variable such as {example}, or a line in --config."
+        )
 
     def _unknown_variables(self, environment: Mapping[str, str]) -> list[str]:
         """Return a warning for each environment variable that looks like an option of this command and is none."""

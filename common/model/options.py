@@ -109,7 +109,7 @@ class TrainingOptions(Config):
     optimizer: str = option("adagrad-row", per={"tensors": "adam"}, choices=OPTIMIZERS, help="How steps are scaled.")
     epochs: int = option(16, per={"sgns": 24}, range=between(1, 1_000_000), help="Passes over the whole matrix.")
     learning_rate: float = option(
-        0.4, per={"tensors": 1e-3}, range=_RATE, flags=("--learning-rate", "--lr"), help="At the start."
+        0.4, per={"tensors": 1e-3}, range=_RATE, flags=("--learning-rate", "--lr"), help="Learning rate at the start."
     )
     final_rate: float = option(
         0.1, per={"tensors": 0.0}, range=_AMOUNT, help="Fraction of the rate that is left at the end."

@@ -60,6 +60,7 @@ class LocalConfig(Config):
         help="Serve the dashboard on this machine while training; without PORT on a free one, which is printed.",
     )
     progress: bool = option(True, flags=("--progress/--quiet",), help="Show progress on stderr.")
+    verbose: bool = option(False, help="Log every detail of servers and workers in RUN/logs.")
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
@@ -107,13 +108,23 @@ class LocalConfig(Config):
             init=self.init and self.init.resolve(),
             keys=self.keys and self.keys.resolve(),
             verify=False,
+            log_level=self._log_level,
             hold=bool(self.watch) and self.options.schedule == "blocks",
             **others,
         )
 
     def of_workers(self) -> WorkerConfig:
         """Return the options that all workers of this run share."""
-        return WorkerConfig(dataset=self.dataset.resolve(), keys=self.keys and self.keys.resolve(), verify=False)
+        return WorkerConfig(
+            dataset=self.dataset.resolve(),
+            keys=self.keys and self.keys.resolve(),
+            verify=False,
+            log_level=self._log_level,
+        )
+
+    @property
+    def _log_level(self) -> str:
+        return "debug" if self.verbose else "info"
 
     def of_worker(self, rank: int, addresses: Sequence[str]) -> list[str]:
         """Return the command-line arguments specific to worker `rank`: its name, server addresses and latency."""

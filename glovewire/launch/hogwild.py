@@ -25,7 +25,8 @@ from glovewire.common.endings import Ending
 from glovewire.common.errors import ProcessDied, SystemLimit
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
-from glovewire.common.protocol.messages import Report
+from glovewire.common.protocol.messages import Report, RunSample
+from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent, parent_token
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import attempt_all
@@ -124,8 +125,12 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
 def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> RunHistory:
     """Count reports, show progress and write metrics until every process has closed its pipe; return the samples."""
     history, open_pipes = RunHistory(config.out.name), dict(zip(pipes, processes, strict=True))
+    name, dataset = (printable(path.resolve().name, MAX_NAME) for path in (config.out, config.dataset))
+    about = RunSample(0.0, name, dataset, losses.total, config.options.as_message())
+    history.add(about, time.monotonic())
     shown = open_view(sys.stderr) if config.progress else None
     with closing(MetricsFile(config.out / runs.METRICS)) as metrics:
+        metrics.add(about)
         while open_pipes:
             ready: list[Any] = wait(list(open_pipes), POLL_S)
             for pipe in ready:

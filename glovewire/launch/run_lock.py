@@ -86,7 +86,7 @@ def errors_tell_what_is_left(run: Path) -> Iterator[None]:
         raise type(error)(f"{error}; {left}") from error
 
 
-LEFT_OUT = {"out", "launcher", "address", "resume", "keys", "progress", "web"}
+LEFT_OUT = {"out", "launcher", "address", "resume", "keys", "progress", "verbose", "web"}
 """Options that do not affect the result of a run, only where it runs and what it shows."""
 
 

@@ -57,11 +57,15 @@ def rate_figures(history: RunHistory) -> list[Figure]:
 
 
 def score_figures(history: RunHistory) -> list[Figure]:
-    """Return the newest score of each test, at most MAX_SCORES; the note has the best one, if it is another."""
+    """Return the newest score of each test, at most MAX_SCORES; the note has the best one, if it is another.
+
+    The best is the highest, or the lowest of what is called a loss, an error or a perplexity.
+    """
     found = []
+    lower = re.compile("loss|error|perplexity", re.IGNORECASE)
     for test, scores in list(history.quality.items())[:MAX_SCORES]:
-        best = max(sample.score for sample in scores)
-        is_best = scores[-1].score >= best
+        best = (min if lower.search(test) else max)(sample.score for sample in scores)
+        is_best = scores[-1].score == best
         key = re.sub(r"\W", "_", test)  # a name from the network, which must not look like another key
         found.append(Figure(f"score_{key}", test, f"{scores[-1].score:.1f}", "" if is_best else f"best {best:.1f}"))
     return found

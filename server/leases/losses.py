@@ -5,6 +5,7 @@ are ten samples a second, whatever the number of workers: three of four are of a
 the worker that has waited longest, and covers all its reports since its last sample.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ ALL = "all"
 SAMPLE_EVERY_S = 0.1
 RATE_OVER_S = 2.0
 MAX_PARTS = 4096
+NEWEST = 32
+"""Reports of which the loss of a dense model is the mean at the end: a worker sends about five a second."""
 
 
 @dataclass
@@ -97,6 +100,7 @@ class Losses:
     _last_sample_of: dict[str, float] = field(default_factory=dict)
     _last_sample: float = -1e9
     _samples: int = 0
+    _newest: deque[Report] = field(default_factory=lambda: deque(maxlen=NEWEST))
     recent: list[tuple[float, int]] = field(default_factory=list)
     updates: Callable[[], tuple[int, int]] | None = None
 
@@ -119,6 +123,7 @@ class Losses:
         if self.first_report is None:
             self.first_report = now - report.seconds
         self.last_report = now
+        self._newest.append(report)
         self.entries += report.entries
         self._entries_of[worker] = self._entries_of.get(worker, 0) + report.entries
         self._last_sample_of.setdefault(worker, now - report.seconds)
@@ -130,6 +135,15 @@ class Losses:
     def epoch_means(self, epoch: int) -> tuple[float, float, float]:
         """Return mean loss, bias-only loss and norm of an epoch (from 0) so far."""
         return self._by_epoch.get(epoch, MeanSums()).means()
+
+    def last_means(self) -> tuple[float, float, float]:
+        """Return mean loss, bias-only loss and norm of the newest epoch; of a dense model, of the newest reports."""
+        if self.updates is None:
+            return self.epoch_means(self.last_epoch())
+        sums = MeanSums()
+        for report in self._newest:
+            sums.add(report)
+        return sums.means()
 
     def last_epoch(self) -> int:
         """Return the newest epoch that has reports."""

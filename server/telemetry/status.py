@@ -46,6 +46,7 @@ def statistics(state: ShardState, now: float) -> dict[str, Any]:
         "total": losses.total,
         "seconds": losses.seconds(),
         **_means(state, "norm"),
+        **({} if state.tensors is None else {"updates": state.consistency.version(0), "steps": state.options.steps}),
         "waiting": len(state.waiting),
         "missing": state.consistency.missing,
         "hot_rows": state.pull_push.hot_rows.hottest(),
@@ -79,7 +80,7 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
 
 def _means(state: ShardState, norm: str) -> dict[str, float]:
     losses = state.progress.losses
-    return dict(zip(("loss", "bias_only_loss", norm), losses.epoch_means(losses.last_epoch()), strict=True))
+    return dict(zip(("loss", "bias_only_loss", norm), losses.last_means(), strict=True))
 
 
 def _counts(state: ShardState) -> dict[str, Any]:

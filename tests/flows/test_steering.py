@@ -83,9 +83,8 @@ def test_a_finished_run_is_trained_further(flow: Flow) -> None:
 def test_a_run_names_its_dataset_and_is_resumed_with_no_other(flow: Flow) -> None:
     assert facts_of(flow, "one")["dataset"] == "data"
     assert read_toml(flow.path("one", "config.toml"))["train"]["dataset"] == str(flow.path("data").resolve())
-    for run in ("one", "patient"):
-        words = ("train", "other", "--out", run, "--resume", "--workers", 1)
-        flow.start(*words).fails(f"{run} was trained on another dataset than other", status=2)
+    words = ("train", "other", "--out", "one", "--resume", "--workers", 1)
+    flow.start(*words).fails("one was trained on another dataset than other", status=2)
     flow.start("train", "--config", "one/config.toml", "--out", "again", "--epochs", 1, "--quiet").ends()
     assert facts_of(flow, "again")["dataset_checksum"] == facts_of(flow, "one")["dataset_checksum"]
 

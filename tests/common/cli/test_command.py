@@ -202,7 +202,7 @@ def test_json_is_the_last_line_and_only_when_asked_for() -> None:
 
 def test_help_shows_defaults_and_environment_variables() -> None:
     text = " ".join(run(program, "demo", "--help").stdout.split())
-    for words in ("GLOVEWIRE_DEMO_DIM", "default: 3", "GLOVEWIRE_DEMO_LEARNING_RATE", "--config", "--json"):
+    for words in ("GLOVEWIRE_DEMO_DIM", "default: 3", "--learning-rate", "--config", "--json"):
         assert words in text
 
 

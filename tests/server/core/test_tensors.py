@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shards import SECRET, Shard, applied, code, pull, push
+from shards import SECRET, Shard, applied, code, pull, push, statistics
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import NotReady
@@ -200,6 +200,13 @@ def test_the_stream_tells_updates_of_how_many_and_what_is_trained() -> None:
     assert (about.name, about.dataset, about.options["objective"], about.options["steps"]) == ("run", "", "tensors", 5)
     one.tick(100.0)
     assert sum(isinstance(sample, m.RunSample) for sample in one.samples) == 4
+
+
+def test_the_loss_at_the_end_is_that_of_the_end() -> None:
+    one = filled()
+    for number in range(1, 101):
+        one.ask(b"a", m.Report(number, -1, 10, 1000.0 if number < 60 else 5.0, 0.0, 1.0, 0.1, 100))
+    assert statistics(one)["loss"] == 0.5
 
 
 def test_an_observer_that_rests_between_two_looks_is_not_reported_as_late() -> None:
