@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from glovewire.common.storage.dataset import Dataset
     from glovewire.worker.dense.client import Client
 
-    from . import thinc, torch
+    from . import thinc as thinc
+    from . import torch as torch
     from .api.corpora import preprocess
     from .api.dense import Server, serve
     from .api.glove import GloVe
@@ -54,7 +55,7 @@ _MODULES = {
 }
 __all__ = [
     "Client", "Dataset", "GloVe", "KeyedVectors", "Progress", "Run", "Server", "__version__", "errors", "load",
-    "preprocess", "serve", "subscribe", "thinc", "torch", "train",
+    "preprocess", "serve", "subscribe", "train",
 ]  # fmt: skip
 
 
@@ -71,15 +72,16 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})
 
 
 class _Callable(ModuleType):
     """The package `glovewire.preprocess`, which is the function of that name, too."""
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Make a dataset: see `glovewire.api.corpora.preprocess`."""
-        return importlib.import_module(_PREPROCESS).preprocess(*args, **options)
+    def __call__(self, corpus: Any, out: Any, *, progress: bool | None = None, **options: Any) -> Dataset:
+        """Make a dataset from a corpus in the new folder `out`: see `glovewire.api.corpora.preprocess`."""
+        made: Dataset = importlib.import_module(_PREPROCESS).preprocess(corpus, out, progress=progress, **options)
+        return made
 
 
 class _Package(ModuleType):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -82,8 +81,9 @@ def train(
     """
     out, place = Path(out), dataset.path if isinstance(dataset, Dataset) else Path(dataset)
     shown = in_notebook() and progress is not False
-    epochs = options.get("epochs")
-    follower = _Follower(out, [callbacks] if callable(callbacks) else list(callbacks), epochs or 0)
+    epochs, keys = options.get("epochs"), options.get("keys")
+    every = [callbacks] if callable(callbacks) else list(callbacks)
+    follower = _Follower(out, every, epochs or 0, None if keys is None else Path(keys))
     with Bar(f"train {out.name}", shown=shown) as bar:
 
         def each(_: Path) -> None:
@@ -212,8 +212,8 @@ def _as_png(figure: Figure) -> bytes:
 class _Follower:
     """Reads the losses and scores that the servers append to a run's metrics, and passes them to callbacks."""
 
-    def __init__(self, run: Path, callbacks: list[Callback], epochs: int) -> None:
-        self._run, self._callbacks, self._epochs = run, callbacks, epochs
+    def __init__(self, run: Path, callbacks: list[Callback], epochs: int, keys: Path | None) -> None:
+        self._run, self._callbacks, self._epochs, self._keys = run, callbacks, epochs, keys
         self._file = run / runs.METRICS
         self._at = self._file.stat().st_size if self._file.exists() else 0
         self._scores: dict[str, float] = {}
@@ -232,7 +232,7 @@ class _Follower:
             wanted = [callback(state) is True for callback in self._callbacks]
             if any(wanted) and not self._asked_to_end:
                 self._asked_to_end = True
-                _finish(self._run)
+                _finish(self._run, self._keys)
         return found
 
     def _lines(self) -> list[bytes]:
@@ -290,16 +290,19 @@ def _spoken(state: Progress) -> tuple[float, str]:
     return state.epoch / max(state.epochs, 1), text
 
 
-def _finish(run: Path) -> None:
-    """End the training in `run` on all its servers, which keep the vectors."""
+def _finish(run: Path, keys: Path | None) -> None:
+    """End the training in `run` on all its servers, which keep the vectors; `keys` must have an administrator's."""
     from glovewire.common.protocol.messages import Finish
     from glovewire.common.ready import Ready
+    from glovewire.common.roles import Role
     from glovewire.common.transport.client import RequestClient
+    from glovewire.common.transport.curve_keys import load_client_keys
 
     logs = sorted((run / "logs").glob("server-*.out"), key=lambda path: int(path.stem.partition("-")[2]))
     addresses = [Ready.parse(log.read_text(encoding="utf-8").splitlines()[0]).address for log in logs]
     if not addresses:
         raise UsageError("a callback can end a training only on servers: store='server'")
-    with RequestClient(addresses, f"callback-{os.getpid()}") as client:
+    ours = None if keys is None else load_client_keys(keys, Role.ADMIN)
+    with RequestClient(addresses, "admin", keys=ours) as client:
         for shard in range(len(addresses)):
             client.ask(shard, Finish(Ending.ASKED))

@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from processes import until
 
 import glovewire
 from glovewire import errors
+from glovewire.common.transport.curve_keys import make_keys
+from glovewire.vectors import cli
 
 TEXTS = ["the cat sits on the mat", "the dog sits on the rug", "a cat and a dog play"] * 20
 LONG = {"dim": 4, "epochs": 1_000_000, "workers": 1, "subwords": 0.0}
@@ -169,8 +172,16 @@ def test_what_is_no_run_is_said(tmp_path: Path) -> None:
         glovewire.Run(tmp_path)
 
 
-def test_a_callback_ends_a_training_that_keeps_its_vectors(dataset: glovewire.Dataset, tmp_path: Path) -> None:
-    run = glovewire.train(dataset, tmp_path / "run", servers=2, **LONG, callbacks=lambda state: state.epoch >= 2)
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_a_callback_ends_a_training_that_keeps_its_vectors(
+    dataset: glovewire.Dataset, tmp_path: Path, with_keys: bool
+) -> None:
+    keys = tmp_path / "keys" if with_keys else None
+    if keys is not None:
+        make_keys(keys)
+    run = glovewire.train(
+        dataset, tmp_path / "run", servers=2, keys=keys, **LONG, callbacks=lambda state: state.epoch >= 2
+    )
     assert 2 <= run.facts["epochs"] < 1_000_000
     assert len(run.vectors) == len(dataset.words)
     assert processes_of(tmp_path) == []
@@ -219,6 +230,14 @@ def test_a_checkpoint_is_read_with_its_dataset(dataset: glovewire.Dataset, tmp_p
     final = [each for each in loaded if np.array_equal(each.vectors, run.vectors.vectors)]
     assert final, "no checkpoint has the final vectors"
     assert all(each.index_to_key == run.vectors.index_to_key for each in loaded)
+    for command, words in (
+        (cli.neighbours, ["cat"]),
+        (cli.info, []),
+        (cli.export, ["--format", "glove", "--out", str(tmp_path / "checkpoint.txt")]),
+    ):
+        outcome = CliRunner().invoke(command, [str(parts[0]), *words])
+        assert outcome.exit_code == 0, outcome.output
+    np.testing.assert_array_equal(glovewire.load(tmp_path / "checkpoint.txt").vectors, loaded[0].vectors)
     for name in ("manifest.json", "vectors.npy"):
         (run.path / name).unlink()
     unfinished = glovewire.load(run.path)
