@@ -50,8 +50,10 @@ class SystemLimit(GlovewireError, code="system-limit"):
     """A limit of this machine, container or process (`ulimit`) allows too little memory or too few open files."""
 
 
-class UnknownWord(GlovewireError, code="unknown-word"):
-    """A word is not in the vocabulary of the vectors."""
+class UnknownWord(GlovewireError, KeyError, code="unknown-word"):
+    """A word is not in the vocabulary of the vectors; a KeyError, as in a dictionary."""
+
+    __str__ = Exception.__str__  # a KeyError would show its message in quotes
 
 
 class MalformedFile(GlovewireError, code="malformed-file"):

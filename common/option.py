@@ -45,8 +45,9 @@ class Option:
 
     A field without a default is required, unless `shown` is set. `shown` describes the default in help texts where its
     value does not; `per` maps an objective to its own default. `flags` are by default derived from the field's name.
-    `path` holds arguments of click.Path. `parse` turns text into the value or raises ValueError; `check` raises
-    UsageError for an invalid value and is called once for each item of a tuple.
+    `bare` is the value of an option that is given without one; None: it needs one. `path` holds arguments of
+    click.Path. `parse` turns text into the value or raises ValueError; `check` raises UsageError for an invalid value
+    and is called once for each item of a tuple.
     """
 
     help: str = ""
@@ -59,6 +60,7 @@ class Option:
     parse: Callable[[str], Any] | None = None
     path: Mapping[str, bool] | None = None
     shown: str = ""
+    bare: int | str | None = None
     per: Mapping[str, Any] = field(default_factory=dict)
     hidden: bool = False
 

@@ -5,11 +5,8 @@ python examples/subscriber.py tcp://127.0.0.1:5556
 
 import sys
 
-from glovewire.common.protocol.messages import LossSample
-from glovewire.monitor.stream.feed import Feed
+import glovewire
 
-with Feed(sys.argv[1:] or "tcp://127.0.0.1:5556", topics=["loss"], timeout_s=60, silence_s=60) as feed:
-    for received in feed:
-        sample = received.message
-        if isinstance(sample, LossSample) and sample.worker == "all":
-            print(f"{sample.t:8.1f} s  {sample.entries:>12,} entries  loss {sample.mean_loss:.4f}")
+for sample in glovewire.subscribe(sys.argv[1:] or "tcp://127.0.0.1:5556", topics=["loss"]):
+    if sample["worker"] == "all":
+        print(f"{sample['t']:8.1f} s  {sample['entries']:>12,} entries  loss {sample['mean_loss']:.4f}")

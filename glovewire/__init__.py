@@ -1,20 +1,62 @@
 """Glovewire: a parameter server over ZeroMQ that trains word vectors and dense models.
 
+    import glovewire
+
+    dataset = glovewire.preprocess("corpus.txt", "data/corpus")
+    run = glovewire.train(dataset, "runs/corpus")
+    run.vectors.most_similar("king")
+    glovewire.load("glove.6B.300d.txt.gz").save("glove.npz")
+
 Names are imported when they are first used, so that `import glovewire` takes no time.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glovewire.common import errors
+    from glovewire.common.storage.dataset import Dataset
+    from glovewire.worker.dense.client import Client
+
+    from . import thinc as thinc
+    from . import torch as torch
+    from .api.corpora import preprocess
+    from .api.dense import Server, serve
+    from .api.glove import GloVe
+    from .api.stream import subscribe
+    from .api.training import Progress, Run, train
+    from .vectors.keyed_vectors import KeyedVectors, load
 
     __version__: str
 
-__all__ = ["__version__", "errors"]
-_MODULES = {"errors": "glovewire.common.errors"}
+_NAMES = {
+    "Client": "glovewire.worker.dense.client",
+    "Dataset": "glovewire.common.storage.dataset",
+    "GloVe": "glovewire.api.glove",
+    "KeyedVectors": "glovewire.vectors.keyed_vectors",
+    "Progress": "glovewire.api.training",
+    "Run": "glovewire.api.training",
+    "Server": "glovewire.api.dense",
+    "load": "glovewire.vectors.keyed_vectors",
+    "serve": "glovewire.api.dense",
+    "subscribe": "glovewire.api.stream",
+    "train": "glovewire.api.training",
+}
+_PREPROCESS = "glovewire.api.corpora"
+_MODULES = {
+    "errors": "glovewire.common.errors",
+    "preprocess": "glovewire.preprocess",
+    "thinc": "glovewire.thinc",
+    "torch": "glovewire.torch",
+}
+__all__ = [
+    "Client", "Dataset", "GloVe", "KeyedVectors", "Progress", "Run", "Server", "__version__", "errors", "load",
+    "preprocess", "serve", "subscribe", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -24,8 +66,31 @@ def __getattr__(name: str) -> Any:
         return version("glovewire")
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'glovewire' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted({*globals(), *__all__, *_MODULES})
+
+
+class _Callable(ModuleType):
+    """The package `glovewire.preprocess`, which is the function of that name, too."""
+
+    def __call__(self, corpus: Any, out: Any, *, progress: bool | None = None, **options: Any) -> Dataset:
+        """Make a dataset from a corpus in the new folder `out`: see `glovewire.api.corpora.preprocess`."""
+        made: Dataset = importlib.import_module(_PREPROCESS).preprocess(corpus, out, progress=progress, **options)
+        return made
+
+
+class _Package(ModuleType):
+    """This package; the import system sets sub-packages as its attributes."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "preprocess":
+            value.__class__ = _Callable
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

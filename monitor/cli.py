@@ -28,11 +28,19 @@ STEP_S = 0.2
 def monitor(given: Given[MonitorConfig]) -> dict[str, Any]:
     """Watch a run: loss curves, workers, shards and events.
 
-    tcp://HOST:PORT is the publish address of a server, the second one of its `ready` line; give one for each shard.
-    The monitor may be started before the server. It ends when the run has finished (exit status 0) or failed (1), when
-    all servers have been silent for --timeout (1; --web without --linger continues), or with Ctrl-C (0).
+    RUN is a run folder on this machine: of a run in training, its servers' addresses are found there; a finished one is
+    shown as with --replay. tcp://HOST:PORT is the publish address of a server, the second one of its `ready` line; give
+    one for each shard.
+
+    The monitor may be started before a server whose address is given. It ends when the run has finished (exit status 0)
+    or failed (1), when all servers have been silent for --timeout (1; --web without --linger continues), or with Ctrl-C
+    (0).
     """
+    from .run_addresses import found_addresses
+
     config = given.config()
+    addresses, replay = found_addresses(config.addresses)
+    config = given.config(addresses=addresses, replay=(*config.replay, *replay))
     return _replay(config) if config.replay else _watch(config)
 
 
@@ -129,7 +137,7 @@ def _replay(config: MonitorConfig) -> dict[str, Any]:
     if config.plot is not None:
         from .sinks.plot import plot
 
-        plot(histories[0], config.plot)
+        plot(histories, config.plot)
     if config.web is not None:
         from .web.neighbours import RunLookup
         from .web.server import serve

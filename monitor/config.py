@@ -10,9 +10,13 @@ from glovewire.common.option import SECONDS, Config, SharedOptions, at_least, be
 class MonitorConfig(Config):
     """Options of `glovewire monitor`: `addresses` of a running server, or finished runs to `replay`."""
 
-    addresses: tuple[str, ...] = option((), argument=True, metavar="tcp://HOST:PORT...")
+    addresses: tuple[str, ...] = option((), argument=True, metavar="RUN|tcp://HOST:PORT...")
     web: int | None = option(
-        None, range=between(0, 65535), metavar="PORT", help="Serve a live dashboard until Ctrl-C; 0 takes a free port."
+        None,
+        range=between(0, 65535),
+        bare=0,
+        metavar="[PORT]",
+        help="Serve a live dashboard until Ctrl-C; without PORT on a free one, which is printed.",
     )
     linger: float | None = option(
         None,
@@ -38,9 +42,12 @@ class MonitorConfig(Config):
         None, path={"dir_okay": False}, metavar="FILE.jsonl", help="Append every sample, one JSON object a line."
     )
     plot: Path | None = option(
-        None, path={"dir_okay": False}, metavar="FILE.png", help="Draw the losses at the end (.png or .svg)."
+        None,
+        path={"dir_okay": False},
+        metavar="FILE.png",
+        help="Draw the losses at the end, of several --replay in comparison (.png or .svg).",
     )
-    replay: tuple[Path, ...] = option((), metavar="RUN", help="Show finished runs; may be repeated.")
+    replay: tuple[Path, ...] = option((), metavar="RUN", help="Show a finished run; may be repeated.")
     keys: Path | None = like(SharedOptions, "keys")
     timeout: float = option(
         120.0,
@@ -62,5 +69,5 @@ class MonitorConfig(Config):
         if self.run is not None and self.tensorboard is None:
             return ["--run names the run whose vectors go to --tensorboard: give both"]
         if not self.addresses:
-            return ["give the publish address of a server, such as tcp://127.0.0.1:5556"]
+            return ["give a run folder, or the publish address of a server, such as tcp://127.0.0.1:5556"]
         return []

@@ -1,1 +1,4 @@
-"""Turn a corpus into a dataset: vocabulary and co-occurrence matrix."""
+"""Turn a corpus into a dataset: vocabulary and co-occurrence matrix.
+
+As a function, `glovewire.preprocess(corpus, out)` is `glovewire.api.corpora.preprocess`.
+"""

@@ -1,5 +1,6 @@
 """Define `glovewire server`: read its options, start one shard, print one line when it is ready."""
 
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -19,8 +20,10 @@ def server(given: Given[ServerConfig]) -> dict[str, Any]:
     With --objective tensors there is no DATASET: workers of your own bring a model and its gradients (docs/dense.md).
     """
     from glovewire.common import log
+    from glovewire.common.errors import OutputError
     from glovewire.common.ready import Ready
     from glovewire.common.runtime.signals import signals_exit
+    from glovewire.common.storage.artifacts import write_text_atomically
 
     with signals_exit():
         from .checkpoints.initial_state import saved_options
@@ -29,7 +32,7 @@ def server(given: Given[ServerConfig]) -> dict[str, Any]:
 
     shard, shards = parse_shard(given["shard"])
     if given["resume"]:
-        options = saved_options(given["out"], given["objective"])
+        options = saved_options(given["out"], given["objective"], given["epochs"])
         note_ignored(options)
     else:
         options = given.training()
@@ -37,6 +40,11 @@ def server(given: Given[ServerConfig]) -> dict[str, Any]:
     log.configure(config.log_level, f"server {shard}")
 
     def ready(daemon: Daemon) -> None:
-        click.echo(Ready(daemon.address, daemon.stream_address, shard, shards).format())
+        line = Ready(daemon.address, daemon.stream_address, shard, shards).format()
+        click.echo(line)
+        if not config.join:  # a parent process writes stdout to this file
+            with suppress(OSError, OutputError):  # it is for `glovewire monitor RUN` alone
+                (config.out / "logs").mkdir(exist_ok=True)
+                write_text_atomically(config.out / "logs" / f"server-{shard}.out", f"{line}\n")
 
     return serve(config, ready)

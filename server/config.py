@@ -74,6 +74,7 @@ class ServerConfig(Config):
     )
     init: Path | None = option(None, help="Run folder whose vectors words begin with.")
     verify: bool = like(SharedOptions, "verify")
+    hold: bool = option(False, hidden=True, help="After every epoch, wait until an observer has pulled the rows.")
     join: bool = option(False, hidden=True, help="The run folder was prepared by the parent process.")
     log_level: str = like(SharedOptions, "log_level")
     options: TrainingOptions
@@ -114,7 +115,10 @@ class ServerConfig(Config):
 
 @dataclass(frozen=True)
 class Identity:
-    """What does not change during a generation of a shard; `workers` is the number to expect."""
+    """What does not change during a generation of a shard; `workers` is the number to expect.
+
+    `dataset` is the checksum of the dataset, `name` and `dataset_name` are the names of the folders, for people.
+    """
 
     run: str
     shard: int
@@ -125,6 +129,8 @@ class Identity:
     checkpoint_rounds: int = 0
     generation: int = 0
     workers: int = 1
+    name: str = ""
+    dataset_name: str = ""
 
 
 def parse_shard(text: str) -> tuple[int, int]:

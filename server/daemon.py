@@ -387,7 +387,7 @@ class Daemon:
         sockets.send(self._publisher, published.frames)
         self._metrics.run = published.run
         self._metrics.add(sample)
-        if isinstance(sample, m.LossSample | m.QualitySample):
+        if isinstance(sample, m.RunSample | m.LossSample | m.QualitySample):
             self._metrics_file.add(sample)
         elif isinstance(sample, m.Event):
             logger.info(log.line(sample.kind, subject=sample.subject, text=sample.text))

@@ -15,6 +15,7 @@ from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.model.tensor_layout import ROW, ModelSpec
+from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
@@ -23,6 +24,7 @@ from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import artifacts
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import printable
 from glovewire.common.transport import curve_keys as keys
 
 from .checkpoints import files as checkpoint
@@ -55,7 +57,7 @@ TENSOR_FACTS = {
     "mean_vector_norm": "mean_gradient_norm",
 }
 """Names of facts -> their names in the results of a run that trained tensors."""
-WORD_FACTS = ("epochs", "bias_only_loss")
+WORD_FACTS = ("epochs", "bias_only_loss", "dataset", "dataset_checksum")
 """Facts left out of the results of a run that trained tensors."""
 
 logger = logging.getLogger(__name__)
@@ -99,6 +101,8 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
     owners = [[part.shard for part in sharding.split(*span)] for span in pairwise(layout.bounds.tolist())]
     progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size, tokens, owners, config.block_s)
+    if config.hold and not progress.complete:
+        progress.allow(losses.epoch + 1)
     identity = _identity(config, generation, tokens, dataset.checksum, every)
     return ShardState(identity, options, table, mode, progress, now, words)
 
@@ -109,7 +113,7 @@ def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -
     tensors = Tensors(options, config.shard, config.shards)
     reached, examples = _restore(tensors, config, generation) if generation.label else (BEGINNING, 0)
     mode = make_consistency(options, np.zeros(2, np.int64), reached, config.workers)
-    losses = Losses(0, 0, now, entries=examples)
+    losses = Losses(0, 0, now, entries=examples, updates=lambda: (mode.version(0), options.steps))
     progress = TensorProgress(losses, lambda: mode.version(0), options.steps, tensors.filling, config.block_s)
     identity = _identity(config, generation, Tokens(bytes.fromhex(generation.secret)), "", config.checkpoint_every)
     return ShardState(identity, options, tensors.table, mode, progress, now, tensors=tensors)
@@ -148,6 +152,8 @@ def _identity(
         checkpoint_rounds=checkpoint_rounds,
         generation=generation.number,
         workers=config.workers,
+        name=printable(config.out.resolve().name, MAX_NAME),
+        dataset_name="" if config.dataset is None else printable(config.dataset.resolve().name, MAX_NAME),
     )
 
 

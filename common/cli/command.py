@@ -6,6 +6,7 @@ Every command of the program is a `Command`: its help shows defaults and environ
 
 import difflib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..errors import GlovewireError, UsageError
 from ..runtime.rlimits import require_files
 from ..text import printable
 from .config_file import read_toml
+from .groups import grouped
 
 ENVIRONMENT_PREFIX = "GLOVEWIRE"
 PLAIN = (str, int, float, bool)
@@ -87,7 +89,6 @@ class Command(click.Command):
             if isinstance(option.type, click.Path):
                 option.type = _NamedPath(option.type)
             if isinstance(option, click.Option):
-                option.show_envvar = True
                 option.envvar = option.envvar or variable(str(self.name), name(option))
 
     def make_context(
@@ -100,6 +101,8 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; with `--json`, print its function's result (a dict) as the last line of stdout."""
         as_json = ctx.params.pop("as_json")
+        for text in self._unknown_variables(os.environ):
+            click.echo(f"warning: {text}", err=True)
         try:
             require_files()
             with one_line_refusals():
@@ -110,6 +113,30 @@ class Command(click.Command):
         if as_json and result is not None:
             click.echo(json.dumps(result, allow_nan=False, default=str))
         return result
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under the headings of `groups`, and once how to give them in other ways."""
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        records = {str(option.name): record for option in options if (record := option.get_help_record(ctx))}
+        for heading, names in grouped(str(self.name), list(records)).items():
+            with formatter.section(heading):
+                formatter.write_dl([records[each] for each in names])
+        example = next(str(each.envvar) for each in self.params if isinstance(each, click.Option))
+        formatter.write_paragraph()
+        formatter.write_text(
+            f"Every option can also be an environment variable such as {example}, or a line in --config."
+        )
+
+    def _unknown_variables(self, environment: Mapping[str, str]) -> list[str]:
+        """Return a warning for each environment variable that looks like an option of this command and is none."""
+        ours = variable(str(self.name), "")
+        known = [str(option.envvar) for option in self.params if isinstance(option, click.Option)]
+        return [
+            f"the environment variable {printable(each)} is ignored: {self.name} has no such option"
+            + suggest(each, known)
+            for each in sorted(environment)
+            if each.startswith(ours) and each not in known
+        ]
 
     def _load_file(self, ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
         if path is None:
@@ -122,7 +149,7 @@ class Command(click.Command):
     def _file_defaults(self, ctx: click.Context, path: Path) -> dict[str, Any]:
         tables = read_toml(path)
         self._check_tables(ctx, path, tables)
-        options = self._by_long_name()
+        options = self._by_key()
         found: dict[str, Any] = {}
         for key, value in tables.get(str(self.name), {}).items():
             option = options.get(key.replace("_", "-"))
@@ -148,9 +175,14 @@ class Command(click.Command):
             others = ", ".join(f"[{key}]" for key in tables) or "nothing"
             raise UsageError(f"{path} has no table [{self.name}], but {others}")
 
-    def _by_long_name(self) -> dict[str, click.Option]:
+    def _by_key(self) -> dict[str, click.Parameter]:
+        """Return the parameters that a file may set: options by their long names, single arguments by their names."""
         options = [option for option in self.params if isinstance(option, click.Option) and option.name != "config"]
-        return {flag[2:]: option for option in options for flag in option.opts if flag.startswith("--")}
+        arguments = [each for each in self.params if isinstance(each, click.Argument) and each.nargs == 1]
+        return {
+            **{str(argument.name): argument for argument in arguments},
+            **{flag[2:]: option for option in options for flag in option.opts if flag.startswith("--")},
+        }
 
 
 def variable(command: str, option: str) -> str:
@@ -158,9 +190,9 @@ def variable(command: str, option: str) -> str:
     return f"{ENVIRONMENT_PREFIX}_{command}_{option}".upper().replace("-", "_")
 
 
-def _file_value(where: str, option: click.Option, value: Any) -> Any:
+def _file_value(where: str, option: click.Parameter, value: Any) -> Any:
     """Return a value from a TOML file as click expects it; UsageError if no flag could have this value."""
-    several = option.multiple or option.nargs != 1
+    several = option.nargs != 1 or getattr(option, "multiple", False)
     given = [value] if several and isinstance(value, PLAIN) else value
     kinds, wanted = _expected(option, several)
     values = given if several else [given]
@@ -169,14 +201,14 @@ def _file_value(where: str, option: click.Option, value: Any) -> Any:
     return given
 
 
-def _expected(option: click.Option, several: bool) -> tuple[tuple[type, ...], str]:
+def _expected(option: click.Parameter, several: bool) -> tuple[tuple[type, ...], str]:
     """Return the types that a TOML value (each item, if `several`) may have, and their description for errors."""
     if isinstance(option.type, click.Path):
         return (str,), "a path or a list of paths" if several else "a path"
     if several:
-        groups = option.multiple and option.nargs != 1  # such as --analogy A B C, repeated
+        groups = getattr(option, "multiple", False) and option.nargs != 1  # such as --analogy A B C, repeated
         return (*PLAIN, list) if groups else PLAIN, "a value or a list of values"
-    if option.is_flag:
+    if getattr(option, "is_flag", False):
         return (bool,), "true or false"
     if isinstance(option.type, click.types.IntParamType):
         return (int, str), "a whole number"
@@ -190,5 +222,6 @@ def name(option: click.Option) -> str:
 
 def suggest(word: str, known: Mapping[str, object] | list[str]) -> str:
     """Return `; did you mean 'x'?` with the `known` word most similar to `word`, "" if none is similar."""
-    near = difflib.get_close_matches(word.replace("_", "-"), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    spelled = {each.replace("_", "-"): each for each in known}
+    near = difflib.get_close_matches(word.replace("_", "-"), list(spelled), n=1, cutoff=0.5)
+    return f"; did you mean {spelled[near[0]]!r}?" if near else ""

@@ -78,6 +78,7 @@ def _parameter(known: Field[Any], about: Option, hint: Any) -> Decorator:
         shape: dict[str, Any] = {"nargs": -1 if several else 1, "required": required, "metavar": about.metavar}
         return click.argument(known.name, type=_type(about, plain), **shape)
     on_off = plain is bool and "/" in flags(known)[0]
+    bare: dict[str, Any] = {} if about.bare is None else {"is_flag": False, "flag_value": about.bare}
     shape = {"is_flag": True} if plain is bool else {"type": _type(about, plain), "multiple": several, "nargs": count}
     shown = _shown(known, about)
     default: dict[str, Any] = {} if required else {"default": None if shown else known.default}
@@ -85,6 +86,7 @@ def _parameter(known: Field[Any], about: Option, hint: Any) -> Decorator:
         *flags(known),
         known.name,
         **({} if on_off else shape),
+        **bare,
         **default,
         required=required,
         show_default=shown or None,
@@ -145,7 +147,8 @@ _PRESET = click.option(
     is_eager=True,
     expose_value=False,
     callback=_use_preset,
-    help="Named defaults. seeds: random batches of 64, gradient of the mean loss, plain SGD at 0.01.",
+    help="Named defaults. baseline: GloVe as a simple program trains it, to compare with: random batches of 64, "
+    "gradients of their mean loss, plain SGD at a constant rate of 0.01.",
 )
 
 

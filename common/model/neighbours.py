@@ -108,12 +108,20 @@ class UnitVectors:
 
     def _best(self, target: Rows, without: Sequence[Found], top: int) -> Neighbours:
         cosines = self.rows @ target
-        excluded = [found.row for found in without if found.row is not None]
-        cosines[excluded] = -np.inf
-        count = min(top, len(self.words) - len(set(excluded)))
-        if count <= 0:
-            return []
-        # A partition keeps any of the words that tie at the cut: take all of them, then sort.
-        candidates = np.flatnonzero(cosines >= np.partition(cosines, -count)[-count])
-        order = candidates[np.argsort(-cosines[candidates], kind="stable")][:count]
-        return [(self.words[row], float(cosines[row])) for row in order]
+        rows = best(cosines, [found.row for found in without if found.row is not None], top)
+        return [(self.words[row], float(cosines[row])) for row in rows]
+
+
+def best(cosines: Rows, without: Sequence[int], top: int) -> list[int]:
+    """Return the `top` rows with the largest of `cosines`, shape (rows,), except the rows `without`.
+
+    Equal cosines are in the order of their rows. Overwrites the cosines of `without`.
+    """
+    cosines[list(without)] = -np.inf
+    count = min(top, len(cosines) - len(set(without)))
+    if count <= 0:
+        return []
+    # A partition keeps any of the rows that tie at the cut: take all of them, then sort.
+    candidates = np.flatnonzero(cosines >= np.partition(cosines, -count)[-count])
+    rows: list[int] = candidates[np.argsort(-cosines[candidates], kind="stable")][:count].tolist()
+    return rows

@@ -25,8 +25,8 @@ BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
 MAX_RATE = 1e6
 """Largest learning rate that a server accepts."""
-PRESETS: dict[str, dict[str, Scalar]] = {
-    "seeds": {
+PRESETS: dict[str, dict[str, Scalar]] = {  # baseline: GloVe as a first program for it would be written
+    "baseline": {
         "schedule": "minibatch",
         "optimizer": "sgd",
         "batch_size": 64,
@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, Scalar]] = {
         "alpha": 0.75,
         "spectrum": 1.0,
         "subwords": 0.0,
-        "init_scale": 0.2771,  # the standard deviation of 0.01 that the seeds draw with, at 256 dimensions
+        "init_scale": 0.2771,  # a standard deviation of 0.01 at 256 dimensions
     }
 }
 
@@ -109,7 +109,7 @@ class TrainingOptions(Config):
     optimizer: str = option("adagrad-row", per={"tensors": "adam"}, choices=OPTIMIZERS, help="How steps are scaled.")
     epochs: int = option(16, per={"sgns": 24}, range=between(1, 1_000_000), help="Passes over the whole matrix.")
     learning_rate: float = option(
-        0.4, per={"tensors": 1e-3}, range=_RATE, flags=("--learning-rate", "--lr"), help="At the start."
+        0.4, per={"tensors": 1e-3}, range=_RATE, flags=("--learning-rate", "--lr"), help="Learning rate at the start."
     )
     final_rate: float = option(
         0.1, per={"tensors": 0.0}, range=_AMOUNT, help="Fraction of the rate that is left at the end."
@@ -255,7 +255,7 @@ class TrainingOptions(Config):
             return []
         return [
             "the objective tensors has no DATASET, and workers of your own: begin with `glovewire server --objective "
-            "tensors`, or `glovewire.launch.serving` (docs/dense.md)"
+            "tensors`, or `glovewire.serve` (docs/dense.md)"
         ]
 
     def _conflicts_of_tensors(self) -> list[str]:

@@ -5,6 +5,8 @@ Goldberg and Dagan (2015) observed this in singular value decompositions of co-o
 raising the singular values to a power below 1 improves the vectors.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..array_types import Rows
@@ -20,14 +22,22 @@ def flatten_spectrum(vectors: Rows, power: float) -> Rows:
     square of their coordinates along it, divided by the root mean square over all directions. A power of 1, and vectors
     that contain NaN or infinity or are all zero, leave `vectors` unchanged.
     """
+    for _ in flattened_in_pieces(vectors, power):
+        pass
+    return vectors
+
+
+def flattened_in_pieces(vectors: Rows, power: float) -> Iterator[None]:
+    """Do what `flatten_spectrum` does, and yield after each piece of CHUNK_ROWS rows, for a caller with other work."""
     if power == 1.0 or not np.isfinite(vectors).all():
-        return vectors
+        return
     pieces = [slice(first, first + CHUNK_ROWS) for first in range(0, len(vectors), CHUNK_ROWS)]
     squares = np.zeros((vectors.shape[1],) * 2)
     for piece in pieces:
         unit = vectors[piece].astype(np.float64)
         unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), np.finfo(np.float64).tiny)
         squares += unit.T @ unit
+        yield
     mean = np.trace(squares) / len(squares)
     if mean > 0:
         strengths, directions = np.linalg.eigh(squares / mean)
@@ -35,4 +45,4 @@ def flatten_spectrum(vectors: Rows, power: float) -> Rows:
         transform = (directions * stretch) @ directions.T
         for piece in pieces:
             vectors[piece] = vectors[piece] @ transform
-    return vectors
+            yield

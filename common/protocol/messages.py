@@ -9,6 +9,7 @@
     worker (to shard 0)    Report       Recorded
     worker, observer       Heartbeat    HeartbeatAck
     observer               Score        Recorded
+    observer               Proceed      Recorded
     worker, observer       Leave        Left
     anyone                 GetStatus    Status
     anyone                 GetHistory   History
@@ -16,7 +17,7 @@
     anyone                 Checkpoint   Checkpointed, when it is on disk
     anyone                 Finish       Finishing
     (server, to anything)  Refused
-    server (PUB)           LossSample, WorkerSample, ServerSample, QualitySample, Event
+    server (PUB)           RunSample, LossSample, WorkerSample, ServerSample, QualitySample, Event
 
 "Anyone" needs no session. The classes follow by topic, each request before its replies. `schema` defines the types
 that a field may have, and `wire` checks received messages against them.
@@ -260,8 +261,15 @@ class Score(Message):
 
 
 @message
+class Proceed(Message):
+    """Let a run that waits after every epoch train up to the end of epoch `epochs`; more than there are let it end."""
+
+    epochs: int
+
+
+@message
 class Recorded(Message):
-    """The report or score is recorded; `stop` tells a worker that the run is over."""
+    """The report, score or permission is recorded; `stop` tells a worker that the run is over."""
 
     stop: bool
     epoch: int
@@ -389,8 +397,25 @@ class Refused(Message):
 
 
 @message
+class RunSample(Message):
+    """What is being trained: the names of the run folder and of the dataset ("" for a dense model), and the options.
+
+    `total` is the number of entries of the whole training, 0 for a dense model.
+    """
+
+    topic: ClassVar[str] = "run"
+    t: float
+    name: str
+    dataset: str
+    total: int
+    options: dict[str, Scalar]
+
+
+@message
 class LossSample(Message):
     """Progress of one worker, or of all (`worker` is "all"); losses are means over the entries since its last sample.
+
+    `epoch` of `epochs` are done; for a dense model these are updates, of which `epochs` is 0 if there is no end.
 
     For "all", `mean_loss` and `mean_bias_only_loss` instead average the latest loss of every part of the matrix, so
     that they do not jump from block to block; for one worker they repeat `loss` and `bias_only_loss`.
@@ -480,7 +505,7 @@ class Event(Message):
 
 
 MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
-STREAM: tuple[type[Message], ...] = (LossSample, WorkerSample, ServerSample, QualitySample, Event)
+STREAM: tuple[type[Message], ...] = (RunSample, LossSample, WorkerSample, ServerSample, QualitySample, Event)
 TOPICS: tuple[str, ...] = tuple(kind.topic for kind in STREAM)
 
 LINE_FIELDS = (
@@ -490,8 +515,8 @@ LINE_FIELDS = (
 """Fields of a LossSample that `metrics.jsonl` keeps, for plots and replays."""
 
 
-def as_line(sample: LossSample | QualitySample) -> str:
-    """Return the sample as a line of `metrics.jsonl`: a JSON object and a newline; a score has a `topic`, too."""
-    if isinstance(sample, QualitySample):
+def as_line(sample: RunSample | LossSample | QualitySample) -> str:
+    """Return the sample as a line of `metrics.jsonl`: a JSON object and a newline; all but losses have a `topic`."""
+    if not isinstance(sample, LossSample):
         return json.dumps({"topic": sample.topic, **dataclasses.asdict(sample)}) + "\n"
     return json.dumps({name: getattr(sample, name) for name in LINE_FIELDS}) + "\n"

@@ -72,7 +72,7 @@ class Layout:
         return int(self.bounds[partition + 1] - self.bounds[partition])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """An opened dataset. `entries` is memory-mapped and read-only; all other fields are in memory."""
 
@@ -108,6 +108,9 @@ class Dataset:
         if verify:
             dataset.check_entries(total)
         return dataset
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.path)!r}: {len(self.words):,} words, {self.total_entries:,} entries)"
 
     @property
     def checksum(self) -> str:

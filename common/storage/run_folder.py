@@ -154,6 +154,12 @@ def write_vectors(
     return artifacts.seal(run, KIND, SCHEMA, {**kept, **sizes, **described}, only=(*arrays, VOCABULARY))
 
 
+def add_facts(run: Path, facts: Mapping[str, Any]) -> None:
+    """Add facts to the manifest of a finished run's vectors; ArtifactError if there are none."""
+    manifest = artifacts.Manifest.load(run, KIND, SCHEMA, verify=False)
+    artifacts.seal(run, KIND, SCHEMA, {**manifest.facts, **facts}, only=tuple(manifest.files))
+
+
 def _save(path: Path, array: Array) -> None:
     with artifacts.output_errors(path), artifacts.atomic(path) as scratch:
         artifacts.save_array(scratch, array)

@@ -81,7 +81,7 @@ def _measure(
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the result of `bench` as text."""
+    """Return the result of `bench` as text: a row for each case, then a summary."""
     lines = ["operation  rows/message  window   M rows/s (min to max)       GB/s   p50 us   p99 us"]
     for one in result["results"]:
         rate, name = one["rows_per_second"], f"{one['operation']} {'CURVE' if one['encrypted'] else one['place']}"
@@ -102,4 +102,30 @@ def table(result: dict[str, Any]) -> str:
         f"rows of {about['floats_per_row']} float32, {about['dim']} of them the vector; "
         f"success {result['success']:.2%}; {result['rows_not_as_pushed']} rows not as pushed"
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *summary(result)])
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    """Return, for each operation, the fastest plain case, its share left with encryption, and the shortest wait."""
+    lines = ["in short, medians"]
+    for operation in dict.fromkeys(one["operation"] for one in result["results"]):
+        cases = [one for one in result["results"] if one["operation"] == operation]
+        plain = [one for one in cases if not one["encrypted"]]
+        best, quick = max(plain, key=_bytes_per_second), min(plain, key=lambda one: one["p50_us"]["median"])
+        text = (
+            f"  {operation}  {_bytes_per_second(best) / 1e9:.2f} GB/s at most "
+            f"({best['size']:,} {_rows(best)} a message, {best['window']} in flight)"
+        )
+        if encrypted := [one for one in cases if one["encrypted"]]:
+            text += f", {max(map(_bytes_per_second, encrypted)) / 1e9:.2f} encrypted"
+        wait = quick["p50_us"]["median"]
+        lines.append(f"{text}; an answer takes {wait:.0f} us at least ({quick['size']:,} {_rows(quick)})")
+    return lines
+
+
+def _bytes_per_second(one: dict[str, Any]) -> float:
+    return float(one["bytes_per_second"]["median"])
+
+
+def _rows(one: dict[str, Any]) -> str:
+    return "random rows" if one["place"] == "random" else "rows of a range"

@@ -193,7 +193,8 @@ def _progress(one: dict[str, Any]) -> list[str]:
         pace = f"{rate / 1e6:.2f} M entries/s"
         beside = f"bias-only loss {one['bias_only_loss']:.5f}; mean vector norm {one['norm']:.3f}"
     else:
-        done, pace = f"{one['entries']:,} examples", f"{rate:,.0f} examples/s"
+        of = f" of {one['steps']:,}" if one["steps"] else ""
+        done, pace = f"{one['updates']:,}{of} updates, {one['entries']:,} examples", f"{rate:,.0f} examples/s"
         beside = f"mean norm of gradients {one['norm']:.3f}"
     loss = f"{one['loss']:.5f}; {beside}" if one["loss"] else "none yet"
     return [f"  training  {done}, {pace}", f"  loss      {loss}"]

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "plan": ("glovewire.plan.cli:plan", "Predict how long an epoch takes on a cluster, and what limits it."),
     "study": ("glovewire.study.cli:study", "Compare ways to train: full trainings, one table, plots."),
+    "config": ("glovewire.cli.config:config", "Show which options a command would use, and where each comes from."),
     "bench": ("glovewire.bench.cli:bench", "Measure the wire, training and preprocessing on this machine."),
 }
 
@@ -100,7 +101,9 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     no_args_is_help=True,
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+@click.option(
+    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
 def program() -> None:
     """Train word vectors through a networked parameter server.
 
@@ -108,6 +111,9 @@ def program() -> None:
       glovewire preprocess pydoc --out data/pydoc
       glovewire train data/pydoc --out runs/pydoc
       glovewire neighbours runs/pydoc matrix probability
+
+    Complete commands and options with TAB: eval "$(_GLOVEWIRE_COMPLETE=bash_source glovewire)" (or zsh_source,
+    fish_source).
     """
 
 

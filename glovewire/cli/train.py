@@ -9,6 +9,7 @@ from click.core import ParameterSource
 from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, note_ignored, takes
 from glovewire.common.errors import UsageError
+from glovewire.common.text import printable
 
 from ..launch.config import LocalConfig
 
@@ -16,7 +17,10 @@ from ..launch.config import LocalConfig
 @click.command(cls=Command)
 @takes(LocalConfig)
 def train(given: Given[LocalConfig]) -> dict[str, Any]:
-    """Train the word vectors of DATASET with server shards, workers and a monitor on this machine."""
+    """Train the word vectors of DATASET with server shards, workers and a monitor on this machine.
+
+    With --resume and more --epochs than before, a finished run is trained further.
+    """
     from glovewire.common.storage import run_folder
 
     from ..launch import local
@@ -27,14 +31,10 @@ def train(given: Given[LocalConfig]) -> dict[str, Any]:
     if not given["resume"]:
         config = given.config(workers=workers)
     else:
-        from glovewire.server.checkpoints.initial_state import saved_options
-
-        _refuse_init()
-        given.training()  # refuses flags that are wrong, though the run keeps its own options
-        config = given.config(workers=workers, init=None, options=saved_options(given["out"], given["objective"]))
-        note_ignored(config.options)
-        if (done := run_folder.completed_facts(config.out)) is not None:
-            click.echo(f"{config.out} is complete: nothing is left to train")
+        config = _resumed(given, workers)
+        done = run_folder.completed_facts(config.out)
+        if done is not None and config.options.epochs <= done["epochs"]:
+            click.echo(f"{config.out} is complete: nothing is left to train (--epochs trains it further)")
             return {**done, "workers": 0, "run": str(config.out)}
     if config.launcher == "ray":
         from ..launch import ray
@@ -42,20 +42,49 @@ def train(given: Given[LocalConfig]) -> dict[str, Any]:
         facts = ray.train(config)
     else:
         facts = local.train(config)
-    epochs = "1 epoch" if facts["epochs"] == 1 else f"{facts['epochs']} epochs"
-    if config.resume and not facts["seconds"]:  # all of it was in the checkpoint
-        click.echo(f"nothing was left to train; vectors, metrics and loss.png of {epochs} are in {config.out}")
-        return facts
-    trained = f"continued to the end of {epochs}" if config.resume else f"trained {epochs}"
-    click.echo(
-        f"{trained} in {facts['seconds']:.1f} s: {facts['entries_per_second'] / 1e6:.2f} M "
-        f"entries/s\nloss {facts['loss']:.5f}; bias-only loss {facts['bias_only_loss']:.5f}; "
-        f"mean vector norm {facts['mean_vector_norm']:.3f}\nvectors, metrics and loss.png are in {config.out}"
-    )
+    for line in _summary(config, facts):
+        click.echo(printable(line))
     return facts
 
 
-def _refuse_init() -> None:
-    """Raise UsageError for --init on the command line of a resumed run; RUN/config.toml may contain it."""
-    if click.get_current_context().get_parameter_source("init") is ParameterSource.COMMANDLINE:
+def _resumed(given: Given[LocalConfig], workers: int) -> LocalConfig:
+    """Return the options of a resumed run: those that it was started with, and perhaps more epochs."""
+    from glovewire.server.checkpoints.initial_state import require_same_dataset, saved_options
+
+    run, source = given["out"], click.get_current_context().get_parameter_source
+    if source("init") is ParameterSource.COMMANDLINE:  # RUN/config.toml may contain it
         raise UsageError("--resume continues from a checkpoint: it cannot be given with --init")
+    given.training()  # refuses flags that are wrong, though the run keeps its own options
+    epochs = given["epochs"] if source("epochs") is ParameterSource.COMMANDLINE else None
+    options = saved_options(run, given["objective"], epochs)
+    require_same_dataset(run, given["dataset"])
+    note_ignored(options)
+    return given.config(workers=workers, init=None, options=options)
+
+
+def _summary(config: LocalConfig, facts: dict[str, Any]) -> list[str]:
+    """Return the lines that tell the result of a training."""
+    epochs = "1 epoch" if facts["epochs"] == 1 else f"{facts['epochs']} epochs"
+    if config.resume and not facts["seconds"]:  # all of it was in the checkpoint
+        return [f"nothing was left to train; vectors, metrics and loss.png of {epochs} are in {config.out}"]
+    trained = f"continued to the end of {epochs}" if config.resume else f"trained {epochs}"
+    stopped = facts["epochs"] < config.options.epochs and config.patience
+    early = f" (stopped early: no better score in {config.patience} epochs)" if stopped else ""
+    return [
+        f"{trained} in {facts['seconds']:.1f} s{early}: {facts['entries_per_second'] / 1e6:.2f} M entries/s",
+        f"loss {facts['loss']:.5f}; bias-only loss {facts['bias_only_loss']:.5f}; "
+        f"mean vector norm {facts['mean_vector_norm']:.3f}",
+        *_scores(facts),
+        f"vectors, metrics and loss.png are in {config.out}",
+    ]
+
+
+def _scores(facts: dict[str, Any]) -> list[str]:
+    """Return a line with the scores of the vectors written, and the best epoch."""
+    found = {name: percent for name, percent in facts.get("quality", {}).items() if percent is not None}
+    if not found:
+        return []
+    scores = ", ".join(f"{name} {percent:.1f}" for name, percent in found.items())
+    best = facts.get("best_epoch")
+    kept = ", which is kept" if facts.get("best_epoch_is_kept") else ""
+    return [f"scores: {scores}" + (f"; the best epoch was {best}{kept}" if best is not None else "")]

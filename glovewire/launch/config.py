@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.option import Config, SharedOptions, between, like, option
+from glovewire.common.option import Config, SharedOptions, at_least, between, like, option
 from glovewire.server.config import ServerConfig
 from glovewire.worker.config import WorkerConfig
 
@@ -37,6 +37,13 @@ class LocalConfig(Config):
     watch: tuple[Path, ...] = option(
         (), metavar="FILE", help="Similarity set to score the vectors on after each epoch; repeat for more."
     )
+    patience: int = option(
+        0,
+        range=at_least(0),
+        metavar="EPOCHS",
+        help="Stop once the mean of the --watch scores has not risen for this many epochs; 0 is never.",
+    )
+    keep_best: bool = option(False, help="Keep the vectors of the epoch with the best mean of the --watch scores.")
     keys: Path | None = like(SharedOptions, "keys")
     latency: tuple[str, ...] = like(
         WorkerConfig,
@@ -45,7 +52,15 @@ class LocalConfig(Config):
         help="Simulated latency of pushes: 20ms, 20ms..80ms, exp:50ms or pareto:20ms; the first is that of the first "
         "worker, and so on, the last one of all others.",
     )
+    web: int | None = option(
+        None,
+        range=between(0, 65535),
+        bare=0,
+        metavar="[PORT]",
+        help="Serve the dashboard on this machine while training; without PORT on a free one, which is printed.",
+    )
     progress: bool = option(True, flags=("--progress/--quiet",), help="Show progress on stderr.")
+    verbose: bool = option(False, help="Log every detail of servers and workers in RUN/logs.")
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
@@ -67,6 +82,16 @@ class LocalConfig(Config):
             f"{store} never waits: --consistency and --staleness need a server": (
                 other and (in_step or options.staleness != "none")
             ),
+            "--patience and --keep-best judge by scores: give --watch FILE": (
+                (self.patience or self.keep_best) and not self.watch
+            ),
+            "--patience and --keep-best score whole epochs: they need --schedule blocks": (
+                (self.patience or self.keep_best) and options.schedule != "blocks"
+            ),
+            "--web needs --launcher local": self.web is not None and on_ray,
+            f"--web shows what a server publishes, and {store} has none: see `monitor --replay`": (
+                self.web is not None and other
+            ),
             f"--watch scores what a server holds, not {store}": other and self.watch,
         }
         return options.conflicts_with_dataset() + [problem for problem, found in problems.items() if found]
@@ -83,12 +108,23 @@ class LocalConfig(Config):
             init=self.init and self.init.resolve(),
             keys=self.keys and self.keys.resolve(),
             verify=False,
+            log_level=self._log_level,
+            hold=bool(self.watch) and self.options.schedule == "blocks",
             **others,
         )
 
     def of_workers(self) -> WorkerConfig:
         """Return the options that all workers of this run share."""
-        return WorkerConfig(dataset=self.dataset.resolve(), keys=self.keys and self.keys.resolve(), verify=False)
+        return WorkerConfig(
+            dataset=self.dataset.resolve(),
+            keys=self.keys and self.keys.resolve(),
+            verify=False,
+            log_level=self._log_level,
+        )
+
+    @property
+    def _log_level(self) -> str:
+        return "debug" if self.verbose else "info"
 
     def of_worker(self, rank: int, addresses: Sequence[str]) -> list[str]:
         """Return the command-line arguments specific to worker `rank`: its name, server addresses and latency."""

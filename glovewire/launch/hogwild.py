@@ -25,11 +25,13 @@ from glovewire.common.endings import Ending
 from glovewire.common.errors import ProcessDied, SystemLimit
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
-from glovewire.common.protocol.messages import Report
+from glovewire.common.protocol.messages import Report, RunSample
+from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent, parent_token
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import attempt_all
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import printable
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.sinks.plot import plot
 from glovewire.monitor.terminal.view import open_view
@@ -109,7 +111,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
         history = _follow(config, losses, processes, pipes)
         for process in processes:
             process.join()
-        return _facts(config, losses), history
+        return _facts(config, losses, dataset.checksum), history
     finally:
         os.environ.pop(PARENT_VARIABLE, None)
         for process in processes:
@@ -123,8 +125,12 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
 def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> RunHistory:
     """Count reports, show progress and write metrics until every process has closed its pipe; return the samples."""
     history, open_pipes = RunHistory(config.out.name), dict(zip(pipes, processes, strict=True))
+    name, dataset = (printable(path.resolve().name, MAX_NAME) for path in (config.out, config.dataset))
+    about = RunSample(0.0, name, dataset, losses.total, config.options.as_message())
+    history.add(about, time.monotonic())
     shown = open_view(sys.stderr) if config.progress else None
     with closing(MetricsFile(config.out / runs.METRICS)) as metrics:
+        metrics.add(about)
         while open_pipes:
             ready: list[Any] = wait(list(open_pipes), POLL_S)
             for pipe in ready:
@@ -158,11 +164,13 @@ def _receive_report(
     return True
 
 
-def _facts(config: LocalConfig, losses: Losses) -> dict[str, Any]:
+def _facts(config: LocalConfig, losses: Losses, checksum: str) -> dict[str, Any]:
     loss, floor, norm = losses.epoch_means(losses.last_epoch())
     seconds = losses.seconds()
     return {
         "ending": Ending.COMPLETE,
+        "dataset": printable(config.dataset.resolve().name),
+        "dataset_checksum": checksum,
         "seconds": seconds,
         "entries": losses.entries,
         "entries_per_second": losses.entries / seconds if seconds else 0.0,

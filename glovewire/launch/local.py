@@ -3,23 +3,27 @@
 Every process is a child of this one and ends with it. A fault in any child is raised here as one error.
 """
 
+from __future__ import annotations
+
 import contextlib
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glovewire.common import log
 from glovewire.common.cli.config_file import configured
-from glovewire.common.errors import ProcessDied
+from glovewire.common.errors import ProcessDied, require_extra
 from glovewire.common.ready import Ready
 from glovewire.common.roles import Role
 from glovewire.common.runtime.signals import Signalled
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import attempt_all
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import printable
 from glovewire.common.transport import curve_keys as keys
 from glovewire.monitor.watch import Watcher
 
@@ -28,6 +32,9 @@ from .config import ANY_PORT, LocalConfig
 from .processes import READY_S, Child, Children
 from .run_lock import errors_tell_what_is_left, locked_run_folder
 from .supervise import GOODBYE_S, Scored, ServerLost, await_end, end_in_order, until, until_over
+
+if TYPE_CHECKING:
+    from .live_scores import Judge
 
 MAX_RESTARTS = 100
 
@@ -39,8 +46,10 @@ def train(config: LocalConfig) -> dict[str, Any]:
         from . import live_scores
 
         live_scores.check(config.watch)
+    if config.web is not None:
+        require_extra("bokeh", "web", "--web")
     if config.keys is not None:
-        keys.load_both_keys(config.keys, Role.WORKER)
+        keys.load_both_keys(config.keys, Role.ADMIN if config.patience else Role.WORKER)
     with locked_run_folder(config), errors_tell_what_is_left(config.out):
         if config.store == "server":
             return _run(config)
@@ -52,10 +61,15 @@ def train(config: LocalConfig) -> dict[str, Any]:
 
 def _run(config: LocalConfig) -> dict[str, Any]:
     """Train to the end; when a server is killed, restart from the newest checkpoint (or the beginning)."""
+    judge = None
+    if config.watch:
+        from .live_scores import Judge
+
+        judge = Judge(config.patience, config.keep_best)
     with signals_end_all():
         for attempt in range(MAX_RESTARTS):
             try:
-                return _attempt(config, again=attempt > 0)
+                return _attempt(config, judge, again=attempt > 0)
             except ServerLost as error:
                 note = log.line("restart", why=error, attempt=attempt + 1)
                 print(note, file=sys.stderr)
@@ -63,13 +77,16 @@ def _run(config: LocalConfig) -> dict[str, Any]:
         raise lost
 
 
-def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
+def _attempt(config: LocalConfig, judge: Judge | None, *, again: bool) -> dict[str, Any]:
     with _children(config.out / "logs") as children:
         servers, ready = _start_servers(config, children, again=again)
-        addresses = [each.address for each in ready]
+        addresses, streams = [each.address for each in ready], [each.stream for each in ready]
+        if config.progress:
+            told = shlex.quote(printable(str(config.out)))
+            print(f"watch it: glovewire monitor {told} --web (or {' '.join(streams)})", file=sys.stderr)
         try:
             with Watcher(
-                [each.stream for each in ready],
+                streams,
                 name=config.out.name,
                 picture=config.out / runs.PLOT,
                 stream=sys.stderr if config.progress else None,
@@ -77,11 +94,13 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
                 keys=config.keys,
             ) as watch:
                 words = configured("worker", config.of_workers(), children.logs / "worker.toml")
-                workers = [
-                    children.start(f"worker {rank}", [*words, *config.of_worker(rank, addresses), "--json"])
-                    for rank in range(config.workers)
-                ]
-                with _scores(config, addresses) as scored:
+                with _scores(config, addresses, judge) as scored:
+                    workers = [
+                        children.start(f"worker {rank}", [*words, *config.of_worker(rank, addresses), "--json"])
+                        for rank in range(config.workers)
+                    ]
+                    if config.web is not None:
+                        _serve_dashboard(config, children, streams)
                     until_over(watch, servers, workers, children, scored)
                 attempt_all(watch.close, partial(await_end, servers, children))  # the first draws the losses
         except Signalled:
@@ -89,11 +108,37 @@ def _attempt(config: LocalConfig, *, again: bool) -> dict[str, Any]:
             raise
         until(lambda: not any(worker.running for worker in workers), GOODBYE_S)
         facts = facts_of(config, [server.facts() for server in servers])
-        if config.watch:
-            from . import live_scores
+        return facts if judge is None else facts | _judged(config, judge)
 
-            facts["quality"] = live_scores.of_run(config.out, config.watch)
-        return facts
+
+def _serve_dashboard(config: LocalConfig, children: Children, streams: list[str]) -> None:
+    """Start a monitor that serves the dashboard while the training lasts, and print its address."""
+    keys_words = [] if config.keys is None else ["--keys", str(config.keys.resolve())]
+    child = children.start("dashboard", ["monitor", *streams, "--web", str(config.web), *keys_words])
+
+    def address() -> str | None:
+        lines = child.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith("dashboard http")), None)
+
+    until(lambda: address() is not None or not child.running, READY_S)
+    if (found := address()) is None:
+        raise child.died()
+    print(found, file=sys.stderr)
+
+
+def _judged(config: LocalConfig, judge: Judge) -> dict[str, Any]:
+    """Write the vectors of the best epoch if they are to be kept; record and return the scores of the results."""
+    from . import live_scores
+
+    if judge.best is not None and judge.best_epoch < judge.newest_epoch:
+        facts = runs.load_vectors(config.out, verify=False).facts
+        dataset = Dataset.open(config.dataset, verify=False)
+        runs.write_trained(config.out, dataset, config.options, judge.best, facts)
+    found: dict[str, Any] = {"quality": live_scores.of_run(config.out, config.watch)}
+    if judge.best_scores:
+        found |= {"best_epoch": judge.best_epoch, "best_epoch_is_kept": config.keep_best}
+    runs.add_facts(config.out, found)
+    return found
 
 
 def facts_of(config: LocalConfig, shards: list[dict[str, Any]]) -> dict[str, Any]:
@@ -116,18 +161,17 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
 
 
 @contextlib.contextmanager
-def _scores(config: LocalConfig, addresses: list[str]) -> Iterator[Scored]:
+def _scores(config: LocalConfig, addresses: list[str], judge: Judge | None) -> Iterator[Scored]:
     """Yield a function that takes each overall loss sample and scores the vectors at each new epoch (--watch)."""
-    if not config.watch:
+    if judge is None:
         yield lambda _: None
         return
     from . import live_scores
 
-    scorer = live_scores.Scorer(
-        addresses, Dataset.open(config.dataset, verify=False), config.options, config.watch, config.keys
-    )
+    dataset = Dataset.open(config.dataset, verify=False)
+    scorer = live_scores.Scorer(addresses, dataset, config.options, config.watch, judge, config.keys)
     try:
-        yield lambda sample: scorer.at(sample.epoch) if sample is not None else None
+        yield lambda sample: scorer.at(sample.epoch if sample is not None else 0)
     finally:
         scorer.close()
 

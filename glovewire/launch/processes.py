@@ -22,6 +22,8 @@ READY_S = 180.0
 MAX_STARTS = 100
 STOP_S = 10.0
 NO_SPACE_BYTES = 4096
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""In a checkout, this folder is where child processes find the program."""
 
 
 @dataclass
@@ -111,6 +113,8 @@ class Children:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {PARENT_VARIABLE: parent_token(self._last_signal), "OMP_NUM_THREADS": "1"}
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+        if Path.cwd() != CHECKOUT:
+            environment["PYTHONSAFEPATH"] = "1"  # files of the current folder must not be imported instead of ours
         out, log = (self.logs / f"{role.replace(' ', '-')}.{kind}" for kind in ("out", "log"))
         with out.open("wb") as stdout, log.open("ab") as stderr:
             process = subprocess.Popen(

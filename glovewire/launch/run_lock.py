@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ def locked_run_folder(config: LocalConfig) -> Iterator[None]:
     """
     if config.resume:
         with _held(config.out):
+            _note_epochs(config)
             yield
         return
     if config.init is not None:
@@ -84,15 +86,26 @@ def errors_tell_what_is_left(run: Path) -> Iterator[None]:
         raise type(error)(f"{error}; {left}") from error
 
 
-LEFT_OUT = {"out", "launcher", "address", "resume", "keys", "progress"}
+LEFT_OUT = {"out", "launcher", "address", "resume", "keys", "progress", "verbose", "web"}
 """Options that do not affect the result of a run, only where it runs and what it shows."""
+
+
+def _note_epochs(config: LocalConfig) -> None:
+    """Replace the epochs in `config.toml`, which --resume may have extended; a folder without it stays without."""
+    file = config.out / runs.CONFIG
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        before = file.read_text(encoding="utf-8")
+        after = re.sub(r"(?m)^epochs = \d+$", f"epochs = {config.options.epochs}", before)
+        if after != before:
+            write_text_atomically(file, after)
 
 
 def _resolved(config: LocalConfig) -> str:
     """Return the options that affect the result, as the text of a TOML file for `train --config`."""
     watch = tuple(path.resolve() for path in config.watch)
     absolute = replace(config, init=config.init and config.init.resolve(), watch=watch)
-    values = {key: value for key, value in entries(absolute).items() if key not in LEFT_OUT and value != ()}
+    known = {"dataset": config.dataset.resolve(), **entries(absolute)}
+    values = {key: value for key, value in known.items() if key not in LEFT_OUT and value != ()}
     lost = [key for key, value in values.items() if not _is_unicode(value)]
     kept = {key: value for key, value in values.items() if key not in lost}
     return to_toml("train", kept) + "".join(f"# {key} was given, with a name that is not UTF-8\n" for key in lost)

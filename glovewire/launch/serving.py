@@ -60,6 +60,7 @@ def serving(
     ends the run.
     """
     known = None if keys is None else load_both_keys(keys, Role.ADMIN)
+    training = TrainingOptions.of_tensors(**options)
     folder = runs.prepare(Path(run))
     children = Children(folder / "logs")
     over = threading.Event()
@@ -72,14 +73,14 @@ def serving(
         workers=workers,
         keys=keys and keys.resolve(),
         join=True,
-        options=TrainingOptions.of_tensors(**options),
+        options=training,
     )
     words = configured("server", how, children.logs / "server.toml")
     try:
         servers = children.start_shards(words, shards)
         ready = [server.ready() for server in servers]
         place = Serving(folder, [each.address for each in ready], [each.stream for each in ready], servers)
-        watching = threading.Thread(target=_watch_over, args=(place, children, over), name="serving")
+        watching = threading.Thread(target=_watch_over, args=(place, children, over), name="serving", daemon=True)
         watching.start()
         try:
             yield place

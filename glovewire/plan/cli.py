@@ -14,6 +14,7 @@ import click
 from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, takes
 
+from ..vectors.show import size
 from .config import WORDS, PlanConfig, bytes_per_second
 
 if TYPE_CHECKING:
@@ -71,15 +72,20 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     words = WORDS if config.words is None else config.words
     partitions = default_partitions(words) if config.partitions is None else config.partitions
     config = dataclasses.replace(config, words=words, partitions=partitions)  # which checks both
+    if not config.kernel_rate:
+        _tell("measuring how fast this machine trains")
     options, link = TrainingOptions(dim=config.dim, tied=config.tied), bytes_per_second(config.bandwidth)
     assert config.entries is not None
     cluster = Cluster(
         int(config.entries), words, RowLayout.of(options).width * 4, partitions, config.workers,
         config.servers or 1, config.kernel_rate or measured_rate(options), link, SERVED_PER_S, config.round_trip / 1e3,
     )  # fmt: skip
+    blocks = partitions * (partitions + 1) // 2
+    _tell(f"simulating an epoch of {blocks:,} blocks with different numbers of servers")
     needed = servers_needed(cluster)
     cluster = dataclasses.replace(cluster, servers=config.servers or needed)
     found = forecast(cluster)
+    _tell("simulating other numbers of partitions")
     advised = partitions_advised(cluster)
     for line in _told(cluster, found, needed, config.epochs):
         click.echo(line)
@@ -106,6 +112,11 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
         "kernel_rate": cluster.entries_per_second,
         "bytes_in_flight": in_flight,
     }
+
+
+def _tell(what: str) -> None:
+    """Say on stderr what is being done, because it may take several seconds."""
+    click.echo(f"{what} ...", err=True)
 
 
 def measured_rate(options: TrainingOptions) -> float:
@@ -153,7 +164,7 @@ def _told(cluster: Cluster, found: Forecast, needed: int, epochs: int) -> list[s
         f"servers     {cluster.servers}; more than {needed} would not help",
         f"limited by  {limits[found.bottleneck]}",
         f"busy        {busy}",
-        f"an epoch    pulls {found.bytes_pulled / 1e6:,.0f} MB and pushes {found.bytes_pushed / 1e6:,.0f} MB "
+        f"an epoch    pulls {size(int(found.bytes_pulled))} and pushes {size(int(found.bytes_pushed))} "
         f"({an_entry:.1f} bytes an entry)",
         f"assumed     {cluster.entries:,} entries, {cluster.words:,} words in {cluster.partitions} partitions, rows of "
         f"{cluster.row_bytes:,} bytes; {cluster.workers} workers at {cluster.entries_per_second / 1e6:.3g} M entries/s",

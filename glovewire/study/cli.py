@@ -46,7 +46,10 @@ def study() -> None:
 @click.command("study-speedup", cls=Command)
 @takes(SpeedupConfig)
 def speedup(given: Given[SpeedupConfig]) -> dict[str, Any]:
-    """Plot loss against time and entries: the seeds' baseline, shared memory, the server with 1 to N workers.
+    """Plot loss against time and entries: a plain baseline, shared memory, the server with 1 to N workers.
+
+    The baseline is `train --preset baseline`: one process that draws random batches of 64 entries and takes plain SGD
+    steps at a rate of 0.01.
 
     Leaves REPORT.md, report.json, speedup.png, speedup.svg and each variant's run folder in OUT.
     """

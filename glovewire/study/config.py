@@ -27,7 +27,7 @@ class SpeedupConfig(Config):
         120.0,
         range=SECONDS,
         metavar="SECONDS",
-        help="Stop the seeds' baseline after this long; at its speed an epoch takes minutes.",
+        help="Stop the baseline after this long; at its speed an epoch takes minutes.",
     )
     options: TrainingOptions
 
@@ -35,7 +35,9 @@ class SpeedupConfig(Config):
         """Return a message for each option with which the study cannot run."""
         problems = self.options.conflicts_with_dataset()
         if self.options.objective != "glove":
-            problems.append("the study compares ways to train GloVe, as the seeds do: leave --objective glove")
+            problems.append("the study compares ways to train GloVe: leave --objective glove")
         if self.options.schedule != "blocks":
-            problems.append("the study compares block training with the seeds' minibatches: leave --schedule blocks")
+            problems.append(
+                "the study compares block training with the minibatches of the baseline: leave --schedule blocks"
+            )
         return problems

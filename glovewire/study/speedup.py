@@ -1,4 +1,4 @@
-"""Implement `glovewire study speedup`: compare the server with the baseline (preset `seeds`) and with shared memory.
+"""Implement `glovewire study speedup`: compare the server with `--preset baseline` and with shared memory.
 
 Each variant is a separate `glovewire train`; they run one after the other with the same entry weights, so that losses
 are comparable. The figures are read from the metrics in the run folders and can be checked there.
@@ -26,7 +26,7 @@ from ..launch.processes import Children
 from .config import SpeedupConfig
 from .speedup_plot import Curve, draw
 
-BASELINE = "baseline of the seeds: batches of 64, one process"
+BASELINE = "baseline: random batches of 64, plain SGD, one process"
 REPORT, FACTS, PLOT = "REPORT.md", "report.json", "speedup"
 
 FEWEST = 0.002
@@ -71,9 +71,9 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
 
 def variants(config: SpeedupConfig) -> list[Variant]:
     """Return the variants: baseline, one process, shared memory, and the server with 1 to `config.workers` workers."""
-    seeds: dict[str, Any] = {**PRESETS["seeds"], "consistency": "async", "optimizer": "sgd"}
+    plain: dict[str, Any] = {**PRESETS["baseline"], "consistency": "async", "optimizer": "sgd"}
     shared = {name: getattr(config.options, name) for name in ("x_max", "alpha")}  # the same loss for all
-    baseline = dataclasses.replace(config.options, **{**seeds, **shared})
+    baseline = dataclasses.replace(config.options, **{**plain, **shared})
 
     def trial(name: str, store: str, workers: int, options: TrainingOptions = config.options) -> LocalConfig:
         return LocalConfig(
@@ -100,7 +100,11 @@ def variants(config: SpeedupConfig) -> list[Variant]:
 
 
 def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Curve:
-    """Return a variant's mean losses by epoch, with times in seconds since training began."""
+    """Return a variant's mean losses by epoch, with times in seconds since training began.
+
+    The samples of which the means are made may span the end of an epoch; the last point of a complete run has the exact
+    means over its last epoch, which the run reports itself (`facts`).
+    """
     samples = read_metrics(variant.trial.out).overall.all_points()
     first = samples[0]
     began = first.t - first.position / first.entries_per_second if first.entries_per_second > 0 else first.t
@@ -110,8 +114,18 @@ def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Cu
             placed.pop()  # of two points at the same time, keep the later
         placed.append(dataclasses.replace(point, t=point.t - began))
     placed = [point for point in placed if point.position >= FEWEST * placed[-1].position]
-    pace = facts["entries_per_second"] if facts else placed[-1].position / max(placed[-1].t, 1e-9)
+    if facts is None:
+        pace = placed[-1].position / max(placed[-1].t, 1e-9)
+    else:
+        loss, bias_only, norm = (_nine_digits(facts[name]) for name in ("loss", "bias_only_loss", "mean_vector_norm"))
+        placed[-1] = dataclasses.replace(placed[-1], loss=loss, bias_only_loss=bias_only, norm=norm)
+        pace = facts["entries_per_second"]
     return Curve(variant.title, variant.trial.store, variant.trial.workers, placed, pace)
+
+
+def _nine_digits(value: float) -> float:
+    """Round to nine digits: the sums of equal trainings differ in their last bits, by the order of the reports."""
+    return float(f"{value:.9g}")
 
 
 def _row(variant: Variant, curve: Curve, facts: dict[str, Any] | None) -> dict[str, Any]:

@@ -17,10 +17,13 @@ from glovewire.common.errors import UnknownWord, UsageError
 from glovewire.common.text import printable
 
 if TYPE_CHECKING:
-    from glovewire.common.model.neighbours import Found, Neighbours, UnitVectors
+    from glovewire.common.model.neighbours import Neighbours, UnitVectors
 
-FORMATS = ("glove", "word2vec", "word2vec-bin", "npz", "safetensors", "projector", "fasttext-bin", "stanford")
+FORMATS = ("glove", "word2vec", "word2vec-bin", "npz", "safetensors", "fasttext-bin", "projector", "run", "stanford")
 _PLACE = click.Path(path_type=Path)
+_DATASET = click.option(
+    "--dataset", type=_PLACE, help="Of a checkpoint: the dataset that it was trained on, unless config.toml names it."
+)
 _CENTRE = "Subtract the mean of all vectors first."
 
 
@@ -30,13 +33,20 @@ _CENTRE = "Subtract the mean of all vectors first."
 @click.option("--analogy", nargs=3, multiple=True, metavar="A B C", help="A is to B as C is to ...? Repeatable.")
 @click.option("--top", type=click.IntRange(min=1), default=10, help="Words to show for each question.")
 @click.option("--centre", is_flag=True, help=_CENTRE)
+@_DATASET
 def neighbours(
-    run: Path, words: tuple[str, ...], analogy: tuple[tuple[str, str, str], ...], top: int, centre: bool
+    run: Path,
+    words: tuple[str, ...],
+    analogy: tuple[tuple[str, str, str], ...],
+    top: int,
+    centre: bool,
+    dataset: Path | None,
 ) -> dict[str, Any]:
     """Show the words nearest to each WORD by cosine, and answers to analogies.
 
-    RUN may also be a fastText model (.bin), or GloVe's or word2vec's text. Where n-grams are known, an unseen word is
-    searched by the vector that its n-grams compose.
+    RUN may also be a checkpoint, or a file of vectors: GloVe's text, word2vec's text or binary, a fastText model, npz
+    or safetensors, plain or compressed. Where n-grams are known, an unseen word is searched by the vector that its
+    n-grams compose.
     """
     if not words and not analogy:
         raise UsageError("name a word, or an analogy with --analogy A B C")
@@ -45,16 +55,20 @@ def neighbours(
     from . import show
     from .read import read_vectors
 
-    loaded = read_vectors(run)
+    loaded = read_vectors(run, dataset)
     vectors = UnitVectors.of(loaded.words, loaded.vectors, loaded.subwords, centre=centre)
-    places = {word: _look_up(vectors, word) for word in dict.fromkeys([*words, *(w for each in analogy for w in each)])}
-    found = [(word, vectors.nearest(places[word], top)) for word in words]
-    answers = [(each, vectors.analogy([places[word] for word in each], top)) for each in analogy]
+    asked = dict.fromkeys([*words, *(word for each in analogy for word in each)])
+    places = {word: place for word in asked if (place := vectors.look_up(word)) is not None}
+    found = [(word, vectors.nearest(places[word], top)) for word in words if word in places]
+    known = [each for each in analogy if all(word in places for word in each)]
+    answers = [(each, vectors.analogy([places[word] for word in each], top)) for each in known]
     composed = [word for word, place in places.items() if place.row is None]
     shown = {word: f"{word} (composed)" if word in composed else word for word in places}
     titled = [(shown[word], best) for word, best in found]
     titled += [(f"{shown[a]} : {shown[b]} = {shown[c]} : ?", best) for (a, b, c), best in answers]
     _print(show.columns(titled, shutil.get_terminal_size((100, 24)).columns))
+    if unknown := [word for word in asked if word not in places]:
+        raise _unknown_word(vectors, unknown)
     return {
         "neighbours": {word: _as_dicts(best) for word, best in found},
         "analogies": [{"a": a, "b": b, "c": c, "answers": _as_dicts(best)} for (a, b, c), best in answers],
@@ -69,19 +83,26 @@ def neighbours(
     type=_PLACE,
     multiple=True,
     metavar="FILE...",
-    help="Word pairs with human scores (`word word score` lines): Spearman's rank correlation. Takes several files.",
+    help="Word pairs with human scores (`word word score` lines, or CSV): Spearman's rank correlation. Takes several "
+    "files.",
 )
 @click.option("--analogies", type=_PLACE, metavar="FILE", help="Analogy questions in Google's format: 3CosAdd.")
 @click.option("--centre", is_flag=True, help=_CENTRE)
 @click.option("--unseen", is_flag=True, help="Score once more with unseen words, composed of their n-grams.")
+@_DATASET
 def evaluate(
-    places: tuple[Path, ...], similarity: tuple[Path, ...], analogies: Path | None, centre: bool, unseen: bool
+    places: tuple[Path, ...],
+    similarity: tuple[Path, ...],
+    analogies: Path | None,
+    centre: bool,
+    unseen: bool,
+    dataset: Path | None,
 ) -> dict[str, Any]:
     """Score the vectors of RUN on word similarity and analogies.
 
     Figures are percent. A word is looked up as it is written, then in lower case. Pairs and questions with a word
-    outside the vocabulary are left out; the number covered is shown beside each figure. RUN may also be a fastText
-    model (.bin), or GloVe's or word2vec's text.
+    outside the vocabulary are left out; the number covered is shown beside each figure. RUN may be whatever
+    `glovewire neighbours` takes.
     """
     run, similarity = _split_places(places, similarity)
     if not similarity and analogies is None:
@@ -90,7 +111,7 @@ def evaluate(
     from .evaluate import score
     from .read import read_vectors
 
-    loaded = read_vectors(run)
+    loaded = read_vectors(run, dataset)
     if unseen and loaded.subwords is None:
         raise UsageError(f"--unseen needs n-grams, and {run} has none: fit them with `glovewire subwords`")
     subwords = loaded.subwords if unseen else None
@@ -102,21 +123,31 @@ def evaluate(
 @click.command(cls=Command)
 @click.argument("path", type=_PLACE)
 @click.option("--format", type=click.Choice(FORMATS), required=True, help="What to write.")
-@click.option("--out", type=_PLACE, required=True, help="File or folder to make; it must not exist.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, allow_dash=True),
+    required=True,
+    help="File or folder to make, which must not exist; compressed if the name ends in .gz, .bz2, .xz or .zst; - is "
+    "standard output.",
+)
 @click.option("--centre", is_flag=True, help=_CENTRE)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Order of the records in `stanford`.")
-def export(path: Path, format: str, out: Path, centre: bool, seed: int) -> dict[str, Any]:
-    """Write a run's vectors or a dataset's matrix for other programs.
+@_DATASET
+def export(path: Path, format: str, out: Path, centre: bool, seed: int, dataset: Path | None) -> dict[str, Any] | None:
+    """Write vectors or a dataset's matrix for other programs.
 
-    A run goes to glove, word2vec, word2vec-bin, npz, safetensors, projector or fasttext-bin (with its n-grams; for
-    fastText and gensim); a dataset to npz (scipy's COO) or stanford (a folder on which Stanford's `glove` trains). A
-    run's words are sorted by frequency, the most frequent first, as in Stanford's and word2vec's own files. PATH may
-    also be a fastText model (.bin), or GloVe's or word2vec's text.
+    Vectors go to glove, word2vec, word2vec-bin, npz, safetensors, projector, run (a folder as `train` writes it) or
+    fasttext-bin (with n-grams; for fastText and gensim); a dataset to npz (scipy's COO) or stanford (a folder on which
+    Stanford's `glove` trains). A run's words are sorted by frequency, the most frequent first, as in Stanford's and
+    word2vec's own files. PATH may be a dataset, or whatever `glovewire neighbours` takes.
     """
     from . import show
+    from .export import STDOUT
     from .export import export as write
 
-    result = write(path, format, out, centre=centre, seed=seed)
+    result = write(path, format, out, centre=centre, seed=seed, dataset=dataset)
+    if out == STDOUT:
+        return None  # a summary would be part of the output
     what = f"{result['words']:,} words" + (f", {result['entries']:,} entries" if "entries" in result else "")
     click.echo(f"wrote {out} ({format}: {what}, {show.size(result['bytes'])})")
     return result
@@ -135,7 +166,7 @@ def export(path: Path, format: str, out: Path, centre: bool, seed: int) -> dict[
 def subwords(path: Path, out: Path, factor: float | None) -> dict[str, Any]:
     """Fit vectors of character n-grams to the vectors of a run, as `train --subwords` does at its end.
 
-    PATH is a run trained with --subwords 0, a fastText model (.bin) without n-grams, or GloVe's or word2vec's text.
+    PATH is a run trained with --subwords 0, or a file of vectors without n-grams, as for `glovewire neighbours`.
     """
     from . import show
     from .subwords import add_subwords
@@ -152,7 +183,7 @@ def subwords(path: Path, out: Path, factor: float | None) -> dict[str, Any]:
 @click.argument("path", type=_PLACE)
 @click.option("--verify/--no-verify", default=True, help="Compare every checksum (about 1 GB/s).")
 def info(path: Path, verify: bool) -> dict[str, Any]:
-    """Describe a dataset, a run or a checkpoint, and check that it is complete."""
+    """Describe a dataset, a run, a checkpoint or a file of vectors, and check that it is complete."""
     from . import show
     from .info import describe
 
@@ -174,13 +205,14 @@ def _split_places(places: tuple[Path, ...], similarity: tuple[Path, ...]) -> tup
     return run, similarity + more
 
 
-def _look_up(vectors: UnitVectors, word: str) -> Found:
-    """Return the vector of `word`; UnknownWord, with a suggestion, if it is not known and cannot be composed."""
-    if (found := vectors.look_up(word)) is not None:
-        return found
-    like = [known for known in vectors.words if abs(len(known) - len(word)) <= 2]
-    known = f"the {len(vectors.words):,} words of the vocabulary"
-    raise UnknownWord(f"{word!r} is not among {known}{suggest(word.lower(), like)}")
+def _unknown_word(vectors: UnitVectors, words: list[str]) -> UnknownWord:
+    """Return the error that names words which are not known and cannot be composed, with a suggestion for each."""
+
+    def told(word: str) -> str:
+        like = [known for known in vectors.words if abs(len(known) - len(word)) <= 2]
+        return f"{word!r} is not among the {len(vectors.words):,} words of the vocabulary{suggest(word.lower(), like)}"
+
+    return UnknownWord("; ".join(map(told, words)))
 
 
 def _as_dicts(near: Neighbours) -> list[dict[str, Any]]:

@@ -5,19 +5,25 @@ questions with a word outside the vocabulary are left out and counted; a word is
 lower case.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Floats, Rows
+from glovewire.common.errors import UsageError
 from glovewire.common.model.neighbours import UnitVectors
 from glovewire.common.model.subwords import Subwords
 
 from .testsets import KINDS, Pair, Section, read_pairs, read_questions
+
+if TYPE_CHECKING:
+    from .keyed_vectors import KeyedVectors
 
 _QUESTIONS_AT_ONCE = 128
 _WORDS_AT_ONCE = 2048
@@ -123,12 +129,16 @@ def _find_all(words: Iterable[str], unit: UnitVectors) -> list[int]:
     return known if len(known) == len(rows) else []
 
 
-def answer_analogies(questions: npt.NDArray[np.intp], unit: Rows) -> npt.NDArray[np.intp]:
+def answer_analogies(
+    questions: npt.NDArray[np.intp], unit: Rows, without: npt.NDArray[np.intp] | None = None
+) -> npt.NDArray[np.intp]:
     """Return the row with the largest cosine to b - a + c for each question, rows (a, b, c) of shape (questions, 3).
 
+    The rows `without`, shape (questions, n), are no answers to their question: by default its own three.
     Few distinct words occur in all questions: the cosines of each to the vocabulary are computed once, and a question
     adds three rows of cosines. This takes a tenth of the arithmetic of one product per question. Memory is bounded.
     """
+    without = questions if without is None else without
     distinct, places = np.unique(questions, return_inverse=True)
     a, b, c = places.reshape(-1, 3).T
     best = np.full(len(questions), -np.inf, dtype=np.float32)
@@ -140,9 +150,9 @@ def answer_analogies(questions: npt.NDArray[np.intp], unit: Rows) -> npt.NDArray
             sums = cosines[b[batch]]
             sums -= cosines[a[batch]]
             sums += cosines[c[batch]]
-            inside = (questions[batch] >= start) & (questions[batch] < start + sums.shape[1])
+            inside = (without[batch] >= start) & (without[batch] < start + sums.shape[1])
             question, which = np.nonzero(inside)
-            sums[question, questions[batch][question, which] - start] = -np.inf  # its own words are no answer
+            sums[question, without[batch][question, which] - start] = -np.inf
             winners = sums.argmax(axis=1)
             values = sums[np.arange(len(sums)), winners]
             better = values > best[batch]
@@ -161,3 +171,83 @@ def _spearman(ours: Rows, human: npt.NDArray[np.float64]) -> float | None:
     if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(human) == 0:
         return None
     return round(100 * float(spearmanr(ours, human).statistic), 2)
+
+
+# ---- as gensim scores
+
+
+def word_pairs(
+    wv: KeyedVectors, path: Path, restrict_vocab: int, case_insensitive: bool, dummy4unknown: bool
+) -> tuple[Any, Any, float]:
+    """Return Pearson's and Spearman's correlation and the percentage of unknown pairs: see KeyedVectors."""
+    from scipy.stats import pearsonr, spearmanr
+
+    rows = _rows_by_name(wv, restrict_vocab, case_insensitive)
+    pairs = read_pairs(path)
+    ours, human, unknown = [], [], 0
+    for *words, score in pairs:
+        found = [rows.get(_name(word, case_insensitive)) for word in words]
+        if None in found:
+            unknown += 1
+            if not dummy4unknown:
+                continue
+        ours.append(0.0 if None in found else wv.similarity(*(wv.vectors[row] for row in found)))
+        human.append(score)
+    if not human:
+        raise UsageError(f"no pair of {path} has both words among the vectors: there is nothing to correlate")
+    return pearsonr(human, ours), spearmanr(human, ours), 100 * unknown / len(pairs)
+
+
+def word_analogies(
+    wv: KeyedVectors, path: Path, restrict_vocab: int, case_insensitive: bool, dummy4unknown: bool
+) -> tuple[float, list[dict[str, Any]]]:
+    """Return the accuracy on analogy questions, and the questions by section: see KeyedVectors."""
+    rows = _rows_by_name(wv, restrict_vocab, case_insensitive)
+    names = [_name(word, case_insensitive) for word in wv.index_to_key[:restrict_vocab]]
+    same = np.array([rows[name] for name in names], dtype=np.intp)  # the first row of a word's other spellings
+    sections = read_questions(path)
+    questions = [tuple(_name(w, case_insensitive) for w in q) for each in sections for q in each.questions]
+    known = [place for place, question in enumerate(questions) if all(word in rows for word in question)]
+    asked = np.array([[rows[word] for word in questions[place]] for place in known], dtype=np.intp).reshape(-1, 4)
+    without = _spellings(same, asked[:, :3])
+    answers = answer_analogies(asked[:, :3], wv.get_normed_vectors()[: len(names)], without)
+    right = np.zeros(len(questions), dtype=np.bool_)
+    right[known] = same[answers] == asked[:, 3]
+    counted = np.full(len(questions), dummy4unknown)
+    counted[known] = True
+    found, first = [], 0
+    for section in sections:
+        places = range(first, first := first + len(section.questions))
+        found.append(
+            {
+                "section": section.name,
+                "correct": [questions[place] for place in places if right[place]],
+                "incorrect": [questions[place] for place in places if counted[place] and not right[place]],
+            }
+        )
+    total = {kind: [each for section in found for each in section[kind]] for kind in ("correct", "incorrect")}
+    accuracy = len(total["correct"]) / max(1, len(total["correct"]) + len(total["incorrect"]))
+    return accuracy, [*found, {"section": "Total accuracy", **total}]
+
+
+def _name(word: str, case_insensitive: bool) -> str:
+    return word.upper() if case_insensitive else word
+
+
+def _rows_by_name(wv: KeyedVectors, restrict_vocab: int, case_insensitive: bool) -> dict[str, int]:
+    """Return the first row of each word, in capitals if case is ignored, among the first `restrict_vocab`."""
+    words = wv.index_to_key[:restrict_vocab]
+    return {_name(words[row], case_insensitive): row for row in reversed(range(len(words)))}
+
+
+def _spellings(same: npt.NDArray[np.intp], asked: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Return the rows of all spellings of the rows `asked`, shape (questions, n); short lists repeat a row."""
+    others = np.flatnonzero(same != np.arange(len(same)))
+    columns = [asked]
+    while len(others):  # each pass adds one more spelling of every word that has one
+        _, firsts = np.unique(same[others], return_index=True)
+        more = np.arange(len(same))
+        more[same[others[firsts]]] = others[firsts]
+        columns.append(more[asked])
+        others = np.delete(others, firsts)
+    return np.concatenate(columns, axis=1)

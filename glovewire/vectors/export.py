@@ -1,10 +1,21 @@
-"""Export a run or a dataset atomically to a file or folder in one of the formats of `formats` and `matrix`."""
+"""Write vectors or a dataset to a file, a folder or standard output, in one of the formats of `formats` and `matrix`.
 
+Files and folders appear whole or not at all. A file whose name ends in .gz, .bz2, .xz or .zst is compressed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, cast
 
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets
@@ -12,65 +23,109 @@ from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import Manifest, atomic, files_in, output_errors, require_free
 
 from . import formats, matrix
+from .checkpoint_vectors import is_checkpoint
 from .fasttext_file import write_fasttext
-from .formats import most_frequent_first
+from .formats import by_frequency
 from .read import read_vectors
 
-VECTOR_FORMATS = {
+STREAM_FORMATS = {
     "glove": formats.write_glove,
     "word2vec": formats.write_word2vec,
     "word2vec-bin": formats.write_word2vec_bin,
     "npz": formats.write_npz,
     "safetensors": formats.write_safetensors,
-    "projector": formats.write_projector,
     "fasttext-bin": write_fasttext,
 }
+SEEKING_FORMATS = ("npz", "fasttext-bin")
+"""Formats that are not written from beginning to end."""
+FOLDER_FORMATS = ("projector", "run")
+VECTOR_FORMATS = (*STREAM_FORMATS, *FOLDER_FORMATS)
 DATASET_FORMATS = ("npz", "stanford")
+STDOUT = Path("-")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_BY_SUFFIX = {".npz": "npz", ".safetensors": "safetensors", "": "run"}
 
 
-def export(path: Path, form: str, out: Path, *, centre: bool = False, seed: int = 0) -> dict[str, Any]:
-    """Write the run or dataset in `path` to `out`; return what was written, as plain values.
+def export(
+    path: Path, form: str, out: Path, *, centre: bool = False, seed: int = 0, dataset: Path | None = None
+) -> dict[str, Any]:
+    """Write the vectors or dataset in `path` to `out`, `-` for stdout; return what was written, as plain values.
 
-    `path` may also be a file of vectors. `centre` subtracts the mean vector first; `seed` shuffles Stanford's records
-    (datasets). Raises ArtifactError for a damaged source, OutputError for an `out` that exists or cannot be written,
-    UsageError for a format that does not fit the source, MissingExtra for a library that is not installed.
+    `path` is anything that `read_vectors` reads, with its `dataset`. `centre` subtracts the mean vector first; `seed`
+    shuffles Stanford's records (datasets). Raises ArtifactError for a damaged source, OutputError for an `out` that
+    exists or cannot be written, UsageError for a format that does not fit the source, MissingExtra for a library that
+    is not installed.
     """
-    require_free(out, what="export")
-    kind = runs.KIND if path.is_file() or runs.is_run(path) else Manifest.read(path).kind
+    if out != STDOUT:
+        require_free(out, what="export")
+    kind = runs.KIND if _holds_vectors(path) else Manifest.read(path).kind
     if kind == runs.KIND:
-        facts = _export_vectors(path, form, out, centre=centre)
+        facts = _export_vectors(path, form, out, centre=centre, dataset=dataset)
     elif kind == datasets.KIND:
         facts = _export_dataset(path, form, out, seed=seed)
     else:
-        raise ArtifactError(f"{path} is a {kind}: only a run or a dataset can be exported")
-    return {"format": form, "out": str(out), **facts, "bytes": sum(path.stat().st_size for path in files_in(out))}
+        raise ArtifactError(f"{path} is a {kind}: only vectors, a run or a dataset can be exported")
+    size = {} if out == STDOUT else {"bytes": sum(path.stat().st_size for path in files_in(out))}
+    return {"format": form, "out": str(out), **facts, **size}
 
 
-def _export_vectors(path: Path, form: str, out: Path, *, centre: bool) -> dict[str, Any]:
+def save(loaded: runs.Vectors, out: Path, form: str | None) -> None:
+    """Write vectors to `out` in the format `form`, by default that of its name; raises as `export` does."""
+    if form is None:
+        suffix = _without_compression(out).suffix.lower()
+        if suffix not in _BY_SUFFIX:
+            raise UsageError(f"name a format for {out}: one of {', '.join(VECTOR_FORMATS)}")
+        form = _BY_SUFFIX[suffix]
+    if form not in VECTOR_FORMATS:
+        raise UsageError(f"no format is called {form!r}: use one of {', '.join(VECTOR_FORMATS)}")
+    require_free(out, what="export")
+    _write_vectors(by_frequency(loaded), form, out)
+
+
+def _holds_vectors(path: Path) -> bool:
+    return path.is_file() or runs.is_run(path) or is_checkpoint(path)
+
+
+def _export_vectors(path: Path, form: str, out: Path, *, centre: bool, dataset: Path | None) -> dict[str, Any]:
     if form not in VECTOR_FORMATS:
         raise UsageError(f"{path} holds vectors, which go to {', '.join(VECTOR_FORMATS)}, not to {form}")
     if centre and form == "fasttext-bin":
         raise UsageError("--centre moves known words alone, and fasttext-bin has unseen words, too")
-    loaded = _by_frequency(read_vectors(path))
+    loaded = by_frequency(read_vectors(path, dataset))
     if centre:
         loaded = replace(loaded, vectors=loaded.vectors - loaded.vectors.mean(axis=0))
-    with _atomic_output(out) as scratch:
-        VECTOR_FORMATS[form](scratch, loaded)
+    _write_vectors(loaded, form, out)
     return {"kind": runs.KIND, "words": len(loaded.words), "dim": loaded.dim}
 
 
-def _by_frequency(loaded: runs.Vectors) -> runs.Vectors:
-    """Return the vectors sorted by descending count of their words; unchanged if the run has no counts."""
-    if loaded.counts is None:
-        return loaded
-    order = most_frequent_first(loaded.words, loaded.counts)
-    words = tuple(loaded.words[row] for row in order)
-    return replace(loaded, words=words, vectors=loaded.vectors[order], counts=loaded.counts[order])
+def _write_vectors(loaded: runs.Vectors, form: str, out: Path) -> None:
+    if form in STREAM_FORMATS:
+        with _stream_to(out) as stream:
+            if form in SEEKING_FORMATS and (out == STDOUT or _without_compression(out) != out):
+                with TemporaryFile() as file:
+                    STREAM_FORMATS[form](cast(BinaryIO, file), loaded)
+                    file.seek(0)
+                    shutil.copyfileobj(file, stream)
+            else:
+                STREAM_FORMATS[form](stream, loaded)
+        return
+    if out == STDOUT or _without_compression(out) != out:
+        raise UsageError(f"{form} is a folder, which cannot go to {'stdout' if out == STDOUT else out.name}")
+    if form == "run":
+        with output_errors(out, "export"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+        runs.prepare(out)
+        runs.write_vectors(out, loaded.words, loaded.vectors, loaded.facts, loaded.counts, loaded.subwords)
+        return
+    with _atomic_output(out) as scratch:
+        formats.write_projector(scratch, loaded)
 
 
 def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str, Any]:
     if form not in DATASET_FORMATS:
         raise UsageError(f"{path} is a dataset, which goes to {' or '.join(DATASET_FORMATS)}, not to {form}")
+    if out == STDOUT or _without_compression(out) != out:
+        raise UsageError(f"a dataset goes to a file or folder, not to {'stdout' if out == STDOUT else out.name}")
     opened = datasets.Dataset.open(path)
     with _atomic_output(out) as scratch:
         if form == "npz":
@@ -78,6 +133,45 @@ def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str,
         else:
             matrix.write_stanford(scratch, opened, seed)
     return {"kind": datasets.KIND, "words": len(opened.words), "entries": opened.total_entries}
+
+
+# ---- where it goes
+
+
+def _without_compression(out: Path) -> Path:
+    return out.with_suffix("") if out.suffix.lower() in _COMPRESSED else out
+
+
+@contextmanager
+def _stream_to(out: Path) -> Iterator[BinaryIO]:
+    """Yield a stream whose content becomes the file `out`, compressed as its name says, or goes to stdout."""
+    if out == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with _atomic_output(out) as scratch, scratch.open("wb") as plain, _compressing(plain, out.suffix.lower()) as stream:
+        yield stream
+
+
+@contextmanager
+def _compressing(plain: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+    """Yield a stream that compresses into `plain`; equal content gives equal bytes."""
+    if suffix == ".gz":
+        with gzip.GzipFile("", "wb", 6, plain, mtime=0) as packed:
+            yield cast(BinaryIO, packed)
+    elif suffix == ".bz2":
+        with bz2.BZ2File(plain, "wb") as packed2:
+            yield cast(BinaryIO, packed2)
+    elif suffix == ".xz":
+        with lzma.LZMAFile(plain, "wb") as packed3:
+            yield cast(BinaryIO, packed3)
+    elif suffix == ".zst":
+        import pyarrow as pa
+
+        with pa.CompressedOutputStream(pa.PythonFile(plain, "w"), "zstd") as packed4:
+            yield packed4
+    else:
+        yield plain
 
 
 @contextmanager

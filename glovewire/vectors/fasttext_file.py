@@ -13,7 +13,7 @@ import mmap
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from glovewire.common.model.subwords import Ngrams, Subwords
 from glovewire.common.storage.run_folder import Vectors
 
 _MAGIC = 793712314
+FASTTEXT_MAGIC = struct.pack("<i", _MAGIC)
+"""First bytes of every model."""
 _OLDEST, _NEWEST = 11, 12
 _HEADER = struct.Struct("<14id")
 """Magic, version, dim, window, epochs, least count, negatives, word n-grams, loss, model, buckets, shortest and longest
@@ -41,13 +43,7 @@ _MAX_DIM, _MAX_WORD_BYTES = 1 << 16, 1 << 20
 _ROWS_AT_ONCE = 1024
 
 
-def is_fasttext(path: Path) -> bool:
-    """Return whether a file begins as fastText's models do."""
-    with path.open("rb") as stream:
-        return stream.read(4) == struct.pack("<i", _MAGIC)
-
-
-def write_fasttext(path: Path, loaded: Vectors) -> None:
+def write_fasttext(stream: BinaryIO, loaded: Vectors) -> None:
     """Write a model in which known words have their vectors, and the n-grams compose those of other words.
 
     Where counts are unknown or below 1, 1 is written, because fastText draws negatives by them. Raises UsageError for
@@ -64,29 +60,28 @@ def write_fasttext(path: Path, loaded: Vectors) -> None:
             )
     counted = np.ones(len(words), dtype=np.int64) if counts is None else np.maximum(counts, 1)
     ngrams, dim = subwords.ngrams, subwords.dim
-    with path.open("wb") as stream:
-        stream.write(
-            _HEADER.pack(
-                _MAGIC, _NEWEST, dim, 5, 1, 1, 5, 1, _NEGATIVE_SAMPLING, _SKIP_GRAM, ngrams.buckets, ngrams.shortest,
-                ngrams.longest, 100, 1e-4,
-            )
-        )  # fmt: skip
-        stream.write(_SIZES.pack(len(words), len(words), 0, int(counted.sum()), _NOT_PRUNED))
-        stream.writelines(
-            word + b"\0" + _ENTRY.pack(count, 0) for word, count in zip(encoded, counted.tolist(), strict=True)
+    stream.write(
+        _HEADER.pack(
+            _MAGIC, _NEWEST, dim, 5, 1, 1, 5, 1, _NEGATIVE_SAMPLING, _SKIP_GRAM, ngrams.buckets, ngrams.shortest,
+            ngrams.longest, 100, 1e-4,
         )
-        stream.write(_MATRIX.pack(False, len(words) + ngrams.buckets, dim))
-        for first in range(0, len(words), _ROWS_AT_ONCE):
-            piece = slice(first, first + _ROWS_AT_ONCE)
-            sizes, sums = _ngram_sums(encoded[piece], subwords)
-            stream.write(((sizes + 1) * vectors[piece].astype(np.float64) - sums).astype("<f4").tobytes())
-        buckets = stream.tell()
-        for bucket, place in zip(subwords.buckets.tolist(), subwords.places.tolist(), strict=True):
-            stream.seek(buckets + bucket * dim * 4)
-            stream.write((subwords.rows[place].astype("<f4") * np.float32(subwords.scale)).tobytes())
-        stream.seek(buckets + ngrams.buckets * dim * 4)
-        stream.write(_MATRIX.pack(False, len(words), dim))
-        stream.truncate(stream.tell() + len(words) * dim * 4)
+    )  # fmt: skip
+    stream.write(_SIZES.pack(len(encoded), len(encoded), 0, int(counted.sum()), _NOT_PRUNED))
+    stream.writelines(
+        word + b"\0" + _ENTRY.pack(count, 0) for word, count in zip(encoded, counted.tolist(), strict=True)
+    )
+    stream.write(_MATRIX.pack(False, len(encoded) + ngrams.buckets, dim))
+    for first in range(0, len(encoded), _ROWS_AT_ONCE):
+        piece = slice(first, first + _ROWS_AT_ONCE)
+        sizes, sums = _ngram_sums(encoded[piece], subwords)
+        stream.write(((sizes + 1) * vectors[piece].astype(np.float64) - sums).astype("<f4").tobytes())
+    buckets = stream.tell()
+    for bucket, place in zip(subwords.buckets.tolist(), subwords.places.tolist(), strict=True):
+        stream.seek(buckets + bucket * dim * 4)
+        stream.write((subwords.rows[place].astype("<f4") * np.float32(subwords.scale)).tobytes())
+    stream.seek(buckets + ngrams.buckets * dim * 4)
+    stream.write(_MATRIX.pack(False, len(encoded), dim))
+    stream.truncate(stream.tell() + len(encoded) * dim * 4)
 
 
 def _ngram_sums(encoded: Sequence[bytes], subwords: Subwords) -> tuple[Indices, npt.NDArray[np.float64]]:
@@ -94,6 +89,20 @@ def _ngram_sums(encoded: Sequence[bytes], subwords: Subwords) -> tuple[Indices, 
     sizes, sums = subwords.sums(encoded)
     whole = np.array([word != _END_OF_SENTENCE for word in encoded])[:, None]
     return sizes[:, None] * whole, sums.astype(np.float64) * whole
+
+
+def _add_ngrams(own: Rows, encoded: Sequence[bytes], subwords: Subwords) -> None:
+    """Turn words' own rows, shape (words, dim), into their vectors: each mean is summed in gensim's order."""
+    starts, buckets = subwords.ngrams.hashed(encoded)
+    counts = np.array([0 if word == _END_OF_SENTENCE else n for word, n in zip(encoded, np.diff(starts), strict=True)])
+    at = np.searchsorted(subwords.buckets, buckets)
+    known = np.append(subwords.buckets, -1)[at] == buckets
+    for place in range(int(counts.max(initial=0))):
+        words = np.flatnonzero(counts > place)
+        ngrams = starts[words] + place
+        words, ngrams = words[known[ngrams]], ngrams[known[ngrams]]
+        own[words] += subwords.rows[subwords.places[at[ngrams]]]
+    own /= (counts + 1).astype(np.float32)[:, None]
 
 
 def read_fasttext(path: Path) -> Vectors:
@@ -104,15 +113,23 @@ def read_fasttext(path: Path) -> Vectors:
     """
     try:
         with path.open("rb") as stream:
-            return _Reader(path, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)).read()
-    except (OSError, ValueError, struct.error, OverflowError) as error:
+            return parse_fasttext(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), path)
+    except (OSError, ValueError) as error:
+        raise MalformedFile(f"{path} cannot be read as a model of fastText: {error}") from error
+
+
+def parse_fasttext(data: mmap.mmap | bytes, path: Path) -> Vectors:
+    """Read a model from the bytes of its file, as `read_fasttext` does; `path` names it in errors."""
+    try:
+        return _Reader(path, data).read()
+    except (ValueError, struct.error, OverflowError) as error:
         raise MalformedFile(f"{path} cannot be read as a model of fastText: {error}") from error
 
 
 class _Reader:
     """Reads one model from the bytes of its file. ValueError and struct.error say that they are no model."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
+    def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
         self._path, self._data, self._at = path, data, 0
 
     def read(self) -> Vectors:
@@ -135,8 +152,7 @@ class _Reader:
         subwords = Subwords(ngrams, found, np.arange(len(found), dtype=np.int32), rows)
         for first in range(0, len(own) if buckets else 0, _ROWS_AT_ONCE):
             piece = slice(first, first + _ROWS_AT_ONCE)
-            sizes, sums = _ngram_sums(encoded[piece], subwords)
-            own[piece] = (own[piece] + sums) / (sizes + 1)
+            _add_ngrams(own[piece], encoded[piece], subwords)
         words = tuple(word.decode(errors="backslashreplace") for word in encoded)
         if len(set(words)) < len(words):
             raise ValueError("a word comes twice")

@@ -1,4 +1,4 @@
-"""Write vectors in the formats of other programs; each function writes one file or folder at a scratch path.
+"""Write vectors in the formats of other programs; each function writes to a stream, `write_projector` a folder.
 
 Text is UTF-8; numbers have nine digits, so that reading them gives the same float32. No format contains a pickle.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -23,35 +24,30 @@ _MOST_TEXT_BYTES = 2 << 30
 _SHOWN_OF_A_WORD = 40
 
 
-def write_glove(path: Path, loaded: Vectors) -> None:
+def write_glove(stream: BinaryIO, loaded: Vectors) -> None:
     """Write Stanford's text format: a word and its numbers per line, no header."""
     _require_no_blanks(loaded.words, "glove")
-    with path.open("wb") as stream:
-        _write_lines(stream, loaded, " ")
+    _write_lines(stream, loaded, " ")
 
 
-def write_word2vec(path: Path, loaded: Vectors) -> None:
+def write_word2vec(stream: BinaryIO, loaded: Vectors) -> None:
     """Write word2vec's text format: a header `words dim`, then a word and its numbers per line."""
     _require_no_blanks(loaded.words, "word2vec")
-    with path.open("wb") as stream:
-        stream.write(_header(loaded))
-        _write_lines(stream, loaded, " ")
+    stream.write(_header(loaded))
+    _write_lines(stream, loaded, " ")
 
 
-def write_word2vec_bin(path: Path, loaded: Vectors) -> None:
+def write_word2vec_bin(stream: BinaryIO, loaded: Vectors) -> None:
     """Write word2vec's binary format: a header; for each word its text, a blank, little-endian float32, a newline."""
     _require_no_blanks(loaded.words, "word2vec-bin")
-    with path.open("wb") as stream:
-        stream.write(_header(loaded))
-        for word, row in zip(loaded.words, loaded.vectors, strict=True):
-            stream.write(word.encode() + b" " + row.astype("<f4").tobytes() + b"\n")
+    stream.write(_header(loaded))
+    for word, row in zip(loaded.words, loaded.vectors, strict=True):
+        stream.write(word.encode() + b" " + row.astype("<f4").tobytes() + b"\n")
 
 
-def write_npz(path: Path, loaded: Vectors) -> None:
+def write_npz(stream: BinaryIO, loaded: Vectors) -> None:
     """Write numpy's archive: `vectors` float32 (words, dim) and `vocabulary`, fixed-width text (words,)."""
-    vocabulary = fixed_width(loaded.words)
-    with path.open("wb") as stream:  # given a path, numpy would add a suffix
-        np.savez(stream, vectors=loaded.vectors, vocabulary=vocabulary)
+    np.savez(stream, vectors=loaded.vectors, vocabulary=fixed_width(loaded.words))
 
 
 def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
@@ -70,13 +66,13 @@ def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
     return np.array(words)
 
 
-def write_safetensors(path: Path, loaded: Vectors) -> None:
+def write_safetensors(stream: BinaryIO, loaded: Vectors) -> None:
     """Write a tensor `vectors` and, in the metadata, `vocabulary` as a JSON list; MissingExtra if not installed."""
     require_extra("safetensors", "export", "--format safetensors")
     from safetensors.numpy import save
 
     metadata = {"vocabulary": json.dumps(loaded.words, ensure_ascii=False)}
-    path.write_bytes(save({"vectors": np.ascontiguousarray(loaded.vectors)}, metadata=metadata))
+    stream.write(save({"vectors": np.ascontiguousarray(loaded.vectors)}, metadata=metadata))
 
 
 def write_projector(path: Path, loaded: Vectors) -> None:
@@ -112,3 +108,12 @@ def _require_no_blanks(words: Sequence[str], name: str) -> None:
 def most_frequent_first(words: Sequence[str], counts: npt.NDArray[np.int64]) -> list[int]:
     """Return the positions of `words` by descending `counts` (shape (words,)), ties in byte order of the words."""
     return sorted(range(len(words)), key=lambda place: (-int(counts[place]), words[place].encode()))
+
+
+def by_frequency(loaded: Vectors) -> Vectors:
+    """Return vectors sorted by `most_frequent_first`; unchanged if the counts of the words are unknown."""
+    if loaded.counts is None:
+        return loaded
+    order = most_frequent_first(loaded.words, loaded.counts)
+    words = tuple(loaded.words[row] for row in order)
+    return replace(loaded, words=words, vectors=loaded.vectors[order], counts=loaded.counts[order])

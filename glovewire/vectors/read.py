@@ -1,59 +1,175 @@
-"""Read vectors: of a finished run, of a fastText model, or of a text file in GloVe's or word2vec's format."""
+"""Read vectors of any origin: a run, a checkpoint, or a file of this or another program, plain or compressed.
 
-from collections.abc import Iterator
+The content of a file decides how it is read, never its name. No pickle is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Sequence
+from io import BufferedReader, BytesIO
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from glovewire.common.array_types import Rows
-from glovewire.common.errors import ArtifactError, MalformedFile
-from glovewire.common.storage.run_folder import Vectors, load_vectors
+from glovewire.common.errors import ArtifactError, MalformedFile, require_extra
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.storage.run_folder import Vectors
+from glovewire.preprocess.corpus.compressed import open_decompressed
 
-from .fasttext_file import is_fasttext, read_fasttext
+from .checkpoint_vectors import is_checkpoint, newest_checkpoint, read_checkpoint
+from .fasttext_file import FASTTEXT_MAGIC, parse_fasttext, read_fasttext
+from .word2vec_files import read_words
+
+_COMPRESSED = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+_ZIP, _NPY = b"PK\x03\x04", b"\x93NUMPY"
+_PICKLES = tuple(bytes([0x80, version]) for version in range(2, 6))
+_VECTOR_NAMES, _WORD_NAMES = ("vectors", "embeddings"), ("vocabulary", "words", "vocab")
+_MAX_JSON_BYTES = 1 << 30
+_DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, ValueError, struct.error, OverflowError)
 
 
-def read_vectors(path: Path) -> Vectors:
-    """Return the vectors at `path`, a run's folder or a file.
+def read_vectors(path: Path, dataset: Path | None = None) -> Vectors:
+    """Return the vectors at `path`: of a run, of a checkpoint (or the newest of an unfinished run), or in a file.
 
-    Raises ArtifactError for a run that is damaged or not finished, MalformedFile for a file that holds no vectors.
+    Files: GloVe's text, word2vec's text and binary, fastText's models, npz and safetensors, plain or compressed by
+    gzip, bzip2, xz, zstd, or alone in a zip archive. A checkpoint needs its `dataset`, unless the run's `config.toml`
+    names it. Raises ArtifactError for a run that is damaged or not finished, MalformedFile for a file that holds no
+    vectors.
     """
+    if is_checkpoint(path):
+        return read_checkpoint(path, dataset)
+    if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):
+        return read_checkpoint(newest_checkpoint(path), dataset)
     if not path.is_file():
-        return load_vectors(path)
+        return runs.load_vectors(path)
     try:
-        return read_fasttext(path) if is_fasttext(path) else _read_text(path)
+        return _read_file(path)
     except OSError as error:
+        if error.errno is None:  # raised by a decompressor
+            raise MalformedFile(f"{path} is damaged: {error}") from error
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
+    except _DAMAGE as error:
+        raise MalformedFile(f"{path} is damaged: {error or type(error).__name__}") from error
+    except MemoryError as error:
+        raise MalformedFile(f"{path} does not fit into memory") from error
 
 
-def _read_text(path: Path) -> Vectors:
-    """Read lines of a word and its numbers, separated by blanks; a first line of two numbers is word2vec's header."""
-    words: dict[str, None] = {}
-    rows: list[Rows] = []
-    for number, line in _lines(path):
-        word, *fields = line.rstrip().split(" ")
-        if number == 1 and len(fields) == 1 and word.isdecimal() and fields[0].isdecimal():
-            continue
-        try:
-            row = np.array(fields, dtype=np.float32)
-        except ValueError as error:
-            raise MalformedFile(f"{path}, line {number}: expected a word and its numbers") from error
-        if word in words or not len(row) or (rows and len(row) != len(rows[0])) or not np.isfinite(row).all():
-            raise MalformedFile(
-                f"{path}, line {number}: expected a new word and as many finite numbers as in the lines before"
-            )
-        words[word] = None
-        rows.append(row)
-    if not rows:
-        raise MalformedFile(f"{path} holds no vectors")
-    return Vectors(tuple(words), np.array(rows), {})
+def _read_file(path: Path) -> Vectors:
+    with path.open("rb") as plain:
+        head = plain.read(16)
+    if head.startswith(FASTTEXT_MAGIC):
+        return read_fasttext(path)  # maps the file instead of reading all of it
+    if head.startswith(_ZIP):
+        return _read_zip(path, path)
+    compression = next((suffix for magic, suffix in _COMPRESSED.items() if head.startswith(magic)), "")
+    with open_decompressed(path, compression) as raw, BufferedReader(cast(Any, raw)) as stream:
+        return _read_stream(cast(BinaryIO, stream), path)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                yield number, line.decode()
-            except UnicodeDecodeError as error:
-                raise MalformedFile(
-                    f"{path} is no run, no model of fastText and no text of word vectors: line {number} is not UTF-8"
-                ) from error
+def _read_stream(stream: BinaryIO, path: Path) -> Vectors:
+    """Read a file of any format from its content, decompressed."""
+    head = stream.read(16)
+    rest = _Prefixed(head, stream)
+    if head.startswith(FASTTEXT_MAGIC):
+        return parse_fasttext(rest.read(), path)
+    if head.startswith(_ZIP):
+        return _read_zip(BytesIO(rest.read()), path)
+    if head.startswith(_PICKLES):
+        raise MalformedFile(
+            f"{path} is a Python pickle, which could run any program and is not loaded: write the vectors with "
+            "gensim's save_word2vec_format and read that file"
+        )
+    if head.startswith(_NPY):
+        raise MalformedFile(f"{path} is an array without words: give an npz file with `vectors` and `vocabulary`")
+    if len(head) > 9 and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= _MAX_JSON_BYTES:
+        return _read_safetensors(rest.read(), path)
+    return read_words(cast(BinaryIO, rest), path)
+
+
+class _Prefixed:
+    """A stream with bytes put back in front of it."""
+
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+        self._head, self._stream = head, stream
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most `size` bytes, or all that are left; b"" at the end."""
+        head, self._head = self._head, b""
+        if 0 <= size < len(head):
+            self._head = head[size:]
+            return head[:size]
+        return head + self._stream.read(size if size < 0 else size - len(head))
+
+    def readline(self, limit: int = -1) -> bytes:
+        """Return the bytes up to the next newline, at most `limit` of them."""
+        head, self._head = self._head, b""
+        line, newline, self._head = head.partition(b"\n")
+        return line + newline if newline else head + self._stream.readline(limit)
+
+
+# ---- archives
+
+
+def _read_zip(source: Path | BytesIO, path: Path) -> Vectors:
+    """Read numpy's archive, or the only file in another zip archive, as Stanford packs its vectors."""
+    with zipfile.ZipFile(source) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        if names and all(name.endswith(".npy") for name in names):
+            return _read_npz(source, path)
+        if len(names) != 1:
+            held = ", ".join(names[:8]) or "nothing"
+            raise MalformedFile(f"{path} holds {len(names)} files ({held}): unpack it and name one of them")
+        with archive.open(names[0]) as stream:
+            return _read_stream(cast(BinaryIO, stream), path)
+
+
+def _read_npz(source: Path | BytesIO, path: Path) -> Vectors:
+    with np.load(source, allow_pickle=False) as archive:
+        vectors = next((archive[name] for name in _VECTOR_NAMES if name in archive.files), None)
+        words = next((archive[name] for name in _WORD_NAMES if name in archive.files), None)
+        found = ", ".join(archive.files)
+    if vectors is None or words is None or words.ndim != 1 or words.dtype.kind not in "US":
+        raise MalformedFile(
+            f"{path} holds {found}: an npz file of vectors has `vectors`, of shape (words, dim), and `vocabulary`"
+        )
+    spelled = np.char.decode(words, "utf-8") if words.dtype.kind == "S" else words
+    return _checked(path, [str(word) for word in spelled], vectors)
+
+
+def _read_safetensors(data: bytes, path: Path) -> Vectors:
+    """Read the tensor `vectors`, or the only one, and the words in the metadata `vocabulary`."""
+    require_extra("safetensors", "export", f"reading {path}")
+    import safetensors
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+        about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    except safetensors.SafetensorError as error:
+        raise MalformedFile(f"{path} is damaged: {error}") from error
+    vectors = tensors.get("vectors", next(iter(tensors.values())) if len(tensors) == 1 else None)
+    words = next((json.loads(about[name]) for name in _WORD_NAMES if name in about), None)
+    if vectors is None or not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise MalformedFile(
+            f"{path} holds {', '.join(tensors)}: a safetensors file of vectors has `vectors` and, in its metadata, "
+            "`vocabulary` as a JSON list"
+        )
+    return _checked(path, words, vectors)
+
+
+def _checked(path: Path, words: Sequence[str], vectors: Any) -> Vectors:
+    """Return words and vectors from a file as Vectors; MalformedFile if they do not fit each other."""
+    if vectors.ndim != 2 or len(vectors) != len(words) or vectors.dtype.kind != "f":
+        raise MalformedFile(f"{path} holds {vectors.dtype} of shape {vectors.shape} for {len(words)} words")
+    if not len(words) or not np.isfinite(vectors).all():
+        raise MalformedFile(f"{path} holds {'NaN or infinity' if len(words) else 'no vectors'}")
+    if len(set(words)) < len(words):
+        raise MalformedFile(f"{path} holds a word twice")
+    return Vectors(tuple(words), np.ascontiguousarray(vectors, dtype=np.float32), {})

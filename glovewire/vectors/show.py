@@ -8,6 +8,12 @@ from glovewire.common.model.neighbours import Neighbours
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _GAP = "   "
+_LABELS = {
+    "mean_norm": "mean norm of the vectors, as written",
+    "mean_vector_norm": "mean norm in the last epoch",
+}
+"""Labels of facts that their names do not explain. In the last epoch, a norm is that of a vector of one side, before
+sides are summed, the spectrum is flattened and n-grams are added."""
 
 
 def quantity(value: object) -> str:
@@ -105,4 +111,4 @@ def facts(described: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _label(name: str) -> str:
-    return name.replace("_", " ")
+    return _LABELS.get(name, name.replace("_", " "))

@@ -3,6 +3,7 @@
 MalformedFile names the file and the line. The case of words is kept.
 """
 
+import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,14 +30,36 @@ class Section:
 
 
 def read_pairs(path: Path) -> tuple[Pair, ...]:
-    """Return the pairs of `word word score` lines, separated by blanks or tabs; skips empty lines and `#` comments.
+    """Return the pairs of `word word score` lines, separated by blanks, tabs or commas.
 
-    Raises MalformedFile for a file that cannot be read, has no pairs or has a malformed line.
+    Skips empty lines, `#` comments and a line of column names at the beginning; of lines with commas or tabs, the first
+    three columns count, as in WordSim's own files. Raises MalformedFile for a file that cannot be read, has no pairs or
+    has a malformed line.
     """
-    pairs = tuple(_pair(path, number, line.split()) for number, line in _lines(path))
+    pairs = []
+    for place, (number, line) in enumerate(_lines(path)):
+        fields = _fields(line)
+        if place or not _are_column_names(line, fields):
+            pairs.append(_pair(path, number, fields))
     if not pairs:
         raise MalformedFile(f"{path} contains no word pairs")
-    return pairs
+    return tuple(pairs)
+
+
+def _fields(line: str) -> list[str]:
+    for mark in ("\t", ","):
+        if line.count(mark) >= 2:
+            return [field.strip() for field in next(csv.reader([line], delimiter=mark))[:3]]
+    return line.split()
+
+
+def _are_column_names(line: str, fields: list[str]) -> bool:
+    """Return whether the first line of a file names three columns: the last field is no number."""
+    try:
+        float(fields[-1])
+    except (ValueError, IndexError):
+        return len(fields) == 3 and ("," in line or "\t" in line or fields[0].lower().startswith("word"))
+    return False
 
 
 def read_questions(path: Path) -> tuple[Section, ...]:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .history import WorkerState
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 MAX_NAME = 48
@@ -51,21 +47,6 @@ def age(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.0f} h"
-
-
-WORKER_HEADINGS = ("worker", "state", "entries", "entries/s", "upload", "staleness", "last seen")
-
-
-def worker_cells(worker: WorkerState, now: float) -> tuple[str, ...]:
-    """Return a worker's cells in a table under WORKER_HEADINGS, without its name and state."""
-    seen = worker.age_s(now)
-    return (
-        amount(worker.entries),
-        amount(worker.entries_per_second),
-        f"{amount(worker.bytes_per_second, 'B')}/s",
-        str(worker.sample.staleness) if worker.sample else "",
-        "" if seen is None else age(seen),
-    )
 
 
 def sanitize(text: str, limit: int = MAX_NAME) -> str:

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from glovewire.common.protocol.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
+from glovewire.common.model.options import DEFAULTS, TrainingOptions
+from glovewire.common.protocol.messages import (
+    Event,
+    LossSample,
+    Message,
+    QualitySample,
+    RunSample,
+    ServerSample,
+    WorkerSample,
+)
+from glovewire.common.protocol.schema import Scalar
 
 from .curve import LossCurve, Point
 from .formatting import NO_WORKER_YET, natural_key, sanitize
@@ -24,6 +34,10 @@ MAX_TESTS = 32
 MAX_EVENTS = 200
 MAX_BINS = 32
 MAX_HOT_ROWS = 8
+MAX_SETTINGS = 100
+SETTINGS = ("objective", "dim", "epochs", "learning_rate", "optimizer", "tied", "x_max", "alpha", "subwords", "seed")
+DENSE_SETTINGS = ("optimizer", "learning_rate", "steps", "consistency", "rate_shape")
+"""Options that are always shown; others are shown if they differ from the defaults of their objective."""
 JITTER_S = 1.0
 RATE_S = 3.0
 QUIET_AFTER_S = 3.0
@@ -99,6 +113,7 @@ class RunHistory:
 
     def _reset(self) -> None:
         self.run = ""
+        self._about: RunSample | None = None
         self.overall = LossCurve(OVERALL_POINTS)
         self.workers: dict[str, WorkerState] = {}
         self.shards: dict[int, ShardRates] = {}
@@ -125,6 +140,8 @@ class RunHistory:
         """Add one sample of the stream, received at `now`."""
         self.heard_at = now
         match message:
+            case RunSample():
+                self._about = message
             case LossSample():
                 self._add_loss(message)
             case WorkerSample():
@@ -142,8 +159,43 @@ class RunHistory:
 
     @property
     def title(self) -> str:
-        """Return the name of the run, or else its id."""
-        return self.name or self.run
+        """Return the name of the run: as given, as the server says, or else its id."""
+        return self.name or (sanitize(self._about.name) if self._about else "") or self.run
+
+    @property
+    def dataset(self) -> str:
+        """Return the name of the dataset; "" if it is unknown, and for a dense model."""
+        return sanitize(self._about.dataset) if self._about else ""
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether a dense model is trained, in updates instead of epochs."""
+        return self._about is not None and self._about.options.get("objective") == "tensors"
+
+    @property
+    def unit(self) -> str:
+        """Return what is counted: `entries` of a matrix, or a dense model's `examples`."""
+        return "examples" if self.is_dense else "entries"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the options that people compare first, then those that differ from the defaults, by their names."""
+        given = {} if self._about is None else dict(list(self._about.options.items())[:MAX_SETTINGS])
+        usual = _defaults(str(given.get("objective", "")))
+        first = DENSE_SETTINGS if self.is_dense else SETTINGS
+        names = [name for name in first if name in given]
+        names += [name for name, value in given.items() if name not in first and value != usual.get(name, value)]
+        return {sanitize(name).replace("_", " "): sanitize(_plain(given[name])) for name in names}
+
+    @property
+    def updates_per_second(self) -> float:
+        """Return the rate of a dense model's updates over the last RATE_S; for a finished run, its mean rate."""
+        points = self.overall.all_points()
+        if not self.finished:
+            points = self.overall.recent(RATE_S)
+        if len(points) < 2 or points[-1].t <= points[0].t:
+            return 0.0
+        return (points[-1].epoch - points[0].epoch) / (points[-1].t - points[0].t)
 
     def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
         """Return the status of the run; `silent` are the addresses from which nothing has arrived yet."""
@@ -162,18 +214,30 @@ class RunHistory:
 
     @property
     def progress(self) -> float | None:
-        """Return the share of all entries that is trained, 0 to 1; None when the total is unknown."""
-        if self.loss is None or self.loss.total <= 0:
+        """Return the share of all entries, or updates, that is done, 0 to 1; None when the total is unknown."""
+        if self.loss is None:
             return None
-        return min(1.0, self.loss.entries / self.loss.total)
+        done, total = (self.loss.epoch, self.loss.epochs) if self.is_dense else (self.loss.entries, self.loss.total)
+        return min(1.0, done / total) if total > 0 else None
 
     @property
     def epoch(self) -> str:
-        """Return the current epoch as `3/10`; without a known number of epochs, the completed epochs as `3`."""
+        """Return the current epoch as `3/10`; without a known number of epochs, the completed epochs as `3`.
+
+        Of a dense model, return the updates done as `120 of 2,000`, or as `120`.
+        """
         if self.loss is None:
             return "–"
-        epoch, epochs = self.loss.epoch, self.loss.epochs
+        epoch, epochs = self.loss.epoch, self.loss.epochs or self._planned
+        if self.is_dense:
+            return f"{epoch:,} of {epochs:,}" if epochs else f"{epoch:,}"
         return f"{min(epoch + 1, epochs)}/{epochs}" if epochs else str(epoch)
+
+    @property
+    def _planned(self) -> int:
+        """Return the epochs, or updates of a dense model, that the options name: a recorded loss does not."""
+        named = None if self._about is None else self._about.options.get("steps" if self.is_dense else "epochs")
+        return named if type(named) is int else 0
 
     @property
     def staleness(self) -> dict[str, int]:
@@ -225,10 +289,15 @@ class RunHistory:
         """Return the seconds until training ends at the present rate; None when unknown, 0 for a finished run."""
         if self.finished:
             return 0.0
-        rate = self.entries_per_second
-        if self.loss is None or self.loss.total <= 0 or rate <= 0:
+        if self.loss is None:
             return None
-        return max(0, self.loss.total - self.loss.entries) / rate
+        if self.is_dense:
+            left, rate = self.loss.epochs - self.loss.epoch, self.updates_per_second
+            known = self.loss.epochs > 0
+        else:
+            left, rate = self.loss.total - self.loss.entries, self.entries_per_second
+            known = self.loss.total > 0
+        return max(0, left) / rate if known and rate > 0 else None
 
     @property
     def active_workers(self) -> int:
@@ -322,6 +391,17 @@ class RunHistory:
 def _point(sample: LossSample, when: float, position: int, entries: int) -> Point:
     same = ("epoch", "loss", "bias_only_loss", "norm", "entries_per_second", "mean_loss", "mean_bias_only_loss")
     return Point(when, position, entries=max(1, entries), **{name: getattr(sample, name) for name in same})
+
+
+def _defaults(objective: str) -> dict[str, Scalar]:
+    """Return the options that a training with this objective has by default."""
+    return TrainingOptions().as_message() | DEFAULTS.get(objective, {}) | {"objective": objective}
+
+
+def _plain(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _rate(t0: float, count0: int, t1: float, count1: int) -> float:

@@ -1,4 +1,6 @@
-"""Draw a run as PNG or SVG: loss against time and against entries, with the bias-only loss for comparison.
+"""Draw one run or several as PNG or SVG: loss against time and against entries or updates, and scores.
+
+Of word vectors, the bias-only loss is drawn for comparison.
 
 Uses matplotlib's object interface, never its global state (pyplot), so that any process can draw.
 """
@@ -8,6 +10,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +21,7 @@ from glovewire.common.storage.artifacts import atomic_stream
 from glovewire.common.text import printable
 
 from ..history import formatting
+from ..history.colours import RUN_COLOURS, worker_colours
 from ..history.curve import Point
 from ..history.history import RunHistory
 
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
 FORMATS = {".png": "png", ".svg": "svg"}
 INK, FAINT, GRID = "#1b1f24", "#6e7781", "#e4e8ec"
 OVERALL_COLOUR, BIAS_ONLY_COLOUR = "#0b62d6", "#b3541e"
-WORKER_COLOURS = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
 OVERALL, BIAS_ONLY = "all workers, over the whole matrix", "bias-only loss"
 NAMED_WORKERS = 8
 MARKED_EPOCHS = 20
@@ -45,11 +49,14 @@ def check_path(path: Path) -> None:
         raise OutputError(f"{path} cannot be written: no permission in {folder}")
 
 
-def plot(history: RunHistory, path: Path, title: str = "") -> None:
-    """Draw `history` into `path` (.png or .svg) atomically; OutputError when `path` cannot be written."""
+def plot(histories: RunHistory | Sequence[RunHistory], path: Path, title: str = "") -> None:
+    """Draw one run, or several in comparison, into `path` (.png or .svg) atomically.
+
+    Raises OutputError when `path` cannot be written.
+    """
     check_path(path)
     try:
-        figure = draw(history, title)
+        figure = draw(histories, title)
     except OSError as error:
         text = "Matplotlib finds no folder for its cache: name a writable one in MPLCONFIGDIR"
         raise OutputError(f"{path} cannot be drawn: {text}") from error
@@ -58,45 +65,102 @@ def plot(history: RunHistory, path: Path, title: str = "") -> None:
         figure.savefig(stream, format=FORMATS[path.suffix.lower()], dpi=150)
 
 
-def draw(history: RunHistory, title: str = "") -> Figure:
-    """Return the figure of `history`."""
+def draw(histories: RunHistory | Sequence[RunHistory], title: str = "") -> Figure:
+    """Return the figure of one run, or of several in comparison: losses and, if there are any, scores."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11.5, 5.0), facecolor="white")
+    runs = [histories] if isinstance(histories, RunHistory) else list(histories)
+    scored = any(history.quality for history in runs)
+    figure = Figure(figsize=(15.5 if scored else 11.5, 5.0), facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1, wspace=0.02)
     FigureCanvasAgg(figure)
-    by_time, by_entries = figure.subplots(1, 2, sharey=True)
-    points = history.overall.all_points()
-    scale, unit = _time_unit(history.seconds)
-    _draw_axes(by_time, history, lambda point: history.since_start(point.t) / scale)
-    _draw_axes(by_entries, history, lambda point: point.position / 1e6)
+    by_time, by_done = (panels := figure.subplots(1, 2 + scored))[:2]
+    by_done.sharey(by_time)
+    scale, unit = _time_unit(max(history.seconds for history in runs))
+    dense = all(history.is_dense for history in runs)
+    for history, colour in zip(runs, cycle([OVERALL_COLOUR] if len(runs) == 1 else RUN_COLOURS), strict=False):
+        look = _Look(colour, OVERALL) if len(runs) == 1 else _Look(colour, _literal(history.title), alone=False)
+        _draw_axes(by_time, history, partial(_seconds, history, scale), look)
+        _draw_axes(by_done, history, partial(_done, history), look)
+        if scored:
+            _draw_scores(panels[2], history, look)
     by_time.set_xlabel(f"training time ({unit})", color=INK)
-    by_entries.set_xlabel("million entries", color=INK)
-    by_time.set_ylabel("loss per entry", color=INK)
-    _mark_epochs(by_entries, points)
-    _scale_losses(by_time, points, [p.loss for w in history.workers.values() for p in w.curve.all_points()])
-    _write_headings(figure, history, title)
+    by_done.set_xlabel("updates" if dense else "million entries", color=INK)
+    by_time.set_ylabel("loss per example" if dense else "loss per entry", color=INK)
+    by_done.tick_params(labelleft=False)
+    every = [point for history in runs for point in history.overall.all_points()]
+    if len(runs) == 1 and not dense:
+        _mark_epochs(by_done, every)
+    _scale_losses(by_time, every, [p.loss for h in runs for w in h.workers.values() for p in w.curve.all_points()])
+    _write_headings(figure, runs, title)
     _add_legend(figure, by_time)
     return figure
 
 
-def _draw_axes(axes: Axes, history: RunHistory, x_of: Callable[[Point], float]) -> None:
+@dataclass(frozen=True)
+class _Look:
+    """Colour and label of a run's curve; `alone`: the figure shows no other run, and so its workers too."""
+
+    colour: str
+    label: str
+    alone: bool = True
+
+
+def _seconds(history: RunHistory, scale: float, point: Point) -> float:
+    return history.since_start(point.t) / scale
+
+
+def _done(history: RunHistory, point: Point) -> float:
+    return point.epoch if history.is_dense else point.position / 1e6
+
+
+def _draw_axes(axes: Axes, history: RunHistory, x_of: Callable[[Point], float], look: _Look) -> None:
     style(axes, 9)
-    workers = sorted(history.workers.values(), key=lambda worker: formatting.natural_key(worker.name))
-    for worker, colour in zip(workers, cycle(WORKER_COLOURS), strict=False):
-        points = worker.curve.all_points()
-        label = _literal(worker.name) if len(workers) <= NAMED_WORKERS else f"{len(workers)} workers"
+    colours = worker_colours(history.workers) if look.alone else {}
+    for name, colour in colours.items():
+        points = history.workers[name].curve.all_points()
+        label = _literal(name) if len(colours) <= NAMED_WORKERS else f"{len(colours)} workers"
         xs, ys = [x_of(point) for point in points], [point.loss for point in points]
         axes.plot(xs, ys, color=colour, lw=0.8, alpha=0.5, label=label, zorder=2)
     points = history.overall.all_points()
     xs, ys = [x_of(point) for point in points], [point.mean_loss for point in points]
-    bias_only = [point.mean_bias_only_loss for point in points]
-    axes.plot(xs, bias_only, color=BIAS_ONLY_COLOUR, lw=1.5, ls=(0, (5, 2.5)), label=BIAS_ONLY, zorder=3)
-    axes.plot(xs, ys, color=OVERALL_COLOUR, lw=2.6, label=OVERALL, solid_capstyle="round", zorder=4)
+    if not history.is_dense:
+        bias_only = [point.mean_bias_only_loss for point in points]
+        shown: dict[str, Any] = (
+            {"color": BIAS_ONLY_COLOUR, "lw": 1.5} if look.alone else {"color": look.colour, "lw": 1.0}
+        )
+        axes.plot(xs, bias_only, ls=(0, (5, 2.5)), label=BIAS_ONLY, zorder=3, **shown)
+    label = "all workers" if history.is_dense and look.alone else look.label
+    axes.plot(xs, ys, color=look.colour, lw=2.6, label=label, solid_capstyle="round", zorder=4)
     if points:
-        axes.plot(xs[-1:], ys[-1:], "o", color=OVERALL_COLOUR, ms=6, mec="white", mew=1.2, zorder=5, clip_on=False)
-    axes.set_xlim(0, max(xs, default=1.0) * 1.04 or 1.0)
+        axes.plot(xs[-1:], ys[-1:], "o", color=look.colour, ms=6, mec="white", mew=1.2, zorder=5, clip_on=False)
+    right = max(xs, default=1.0) * 1.04 or 1.0
+    axes.set_xlim(0, right if look.alone else max(right, axes.get_xlim()[1] if axes.lines else 0.0))
+
+
+def _draw_scores(axes: Axes, history: RunHistory, look: _Look) -> None:
+    """Draw each test's scores against time; of one run each test has its colour, of several each run."""
+    from matplotlib.ticker import MaxNLocator
+
+    style(axes, 9)
+    scale, unit = _time_unit(history.seconds)
+    names = list(history.quality)[:NAMED_WORKERS]
+    for (name, colour), line in zip(worker_colours(names).items(), cycle(("-", "--", ":", "-.")), strict=False):
+        scores = history.quality[name]
+        xs, ys = [history.since_start(each.t) / scale for each in scores], [each.score for each in scores]
+        shown: dict[str, Any] = (
+            {"color": colour, "label": _literal(name)} if look.alone else {"color": look.colour, "ls": line}
+        )
+        axes.plot(xs, ys, marker="o", lw=1.8, ms=4, **shown)
+        axes.annotate(
+            f"{ys[-1]:.1f}", (xs[-1], ys[-1]), xytext=(4, 4), textcoords="offset points", fontsize=9, color=FAINT
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel(f"training time ({unit})", color=INK)
+    axes.set_ylabel("score (%)", color=INK)
+    if look.alone:
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK).set_zorder(6)
 
 
 def style(axes: Axes, label_size: float) -> None:
@@ -141,18 +205,35 @@ def _scale_losses(axes: Axes, points: Sequence[Point], worker_losses: Sequence[f
     axes.set_ylim(max(lowest, min(values) / 4) * 0.8, max(values) * 1.3)
 
 
-def _write_headings(figure: Figure, history: RunHistory, title: str) -> None:
-    last = history.overall.last
-    heading = printable(title or " ".join(filter(None, ["Training", history.title])))
+def _write_headings(figure: Figure, runs: Sequence[RunHistory], title: str) -> None:
+    names = ", ".join(filter(None, (history.title for history in runs)))
+    heading = printable(title or f"Training {names}".rstrip())
     figure.suptitle(heading, x=0.012, ha="left", fontsize=15, fontweight="bold", color=INK, parse_math=False)
-    summary = "no losses yet"
-    if last is not None:
-        summary = (
-            f"loss {formatting.loss(last.mean_loss)}, bias-only loss {formatting.loss(last.mean_bias_only_loss)}   ·   "
-            f"{last.position / 1e6:,.1f} million entries in {formatting.duration(history.seconds)}   ·   "
-            f"{len(history.workers)} workers   ·   mean vector norm {last.norm:.2f}"
+    if len(runs) > 1:
+        text = "   ·   ".join(
+            f"{history.title}: loss {formatting.loss(last.mean_loss)}"
+            for history in runs
+            if (last := history.overall.last) is not None
         )
-    figure.axes[0].set_title(summary, loc="left", fontsize=10, color=FAINT, pad=14)
+    else:
+        text = _summary(runs[0])
+    figure.axes[0].set_title(printable(text), loc="left", fontsize=10, color=FAINT, pad=14, parse_math=False)
+
+
+def _summary(history: RunHistory) -> str:
+    last = history.overall.last
+    if last is None:
+        return "no losses yet"
+    workers = f"{len(history.workers)} workers"
+    took = formatting.duration(history.seconds)
+    if history.is_dense:
+        done = f"{last.epoch:,} updates, {formatting.amount(last.position)} examples in {took}"
+        parts = [f"training loss {formatting.loss(last.mean_loss)}", done, workers, f"gradient norm {last.norm:.3g}"]
+    else:
+        loss = f"loss {formatting.loss(last.mean_loss)}, bias-only loss {formatting.loss(last.mean_bias_only_loss)}"
+        done = f"{last.position / 1e6:,.1f} million entries in {took}"
+        parts = [loss, done, workers, f"mean vector norm {last.norm:.2f}"]
+    return "   ·   ".join(parts)
 
 
 def _add_legend(figure: Figure, axes: Axes) -> None:

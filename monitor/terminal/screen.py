@@ -7,11 +7,12 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..history import formatting
+from ..history import figures, formatting, tables
 from ..history.history import RunHistory
 from .braille import braille_plot
 
 LABEL_WIDTH = 7
+MAX_PLOT = 24
 STATUS_STYLES = {"good": "green", "warn": "bold yellow", "bad": "bold red", "calm": "bold green"}
 FAINT = "bright_black"
 STATE_STYLES = {"training": "green", "late": "yellow", "lost": "bold red", "left": FAINT, "done": FAINT}
@@ -47,7 +48,7 @@ def render_screen(
 
 
 def plan_layout(height: int, workers: int, shards: int, events: int) -> ScreenLayout:
-    """Divide `height` lines: first a few for each list, then the plot, then more for lists that are longer."""
+    """Divide `height` lines: first a few for each list, then a plot, longer lists and a higher plot."""
     left = height - 3
     lines = [min(workers, 4), min(shards, 3), min(events, 3)]
     while sum(lines) + sum(1 for rows in lines[:2] if rows) + 5 > left and any(lines):
@@ -60,6 +61,7 @@ def plan_layout(height: int, workers: int, shards: int, events: int) -> ScreenLa
             more = max(0, min(left, wanted - lines[part]))
             lines[part] += more
             left -= more
+    plot += max(0, min(left, MAX_PLOT - plot)) if plot else 0
     return ScreenLayout(plot, *lines)
 
 
@@ -91,9 +93,11 @@ def _progress_bar(history: RunHistory, width: int, ascii_only: bool) -> Text:
     done, sample = history.progress, history.loss
     if sample is None or done is None:
         return Text()
-    label = f" {done:4.0%}  {formatting.amount(sample.entries)} of {formatting.amount(sample.total)} entries"
-    if sample.epochs:
-        label += f"  epoch {history.epoch}"
+    if history.is_dense:
+        label = f" {done:4.0%}  {history.epoch} steps"
+    else:
+        label = f" {done:4.0%}  {formatting.amount(sample.entries)} of {formatting.amount(sample.total)} entries"
+        label += f"  epoch {history.epoch}" if sample.epochs else ""
     cells = max(8, width - len(label) - 1)
     full = round(done * cells)
     solid, empty = ("#", "-") if ascii_only else ("━", "─")
@@ -102,22 +106,32 @@ def _progress_bar(history: RunHistory, width: int, ascii_only: bool) -> Text:
 
 
 def _figures(history: RunHistory) -> Text:
+    """Return one line of figures: the loss, scores, then what matters less and is cut first on a narrow screen."""
     sample = history.loss
     if sample is None:
         return Text()
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append("loss ").append(formatting.loss(sample.mean_loss), CURVE_STYLES[0])
-    text.append("  bias-only loss ").append(formatting.loss(sample.mean_bias_only_loss), CURVE_STYLES[1])
-    text.append("  norm ").append(f"{sample.norm:.2f}", "bold")
+    text.append("training loss " if history.is_dense else "loss ")
+    text.append(formatting.loss(sample.mean_loss), CURVE_STYLES[0])
+    if not history.is_dense:
+        text.append("  bias-only loss ").append(formatting.loss(sample.mean_bias_only_loss), CURVE_STYLES[1])
+    if history.is_dense and not sample.epochs:
+        text.append("  steps ").append(history.epoch, "bold")
+    for score in figures.score_figures(history):
+        text.append(f"  {formatting.sanitize(score.label, 14)} ").append(score.value, "bold")
+    if history.is_dense:
+        text.append("  ").append(f"{formatting.amount(history.updates_per_second)} steps/s", "bold")
+        text.append(f"  {formatting.amount(history.entries_per_second)} examples/s")
+        return text.append("  gradient norm ").append(f"{sample.norm:.3g}", "bold")
     text.append("  ").append(f"{formatting.amount(history.entries_per_second)} entries/s", "bold")
-    for test, scores in list(history.quality.items())[:2]:
-        text.append(f"  {formatting.sanitize(test, 12)} ").append(f"{scores[-1].score:.1f}", "bold")
-    return text
+    return text.append("  norm ").append(f"{sample.norm:.2f}", "bold")
 
 
 def _plot(history: RunHistory, width: int, height: int, ascii_only: bool) -> list[RenderableType]:
     points = history.overall.all_points()
-    curves = [[(p.t, p.mean_loss) for p in points], [(p.t, p.mean_bias_only_loss) for p in points]]
+    curves = [[(p.t, p.mean_loss) for p in points]]
+    if not history.is_dense:
+        curves.append([(p.t, p.mean_bias_only_loss) for p in points])
     rows, (low, high) = braille_plot(curves, width - LABEL_WIDTH - 2, height, ascii_only=ascii_only)
     labels = {0: formatting.loss(high)[:6], height - 1: formatting.loss(low)[:6]}
     edge = "|" if ascii_only else "▕"
@@ -151,8 +165,8 @@ def _workers(history: RunHistory, now: float, room: int) -> Table:
     for worker in history.workers_by_urgency():
         state = history.worker_state(worker)
         styled = Text(state, STATE_STYLES.get(state, ""))
-        rows.append((Text(worker.name), styled, *formatting.worker_cells(worker, now)))
-    return _table(formatting.WORKER_HEADINGS, rows, room)
+        rows.append((Text(worker.name), styled, *tables.worker_cells(history, worker, now)))
+    return _table(tables.worker_headings(history), rows, room)
 
 
 def _shards(history: RunHistory, room: int) -> Table:
@@ -160,15 +174,13 @@ def _shards(history: RunHistory, room: int) -> Table:
         (
             f"{shard.sample.shard}/{shard.sample.shards}",
             f"{shard.sample.rows:,}",
-            formatting.amount(shard.pulls_per_second),
-            formatting.amount(shard.pushes_per_second),
-            f"{formatting.amount(shard.bytes_per_second, 'B')}/s",
+            *tables.shard_cells(history, shard),
             str(shard.sample.waiting),
             str(shard.sample.refused),
         )
         for _, shard in sorted(history.shards.items())
     ]
-    return _table(("shard", "rows", "pulls/s", "pushes/s", "traffic", "waiting", "refused"), rows, room)
+    return _table(("shard", "rows", *tables.shard_headings(history), "waiting", "refused"), rows, room)
 
 
 def _events(history: RunHistory, room: int) -> list[RenderableType]:

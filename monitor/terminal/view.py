@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from glovewire.common.log import line
 
-from ..history import formatting
+from ..history import figures, formatting
 from ..history.history import QUIET_AFTER_S, RunHistory
 
 if TYPE_CHECKING:
@@ -125,14 +125,30 @@ def status_line(history: RunHistory, now: float, silent: Sequence[str] = ()) -> 
         note = {} if history.active_workers else {"note": formatting.NO_WORKER_YET}
         return line("connected", workers=history.active_workers, shards=len(history.shards), **note)
     eta = history.eta_s
+    scores = {score.key: score.value for score in figures.score_figures(history)}
+    if history.is_dense:
+        facts: dict[str, object] = {
+            "steps": history.epoch.replace(" of ", "/").replace(",", ""),
+            "examples": sample.entries,
+            "loss": formatting.loss(sample.mean_loss),
+            **scores,
+            "gradient_norm": sample.norm,
+            "steps_per_second": round(history.updates_per_second, 1),
+            "examples_per_second": round(history.entries_per_second),
+        }
+    else:
+        facts = {
+            "epoch": history.epoch,
+            "entries": sample.entries,
+            "loss": formatting.loss(sample.mean_loss),
+            "bias_only_loss": formatting.loss(sample.mean_bias_only_loss),
+            **scores,
+            "norm": sample.norm,
+            "entries_per_second": round(history.entries_per_second),
+        }
     return line(
         "progress",
-        epoch=history.epoch,
-        entries=sample.entries,
-        loss=formatting.loss(sample.mean_loss),
-        bias_only_loss=formatting.loss(sample.mean_bias_only_loss),
-        norm=sample.norm,
-        entries_per_second=round(history.entries_per_second),
+        **facts,
         workers=history.active_workers,
         eta=formatting.duration(eta) if eta is not None else "unknown",
         **({"lost_samples": history.lost} if history.lost else {}),

@@ -1,39 +1,52 @@
 """Build the dashboard's charts: Bokeh figures of a RunHistory. page.js sets their colours, light or dark."""
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
+from ..history.colours import RUN_COLOURS, worker_colours
 from ..history.curve import LossCurve, Point
-from ..history.formatting import natural_key
 from ..history.history import RunHistory
 
 HEIGHT = 320
 RATE_HEIGHT = 260
 X_TICKS = 5
-RUN_COLOURS = ("#2f7bf0", "#e0762f", "#2a9d72", "#b05fd6", "#d64570", "#2ba3b8", "#a5842a", "#7d8794")
-WORKER_COLOURS = ("#2a9d8f", "#e9a23b", "#9b5de5", "#ef476f", "#5fa8d3", "#8ab17d", "#c77dff", "#f4845f")
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif"
 SECONDS = """
+if (tick < 10 && Math.abs(tick - Math.round(tick)) > 0.005) return `${+tick.toFixed(2)} s`
 const whole = Math.round(tick), pad = (n) => String(n).padStart(2, "0")
 if (whole < 3600) return `${Math.floor(whole / 60)}:${pad(whole % 60)}`
 return `${Math.floor(whole / 3600)}:${pad(Math.floor(whole / 60) % 60)}:${pad(whole % 60)}`
 """
-MILLIONS = "return !tick ? `0` : tick >= 1000 ? `${+(tick / 1000).toPrecision(6)} G` : `${+tick.toPrecision(6)} M`"
-RATE = """
-if (tick >= 1e6) return `${+(tick / 1e6).toPrecision(6)} M`
-return tick >= 1e3 ? `${+(tick / 1e3).toPrecision(6)} k` : `${+tick.toPrecision(6)}`
+AMOUNT = """
+for (const [size, prefix] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+  if (tick >= size) return `${+(tick / size).toPrecision(DIGITS)} ${prefix}`
+return `${+tick.toPrecision(DIGITS)}`
 """
-PLAIN = "return `${+tick.toPrecision(4)}`"
-LOG_TICKS = [mantissa * 10.0**power for power in range(-6, 4) for mantissa in (1, 2, 5)]
+AXIS_AMOUNT, SHORT_AMOUNT = AMOUNT.replace("DIGITS", "6"), AMOUNT.replace("DIGITS", "3")
+TOOLBAR = ":host(.bk-inner) { background-color: var(--card); --icon-color: var(--ink); }"
+PLAIN = "return tick && Math.abs(tick) < 1e-3 ? tick.toExponential(0) : `${+tick.toPrecision(4)}`"
+LOG_TICKS = """
+const {start, end} = cb_data
+if (!(start > 0 && end > start)) return []
+const decades = Math.log10(end / start), every = Math.max(1, Math.ceil(decades / 7))
+const mantissas = decades > 3 ? [1] : decades > 1.5 ? [1, 3] : [1, 2, 5], ticks = []
+for (let power = Math.floor(Math.log10(start)); power <= Math.log10(end); power++)
+  if (power % every == 0) for (const mantissa of mantissas) ticks.push(mantissa * 10 ** power)
+return ticks.filter((tick) => tick >= start && tick <= end)
+"""
 
-COLUMNS = ("t", "entries", "loss", "mean", "bias_only", "rate", "epoch")
-WORKER_COLUMNS = ("t", "entries", "loss", "worker", "colour")
+COLUMNS = ("t", "done", "loss", "mean", "bias_only", "rate", "epoch")
+WORKER_COLUMNS = ("t", "done", "loss", "worker", "colour")
 MAX_WORKER_POINTS = 150
 MAX_POINTS_OF_ALL_WORKERS = 3_000
 
-THEMED = ("axes", "grids", "mains", "dots", "areas", "bias_only", "workers", "smoothed", "linear", "logarithmic")
+THEMED = (
+    "axes", "grids", "mains", "dots", "areas", "bias_only", "workers", "smoothed", "linear", "logarithmic",
+    "hovers", "bias_only_lines",
+)  # fmt: skip
 """Keys of `Charts.themed`: lists of Bokeh models whose colour or visibility page.js changes."""
 
 Columns = dict[str, Any]
@@ -54,13 +67,13 @@ class CurveColumns:
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
-        self._sent_of: tuple[LossCurve, int] | None = None
+        self._sent_of: tuple[LossCurve, int, bool] | None = None
         self._sent = 0
 
     def update(self) -> ColumnUpdate:
         """Return the points added since the last call, or all points if earlier ones have changed."""
         curve = self._history.overall
-        version = (curve, curve.generation)
+        version = (curve, curve.generation, self._history.is_dense)
         is_new = version != self._sent_of
         if is_new:
             self._sent_of, self._sent = version, 0
@@ -72,7 +85,7 @@ class CurveColumns:
     def _columns(self, points: Sequence[Point]) -> Columns:
         return {
             "t": [round(self._history.since_start(point.t), 2) for point in points],
-            "entries": [point.position / 1e6 for point in points],
+            "done": [_done(self._history, point) for point in points],
             "loss": [_six_digits(point.loss) for point in points],
             "mean": [_six_digits(point.mean_loss) for point in points],
             "bias_only": [_six_digits(point.mean_bias_only_loss) for point in points],
@@ -82,19 +95,42 @@ class CurveColumns:
 
 
 def worker_columns(history: RunHistory) -> Columns:
-    """Return one curve per worker, coarser for many workers; `t`, `entries` and `loss` are lists of one list each."""
+    """Return one curve per worker, coarser for many workers; `t`, `done` and `loss` are lists of one list each."""
     found: Columns = {name: [] for name in WORKER_COLUMNS}
     most = max(12, min(MAX_WORKER_POINTS, MAX_POINTS_OF_ALL_WORKERS // max(1, len(history.workers))))
-    workers = sorted(history.workers.values(), key=lambda worker: natural_key(worker.name))
-    for worker, colour in zip(workers, cycle(WORKER_COLOURS), strict=False):
-        points = worker.curve.all_points()
+    for name, colour in worker_colours(history.workers).items():
+        points = history.workers[name].curve.all_points()
         coarse = points[:: max(1, -(-len(points) // most))]
         found["t"].append([round(history.since_start(point.t), 2) for point in coarse])
-        found["entries"].append([point.position / 1e6 for point in coarse])
+        found["done"].append([_done(history, point) for point in coarse])
         found["loss"].append([_six_digits(point.loss) for point in coarse])
-        found["worker"].append(worker.name)
+        found["worker"].append(name)
         found["colour"].append(colour)
     return found
+
+
+def _tooltip(rows: Sequence[tuple[str, str]]) -> str:
+    """Return Bokeh's template of a tooltip with these labels and fields, in the colours of the page.
+
+    Bokeh's own tooltips are white in the dark, too. A label is a plain word, a value may be a name from the network.
+    """
+
+    def shown(value: str) -> str:
+        if value.startswith("@"):
+            return value
+        return "".join(f"&#{ord(each)};" if each in "@${}" else each for each in html.escape(value))
+
+    cells = "".join(
+        f"<span style='color:var(--faint)'>{label}</span><span style='text-align:right'>{shown(value)}</span>"
+        for label, value in rows
+    )
+    look = "margin:-5px;padding:8px 11px;background:var(--card);color:var(--ink);font-size:12.5px;line-height:1.5"
+    return f"<div style='{look};display:grid;grid-template-columns:auto auto;column-gap:14px'>{cells}</div>"
+
+
+def _done(history: RunHistory, point: Point) -> int:
+    """Return what all workers had done at a point: entries, or updates of a dense model."""
+    return point.epoch if history.is_dense else point.position
 
 
 def _six_digits(value: float) -> float:
@@ -143,7 +179,7 @@ class Charts:
         ]
         self.themed: dict[str, list[Any]] = {name: [] for name in THEMED}
         self.by_time = self._loss("by_time", "t", SECONDS)
-        self.by_entries = self._loss("by_entries", "entries", MILLIONS)
+        self.by_done = self._loss("by_done", "done", AXIS_AMOUNT)
         self.rate = self._rate()
 
     def update(self, *, workers: bool) -> None:
@@ -162,11 +198,11 @@ class Charts:
         return column(logarithmic, linear, sizing_mode="stretch_width", name=name)
 
     def _loss_figure(self, x: str, ticks: str, scale: str) -> Any:
-        from bokeh.models import FixedTicker
+        from bokeh.models import CustomJSTicker
 
         plot = self._figure(ticks, PLAIN, y_axis_type=scale)
         if scale == "log":
-            plot.yaxis[0].ticker = plot.ygrid[0].ticker = FixedTicker(ticks=LOG_TICKS)
+            plot.yaxis[0].ticker = plot.ygrid[0].ticker = CustomJSTicker(major_code=LOG_TICKS)
         for run in self.runs:
             lines = plot.multi_line(x, "loss", source=run.workers, line_color="colour", line_width=1.2, line_alpha=0.55)
             lines.visible = not self._compare
@@ -180,13 +216,14 @@ class Charts:
     def _add_bias_only(self, plot: Any, run: RunSources, x: str) -> None:
         for source in (run.curve, run.head):
             line = plot.line(x, "bias_only", source=source, line_width=1.8, line_dash=[7, 5], line_alpha=0.9)
+            self.themed["bias_only_lines"].append(line)
             if self._compare:
                 line.glyph.line_color, line.glyph.line_width = run.colour, 1.2
             else:
                 self.themed["bias_only"].append(line.glyph)
 
     def _rate(self) -> Any:
-        plot = self._figure(SECONDS, RATE)
+        plot = self._figure(SECONDS, AXIS_AMOUNT)
         plot.update(height=RATE_HEIGHT, name="rate")
         plot.y_range.start = 0
         for run in self.runs:
@@ -210,23 +247,34 @@ class Charts:
         if y == "mean":
             self.themed["smoothed"] += [line.glyph, end.glyph, dot.glyph]
 
-    def _add_hover(self, plot: Any, line: Any, first: list[tuple[str, str]]) -> None:
+    def _add_hover(self, plot: Any, line: Any, first: Sequence[tuple[str, str]]) -> None:
         from bokeh.models import CustomJSHover, HoverTool
 
         clock = CustomJSHover(code=SECONDS.replace("tick", "value"))
-        rows = [
-            ("time", "@t{custom}"),
-            ("entries", "@entries{0,0.0} M"),
-            ("loss", "@mean{0.0000}"),
-            ("loss of last blocks", "@loss{0.0000}"),
-            ("bias-only loss", "@bias_only{0.0000}"),
-            ("entries/s", "@rate{0.00 a}"),
-            ("epochs done", "@epoch"),
-        ]
-        plot.add_tools(HoverTool(renderers=[line], mode="vline", tooltips=first + rows, formatters={"@t": clock}))
+        amount = CustomJSHover(code=SHORT_AMOUNT.replace("tick", "value"))
+        formatters: Any = {"@t": clock, "@done": amount, "@rate": amount}
+        rows = {
+            "time": "@t{custom}",
+            "entries": "@done{custom}",
+            "epochs done": "@epoch",
+            "loss": "@mean{0.0000}",
+            "loss since the last sample": "@loss{0.0000}",
+            "bias-only loss": "@bias_only{0.0000}",
+            "entries per second": "@rate{custom}",
+        }
+        dense = {
+            "time": "@t{custom}",
+            "steps": "@done{custom}",
+            "training loss": "@mean{0.0000}",
+            "examples per second": "@rate{custom}",
+        }
+        words, of_dense = (_tooltip([*first, *shown.items()]) for shown in (rows, dense))
+        tool = HoverTool(renderers=[line], mode="vline", tooltips=words, formatters=formatters, tags=[words, of_dense])
+        self.themed["hovers"].append(tool)
+        plot.add_tools(tool)
 
     def _figure(self, x_ticks: str, y_ticks: str, **options: Any) -> Any:
-        from bokeh.models import AdaptiveTicker, CustomJSTickFormatter
+        from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, InlineStyleSheet
         from bokeh.plotting import figure
 
         plot = figure(
@@ -243,7 +291,7 @@ class Charts:
             output_backend="canvas",
             **options,
         )
-        plot.toolbar.update(logo=None, autohide=True)
+        plot.toolbar.update(logo=None, autohide=True, stylesheets=[InlineStyleSheet(css=TOOLBAR)])
         base, mantissas = (60, [1, 2, 5, 10, 15, 30]) if x_ticks == SECONDS else (10, [1, 2, 5])
         plot.xaxis[0].ticker = AdaptiveTicker(base=base, mantissas=mantissas, desired_num_ticks=X_TICKS)
         for axis, code in ((plot.xaxis[0], x_ticks), (plot.yaxis[0], y_ticks)):

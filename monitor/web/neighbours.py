@@ -1,7 +1,8 @@
 """Fetch the vectors for the dashboard's nearest words: from running servers, in pieces, or from a finished run.
 
 An observer connects to the shards one after the other and pulls their rows in pieces of a few mebibytes, without
-blocking the monitor's other work. Vectors are fetched on demand, if the last ones are older than FRESH_S; words do not
+blocking the monitor's other work; their spectrum is flattened as in `vectors.npy`, which n-grams do not join before the
+end of the run. Vectors are fetched on demand, if the last ones are older than FRESH_S; words do not
 change and are fetched once. A table above MAX_BYTES is refused. The search itself is in `common.model.neighbours`.
 """
 
@@ -9,6 +10,7 @@ import json
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, GlovewireError, LimitExceeded, ProtocolError
 from glovewire.common.model.neighbours import UnitVectors, unit_rows
 from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.postprocess import flattened_in_pieces
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.run_folder import load_vectors
@@ -29,8 +32,8 @@ PIECE_BYTES = 4 << 20
 PIECE_WORDS = 1 << 15
 MAX_BYTES = 512 << 20
 
-Requests = Generator[m.Message, m.Message, None]
-"""Generator that yields requests and receives each reply through `send`."""
+Requests = Generator[m.Message | None, Any, None]
+"""Yields requests and receives each reply through `send`; yields None between the parts of a computation."""
 
 
 class RunLookup:
@@ -70,6 +73,7 @@ class ServerLookup:
         self._name = name if keys is None else keys.session_name(name)
         self._client: QueryClient | None = None
         self._fetching: Requests | None = None
+        self._computing = False
         self._words: list[str] = []
         self._run = ""
         self._done = self._total = 0
@@ -102,8 +106,9 @@ class ServerLookup:
         if self._client is None or self._fetching is None:
             return
         try:
-            reply = self._client.answer()
-            if reply is not None:
+            if self._computing:
+                self._send(self._fetching.send(None))
+            elif (reply := self._client.answer()) is not None:
                 self._send(self._fetching.send(reply))  # this may connect to the next shard
             elif self._client.waits_s() > ANSWER_S:
                 self._end(f"{self._client.address} does not answer")
@@ -127,9 +132,11 @@ class ServerLookup:
             self._client.close()
         self._client = QueryClient(address, self._keys)
 
-    def _send(self, request: m.Message) -> None:
+    def _send(self, request: m.Message | None) -> None:
         assert self._client is not None
-        self._client.ask(request)
+        self._computing = request is None
+        if request is not None:
+            self._client.ask(request)
 
     def _fetch(self, addresses: Sequence[str], now: float) -> Requests:
         """Request the words (once per run) and all rows from the shards in turn; then set `vectors`."""
@@ -149,7 +156,8 @@ class ServerLookup:
         for first, last, address, _ in shards:
             self._connect(address)
             hello = m.Hello("observer", self._name, secrets.randbits(62), "")
-            layout = RowLayout.of(TrainingOptions.from_message(expect((yield hello), m.Welcome).options))
+            options = TrainingOptions.from_message(expect((yield hello), m.Welcome).options)
+            layout = RowLayout.of(options)
             if not vectors.size:
                 if self._total * layout.dim * 4 > MAX_BYTES:
                     raise LimitExceeded(f"{self._total:,} vectors of {layout.dim} dimensions are too many to fetch")
@@ -157,6 +165,11 @@ class ServerLookup:
             yield from self._fetch_words(first, last)
             yield from self._fetch_rows(first, last, layout, vectors)
             yield m.Leave(Ending.LEFT)
+        if options.spectrum != 1.0:  # as it is written to vectors.npy, so that cosines are those of `neighbours`
+            yield from flattened_in_pieces(vectors, options.spectrum)
+            for start in range(0, len(vectors), PIECE_WORDS):
+                vectors[start : start + PIECE_WORDS] = unit_rows(vectors[start : start + PIECE_WORDS])
+                yield None
         self.vectors, self.fetched_at = UnitVectors(self._words, vectors), now
 
     def _fetch_words(self, first: int, last: int) -> Requests:

@@ -35,4 +35,24 @@ by_id("neighbours").addEventListener("submit", (event) => {
   const word = by_id("word").value.trim()
   if (word) query.setv({value: `${++queries} ${word}`})
 })
+
+// A card with nothing to say is not shown.
+for (const [name, panel] of Object.entries(optional)) {
+  const card = by_id(`card-${name}`)
+  const show = () => { card.hidden = !panel.text }
+  panel.properties.text.change.connect(show)
+  show()
+}
+
+// The name of the run, in the tab too; and words that are right for word vectors or for a dense model.
+const describe = () => {
+  if (!about.value) return
+  const {title, dense} = JSON.parse(about.value)
+  document.title = title ? `${title} · Glovewire` : "Glovewire"
+  document.documentElement.dataset.kind = dense ? "dense" : "words"
+  set(bias_only_lines, {visible: !dense})
+  for (const hover of hovers) hover.setv({tooltips: hover.tags[dense ? 1 : 0]}, {sync: false})
+}
+about.properties.value.change.connect(describe)
+describe()
 document.documentElement.dataset.ready = "yes"

@@ -1,5 +1,6 @@
 """Keep one browser's open page up to date: read RunHistories into charts and panels, and send what has changed."""
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -15,10 +16,13 @@ UPDATE_MS = 100
 PANELS_EVERY = 5
 WORKERS_EVERY = 20
 MAX_WORD = 100
-MAX_HEIGHT_PX = {"workers": 300, "shards": 300, "events": 480, "neighbours": 300}
+MAX_HEIGHT_PX = {"workers": 300, "shards": 300, "settings": 300, "neighbours": 300}
 """Greatest height of some panels, which scroll beyond it, so that they stay beside the column of charts."""
 ALWAYS = ("status", "tiles", "workers", "neighbours")
-LIVE = (*ALWAYS, "shards", "staleness", "hot_rows", "events")
+OPTIONAL = ("settings", "staleness", "hot_rows")
+"""Panels whose card is hidden while they have nothing to say."""
+LIVE = (*ALWAYS, *OPTIONAL, "shards", "events")
+RECORDED = (*ALWAYS, "settings")
 
 
 class Page:
@@ -39,10 +43,12 @@ class Page:
         self._style = InlineStyleSheet(css=_file("panels.css"))
         self._charts = Charts(histories)
         self._query = TextInput(value="", name="query")
+        self._about = TextInput(value="", name="about")
+        """What page.js needs to know, as JSON; not a Div, which would show names from the network as markup."""
         self._query.on_change("value", self._look_up)
         # A recorded run contains only losses, so its page shows no shards.
         self._live = len(histories) == 1 and not (histories[0].finished and not histories[0].shards)
-        self._panels = {name: self._panel(name) for name in (LIVE if self._live else ALWAYS)}
+        self._panels = {name: self._panel(name) for name in (LIVE if self._live else RECORDED)}
         self.update()
         self._document = document
         self._fill(document)
@@ -75,7 +81,15 @@ class Page:
             for name, markup in self._markup(time.monotonic()).items():
                 if self._panels[name].text != markup:
                     self._panels[name].text = markup
+            if self._about.value != (about := self._described()):
+                self._about.value = about
         self._ticks += 1
+
+    def _described(self) -> str:
+        """Return the title of the page, and whether dense models are shown, as JSON."""
+        names = [history.title for history in self._histories]
+        title = names[0] if len(names) == 1 else f"{len(names)} runs"
+        return json.dumps({"title": title, "dense": all(history.is_dense for history in self._histories)})
 
     def _look_up(self, _: str, __: str, query: str) -> None:
         """Set the word to look up and refresh the vectors; `query` is `NUMBER WORD`, so that no two are equal."""
@@ -90,6 +104,7 @@ class Page:
             return {
                 "workers": panels.comparison(self._histories, colours),
                 "status": f"<div class=status><b class=run>{len(self._histories)} runs compared</b></div>",
+                "settings": panels.compared_settings(self._histories, colours),
                 "neighbours": neighbours_panel.compared_neighbours(self._word, self._histories, self._lookups, colours),
             }
         lookup = self._lookups[0]
@@ -98,6 +113,7 @@ class Page:
             "tiles": panels.tiles(first),
             "workers": panels.workers(first, now),
             "neighbours": neighbours_panel.neighbours(self._word, lookup, now, finished=first.finished),
+            "settings": panels.settings(first),
         }
         if self._live:
             markup |= {
@@ -120,9 +136,11 @@ class Page:
         document.title = TITLE
         charts = self._charts
         with document.models.freeze():  # otherwise Bokeh collects all models again after every root
-            for root in (*self._panels.values(), charts.by_time, charts.by_entries, charts.rate, self._query):
+            for root in (*self._panels.values(), charts.by_time, charts.by_done, charts.rate, self._query, self._about):
                 document.add_root(root)
-        document.js_on_event("document_ready", _script(_file("page.js"), **charts.themed, query=self._query))
+        optional = {name: self._panels[name] for name in OPTIONAL if name in self._panels}
+        models = {"query": self._query, "about": self._about, "optional": optional}
+        document.js_on_event("document_ready", _script(_file("page.js"), **charts.themed, **models))
         toggle = 'document.getElementById("disconnected").classList.toggle("shown", %s)'
         document.js_on_event("connection_lost", _script(toggle % "true"))
         document.js_on_event("client_reconnected", _script(toggle % "false"))

@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from glovewire.common.model.neighbours import UnitVectors
 from glovewire.common.protocol.messages import ServerSample
 
-from ..history import formatting
+from ..history import figures, formatting
+from ..history.colours import worker_colours
 from ..history.history import RunHistory
+from ..history.tables import shard_cells, shard_headings, worker_cells, worker_headings
 
 MAX_ROWS = 64
 MAX_SHOWN_EVENTS = 40
+ALIKE = 0.9
+"""Rows whose pushes differ by less than this ratio are pushed alike: in block training every row is."""
 _STATES = ("training", "late", "lost", "left")
 _EVENT_CLASSES = {"failed": "bad", "lost": "bad", "finished": "good", "joined": "good"}
 
@@ -56,25 +60,33 @@ def status(history: RunHistory, now: float, silent: Sequence[str] = ()) -> str:
 def tiles(history: RunHistory) -> str:
     """Return a tile for each of the main figures of the run."""
     sample = history.loss
+    loss = figures.loss_figure(history)
     if sample is None:
-        shown = [_tile("loss", "–"), _tile("entries per second", "–"), _tile("workers", history.active_workers)]
+        shown = [_tile(loss.label, "–"), _tile("workers", history.active_workers, _departures(history))]
         return f"<div class=tiles>{''.join(shown)}</div>"
-    done = history.progress
-    bar = "" if done is None else f"<div class=bar><i style='width:{done:.1%}'></i></div>"
-    bias_only = f"bias-only loss {formatting.loss(sample.mean_bias_only_loss)}"
-    rate, entries = formatting.amount(history.entries_per_second), formatting.amount(sample.entries)
-    shown = [
-        _tile("loss", formatting.loss(sample.mean_loss), bias_only, "main"),
-        _tile("epoch", history.epoch, markup=bar),
-        _tile("entries per second", rate, f"{entries} trained"),
-        _tile("workers", history.active_workers, _departures(history)),
-        *_traffic(history),
-        _tile("mean vector norm", f"{sample.norm:.2f}", "grows as vectors learn"),
-    ]
-    shown += [
-        _tile(test, f"{scores[-1].score:.1f} %", "similarity") for test, scores in list(history.quality.items())[:2]
-    ]
+    shown = [_tile(loss.label, loss.value, loss.note, "main"), _progress(history)]
+    shown += [_figure(score, " %") for score in figures.score_figures(history)]
+    shown += [_figure(rate) for rate in figures.rate_figures(history)]
+    if not history.finished:
+        shown += [_tile("workers", history.active_workers, _departures(history))]
+    shown += [*_traffic(history), _figure(figures.norm_figure(history))]
     return f"<div class=tiles>{''.join(shown)}</div>"
+
+
+def _figure(figure: figures.Figure, unit: str = "") -> str:
+    return _tile(figure.label, figure.value + unit, figure.note)
+
+
+def _progress(history: RunHistory) -> str:
+    """Return the tile of epochs, or of a dense model's steps; with a bar while the run is on its way to a known end."""
+    assert history.loss is not None
+    label = "steps" if history.is_dense else "epoch"
+    done = f"{formatting.amount(history.loss.entries)} {history.unit} trained"
+    share, (value, of, most) = history.progress, history.epoch.partition(" of ")
+    if share is None or share >= 1 or history.finished:
+        return _tile(label, value, f"of {most}, {done}" if of else done)
+    markup = f"of {most}" * bool(of) + f"<div class=bar><i style='width:{share:.1%}'></i></div>"
+    return _tile(label, value, markup=markup)
 
 
 def _tile(label: str, value: object, text: str = "", kind: str = "", *, markup: str = "") -> str:
@@ -101,38 +113,39 @@ def _traffic(history: RunHistory) -> list[str]:
 
 def workers(history: RunHistory, now: float) -> str:
     """Return a table with a row for each worker, lost and late workers first."""
-    rows = []
+    rows, colours = [], worker_colours(history.workers)
     for worker in history.workers_by_urgency():
         state = history.worker_state(worker)
         kind = state if state in _STATES else "other"
-        name = f"<span class=name>{escape(worker.name)}</span>"
-        rows.append((name, f"<span class='state {kind}'>{escape(state)}</span>", *formatting.worker_cells(worker, now)))
-    return table(formatting.WORKER_HEADINGS, rows, "no workers yet")
+        name = f"<span class=name>{dot(colours[worker.name])}{escape(worker.name)}</span>"
+        rows.append((name, f"<span class='state {kind}'>{escape(state)}</span>", *worker_cells(history, worker, now)))
+    return table(worker_headings(history), rows, "no workers yet")
 
 
 def shards(history: RunHistory) -> str:
     """Return a table with a row for each shard, with bars that show whether the load is balanced."""
     order = [shard for _, shard in sorted(history.shards.items())]
     most_rows = max(shard.sample.rows for shard in order) if len(order) > 1 else 0
-    most_traffic = max(shard.bytes_per_second for shard in order) if len(order) > 1 else 0.0
-    rows = [
-        {
-            "shard": str(shard.sample.shard),
-            "rows": _meter(shard.sample.rows, most_rows, f"{shard.sample.rows:,}"),
-            "memory": formatting.amount(shard.sample.table_bytes, "B"),
-            "traffic": _meter(
-                shard.bytes_per_second, most_traffic, f"{formatting.amount(shard.bytes_per_second, 'B')}/s"
-            ),
-            "pulls/s": formatting.amount(shard.pulls_per_second),
-            "pushes/s": formatting.amount(shard.pushes_per_second),
-            "waiting": str(shard.sample.waiting),
-            "repeated": f"{shard.sample.repeated:,}",
-            "refused": f"{shard.sample.refused:,}",
-            "checkpoints": _checkpoints(shard.sample),
-        }
-        for shard in order
-    ]
-    return table(list(rows[0]) if rows else (), [list(row.values()) for row in rows], "no shard has reported yet")
+    most_traffic = max(shard.bytes_per_second for shard in order) if len(order) > 1 and not history.finished else 0.0
+    headings = ("shard", "rows", "memory", *shard_headings(history), "waiting", "repeated", "refused", "checkpoints")
+    rows = []
+    for shard in order:
+        sample, (pulls, pushes, traffic) = shard.sample, shard_cells(history, shard)
+        rows.append(
+            (
+                str(sample.shard),
+                _meter(sample.rows, most_rows, f"{sample.rows:,}"),
+                formatting.amount(sample.table_bytes, "B"),
+                pulls,
+                pushes,
+                _meter(shard.bytes_per_second, most_traffic, traffic),
+                str(sample.waiting),
+                f"{sample.repeated:,}",
+                f"{sample.refused:,}",
+                _checkpoints(sample),
+            )
+        )
+    return table(headings, rows, "no shard has reported yet")
 
 
 def _meter(value: float, most: float, text: str) -> str:
@@ -147,23 +160,29 @@ def _checkpoints(sample: ServerSample) -> str:
 
 
 def staleness(history: RunHistory) -> str:
-    """Return a bar for each bin of the staleness of pushes."""
+    """Return a bar for each bin of the staleness of pushes; "" if there is nothing to compare."""
     bins = history.staleness
     pushes = sum(bins.values())
-    if not pushes:
-        return note("no pushes yet" if history.shards else "no shard has reported yet")
+    if not pushes or bins.get("0") == pushes:
+        return ""
     rows = [(escape(bin), bar(count / pushes), f"{count / pushes:.1%}") for bin, count in bins.items()]
-    text = "no push was stale" if bins.get("0") == pushes else "versions between a pull and its push"
-    return table((), rows) + note(f"{text} · {formatting.amount(pushes)} pushes")
+    return table((), rows) + note(f"versions between a pull and its push · {formatting.amount(pushes)} pushes")
 
 
 def hot_rows(history: RunHistory, vectors: UnitVectors | None) -> str:
-    """Return a bar for each of the most-pushed rows, with the row's word if it is known."""
+    """Return a bar for each of the most-pushed rows, with the row's word if it is known; "" if all are pushed alike."""
     found = history.hot_rows
-    if not found:
-        return note("no pushes yet")
-    most = max(found[0][1], 1)
+    most = max((count for _, count in found), default=0)
+    if history.is_dense or most * ALIKE <= min((count for _, count in found), default=0):
+        return ""
     return table((), [(escape(_row_name(rows, vectors)), bar(count / most), f"{count:,}") for rows, count in found])
+
+
+def settings(history: RunHistory) -> str:
+    """Return a table of the options of the run; "" if they are unknown."""
+    about = {"dataset": history.dataset} if history.dataset else {}
+    rows = [(escape(name), f"<b>{escape(value)}</b>") for name, value in (about | history.settings).items()]
+    return f"<div class=settings>{table((), rows)}</div>" if rows else ""
 
 
 def _row_name(rows: str, vectors: UnitVectors | None) -> str:
@@ -186,27 +205,47 @@ def events(history: RunHistory) -> str:
     return f"<ol class=events>{''.join(items)}</ol>" if items else note("no events yet")
 
 
+def compared_settings(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
+    """Return a table of the options in which several runs differ; "" if they are unknown or do not differ."""
+    each = [{"dataset": history.dataset, **history.settings} for history in histories]
+    names = list(dict.fromkeys(name for one in each for name in one))
+    differing = [name for name in names if len({one.get(name, "") for one in each}) > 1]
+    if not differing:
+        return ""
+    heads = [
+        f"<span class=name>{dot(colour)}{escape(h.title)}</span>" for h, colour in zip(histories, colours, strict=True)
+    ]
+    rows = [(head, *(escape(one.get(name, "")) for name in differing)) for head, one in zip(heads, each, strict=True)]
+    return table(("run", *differing), rows)
+
+
 def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
     """Return a table with a row for each run that has losses."""
     rows = []
+    dense = all(history.is_dense for history in histories)
+    tests = list(dict.fromkeys(test for history in histories for test in history.quality))[: figures.MAX_SCORES]
     for history, colour in zip(histories, colours, strict=True):
         last = history.overall.last
         if last is None:
             continue
+        beside = [] if dense else [formatting.loss(last.mean_bias_only_loss)]
+        scores = [f"{history.quality[test][-1].score:.1f}" if test in history.quality else "" for test in tests]
         rows.append(
             (
                 f"<span class=name>{dot(colour)}{escape(history.title)}</span>",
                 formatting.loss(last.mean_loss),
-                formatting.loss(last.mean_bias_only_loss),
-                f"{last.norm:.2f}",
+                *beside,
+                *scores,
+                f"{last.norm:.3g}",
                 formatting.amount(last.position),
                 formatting.duration(history.seconds),
                 formatting.amount(last.position / history.seconds) if history.seconds > 0 else "",
                 str(len(history.workers)),
             )
         )
-    headings = ("run", "loss", "bias-only loss", "norm", "entries", "time", "entries/s", "workers")
-    return table(headings, rows, "nothing to compare")
+    headings = ["training loss" if dense else "loss", *([] if dense else ["bias-only loss"]), *tests]
+    norm, unit = ("gradient norm", "examples") if dense else ("norm", "entries")
+    return table(("run", *headings, norm, unit, "time", f"{unit}/s", "workers"), rows, "nothing to compare")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], none: str = "") -> str:

@@ -4,7 +4,6 @@ A batch is UTF-8 text and the bounds of its lines. Invalid text is detected here
 the file and the line.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,8 +14,9 @@ from glovewire.common.errors import CorpusError
 from glovewire.common.runtime.compiled import compiled
 
 from ..tokens.string_table import packed
+from .json_lines import text_of
 from .parquet import column_texts
-from .splits import InputSplit, line_too_long, one_line
+from .splits import InputSplit, line_too_long
 
 BATCH_BYTES = 1 << 19
 _BOM = b"\xef\xbb\xbf"
@@ -123,12 +123,9 @@ def _json_texts(split: InputSplit, column: str, longest: int) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise CorpusError(f"{_location(split, n)} is not JSON: {one_line(error)}") from error
-        if not isinstance(row, dict) or not isinstance(row.get(column), str):
-            raise CorpusError(f"{_location(split, n)} has no text in {column!r} (name another with --text-column)")
-        yield str(row[column])
+            yield text_of(line, column)
+        except CorpusError as error:
+            raise CorpusError(f"{_location(split, n)} {error}") from error
 
 
 def _encoded(text: str, split: InputSplit, item: int, longest: int) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 
 from glovewire.common.errors import CorpusError
 
+from .json_lines import check_first_line
 from .parquet import row_group_splits
 from .splits import InputSplit, SourceFile, TextFormat, file_splits, one_line, sequential_splits, stream_splits
 
@@ -98,6 +99,8 @@ class Corpus:
         if isinstance(source, SourceFile):
             if source.format == "parquet":
                 return row_group_splits(source, limit)
+            if source.format == "jsonl":
+                check_first_line(source, self.selection.text_column, longest)
             if source.compression or limit is not None:
                 return sequential_splits(source, longest, limit)
             return file_splits(source)

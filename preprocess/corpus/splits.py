@@ -8,10 +8,10 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from glovewire.common.errors import CorpusError
 
@@ -21,7 +21,7 @@ TextFormat = Literal["text", "jsonl", "parquet", "items"]
 SPLIT_BYTES = 2 << 20
 """Size of a split; memory is checked between splits, and tokenising one takes up to about ten times its size."""
 READ_BYTES = 1 << 20
-_DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, ValueError, OSError)
+DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, ValueError, OSError)
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,19 @@ def file_splits(file: SourceFile) -> Iterator[InputSplit]:
 
 def sequential_splits(file: SourceFile, longest: int, limit: int | None) -> Iterator[InputSplit]:
     """Yield the splits of a file that must be read from its beginning: compressed, or cut off after `limit` lines."""
+    with open_source(file) as source:
+        yield from stream_splits(source, file.label, file.format, longest, limit)
+
+
+@contextmanager
+def open_source(file: SourceFile) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed, while the block lasts; CorpusError if it cannot be opened."""
     try:
         source = open_decompressed(file.path, file.compression)
     except OSError as error:
         raise CorpusError(f"{file.label} cannot be read: {error.strerror or error}") from error
     with closing(source):
-        yield from stream_splits(source, file.label, file.format, longest, limit)
+        yield source
 
 
 def stream_splits(
@@ -87,7 +94,7 @@ def stream_splits(
     """Yield splits of whole lines, at most `limit` lines in total; CorpusError for damage or a line too long."""
     line, buffer = 1, b""
     while limit is None or limit > 0:
-        piece = _read(source, label, line)
+        piece = _read(source, label, line, buffer)
         buffer += piece
         if piece and (len(buffer) < SPLIT_BYTES or b"\n" not in buffer):
             if len(buffer) > longest + SPLIT_BYTES:
@@ -119,11 +126,21 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _read(source: IO[bytes], label: str, line: int) -> bytes:
+def _read(source: Any, label: str, line: int, buffer: bytes) -> bytes:
+    """Read about READ_BYTES, less only at the end; an error of damage names the last whole line before it.
+
+    `line` is the number of the first line of `buffer`. The source is read piece by piece, because one long read would
+    lose what precedes the damage.
+    """
+    pieces: list[bytes] = []
     try:
-        return source.read(READ_BYTES)
-    except _DAMAGE as error:
-        raise CorpusError(f"{label} is damaged after line {line}: {error or type(error).__name__}") from error
+        while (left := READ_BYTES - sum(map(len, pieces))) > 0 and (piece := source.read1(left)):
+            pieces.append(piece)
+    except DAMAGE as error:
+        good = line - 1 + buffer.count(b"\n") + sum(piece.count(b"\n") for piece in pieces)
+        where = f"after line {good}" if good else "in its first line"
+        raise CorpusError(f"{label} is damaged {where}: {error or type(error).__name__}") from error
+    return b"".join(pieces)
 
 
 def _count_items(data: bytes, format: TextFormat) -> int:

@@ -35,7 +35,7 @@ class Phase:
 
     def __enter__(self) -> Phase:
         if sys.stderr.isatty():
-            self._bar = _bar(self.unit)
+            self._bar = _bar(self.unit, self.total)
             self._bar.start()
             self._bar.add_task(self.name, total=self.total)
         return self
@@ -78,16 +78,24 @@ class Phase:
         return facts
 
 
-def _bar(unit: str) -> Progress:
+def _bar(unit: str, total: int | None) -> Progress:
+    """Return a bar of rich, not yet started; without a known total, it shows the amount done and the time elapsed."""
     from rich import progress as columns
     from rich.console import Console
 
-    in_bytes = columns.DownloadColumn(), columns.TransferSpeedColumn()
+    if unit == "bytes":
+        done = columns.FileSizeColumn() if total is None else columns.DownloadColumn()
+        amount: tuple[columns.ProgressColumn, ...] = (done, columns.TransferSpeedColumn())
+    elif total is None:
+        amount = (columns.TextColumn(f"{{task.completed:,}} {unit}"),)
+    else:
+        amount = (columns.MofNCompleteColumn(), columns.TextColumn(unit))
+    left = columns.TimeElapsedColumn() if total is None else columns.TimeRemainingColumn(elapsed_when_finished=True)
     return columns.Progress(
         columns.TextColumn("{task.description:<12}"),
         columns.BarColumn(),
-        *(in_bytes if unit == "bytes" else (columns.MofNCompleteColumn(), columns.TextColumn(unit))),
-        columns.TimeRemainingColumn(elapsed_when_finished=True),
+        *amount,
+        left,
         console=Console(stderr=True),
         auto_refresh=False,
     )

@@ -1,7 +1,8 @@
 """Make the rows that a shard starts with: drawn from the seed, taken from other vectors, or from a checkpoint."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,8 +52,8 @@ def vectors_of(init: Path, options: TrainingOptions) -> Vectors:
     return known
 
 
-def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:
-    """Return the training options of the checkpoint to resume `run` from.
+def saved_options(run: Path, objective: str | None = None, epochs: int | None = None) -> TrainingOptions:
+    """Return the training options of the checkpoint to resume `run` from; with `epochs`, extended to that many.
 
     Raises UsageError if the checkpoint has another objective than `objective`, so that its rows mean something else, or
     was written by another version of the program, with other options.
@@ -65,7 +66,15 @@ def saved_options(run: Path, objective: str | None = None) -> TrainingOptions:
         raise UsageError(f"{run} cannot be resumed from {label}: {error}") from error
     if objective not in (None, options.objective):
         raise UsageError(f"{run} was begun with the objective {options.objective} and cannot continue with {objective}")
-    return options
+    return replace(options, epochs=epochs) if epochs is not None and epochs > options.epochs else options
+
+
+def require_same_dataset(run: Path, dataset: Path) -> None:
+    """Raise UsageError unless the newest checkpoint of `run` was trained on `dataset`."""
+    label, shards = files.newest(run)
+    _, facts = files.read(run, label, shards)
+    if facts["dataset"] != Dataset.open(dataset, verify=False).checksum:
+        raise UsageError(f"{run} was trained on another dataset than {dataset}: resume it with its own, or begin anew")
 
 
 def restore_state(
@@ -77,7 +86,7 @@ def restore_state(
     checkpoint = f"the checkpoint {label} of {run}"
     if versions is not None and versions.shape != (len(rows),):
         raise ArtifactError(f"{checkpoint} counts the changes of other rows")
-    if facts["options"] != options.as_message():
+    if not _are_extended(facts["options"], options):
         raise ArtifactError(f"{checkpoint} was trained with other options: see {run / CONFIG}")
     if facts["dataset"] != dataset.checksum:
         raise ArtifactError(f"{checkpoint} was trained on another dataset")
@@ -94,6 +103,13 @@ def restore_state(
     reached = Reached(0, int(facts.get("updates", 0)), int(facts.get("gradients", 0)))
     entries = reached.gradients * options.batch_size  # reports may be false, and name gradients that were dropped
     return InitialState(ours, reached, entries, None if versions is None else versions[first:last].copy())
+
+
+def _are_extended(saved: dict[str, Any], options: TrainingOptions) -> bool:
+    """Return whether `options` are those of a checkpoint, perhaps with more epochs."""
+    epochs = saved.get("epochs")
+    more = type(epochs) is int and epochs <= options.epochs
+    return {**saved, "epochs": options.epochs if more else epochs} == options.as_message()
 
 
 def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> int:

@@ -9,6 +9,7 @@ The caller carries the effects out: it sends the replies, writes the snapshots a
 After the run, `final` returns the last snapshot, and `summary` the results of the training.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ from .waiting import Condition, MayWait, Outgoing, Replies, WaitingRequest
 DRAIN_S = 10.0
 """Seconds that workers have to complete their rounds and leave once the run is ending."""
 DRAIN_AFTER_SIGNAL_S = 3.0
+DESCRIBE_EVERY_S = 30.0
+"""Shard 0 publishes this often what is trained, for subscribers that do not ask for the history."""
 ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
 ORDINARY = (LeaseLost, NotReady, OutOfOrder, RunOver, UnknownSession)
 """Refusals that are part of a normal run; all others are audited."""
@@ -73,6 +76,7 @@ class Core:
         self._audit: list[tuple[str, dict[str, str]]] = []
         self._ending_since: float | None = None
         self._dismissed = False
+        self._described = -math.inf
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello,
             m.Lease: self._lease,
@@ -84,6 +88,7 @@ class Core:
             m.Leave: self._leave,
             m.Finish: self._finish,
             m.Score: self._score,
+            m.Proceed: self._proceed,
             m.GetStatus: self._query,
             m.GetHistory: self._query,
             m.GetWords: self._query,
@@ -132,7 +137,7 @@ class Core:
         state = self._state
         state.network = network
         late, lost = state.sessions.watch(now, state.identity.lease_s)
-        for session in late:
+        for session in filter(lambda session: session.is_worker, late):  # an idle observer is nobody's concern
             state.publisher.worker_event(now, "late", session, f"not heard for {now - session.seen:.1f} s")
         for session in lost:
             self._end_session(session, now, "lost", f"not heard for {state.identity.lease_s:g} s")
@@ -380,6 +385,14 @@ class Core:
         state.publisher.add([m.QualitySample(t, entries, score.test[:64], score.score)])
         return self._recorded()
 
+    def _proceed(self, proceed: m.Proceed, peer: Peer, _: int, now: float) -> m.Message:
+        state = self._state
+        state.sessions.of(peer, now)
+        state.progress.proceed(proceed.epochs)
+        state.waiting.wake(Condition.LEASE)
+        self._close_when_complete()
+        return self._recorded()
+
     def _recorded(self) -> m.Recorded:
         losses = self._state.progress.losses
         return m.Recorded(self._state.over is not None, losses.epoch, losses.entries)
@@ -516,6 +529,9 @@ class Core:
     def _publish(self, now: float, *, everything: bool = False) -> list[Published]:
         state = self._state
         state.publisher.add(state.progress.losses.samples(now, force=state.over is not None))
+        if not state.identity.shard and now - self._described >= DESCRIBE_EVERY_S:
+            self._described = now
+            state.publisher.add([status.run_sample(state, now)])
         return state.publisher.take_due(
             now, lambda: status.server_sample(state, now), state.sessions.workers, everything=everything
         )

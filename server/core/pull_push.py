@@ -48,7 +48,7 @@ class PullPush:
         self._exclusive = consistency if isinstance(consistency, ExclusiveBlocks) else None
         self._waiting, self._tensors, self._leased = waiting, tensors, leased
         self._policy = StalenessPolicy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
-        self._mean = options.mean_gradient
+        self._mean, self._most_updates = options.mean_gradient, options.steps
         self.undo_log, self.credit = UndoLog(), Credit()
         self.staleness, self.hot_rows = StalenessHistogram(), HotRows(table.first, table.shape[0])
 
@@ -157,6 +157,9 @@ class PullPush:
             if self._tensors.assigned(push):
                 self._waiting.wake(Condition.VALUES)
             return self.applied(push, worker)
+        if self._tensors is not None and 0 < self._most_updates <= self._consistency.version(0):
+            self._counters["late"] += 1  # a gradient that was on its way when the last update was made
+            return self.applied(push, worker, late=True)
         if push.operation == "gradient":
             self._policy.check(push, self._consistency.version(push.first))
         fate = self._consistency.admit(push, worker)

@@ -5,7 +5,8 @@ are ten samples a second, whatever the number of workers: three of four are of a
 the worker that has waited longest, and covers all its reports since its last sample.
 """
 
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from glovewire.common.protocol.messages import LossSample, Report
@@ -14,6 +15,8 @@ ALL = "all"
 SAMPLE_EVERY_S = 0.1
 RATE_OVER_S = 2.0
 MAX_PARTS = 4096
+NEWEST = 32
+"""Reports of which the loss of a dense model is the mean at the end: a worker sends about five a second."""
 
 
 @dataclass
@@ -82,6 +85,7 @@ class Losses:
     """Entries and losses of the whole run, as reported to shard 0; `entries` starts at those of the checkpoint.
 
     `total`: entries of all epochs. `recent`: (time, entries) of the samples of all workers in the last RATE_OVER_S.
+    `updates` returns (updates done, updates in all, 0 if unknown) of a dense model, which has no epochs.
     """
 
     total: int
@@ -96,7 +100,9 @@ class Losses:
     _last_sample_of: dict[str, float] = field(default_factory=dict)
     _last_sample: float = -1e9
     _samples: int = 0
+    _newest: deque[Report] = field(default_factory=lambda: deque(maxlen=NEWEST))
     recent: list[tuple[float, int]] = field(default_factory=list)
+    updates: Callable[[], tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
         self._matrix_mean = MatrixMean(self.per_epoch)
@@ -117,6 +123,7 @@ class Losses:
         if self.first_report is None:
             self.first_report = now - report.seconds
         self.last_report = now
+        self._newest.append(report)
         self.entries += report.entries
         self._entries_of[worker] = self._entries_of.get(worker, 0) + report.entries
         self._last_sample_of.setdefault(worker, now - report.seconds)
@@ -128,6 +135,15 @@ class Losses:
     def epoch_means(self, epoch: int) -> tuple[float, float, float]:
         """Return mean loss, bias-only loss and norm of an epoch (from 0) so far."""
         return self._by_epoch.get(epoch, MeanSums()).means()
+
+    def last_means(self) -> tuple[float, float, float]:
+        """Return mean loss, bias-only loss and norm of the newest epoch; of a dense model, of the newest reports."""
+        if self.updates is None:
+            return self.epoch_means(self.last_epoch())
+        sums = MeanSums()
+        for report in self._newest:
+            sums.add(report)
+        return sums.means()
 
     def last_epoch(self) -> int:
         """Return the newest epoch that has reports."""
@@ -166,12 +182,18 @@ class Losses:
             rate = sums.entries / max(now - self._last_sample_of[worker], SAMPLE_EVERY_S)
             entries, matrix_means = self._entries_of[worker], means[:2]
         self._last_sample_of[worker] = now
-        progress = (self.epoch, self.epochs, entries, self.total)
+        done, of = (self.epoch, self.epochs) if self.updates is None else self.updates()
+        progress = (done, of, entries, self.total)
         return LossSample(now - self.started, worker, *progress, *means, rate, *matrix_means)
 
     def _recent_rate(self, now: float) -> float:
-        """Return entries per second over the last RATE_OVER_S."""
+        """Return entries per second over the last RATE_OVER_S, at first since the first reported work began.
+
+        A span below SAMPLE_EVERY_S counts as that long: the first report alone would give a rate far too high.
+        """
+        if not self.recent and self.first_report is not None:
+            self.recent.append((self.first_report, self._restored))
         self.recent = [(t, n) for t, n in self.recent if t >= now - RATE_OVER_S] or self.recent[-1:]
         self.recent.append((now, self.entries))
         since, entries = self.recent[0]
-        return self.entries_per_second() if since == now else (self.entries - entries) / (now - since)
+        return (self.entries - entries) / max(now - since, SAMPLE_EVERY_S)

@@ -11,7 +11,7 @@ from ..sessions import Session
 from ..tokens import Tokens
 from .losses import Losses
 from .patience import Patience
-from .schedule import Block, Schedule
+from .schedule import MAX_ROUNDS, Block, Schedule
 
 LARGEST_FIGURE = 1e30
 
@@ -43,13 +43,28 @@ class Progress:
         self._gradients, self._batch = gradients, batch
         self._restored = losses.entries
         self._announced_epoch = losses.epoch
+        self._allowed = MAX_ROUNDS
 
     @property
     def complete(self) -> bool:
         """Return whether everything has been trained."""
         if self.schedule is not None:
-            return self.schedule.complete
+            return self.schedule.complete and self._allowed > self.losses.epochs
         return max(self._gradients() * self._batch, self._restored) >= self.losses.total
+
+    def allow(self, epochs: int) -> None:
+        """Grant blocks of the first `epochs` epochs only, and complete only once they are more than there are.
+
+        So an observer that scores the rows after every epoch finds them as the epoch has left them.
+        """
+        if self.schedule is not None:
+            self._allowed = epochs
+            self.schedule.limit = min(epochs * self.schedule.partitions, MAX_ROUNDS)
+
+    def proceed(self, epochs: int) -> None:
+        """Allow more epochs than before; a client cannot hold up a run with this."""
+        if epochs > self._allowed:
+            self.allow(epochs)
 
     @property
     def low_water(self) -> int:
@@ -63,6 +78,7 @@ class Progress:
 
     def stop(self) -> None:
         """Grant from now on only the blocks that bring every partition to the same round."""
+        self._allowed = MAX_ROUNDS
         if self.schedule is not None:
             self.schedule.stop()
 
@@ -71,7 +87,7 @@ class Progress:
         if self.schedule is None:
             raise BadRequest("only shard 0 leases blocks, and only in the block schedule")
         if self.schedule.complete:
-            return Done(*end)
+            return Done(*end) if self.complete else None
         granted = self.schedule.grant(session.name)
         if granted is None:
             return None

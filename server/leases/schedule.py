@@ -30,11 +30,14 @@ class Block:
     b: int
 
 
+MAX_ROUNDS = 1 << 62
+
+
 @dataclass
 class Schedule:
     """All visits of a training of `epochs` epochs over `partitions` partitions, from global round `start` on.
 
-    `completed` counts the blocks trained.
+    `completed` counts the blocks trained. No block of round `limit` or later is granted.
     """
 
     partitions: int
@@ -42,6 +45,7 @@ class Schedule:
     seed: int
     start: int = 0
     completed: int = 0
+    limit: int = MAX_ROUNDS
     _ungranted: dict[int, list[Pair]] = field(default_factory=dict)
     _returned: list[Block] = field(default_factory=list)
     _held: dict[int, tuple[Block, str]] = field(default_factory=dict)
@@ -163,7 +167,7 @@ class Schedule:
     def _candidates(self) -> list[Block]:
         """Return the ungranted blocks of the next rounds whose predecessors have all been granted."""
         first = self._first_ungranted()
-        last = min(first + LOOKAHEAD_ROUNDS, self.low_water + ROUNDS_AHEAD, self._end)
+        last = min(first + LOOKAHEAD_ROUNDS, self.low_water + ROUNDS_AHEAD, self._end, self.limit)
         return [
             Block(number, a, b)
             for number in range(first, last)

@@ -2,8 +2,8 @@
 
 The newest 4,096 samples of each topic are kept unchanged. Older ones are merged in pairs of one kind (of one worker, or
 of the server); when there are more than 4,096 pairs, the oldest pairs are merged again, and so on: the older, the
-coarser. A merged loss is the mean over the entries of both. Events and scores are not merged: the newest 4,096 of each
-are kept.
+coarser. A merged loss is the mean over the entries of both. Events, scores and what is trained are not merged: the
+newest 4,096 of each are kept.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ MAX_KINDS = 1024
 MAX_LEVELS = 32
 """More levels are needed only if samples do not merge (many workers with one sample each); the oldest are then lost."""
 PAGE_BYTES = 1 << 20
-NEVER_MERGED = ("event", "quality")
+NEVER_MERGED = ("event", "quality", "run")
 
 
 @dataclass(slots=True)

@@ -46,6 +46,7 @@ def statistics(state: ShardState, now: float) -> dict[str, Any]:
         "total": losses.total,
         "seconds": losses.seconds(),
         **_means(state, "norm"),
+        **({} if state.tensors is None else {"updates": state.consistency.version(0), "steps": state.options.steps}),
         "waiting": len(state.waiting),
         "missing": state.consistency.missing,
         "hot_rows": state.pull_push.hot_rows.hottest(),
@@ -63,6 +64,8 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
     losses = state.progress.losses
     return {
         **end.as_fields(),
+        "dataset": state.identity.dataset_name,
+        "dataset_checksum": state.identity.dataset,
         "seconds": losses.seconds(),
         "entries": losses.entries,
         "entries_per_second": losses.entries_per_second(),
@@ -77,7 +80,7 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
 
 def _means(state: ShardState, norm: str) -> dict[str, float]:
     losses = state.progress.losses
-    return dict(zip(("loss", "bias_only_loss", norm), losses.epoch_means(losses.last_epoch()), strict=True))
+    return dict(zip(("loss", "bias_only_loss", norm), losses.last_means(), strict=True))
 
 
 def _counts(state: ShardState) -> dict[str, Any]:
@@ -115,6 +118,12 @@ def server_sample(state: ShardState, now: float) -> m.ServerSample:
         staleness={**state.pull_push.staleness.as_fields()},
         hot_rows={**state.pull_push.hot_rows.hottest()},
     )
+
+
+def run_sample(state: ShardState, now: float) -> m.RunSample:
+    """Return what this run trains, for the stream."""
+    who, total = state.identity, state.progress.losses.total
+    return m.RunSample(state.publisher.elapsed(now), who.name, who.dataset_name, total, state.options.as_message())
 
 
 def _words(state: ShardState, first: int, last: int) -> m.Words:

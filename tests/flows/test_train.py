@@ -78,7 +78,8 @@ def test_what_a_run_leaves_can_be_read(flow: Flow) -> None:
     assert flow.path("one", "loss.png").read_bytes().startswith(b"\x89PNG")
     lines = [json.loads(line) for line in flow.path("one", "metrics.jsonl").read_text().splitlines()]
     assert lines[-1].keys() >= {"t", "entries", "loss", "epoch", "worker"}
-    last = [line for line in lines if line["worker"] == "all"][-1]
+    last = [line for line in lines if line.get("worker") == "all"][-1]
+    assert (lines[0]["topic"], lines[0]["name"], lines[0]["dataset"]) == ("run", "one", "data")
     assert (last["epoch"], last["entries"]) == (5, flow.all[0].json["entries"])
 
 

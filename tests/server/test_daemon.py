@@ -88,9 +88,10 @@ def test_losses_are_recorded_line_by_line(daemon: Daemon, one: Shard, run: Path)
         client.connect()
         client.ask(0, report(1))
         log = run / "metrics.jsonl"
-        until(lambda: log.exists() and log.read_text().count("\n") == 2, "two lines")
+        until(lambda: log.exists() and log.read_text().count("\n") == 3, "what is trained, and two losses")
         lines = [json.loads(line) for line in log.read_text().splitlines()]
-        assert {line["worker"] for line in lines} == {"w0", "all"}
+        assert lines[0]["topic"] == "run"
+        assert {line["worker"] for line in lines[1:]} == {"w0", "all"}
         client.ask(0, m.Leave(Ending.LEFT))
 
 

@@ -10,9 +10,19 @@ from typing import Any
 
 from processes import until as wait
 
-from glovewire.common.protocol.messages import Event, LossSample, Message, QualitySample, ServerSample, WorkerSample
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol.messages import (
+    Event,
+    LossSample,
+    Message,
+    QualitySample,
+    RunSample,
+    ServerSample,
+    WorkerSample,
+)
 from glovewire.common.protocol.wire import encode_sample
 from glovewire.common.transport import sockets
+from glovewire.monitor.history.history import RunHistory
 
 
 class Publisher:
@@ -58,6 +68,27 @@ def loss(t: float = 1.0, worker: str = "all", entries: int = 100, value: float =
     fields = {"epoch": 0, "epochs": 2, "total": 1000, "bias_only_loss": 0.7, "norm": 1.0, "entries_per_second": 100.0}
     fields |= {"mean_loss": value, "mean_bias_only_loss": changes.get("bias_only_loss", 0.7), **changes}
     return LossSample(t=t, worker=worker, entries=entries, loss=value, **fields)  # type: ignore[arg-type]
+
+
+def run_sample(name: str = "one", dataset: str = "pydoc", objective: str = "glove", **options: Any) -> RunSample:
+    chosen = TrainingOptions.from_flags(objective=objective, **options).as_message()
+    return RunSample(0.0, name, dataset, 0 if objective == "tensors" else 1000, chosen)
+
+
+def dense_history(steps: int = 1000) -> RunHistory:
+    """A dense model after 200 updates in ten seconds, of `steps` (0: no end is known), with a score."""
+    history = RunHistory()
+    history.add(run_sample("net", "", "tensors", steps=steps, learning_rate=0.01), 0.0)
+    for tick in range(1, 101):
+        t, value = tick / 10, 1 / (1 + tick / 10)
+        same = {"epochs": steps, "bias_only_loss": 0.0, "norm": 0.5, "entries_per_second": 1280.0}
+        for name, share in (("w0", 2), ("all", 1)):
+            made = loss(t, name, 128 * tick // share, value, epoch=2 * tick, **same)
+            history.add(dataclasses.replace(made, total=0), t)
+        history.add(worker("w0", t=t), t)
+    history.add(server_sample(10.0, 0, 1, 40, 200, 1_000_000), 10.0)
+    history.add(QualitySample(10.0, 12_800, "test accuracy", 91.25), 10.0)
+    return history
 
 
 def worker(

@@ -202,7 +202,7 @@ def test_json_is_the_last_line_and_only_when_asked_for() -> None:
 
 def test_help_shows_defaults_and_environment_variables() -> None:
     text = " ".join(run(program, "demo", "--help").stdout.split())
-    for words in ("GLOVEWIRE_DEMO_DIM", "default: 3", "GLOVEWIRE_DEMO_LEARNING_RATE", "--config", "--json"):
+    for words in ("GLOVEWIRE_DEMO_DIM", "default: 3", "--learning-rate", "--config", "--json"):
         assert words in text
 
 
@@ -241,3 +241,21 @@ def test_suggestions_are_near_or_none() -> None:
 def test_presets_are_options() -> None:
     for preset in PRESETS.values():
         assert TrainingOptions.from_flags(**preset)
+
+
+def test_a_preset_is_called_what_it_is_and_explained() -> None:
+    words = " ".join(run(program, "train", "--help").stdout.split())
+    assert "--preset [baseline]" in words
+    assert "baseline: GloVe as a simple program trains it" in words
+
+
+def test_a_variable_that_is_no_option_is_ignored_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOVEWIRE_DEMO_DIMM", "7")
+    monkeypatch.setenv("GLOVEWIRE_DEMO_LEARNING_RATE", "0.25")
+    monkeypatch.setenv("GLOVEWIRE_OTHER_DIMM", "7")
+    result = run(program, "demo", "--json")
+    assert (last(result)["dim"], last(result)["learning_rate"]) == (3, 0.25)
+    assert result.stderr == (
+        "warning: the environment variable GLOVEWIRE_DEMO_DIMM is ignored: demo has no such option; "
+        "did you mean 'GLOVEWIRE_DEMO_DIM'?\n"
+    )

@@ -27,6 +27,17 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(bench, [str(word) for word in words])
 
 
+def test_the_wire_ends_with_a_summary_of_its_rows() -> None:
+    done = run(
+        "wire", "--rows", 256, "--dim", 8, "--size", 1, "--size", 64, "--window", 2, "--repeats", 1, "--seconds", 0.02
+    )
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    told = lines[lines.index("in short, medians") + 1 :]
+    assert [line.split()[0] for line in told] == ["pull", "push"]
+    assert all("GB/s at most (64" in line and "encrypted" in line and "us at least" in line for line in told), told
+
+
 def result_of(*words: object) -> dict[str, object]:
     done = run(*words, "--json")
     assert done.exit_code == 0, done.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handmade import HARD_TO_DRAW, random_dataset
@@ -29,6 +30,7 @@ def test_one_command_trains_every_variant_and_leaves_table_and_pictures(tmp_path
     assert [one["run"] for one in result["variants"]] == names
     assert all(one["complete"] and one["entries"] > 0 and one["seconds"] > 0 for one in result["variants"])
     assert result["variants"][0]["times_baseline"] == 1
+    assert_losses_are_those_of_the_runs(tmp_path / "study", result["variants"])
     out = tmp_path / "study"
     assert {path.name for path in out.iterdir()} == {
         *names, "REPORT.md", "report.json", "speedup.png", "speedup.svg", "logs",
@@ -41,6 +43,19 @@ def test_one_command_trains_every_variant_and_leaves_table_and_pictures(tmp_path
     table = (out / "REPORT.md").read_text(encoding="utf-8")
     assert sum(line.startswith("| ") for line in table.splitlines()) == 1 + len(names)
     assert all((out / name / "vectors.npy").exists() for name in names)
+
+
+def assert_losses_are_those_of_the_runs(study: Path, variants: list[dict[str, Any]]) -> None:
+    """Compare with what each run says itself; and of equal vectors the loss is equal, however they were trained."""
+    for one in variants:
+        facts = json.loads((study / one["run"] / "manifest.json").read_text(encoding="utf-8"))["facts"]
+        assert one["loss"] == pytest.approx(facts["loss"], rel=1e-8)
+        assert one["bias_only_loss"] == pytest.approx(facts["bias_only_loss"], rel=1e-8)
+    by_vectors: dict[bytes, set[float]] = {}
+    for one in variants:
+        by_vectors.setdefault((study / one["run"] / "vectors.npy").read_bytes(), set()).add(one["loss"])
+    assert len(by_vectors) == 2, "the baseline's, and one for all block trainings"
+    assert all(len(losses) == 1 for losses in by_vectors.values()), by_vectors.values()
 
 
 def test_the_variants_are_the_baseline_shared_memory_and_the_server_with_up_to_all_workers(tmp_path: Path) -> None:

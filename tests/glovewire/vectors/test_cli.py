@@ -41,6 +41,14 @@ def test_a_word_in_capitals_is_found_and_an_unknown_one_gets_a_suggestion(run: P
         assert outcome.stderr.count("\n") == 1
 
 
+def test_known_words_are_answered_beside_unknown_ones(run: Path) -> None:
+    words = [str(run), "cat", "quen", "zzzzzz", "--analogy", "man", "king", "qeen", "--top", "1"]
+    outcome = CliRunner().invoke(cli.neighbours, words)
+    assert outcome.exit_code == 1
+    assert [line.split()[0].strip("-") for line in outcome.stdout.splitlines()] == ["cat", "", "dog"]
+    assert re.match(r"error: 'quen' is not .*'queen'\?; 'zzzzzz' is not .*; 'qeen' is not .*'queen'\?$", outcome.stderr)
+
+
 def test_command_prints_columns_and_json(run: Path) -> None:
     arguments = [str(run), "cat", "Queen", "--analogy", "man", "king", "woman", "--top", "2", "--json"]
     outcome = CliRunner().invoke(cli.neighbours, arguments)
@@ -150,10 +158,9 @@ def test_unseen_words_are_scored_beside(places: dict[str, Path], tmp_path: Path)
         (b"", "holds no vectors"),
         (b"2 3\n", "holds no vectors"),
         (b"one 1 2\ntwo 1 x\n", "line 2: expected a word and its numbers"),
-        (b"one 1 2\ntwo 1\n", "line 2: expected a new word"),
-        (b"one 1 2\none 1 2\n", "line 2: expected a new word"),
-        (b"one 1 nan\n", "line 1: expected a new word"),
-        (b"one\n", "line 1: expected a new word"),
+        (b"one 1 2\ntwo 1\n", "line 2: expected a word and 2 numbers"),
+        (b"one 1 nan\n", "line 1: expected a word and finite numbers"),
+        (b"one\n", "line 1: expected a word and its numbers"),
         (b"\xff\xfe\n", "is not UTF-8"),
         (b"\xba\x16\x4f\x2f", "cannot be read as a model of fastText"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from glovewire.common.model.subwords import fit
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import writing_artifact
 from glovewire.vectors import cli, formats, matrix
-from glovewire.vectors.export import VECTOR_FORMATS, export
+from glovewire.vectors.export import STREAM_FORMATS, VECTOR_FORMATS, export
 
 WORDS = ["!", "café", "don't", "日本", "zoo"]
 
@@ -40,11 +41,13 @@ def test_the_most_frequent_word_comes_first(table: np.ndarray, tmp_path: Path, f
     pytest.importorskip("safetensors")
     counts, order = np.array([3, 7, 3, 9, 7]), [3, 1, 4, 0, 2]
     ngrams = fit(WORDS, table.copy(), 0.5)
-    if form == "fasttext-bin":  # which holds the counts, too
+    if form in ("fasttext-bin", "run"):  # which hold the counts, too
         counts[:] = 1
         order = sorted(range(5), key=lambda row: WORDS[row].encode())
     runs.write_vectors(runs.prepare(tmp_path / "counted"), WORDS, table, counts=counts, subwords=ngrams)
-    runs.write_vectors(runs.prepare(tmp_path / "sorted"), [WORDS[row] for row in order], table[order], subwords=ngrams)
+    sorted_words = [WORDS[row] for row in order]
+    kept = counts if form == "run" else None
+    runs.write_vectors(runs.prepare(tmp_path / "sorted"), sorted_words, table[order], counts=kept, subwords=ngrams)
     for name in ("counted", "sorted"):
         export(tmp_path / name, form, tmp_path / f"{name}.out")
     written = [_bytes(tmp_path / f"{name}.out") for name in ("counted", "sorted")]
@@ -223,11 +226,11 @@ def test_formats_that_do_not_fit_the_source_say_which_do(run: Path, tmp_path: Pa
 
 
 def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, *_: object) -> None:
-        path.write_text("half")
+    def full(stream: BinaryIO, _: object) -> None:
+        stream.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(VECTOR_FORMATS, "glove", full)
+    monkeypatch.setitem(STREAM_FORMATS, "glove", full)
     with pytest.raises(OutputError, match="no space left"):
         export(run, "glove", tmp_path / "out")
     assert os.listdir(tmp_path) == ["run"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -153,3 +154,10 @@ def test_importing_the_commands_is_light() -> None:
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout.strip() == "[]"
+
+
+def test_two_norms_of_a_run_are_told_apart(tmp_path: Path) -> None:
+    runs.write_vectors(tmp_path, ["a", "b"], np.array([[3, 4], [0, 5]]), {"mean_vector_norm": 2.5})
+    shown, _ = ask(tmp_path)
+    assert re.search(r"^mean norm of the vectors, as written +5$", shown, re.MULTILINE)
+    assert re.search(r"^mean norm in the last epoch +2\.5$", shown, re.MULTILINE)

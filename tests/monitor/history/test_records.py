@@ -10,10 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from matplotlib.text import Text
-from monitor_fakes import loss, run_of, worker
+from monitor_fakes import dense_history, loss, run_of, run_sample, worker
 
 from glovewire.common.errors import ArtifactError, OutputError, UsageError
+from glovewire.monitor.cli import monitor
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.history.records import Recorder, read_metrics
 from glovewire.monitor.sinks import plot as module
@@ -147,14 +149,55 @@ def test_what_cannot_be_drawn_in_a_name_is_spelt_out(tmp_path: Path, suffix: str
 
 def test_the_picture_says_what_it_shows() -> None:
     figure = draw(history_of("w0", "w1"))
-    by_time, by_entries = figure.axes
+    by_time, by_entries, scores = figure.axes
     assert by_time.get_xlabel() == "training time (s)"
     assert by_entries.get_xlabel() == "million entries"
+    assert scores.get_ylabel() == "score (%)"
+    assert [text.get_text() for text in scores.get_legend().get_texts()] == ["wordsim353"]
     assert by_time.get_yscale() == "log"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["all workers, over the whole matrix", "bias-only loss", "w0", "w1"]
     bold = max(by_time.lines, key=lambda line: line.get_linewidth())
     assert bold.get_label() == "all workers, over the whole matrix"
+
+
+def test_several_runs_are_drawn_in_one_picture(tmp_path: Path) -> None:
+    first, second = history_of("w0"), history_of("w0", "w1")
+    first.name, second.name = "A", "B"
+    figure = draw([first, second])
+    assert figure.get_suptitle() == "Training A, B"
+    bold = [line.get_label() for line in figure.axes[0].lines if line.get_linewidth() > 2]
+    assert bold == ["A", "B"]
+    colours = {line.get_label(): line.get_color() for line in figure.axes[0].lines if line.get_linewidth() > 2}
+    assert len(set(colours.values())) == 2
+    for name in ("A", "B"):
+        (tmp_path / name).mkdir()
+        with closing(Recorder(tmp_path / name / "metrics.jsonl")) as recorder:
+            for sample in run_of(["w0"], seconds=3):
+                recorder.add(sample)
+    arguments = ["--replay", str(tmp_path / "A"), "--replay", str(tmp_path / "B"), "--plot", str(tmp_path / "f.svg")]
+    assert CliRunner().invoke(monitor, arguments).exit_code == 0
+    drawn = (tmp_path / "f.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in drawn for name in ("A", "B")), "a legend that names both"
+
+
+def test_a_dense_model_is_drawn_over_its_updates_without_a_bias_only_loss() -> None:
+    figure = draw(dense_history())
+    by_time, by_updates, _ = figure.axes
+    assert (by_updates.get_xlabel(), by_time.get_ylabel()) == ("updates", "loss per example")
+    assert max(by_updates.lines[-1].get_xdata()) == 200
+    told = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert "200 updates, 12.8 k examples" in told
+    assert "gradient norm 0.5" in told
+    assert not any(word in told for word in ("bias-only", "entries", "vector norm", "epochs"))
+
+
+def test_what_is_trained_survives_a_recording(tmp_path: Path) -> None:
+    with closing(Recorder(tmp_path / "metrics.jsonl")) as recorder:
+        for sample in (run_sample(dataset="wiki", dim=50), loss()):
+            recorder.add(sample)
+    history = read_metrics(tmp_path)
+    assert (history.dataset, history.settings["dim"]) == ("wiki", "50")
 
 
 def test_a_loss_that_falls_below_zero_is_in_the_picture() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
-from monitor_fakes import loss, run_of, shard, worker
+from monitor_fakes import dense_history, loss, run_of, shard, worker
 from rich.console import Console
 
-from glovewire.common.protocol.messages import Event
+from glovewire.common.protocol.messages import Event, QualitySample
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.terminal.braille import braille_plot
 from glovewire.monitor.terminal.screen import plan_layout, render_screen
-from glovewire.monitor.terminal.view import LineView, LiveView, open_view
+from glovewire.monitor.terminal.view import LineView, LiveView, open_view, status_line
 
 
 def history_of(workers: int = 3, shards: int = 2, until: float = 6.0) -> RunHistory:
@@ -45,6 +46,29 @@ def test_everything_that_matters_is_on_a_small_screen() -> None:
         assert part in text
     for part in ("worker", "shard", "0/2", "1/2", "epoch  6", "norm 2.32"):
         assert part in text
+
+
+def test_scores_are_on_a_screen_of_80_columns_and_in_the_lines() -> None:
+    history = history_of()
+    assert any("wordsim353" in text and re.search(r"wordsim353 \d\d\.\d", text) for text in shown(history, 6.1, 80, 23))
+    assert re.search(r" score_wordsim353=\d\d\.\d ", status_line(history, 6.1))
+    history.add(QualitySample(6.0, 1, "event=x workers", 50.0), 6.0)
+    assert " score_event_x_workers=50.0 " in status_line(history, 6.1), "a name cannot pose as another key"
+
+
+@pytest.mark.parametrize("steps", [0, 1000])
+def test_a_dense_model_is_shown_as_what_it_is(steps: int) -> None:
+    history = dense_history(steps)
+    text = "\n".join(shown(history, 10.0, 120, 39))
+    line = status_line(history, 10.0)
+    for part in ("net", "training loss 0.0909", "test accuracy 91.2", "20 steps/s", "examples/s", "gradient norm 0.5"):
+        assert part in text, text
+    for part in ("loss=0.0909", "score_test_accuracy=91.2", "steps_per_second=20", "examples=12800"):
+        assert part in line, line
+    assert ("20%  200 of 1,000 steps" in text) == ("ETA 0:40" in text) == bool(steps)
+    assert ("steps=200/1000" in line) == ("eta=0:40" in line) == bool(steps)
+    assert not any(word in text + line for word in ("bias", "epoch", "entries", "vector norm"))
+    assert "training loss 0.0909" in "\n".join(shown(history, 10.0, 80, 23))
 
 
 def test_states_are_told() -> None:

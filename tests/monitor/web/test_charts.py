@@ -62,7 +62,7 @@ def test_another_run_replaces_the_curve() -> None:
     history.add(loss(0.5, entries=3), 0.0)
     update = source.update()
     assert update.replace
-    assert update.columns["entries"] == [3e-6]
+    assert update.columns["done"] == [3]
 
 
 def test_each_worker_has_a_coarse_curve() -> None:

@@ -13,6 +13,7 @@ from monitor_fakes import until
 from shards import ASYNC, Shard, in_memory, served, shard
 
 from glovewire.common.model.neighbours import Found, unit_rows
+from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.subwords import fit
 from glovewire.common.storage.run_folder import write_vectors
 from glovewire.monitor.web import neighbours as module
@@ -59,7 +60,9 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
     dataset = first.dataset
     assert vectors.words == [dataset.words[word] for word in dataset.permutation]
     rows = np.concatenate([one.state.table.values for one, _ in servers])
-    np.testing.assert_allclose(vectors.rows, unit_rows(rows[:, : first.state.options.dim]), rtol=1e-6)
+    assert first.state.options.spectrum != 1.0
+    written = flatten_spectrum(rows[:, : first.state.options.dim].copy(), first.state.options.spectrum)
+    np.testing.assert_allclose(vectors.rows, unit_rows(written), rtol=2e-5, atol=1e-6)
     near = vectors.nearest(Found(vectors.rows[3], 3), 2)
     assert near[0][1] == pytest.approx(max(np.delete(vectors.rows @ vectors.rows[3], 3)))
     assert vectors.find("no one says this") is None

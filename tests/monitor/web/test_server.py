@@ -99,7 +99,7 @@ def test_a_live_run_is_watched_to_its_end_through_a_restart_of_its_server() -> N
 
         training.lost.add("w1")
         until(lambda: "state lost" in browser.run(SHOWN % "workers"), "the lost worker", training.step)
-        assert browser.run("document.title") == "Glovewire"
+        assert browser.run("document.title") == "run-1 · Glovewire"
         assert not browser.run(f"({ALL}).some((e) => e.tagName == 'IMG')")
         assert browser.run(f"({ALL}).some((e) => !e.children.length && e.textContent.startsWith('<img src=x'))")
 

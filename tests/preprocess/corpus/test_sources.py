@@ -2,11 +2,14 @@
 
 import bz2
 import gzip
+import hashlib
 import json
 import lzma
 import socket
 import time
+import zlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,33 @@ def test_blank_lines_of_jsonl_count_for_the_line_of_a_fault_and_not_as_texts(
     path.write_bytes(path.read_bytes().replace(b"body", b"text"))
     for lines in range(1, 7):
         assert lines_of(path, lines=lines) == ["a", "b", "c", "d", "e"][:lines]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_key_that_no_line_has_is_an_error_of_line_1_whichever_part_is_read_first(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 50)
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.READ_BYTES", 50)
+    path = tmp_path / f"a.jsonl{suffix}"
+    compress(path, b"\n".join(json.dumps({"id": n, "body": f"text {n}", "url": "x"}).encode() for n in range(20)))
+    expected = r"a\.jsonl\S*: line 1 has no text in 'text' .*--text-column.*it has text in 'body', 'url'$"
+    corpus = find_corpus((str(path),), Selection(None, "text", "train", LONGEST))
+    with pytest.raises(CorpusError, match=expected):
+        list(chain.from_iterable(split_lines(piece, "text") for piece in reversed(list(corpus.splits()))))
+
+
+def test_damage_of_a_compressed_file_is_told_after_the_last_good_line(tmp_path: Path) -> None:
+    lines = b"".join(b"%d %s\n" % (n, hashlib.sha256(b"%d" % n).hexdigest().encode()) for n in range(2000))
+    whole = gzip.compress(lines, 1)
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    good = zlib.decompressobj(wbits=31).decompress(path.read_bytes()).count(b"\n")
+    with pytest.raises(CorpusError, match=r"is damaged after line (\d+): ") as raised:
+        lines_of(path)
+    told = int(str(raised.value).split("line ")[1].split(":")[0])
+    assert good - 600 < told <= good, "what was read in one piece with the damage may be missing"
+    assert good > 800
 
 
 def test_parquet_files(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ REQUESTS: dict[str, tuple[set[Role], Callable[[Shard, str], m.Message]]] = {
     "Push": (TRAIN, lambda of, _: add(of, 1)),
     "Report": (TRAIN, lambda *_: report(1)),
     "Score": (TRAIN, lambda *_: m.Score("test", 1.0)),
+    "Proceed": (TRAIN, lambda *_: m.Proceed(1)),
     "Create": (TRAIN, lambda *_: m.Create(SPEC)),
     "Create, to attach": (READ, lambda *_: m.Create()),
     "Checkpoint": (RULE, lambda *_: m.Checkpoint(-1)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shards import SECRET, Shard, applied, code, pull, push
+from shards import SECRET, Shard, applied, code, pull, push, statistics
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import NotReady
@@ -176,6 +176,48 @@ def test_the_run_is_over_after_its_steps_and_checkpoints_come_on_the_way() -> No
     assert one.state.over == RunEnd(Ending.COMPLETE)
     assert [snapshot.label for snapshot in one.take_snapshots()] == ["update-00000002", "update-00000004"]
     assert code(one.ask(b"a", pull(0, 4, table="tensors"))) == "finishing"
+
+
+def test_gradients_on_their_way_at_the_last_update_are_dropped_so_that_steps_is_exact() -> None:
+    one = filled(steps=2, consistency="async")
+    one.hello("b")
+    one.ask(b"b", create())
+    for sequence in (2, 3):
+        one.ask(b"a", tensors_push("gradient", 0, 4, 1.0, sequence=sequence, rate=1.0))
+    assert one.state.over == RunEnd(Ending.COMPLETE)
+    late = one.ask(b"b", tensors_push("gradient", 0, 4, 1.0, sequence=1, rate=1.0))
+    assert isinstance(late, m.Applied)
+    assert late.late
+    assert one.state.checkpoint_facts()["updates"] == 2
+    assert one.state.table.values[0, 0] == -2.0
+
+
+def test_the_stream_tells_updates_of_how_many_and_what_is_trained() -> None:
+    one = filled(steps=5, consistency="async")
+    for sequence in (2, 3, 4):
+        one.ask(b"a", tensors_push("gradient", 0, 4, sequence=sequence))
+    one.ask(b"a", m.Report(1, -1, 30, 3.0, 0.0, 1.0, 0.1, 100))
+    one.tick(1.0)
+    loss = next(sample for sample in one.samples if isinstance(sample, m.LossSample))
+    assert (loss.epoch, loss.epochs, loss.total) == (3, 5, 0)
+    about = next(sample for sample in one.samples if isinstance(sample, m.RunSample))
+    assert (about.name, about.dataset, about.options["objective"], about.options["steps"]) == ("run", "", "tensors", 5)
+    one.tick(100.0)
+    assert sum(isinstance(sample, m.RunSample) for sample in one.samples) == 4
+
+
+def test_the_loss_at_the_end_is_that_of_the_end() -> None:
+    one = filled()
+    for number in range(1, 101):
+        one.ask(b"a", m.Report(number, -1, 10, 1000.0 if number < 60 else 5.0, 0.0, 1.0, 0.1, 100))
+    assert statistics(one)["loss"] == 0.5
+
+
+def test_an_observer_that_rests_between_two_looks_is_not_reported_as_late() -> None:
+    one = filled(lease_s=10.0)
+    one.hello("eye", role="observer")
+    one.tick(9.0)
+    assert one.events("late") == ["a"]
 
 
 def test_without_values_there_is_nothing_to_save() -> None:

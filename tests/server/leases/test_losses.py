@@ -117,6 +117,17 @@ def test_the_rate_is_that_of_the_last_moments_and_shared_by_entries() -> None:
     assert len(losses.recent) < 30
 
 
+def test_a_first_report_of_a_moment_makes_no_spike() -> None:
+    losses = Losses(total=10**9, epochs=1)
+    losses.add("a", 0, report(1_000, seconds=0.001), 5.0)  # of a block that was ready before the clock started
+    rates = [samples(losses, 5.0)["all"].entries_per_second]
+    for n in range(1, 60):
+        losses.add("a", 0, report(1_000, seconds=0.1), 5.0 + n / 10)
+        rates += [found["all"].entries_per_second for found in [samples(losses, 5.0 + n / 10)] if "all" in found]
+    assert len(rates) > 30
+    assert max(rates) < 2.1 * rates[-1]
+
+
 def test_the_first_rate_counts_from_the_start_of_the_work() -> None:
     losses = Losses(total=1000, epochs=1)
     losses.add("a", 0, report(50, seconds=0.5), 7.0)

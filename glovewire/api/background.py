@@ -1,0 +1,118 @@
+"""Run a glovewire command in a background process for a caller in Python: its errors are raised, its result returned.
+
+The caller's signals, threads and output are left alone. When the caller is interrupted the process ends in order, with
+all of its children; when the caller dies, even killed, Linux ends them too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from glovewire.common.cli.command import variable
+from glovewire.common.cli.config_file import to_toml
+from glovewire.common.errors import ProcessDied, from_wire
+from glovewire.common.option import spoken
+from glovewire.common.runtime.signals import PARENT_VARIABLE, parent_token
+
+from ..launch.processes import CHECKOUT
+
+POLL_S = 0.1
+PATIENCE_S = 25.0
+"""Time for an interrupted command to end in order: workers complete their rounds, servers write what they have."""
+
+
+def run(
+    command: str,
+    arguments: Sequence[str | os.PathLike[str]],
+    options: Mapping[str, Any],
+    each: Callable[[Path], None] = lambda _: None,
+    *,
+    show: bool = False,
+) -> dict[str, Any]:
+    """Run `glovewire COMMAND ARGUMENTS` with `options`, by field name without None, and return its result.
+
+    Calls `each`, with the path of the command's log, every 0.1 s; an exception that it raises ends the command. With
+    `show`, the command writes to this process's stderr. Raises the command's own error, ProcessDied if it was killed.
+    """
+    with TemporaryDirectory(prefix="glovewire-") as folder:
+        file, out, log = (Path(folder) / name for name in ("options.toml", "out", "log"))
+        given = {spoken(name): _plain(value) for name, value in options.items() if value is not None}
+        file.write_text(to_toml(command, given), encoding="utf-8", errors="surrogateescape")
+        words = [sys.executable, "-m", "glovewire.api.child", command, *(os.fspath(each) for each in arguments)]
+        with out.open("wb") as stdout, log.open("wb") as stderr:
+            process = subprocess.Popen(
+                [*words, "--config", str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=None if show else stderr,
+                env=_environment(command),
+                start_new_session=True,  # Ctrl-C in a terminal reaches the caller alone
+            )
+        try:
+            _wait(process, lambda: each(log))
+        finally:
+            _end(process)
+        return _result(process, out, log, file)
+
+
+def _environment(command: str) -> dict[str, str]:
+    """Return this process's environment without options of the command; the child must not import the user's files."""
+    ours = variable(command, "")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    if Path.cwd() != CHECKOUT:
+        kept["PYTHONSAFEPATH"] = "1"
+    return kept | {PARENT_VARIABLE: parent_token(signal.SIGTERM)}
+
+
+def _wait(process: subprocess.Popen[bytes], each: Callable[[], None]) -> None:
+    while True:
+        try:
+            process.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            each()
+        else:
+            each()
+            return
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process in order if it still runs; a second interruption kills it, and Linux ends its children."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _result(process: subprocess.Popen[bytes], out: Path, log: Path, file: Path) -> dict[str, Any]:
+    last = out.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+    try:
+        found: dict[str, Any] = json.loads("".join(last))
+    except ValueError:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        said = next((line for line in reversed(lines) if line.strip()), f"exit status {process.returncode}")
+        raise ProcessDied(f"the background process ended unexpectedly: {said}") from None
+    if "code" in found:
+        raise from_wire(found["code"], found["text"].replace(f"{file}: ", ""))
+    result: dict[str, Any] = found["result"] or {}
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """Return an option's value as TOML holds it: paths as text, several values as a list."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

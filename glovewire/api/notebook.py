@@ -1,0 +1,62 @@
+"""Show progress in a Jupyter notebook, as one line with a bar that is updated in place. Elsewhere nothing is shown."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+_EVERY_S = 0.25
+_WIDTH = 24
+
+
+def in_notebook() -> bool:
+    """Return whether this program runs in a Jupyter kernel."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+class Bar:
+    """Context manager that shows progress while its block lasts, if `shown`; the last state stays."""
+
+    def __init__(self, title: str, *, shown: bool) -> None:
+        self._title, self._shown = title, shown
+        self._handle: Any = None
+        self._drawn = float("-inf")
+        self._state = (0.0, "")
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            from IPython.display import display
+
+            self._handle = display(self._content(), raw=True, display_id=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._draw()
+
+    def update(self, fraction: float, text: str) -> None:
+        """Show that `fraction` (0 to 1) is done, and `text` beside it; draws four times a second at most."""
+        self._state = fraction, text
+        if time.monotonic() - self._drawn > _EVERY_S:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        if self._handle is not None:
+            self._handle.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        fraction, text = self._state
+        filled = round(_WIDTH * min(max(fraction, 0.0), 1.0))
+        plain = f"{self._title} [{'█' * filled}{'·' * (_WIDTH - filled)}] {text}"
+        page = (
+            f'<div style="font-family:monospace">{html.escape(self._title)} '
+            f'<progress value="{fraction:.4f}" max="1" style="width:14em;vertical-align:middle"></progress> '
+            f"{html.escape(text)}</div>"
+        )
+        return {"text/plain": plain, "text/html": page}

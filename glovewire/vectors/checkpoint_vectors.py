@@ -1,0 +1,76 @@
+"""Read the vectors of a checkpoint, which holds table rows and no words: those are in the dataset it was trained on."""
+
+from pathlib import Path
+
+import numpy as np
+
+from glovewire.common.cli.config_file import read_toml
+from glovewire.common.errors import ArtifactError, UsageError
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.postprocess import flatten_spectrum
+from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import MANIFEST, Manifest
+from glovewire.common.storage.dataset import Dataset
+from glovewire.common.storage.run_folder import Vectors
+from glovewire.server.checkpoints import files
+
+_BETWEEN, _OF = ".shard-", "-of-"
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether `path` is a folder of a run's checkpoints, of any shard."""
+    return path.parent.name == runs.CHECKPOINTS and _BETWEEN in path.name and path.is_dir()
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """Return the folder of shard 0 of the newest checkpoint of an unfinished run; ArtifactError if there is none."""
+    try:
+        label, shards = files.newest(run)
+    except ArtifactError as error:
+        raise ArtifactError(f"training has not finished: {run} has no vectors yet, and no whole checkpoint") from error
+    return files.part_folder(run, label, 0, shards)
+
+
+def read_checkpoint(path: Path, dataset: Path | None = None) -> Vectors:
+    """Return the vectors of the checkpoint of which `path` is the part of one shard, after the run's post-processing.
+
+    Character n-grams are fitted only at the end of a run: a checkpoint has none. `dataset` defaults to that of the
+    run's `config.toml`. Raises ArtifactError for a damaged checkpoint or another dataset.
+    """
+    path = path.resolve()
+    run, label = path.parent.parent, path.name.partition(_BETWEEN)[0]
+    rows, facts = files.read(run, label, _shards(path), one_round=False)
+    opened = Dataset.open(dataset or _dataset_of(run, path), verify=False)
+    if facts["dataset"] != opened.checksum:
+        raise ArtifactError(f"{path} was not trained on {opened.path}: name the dataset that it was trained on")
+    try:
+        options = TrainingOptions.from_message(facts["options"])
+    except UsageError as error:
+        raise ArtifactError(f"{path} cannot be read: {error}") from error
+    layout = RowLayout.of(options)
+    if options.objective == "tensors" or rows.shape != (opened.layout.rows, layout.width):
+        raise ArtifactError(f"{path} does not hold the rows of {opened.layout.rows} words")
+    vectors = np.empty((len(rows), layout.dim), np.float32)
+    vectors[opened.permutation] = layout.vectors(rows)
+    flatten_spectrum(vectors, options.spectrum)
+    if not np.isfinite(vectors).all():
+        raise ArtifactError(f"{path} holds NaN or infinity")
+    return Vectors(opened.words, vectors, {"checkpoint": label}, opened.counts)
+
+
+def _shards(path: Path) -> int:
+    try:
+        facts = Manifest.load(path, files.KIND, files.SCHEMA, verify=False).facts
+        return int(facts["shards"])
+    except files.BAD_FACTS as error:
+        raise ArtifactError(f"{path / MANIFEST} does not say how many shards there are") from error
+
+
+def _dataset_of(run: Path, path: Path) -> Path:
+    """Return the dataset that the run's configuration names."""
+    tables = read_toml(run / runs.CONFIG).values() if (run / runs.CONFIG).is_file() else ()
+    named = [table["dataset"] for table in tables if isinstance(table, dict) and isinstance(table.get("dataset"), str)]
+    if not named:
+        raise ArtifactError(f"{path} holds rows without words: name the dataset that it was trained on with --dataset")
+    return run / str(named[0])

@@ -1,0 +1,49 @@
+"""Find the publish addresses of a run in its folder, where every server leaves its `ready` line."""
+
+import re
+from pathlib import Path
+
+from glovewire.common.errors import UsageError
+from glovewire.common.ready import Ready
+from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.storage.run_folder import METRICS
+
+LOGS, READY = "logs", re.compile(r"server-(\d+)\.out")
+EVERYWHERE, HERE = "tcp://0.0.0.0:", "tcp://127.0.0.1:"
+
+
+def found_addresses(given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return (publish addresses, finished runs) for addresses and run folders, in their order.
+
+    Raises UsageError for a name that is neither, and for a folder in which no server has started.
+    """
+    addresses: list[str] = []
+    finished: list[Path] = []
+    for each in given:
+        if (run := Path(each)).is_dir():
+            found = _addresses_of(run)
+            addresses += found
+            finished += [] if found else [run]
+        elif ":" in each:
+            addresses.append(each)
+        else:
+            raise UsageError(f"{each} is neither a run folder nor an address such as tcp://127.0.0.1:5556")
+    if addresses and finished:
+        raise UsageError(f"{finished[0]} has finished, and is not shown beside a run in training: give --replay alone")
+    return tuple(addresses), tuple(finished)
+
+
+def _addresses_of(run: Path) -> list[str]:
+    """Return the publish address of every shard of a run in training, none for a finished run."""
+    files = {int(match[1]): file for file in run.glob(f"{LOGS}/*.out") if (match := READY.fullmatch(file.name))}
+    texts = {shard: file.read_text(encoding="utf-8", errors="replace") for shard, file in sorted(files.items())}
+    manifest = run / MANIFEST
+    if manifest.is_file() and (run / METRICS).is_file():
+        since = manifest.stat().st_mtime
+        if all("\n" in texts[shard].strip() or files[shard].stat().st_mtime < since for shard in texts):
+            return []
+    lines = [text.splitlines()[0] for text in texts.values() if text.startswith("ready ")]
+    if not lines:
+        raise UsageError(f"{run} names no server: is a training running in it? (a finished run: --replay {run})")
+    shards = [Ready.parse(line) for line in lines]
+    return [each.stream.replace(EVERYWHERE, HERE) for each in shards if each.shard < shards[0].shards]
