@@ -9,7 +9,8 @@ def worker_headings(history: RunHistory) -> tuple[str, ...]:
     unit = history.unit
     if history.finished:
         return ("worker", "state", unit, "share", *(["sent"] if _sent(history) else []))
-    return ("worker", "state", unit, f"{unit}/s", "upload", "staleness", "last seen")
+    rate = "per s" if history.is_dense else f"{unit}/s"  # within nine characters, for 80 columns
+    return ("worker", "state", unit, rate, "upload", "staleness", "last seen")
 
 
 def worker_cells(history: RunHistory, worker: WorkerState, now: float) -> tuple[str, ...]:

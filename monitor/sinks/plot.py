@@ -153,8 +153,10 @@ def _draw_scores(axes: Axes, history: RunHistory, look: _Look) -> None:
             {"color": colour, "label": _literal(name)} if look.alone else {"color": look.colour, "ls": line}
         )
         axes.plot(xs, ys, marker="o", lw=1.8, ms=4, **shown)
+        told = f"{ys[-1]:.1f}" if look.alone else f"{_literal(name)} {ys[-1]:.1f}"
+        side: dict[str, Any] = {"xytext": (4, 4)} if look.alone else {"xytext": (0, 6), "ha": "right"}
         axes.annotate(
-            f"{ys[-1]:.1f}", (xs[-1], ys[-1]), xytext=(4, 4), textcoords="offset points", fontsize=9, color=FAINT
+            told, (xs[-1], ys[-1]), textcoords="offset points", fontsize=9, color=FAINT, parse_math=False, **side
         )
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel(f"training time ({unit})", color=INK)

@@ -133,7 +133,7 @@ def _plot(history: RunHistory, width: int, height: int, ascii_only: bool) -> lis
     if not history.is_dense:
         curves.append([(p.t, p.mean_bias_only_loss) for p in points])
     rows, (low, high) = braille_plot(curves, width - LABEL_WIDTH - 2, height, ascii_only=ascii_only)
-    labels = {0: formatting.loss(high)[:6], height - 1: formatting.loss(low)[:6]}
+    labels = {0: _axis_label(high), height - 1: _axis_label(low)}
     edge = "|" if ascii_only else "▕"
     lines: list[RenderableType] = []
     for number, row in enumerate(rows):
@@ -144,6 +144,11 @@ def _plot(history: RunHistory, width: int, height: int, ascii_only: bool) -> lis
     first, last = (formatting.duration(history.since_start(points[end].t)) for end in (0, -1))
     axis = f"{' ' * (LABEL_WIDTH + 1)}{first}{last:>{max(0, width - LABEL_WIDTH - 2 - len(first))}}"
     return [*lines, Text(axis, style=FAINT, no_wrap=True)]
+
+
+def _axis_label(value: float) -> str:
+    """Return a loss in at most six characters."""
+    return f"{value:.0e}" if 0 < value < 1e-3 else formatting.loss(value)[:6]
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]], room: int) -> Table:

@@ -92,7 +92,13 @@ def test_nothing_is_shown_that_says_nothing() -> None:
 def test_a_dense_model_is_shown_as_what_it_is() -> None:
     history = dense_history()
     text = Tags(panels.tiles(history) + panels.workers(history, 10.0) + panels.status(history, 10.0)).text
-    for part in ("training loss0.0909", "steps200of 1,000", "test accuracy91.2 %", "steps per second20", "examples/s"):
+    for part in (
+        "training loss0.0909",
+        "steps200of 1,000",
+        "test accuracy91.2 %",
+        "steps per second20",
+        "examples per second1.28 k",
+    ):
         assert part in text, text
     assert "gradient norm0.5" in text
     assert "ETA 0:40" in text
