@@ -25,7 +25,7 @@ from glovewire.common.runtime.signals import PARENT_VARIABLE, parent_token
 from ..launch.processes import CHECKOUT
 
 POLL_S = 0.1
-PATIENCE_S = 25.0
+PATIENCE_S = 60.0
 """Time for an interrupted command to end in order: workers complete their rounds, servers write what they have."""
 
 
