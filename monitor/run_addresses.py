@@ -8,7 +8,7 @@ from glovewire.common.ready import Ready
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.run_folder import METRICS
 
-LOGS, READY = "logs", re.compile(r"server-(\d+)\.out")
+LOGS, READY = "logs", re.compile(r"server-(\d+)\.address")
 EVERYWHERE, HERE = "tcp://0.0.0.0:", "tcp://127.0.0.1:"
 
 
@@ -35,12 +35,12 @@ def found_addresses(given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Path
 
 def _addresses_of(run: Path) -> list[str]:
     """Return the publish address of every shard of a run in training, none for a finished run."""
-    files = {int(match[1]): file for file in run.glob(f"{LOGS}/*.out") if (match := READY.fullmatch(file.name))}
+    files = {int(match[1]): file for file in run.glob(f"{LOGS}/*.address") if (match := READY.fullmatch(file.name))}
     texts = {shard: file.read_text(encoding="utf-8", errors="replace") for shard, file in sorted(files.items())}
     manifest = run / MANIFEST
     if manifest.is_file() and (run / METRICS).is_file():
         since = manifest.stat().st_mtime
-        if all("\n" in texts[shard].strip() or files[shard].stat().st_mtime < since for shard in texts):
+        if all(file.stat().st_mtime < since for file in files.values()):
             return []
     lines = [text.splitlines()[0] for text in texts.values() if text.startswith("ready ")]
     if not lines:

@@ -42,9 +42,8 @@ def server(given: Given[ServerConfig]) -> dict[str, Any]:
     def ready(daemon: Daemon) -> None:
         line = Ready(daemon.address, daemon.stream_address, shard, shards).format()
         click.echo(line)
-        if not config.join:  # a parent process writes stdout to this file
-            with suppress(OSError, OutputError):  # it is for `glovewire monitor RUN` alone
-                (config.out / "logs").mkdir(exist_ok=True)
-                write_text_atomically(config.out / "logs" / f"server-{shard}.out", f"{line}\n")
+        with suppress(OSError, OutputError):  # it is for `glovewire monitor RUN` alone
+            (config.out / "logs").mkdir(exist_ok=True)
+            write_text_atomically(config.out / "logs" / f"server-{shard}.address", f"{line}\n")
 
     return serve(config, ready)

@@ -32,11 +32,20 @@ class WrongUsage(click.ClickException):
     def __init__(self, error: click.UsageError) -> None:
         text = " ".join(error.format_message().split())
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-        super().__init__(text[:1].lower() + text[1:].removesuffix(".") + where)
+        super().__init__(text[:1].lower() + text[1:].removesuffix(".") + _origin(error) + where)
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write the error to `file` or, by default, stderr, as one line like every other error."""
         click.echo(f"error: {self.message}", file=file, err=file is None)
+
+
+def _origin(error: click.UsageError) -> str:
+    """Return the environment variable from which a refused value came, for the end of the message; "" if from none."""
+    option, context = getattr(error, "param", None), error.ctx
+    if not isinstance(option, click.Option) or context is None or option.name is None:
+        return ""
+    of_environment = context.get_parameter_source(option.name) is click.core.ParameterSource.ENVIRONMENT
+    return f", in the environment variable {option.envvar}" if of_environment else ""
 
 
 @contextmanager

@@ -39,6 +39,7 @@ def test_a_shard_and_a_worker_are_killed_and_the_bytes_stay_the_same(flow: Flow)
     train = flow.train("run", *spread, "--launcher", "ray", "--json")
     rounds = flow.path("run", "checkpoints")
     until(lambda: any(rounds.glob("round-*.shard-1-of-2")) or not train.running, "a checkpoint is written", START_S)
+    until(lambda: {"server 1", "worker 0"} <= train.family().keys() or not train.running, "both run", START_S)
     shard, worker = parent(train, "server 1"), train.family()["worker 0"]
     os.kill(shard.pid, signal.SIGKILL)
     os.kill(worker.pid, signal.SIGKILL)
