@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,7 +47,7 @@ def run(
         file, out, log = (Path(folder) / name for name in ("options.toml", "out", "log"))
         given = {spoken(name): _plain(value) for name, value in options.items() if value is not None}
         file.write_text(to_toml(command, given), encoding="utf-8", errors="surrogateescape")
-        words = [sys.executable, "-m", "glovewire.api.child", command, *(os.fspath(each) for each in arguments)]
+        words = [sys.executable, "-m", "glovewire.api.child", command, *(os.fspath(word) for word in arguments)]
         with out.open("wb") as stdout, log.open("wb") as stderr:
             process = subprocess.Popen(
                 [*words, "--config", str(file)],
@@ -89,9 +90,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         return
     process.terminate()
     try:
-        process.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        pass
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE_S)
     finally:
         process.kill()
         process.wait()

@@ -227,7 +227,7 @@ def _summary(history: RunHistory) -> str:
     if last is None:
         return "no losses yet"
     workers = f"{len(history.workers)} workers"
-    took = formatting.duration(history.seconds)
+    took = formatting.duration(history.since_start(last.t))
     if history.is_dense:
         done = f"{last.epoch:,} updates, {formatting.amount(last.position)} examples in {took}"
         parts = [f"training loss {formatting.loss(last.mean_loss)}", done, workers, f"gradient norm {last.norm:.3g}"]

@@ -72,7 +72,7 @@ def saved_options(run: Path, objective: str | None = None, epochs: int | None = 
 def require_same_dataset(run: Path, dataset: Path) -> None:
     """Raise UsageError unless the newest checkpoint of `run` was trained on `dataset`."""
     label, shards = files.newest(run)
-    _, facts = files.read(run, label, shards)
+    facts = files.read_facts(run, label, shards)[0]
     if facts["dataset"] != Dataset.open(dataset, verify=False).checksum:
         raise UsageError(f"{run} was trained on another dataset than {dataset}: resume it with its own, or begin anew")
 

@@ -137,7 +137,7 @@ class Core:
         state = self._state
         state.network = network
         late, lost = state.sessions.watch(now, state.identity.lease_s)
-        for session in filter(lambda session: session.is_worker, late):  # an idle observer is nobody's concern
+        for session in (session for session in late if session.is_worker):  # observers may be idle
             state.publisher.worker_event(now, "late", session, f"not heard for {now - session.seen:.1f} s")
         for session in lost:
             self._end_session(session, now, "lost", f"not heard for {state.identity.lease_s:g} s")

@@ -242,7 +242,7 @@ class Liars(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), seconds=st.sampled_from([3.0, 12.0, 25.0]), silent=st.booleans())
     def time_passes(self, data: st.DataObject, seconds: float, silent: bool) -> None:
-        """All send heartbeats, but perhaps one; whoever holds up the others for too long is lost all the same."""
+        """Let time pass while all workers, or all but one, send heartbeats; forget those that the cluster has lost."""
         quiet = self.some(data).name if silent else None
         for _ in range(int(seconds)):
             for one in self.cluster:
