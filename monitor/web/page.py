@@ -95,7 +95,7 @@ class Page:
         """Set the word to look up and refresh the vectors; `query` is `NUMBER WORD`, so that no two are equal."""
         self._word = query.partition(" ")[2][:MAX_WORD]
         for lookup in self._lookups:
-            lookup.refresh(time.monotonic())
+            lookup.refresh(time.monotonic(), self._word)
 
     def _markup(self, now: float) -> dict[str, str]:
         first = self._histories[0]
