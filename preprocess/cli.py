@@ -36,7 +36,7 @@ def _made_of_text(result: dict[str, Any]) -> list[str]:
     """Return what became of the text: words left out, the rarest word, abbreviations."""
     lines = [
         f"{result['outside_vocabulary']:.1%} of the tokens are outside the vocabulary; its rarest word occurs"
-        f" {result['rarest_count']:,} times"
+        f" {_times(result['rarest_count'])}"
     ]
     if result["rarest_count"] < _FEW:
         lines[0] += f": too few to learn from, give --min-count {_FEW}"
@@ -44,6 +44,10 @@ def _made_of_text(result: dict[str, Any]) -> list[str]:
         if found := result.get(name):
             lines.append(f"most frequent {title}: " + ", ".join(f"{word} {count:,}" for word, count in found.items()))
     return lines
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _summary(result: dict[str, Any]) -> str:

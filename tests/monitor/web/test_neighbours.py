@@ -185,6 +185,7 @@ def test_a_finished_run_answers_from_its_folder(tmp_path: Path) -> None:
     assert [word for word, _ in near] == ["two", "three"]
     assert near[0][1] == pytest.approx(2 / 5**0.5)
     assert lookup.vectors.look_up("fours") is None
+    assert "ago" not in neighbours_panel.neighbours("one", lookup, 100.0), "they are final"
 
 
 def test_a_finished_run_with_ngrams_knows_unseen_words(tmp_path: Path) -> None:
