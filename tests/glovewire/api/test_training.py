@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from handmade import random_dataset
 from processes import until
 
 import glovewire
@@ -254,7 +255,7 @@ def test_a_checkpoint_is_read_with_its_dataset(dataset: Path, tmp_path: Path) ->
         (run.path / name).unlink()
     unfinished = glovewire.load(run.path)
     np.testing.assert_array_equal(unfinished.vectors, run.vectors.vectors)
-    other = glovewire.preprocess(["other words"], tmp_path / "other")
+    other, _ = random_dataset(tmp_path / "other")
     with pytest.raises(errors.ArtifactError, match="was not trained on"):
         glovewire.load(parts[0], dataset=other.path)
 
