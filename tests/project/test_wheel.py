@@ -30,6 +30,7 @@ print(glovewire.__file__)
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment in which the wheel is installed, and which sees the libraries of this one."""
+    pytest.importorskip("hatchling", reason="hatchling builds the wheel: install the extra dev")
     made = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(made)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
@@ -38,17 +39,16 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(made / "venv")}))
     shutil.unpack_archive(wheel, site, "zip")
     (site / "libraries.pth").write_text(f"{PURE}\n")  # whose own .pth files, one of them ours, are not read
-    for kernel in ROOT.glob("[!.]*/**/*.nbi"):
-        _take_over(kernel.parent, kernel.name.partition(".")[0], site / "glovewire")
+    for part in ("common", "preprocess", "server", "worker"):
+        for kernel in (ROOT / part).rglob("*.nbi"):
+            _take_over(kernel.parent, kernel.name.partition(".")[0], site / "glovewire")
     return made / "venv" / "bin" / "python"
 
 
 def _take_over(cache: Path, module: str, package: Path) -> None:
     """Let what Numba has compiled for the checkout serve the same file of the package."""
-    source, installed = (
-        cache.parent / f"{module}.py",
-        package / cache.relative_to(ROOT.resolve()).parent / f"{module}.py",
-    )
+    source = cache.parent / f"{module}.py"
+    installed = package / source.relative_to(ROOT)
     if installed.exists() and installed.read_bytes() == source.read_bytes():
         shutil.copystat(source, installed)
         (installed.parent / "__pycache__").mkdir(exist_ok=True)
