@@ -27,8 +27,8 @@ RUN := runs/pydoc
 OUT := out
 
 comma := ,
-# One stamp per set of extras, so that `make train` after `make test` installs nothing.
-CORE := $(VENV)/installed-$(or $(EXTRAS),core)
+# One stamp per set of extras, so that `make train` after `make test` installs nothing. Every set has the dashboard.
+CORE := $(VENV)/installed-web$(addprefix $(comma),$(EXTRAS))
 CHECKED := $(VENV)/installed-dev,web,metrics,export$(addprefix $(comma),$(EXTRAS))
 
 # Puts the environment's programs first on the PATH, for recipes and for processes that tests start.
@@ -72,7 +72,7 @@ lint: $(CHECKED)
 	@$(BIN)/mypy
 
 # Not part of `make test`, because its input differs each time. Findings are in $(OUT)/fuzz/; turn each into a test.
-fuzz: $(VENV)/installed-dev,fuzz
+fuzz: $(VENV)/installed-dev,web,fuzz
 	@mkdir -p $(OUT)/fuzz
 	$(say) 'fuzzing for $(FUZZ_S) s; corpus in $(OUT)/fuzz'
 	@$(WITH) PYTHONPATH=tests/support python tests/support/fuzz_wire.py -max_total_time=$(FUZZ_S) -max_len=2048 -len_control=0 \
@@ -122,7 +122,7 @@ $(VENV)/made:
 $(VENV)/installed-%: pyproject.toml $(VENV)/made
 	$(say) 'installing glovewire [$*]: one to three minutes the first time (pip is quiet unless something fails)'
 	@start=$$(date +%s); \
-	$(BIN)/python -m pip install -qq $(if $(filter core,$*),-e .,-e '.[$*]') \
+	$(BIN)/python -m pip install -qq -e '.[$*]' \
 	  || { echo 'error: the installation failed; pip says why above' >&2; exit 1; }; \
 	echo "== installed in $$(($$(date +%s) - start)) s"
-	@touch $(VENV)/installed-core $@
+	@touch $(VENV)/installed-web $@

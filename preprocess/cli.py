@@ -36,14 +36,18 @@ def _made_of_text(result: dict[str, Any]) -> list[str]:
     """Return what became of the text: words left out, the rarest word, abbreviations."""
     lines = [
         f"{result['outside_vocabulary']:.1%} of the tokens are outside the vocabulary; its rarest word occurs"
-        f" {result['rarest_count']:,} times"
+        f" {_times(result['rarest_count'])}"
     ]
     if result["rarest_count"] < _FEW:
-        lines[0] += f": too few to learn from, give --min-count {_FEW}"
+        lines[0] += f", too few to learn much of it; --min-count {_FEW} leaves such words out"
     for title, name in (("left out", "most_frequent_left_out"), ("abbreviations", "most_frequent_abbreviations")):
         if found := result.get(name):
             lines.append(f"most frequent {title}: " + ", ".join(f"{word} {count:,}" for word, count in found.items()))
     return lines
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _summary(result: dict[str, Any]) -> str:
@@ -59,5 +63,8 @@ def _summary(result: dict[str, Any]) -> str:
     if result["lines"] is not None:
         lines += _made_of_text(result)
     if words < requested:
-        lines.append(f"the corpus has {words:,} words, fewer than the {requested:,} requested: all of them are kept")
+        often = f" that occur {least:,} times or more" if (least := result.get("min_count") or 1) > 1 else ""
+        lines.append(
+            f"the corpus has {words:,} words{often}, fewer than the {requested:,} requested: all of them are kept"
+        )
     return "\n".join(lines)

@@ -16,7 +16,7 @@ at a time, are stopped after a few steps. No result depends on the number of thr
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -139,14 +139,16 @@ def fit(
     ngrams: Ngrams | None = None,
     options: Fit | None = None,
     threads: int | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Subwords:
     """Fit the n-grams of `words` to `vectors`, and mix each word's composition into its vector, in place.
 
     `vectors`, float32 (words, dim): a vector u of length 1 with the composition s becomes (u + `factor` s) /
     (1 + `factor`), and any other length is multiplied in again. Vectors that are zero or not finite are left out. The
     vector of an unseen word is its composition times the mean length. `threads`, one for each core unless given,
-    changes no byte. Takes about 16 bytes for each n-gram of each word, 2 bytes for each number of the result and, for
-    each thread, 256 bytes for each different n-gram.
+    changes no byte. Once `cancelled` returns True, the rest is skipped and the result is worthless. Takes about 16
+    bytes for each n-gram of each word, 2 for each number of the result and, for each thread, 256 for each
+    different n-gram.
     """
     from . import subword_kernels as kernels
 
@@ -171,6 +173,8 @@ def fit(
         inverse_diagonal = kernels.inverse_diagonal(turned, entries, squares, options.ridge)
 
     def solve(first: int) -> None:
+        if cancelled():
+            return
         piece = slice(first, first + kernels.WIDTH)
         targets, *tables = map(kernels.aligned_zeros, (len(words), *[len(buckets)] * 4))
         width = rows[:, piece].shape[1]

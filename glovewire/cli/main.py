@@ -23,10 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("glovewire.cli.train:train", "Train word vectors on this machine: servers, workers and monitor in one."),
     "server": ("glovewire.server.cli:server", "Serve one shard of the parameters."),
     "worker": ("glovewire.worker.cli:worker", "Train as one worker of a running server."),
-    "monitor": ("glovewire.monitor.cli:monitor", "Watch the loss stream of a running server."),
+    "monitor": ("glovewire.monitor.cli:monitor", "Watch a run in the terminal or a browser: loss, workers, events."),
     "stats": ("glovewire.cli.admin:stats", "Show the statistics of a running server."),
-    "finish": ("glovewire.cli.admin:finish", "End training cleanly and keep the vectors."),
-    "checkpoint": ("glovewire.cli.admin:checkpoint", "Cut a checkpoint of a running training now."),
+    "finish": ("glovewire.cli.admin:finish", "End a running training now and keep the vectors."),
+    "checkpoint": ("glovewire.cli.admin:checkpoint", "Write a checkpoint of a running training now."),
     "keys": ("glovewire.cli.keys:keys", "Make keys, so that only clients with one can connect."),
     "info": ("glovewire.vectors.cli:info", "Describe a dataset, run or checkpoint, and verify it."),
     "evaluate": ("glovewire.vectors.cli:evaluate", "Score vectors on similarity and analogy sets."),
@@ -105,15 +105,16 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
 )
 def program() -> None:
-    """Train word vectors through a networked parameter server.
+    """Train word vectors, or dense models of your own, through a networked parameter server.
 
     \b
       glovewire preprocess pydoc --out data/pydoc
       glovewire train data/pydoc --out runs/pydoc
       glovewire neighbours runs/pydoc matrix probability
 
-    Complete commands and options with TAB: eval "$(_GLOVEWIRE_COMPLETE=bash_source glovewire)" (or zsh_source,
-    fish_source).
+    \b
+    Complete commands and options with TAB (or zsh_source, fish_source):
+      eval "$(_GLOVEWIRE_COMPLETE=bash_source glovewire)"
     """
 
 

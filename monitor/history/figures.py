@@ -47,11 +47,11 @@ def rate_figures(history: RunHistory) -> list[Figure]:
     """Return the speed; for a finished run, its mean speed."""
     mean = "mean of the run" if history.finished else ""
     rate = formatting.amount(history.entries_per_second)
-    figure = Figure(f"{history.unit}_per_second", f"{history.unit} per second", rate, mean)
+    figure = Figure(f"{history.unit}_per_second", f"{history.unit}/s", rate, mean)
     if not history.is_dense:
         return [figure]
     return [
-        Figure("updates_per_second", "steps per second", formatting.amount(history.updates_per_second), mean),
+        Figure("updates_per_second", "steps/s", formatting.amount(history.updates_per_second), mean),
         figure,
     ]
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from glovewire.common.endings import Ending
 from glovewire.common.model.options import DEFAULTS, TrainingOptions
 from glovewire.common.protocol.messages import (
     Event,
@@ -126,6 +127,7 @@ class RunHistory:
         self.lost = 0
         self.finished = False
         self.failed: str | None = None
+        self._complete = False
         self.t = 0.0
         self._shift = 0.0
 
@@ -206,6 +208,8 @@ class RunHistory:
             return RunStatus("calm", "finished")
         if quiet is None:
             return RunStatus("warn", f"waiting for {', '.join(silent) or 'the server'}")
+        if self._complete and not self.active_workers:
+            return RunStatus("good", f"trained, writing the results for {quiet:.0f} s")
         if quiet > QUIET_AFTER_S:
             return RunStatus("warn", f"no data for {quiet:.0f} s")
         if self.loss:
@@ -371,6 +375,8 @@ class RunHistory:
             self.finished = True
         elif event.kind == "failed":
             self.failed = sanitize(event.text, 200)
+        elif event.kind in ("joined", "left"):
+            self._complete = event.kind == "left" and event.text == Ending.COMPLETE
 
     def _keep(self, event: Event) -> None:
         self.events.append(Event(event.t, sanitize(event.kind, 24), sanitize(event.subject), sanitize(event.text, 200)))

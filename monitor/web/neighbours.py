@@ -1,12 +1,14 @@
 """Fetch the vectors for the dashboard's nearest words: from running servers, in pieces, or from a finished run.
 
 An observer connects to the shards one after the other and pulls their rows in pieces of a few mebibytes, without
-blocking the monitor's other work; their spectrum is flattened as in `vectors.npy`, which n-grams do not join before the
-end of the run. Vectors are fetched on demand, if the last ones are older than FRESH_S; words do not
-change and are fetched once. A table above MAX_BYTES is refused. The search itself is in `common.model.neighbours`.
+blocking the monitor's other work; their spectrum is flattened as in `vectors.npy`. N-grams, which join known words at
+the end of the run, are fitted before it for unseen words alone (`unseen`). Vectors are fetched on demand, if the last
+ones are older than FRESH_S; words do not change and are fetched once. A table above MAX_BYTES is refused. The search
+itself is in `common.model.neighbours`.
 """
 
 import json
+import math
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -25,6 +27,8 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.storage.run_folder import load_vectors
 from glovewire.common.transport.client import QueryClient, expect
 from glovewire.common.transport.curve_keys import ClientKeys
+
+from .unseen import UnseenWords
 
 FRESH_S = 10.0
 ANSWER_S = 5.0
@@ -46,7 +50,7 @@ class RunLookup:
         self.progress: float | None = None
         self.error = ""
 
-    def refresh(self, now: float) -> None:
+    def refresh(self, now: float, word: str = "") -> None:  # noqa: ARG002
         """Read the vectors, unless they have been read; sets `error` if the run is damaged."""
         if self.vectors is not None:
             return
@@ -59,6 +63,14 @@ class RunLookup:
 
     def step(self) -> None:
         """Do nothing: `refresh` reads the vectors at once."""
+
+    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:  # noqa: ARG002
+        """Return the vectors to look `word` up in, which never grow old."""
+        return self.vectors, math.inf
+
+    def unseen_reason(self) -> str:
+        """Return "": an unseen word that is not composed has no known n-gram."""
+        return ""
 
 
 class ServerLookup:
@@ -77,6 +89,7 @@ class ServerLookup:
         self._words: list[str] = []
         self._run = ""
         self._done = self._total = 0
+        self._unseen = UnseenWords()
         self.vectors: UnitVectors | None = None
         self.fetched_at = 0.0
         self.error = ""
@@ -86,8 +99,12 @@ class ServerLookup:
         """Return the share of the rows that has arrived, 0 to 1; None while no rows are being fetched."""
         return None if self._fetching is None else self._done / max(self._total, 1)
 
-    def refresh(self, now: float) -> None:
-        """Start to fetch the rows, unless they are being fetched or were fetched less than FRESH_S ago."""
+    def refresh(self, now: float, word: str = "") -> None:
+        """Start to fetch the rows, unless they are being fetched or were fetched less than FRESH_S ago.
+
+        If `word` is unseen, n-grams are then fitted to them.
+        """
+        self._unseen.ask(word)
         if self._fetching is not None or (self.vectors is not None and now - self.fetched_at < FRESH_S):
             return
         addresses = tuple(self._requests())
@@ -102,8 +119,10 @@ class ServerLookup:
             self._end(str(error))
 
     def step(self) -> None:
-        """If a reply has arrived, process it and send the next request; never waits."""
+        """If a reply has arrived, process it and send the next request; fit n-grams if asked to; never waits."""
         if self._client is None or self._fetching is None:
+            if self.vectors is not None:
+                self._unseen.step(self.vectors, self.fetched_at)
             return
         try:
             if self._computing:
@@ -118,8 +137,19 @@ class ServerLookup:
             self._end(str(error))
 
     def close(self) -> None:
-        """Stop fetching; may be called twice."""
+        """Stop fetching and fitting; may be called twice."""
         self._end("")
+        self._unseen.close()
+
+    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:
+        """Return the vectors to look `word` up in, with n-grams if it is unseen, and when they were fetched."""
+        if self._unseen.vectors is None or self.vectors is None or self.vectors.find(word) is not None:
+            return self.vectors, self.fetched_at
+        return self._unseen.vectors, self._unseen.fetched_at
+
+    def unseen_reason(self) -> str:
+        """Return why no unseen word is composed, or not yet; "" if one that is not composed has no known n-gram."""
+        return self._unseen.reason()
 
     def _end(self, error: str) -> None:
         self.error, self._fetching = error, None
@@ -152,6 +182,7 @@ class ServerLookup:
             raise ProtocolError(f"only {len(shards)} of {count} shards are watched: give the others' addresses too")
         if run != self._run:
             self._run, self._words = run, []
+            self._unseen.forget()
         vectors = np.empty((0, 0), np.float32)
         for first, last, address, _ in shards:
             self._connect(address)
@@ -170,6 +201,7 @@ class ServerLookup:
             for start in range(0, len(vectors), PIECE_WORDS):
                 vectors[start : start + PIECE_WORDS] = unit_rows(vectors[start : start + PIECE_WORDS])
                 yield None
+        self._unseen.weight = options.subwords
         self.vectors, self.fetched_at = UnitVectors(self._words, vectors), now
 
     def _fetch_words(self, first: int, last: int) -> Requests:

@@ -28,13 +28,14 @@ def neighbours(word: str, lookup: NeighbourLookup, now: float, *, finished: bool
         lines.append(f"<div class=bar><i style='width:{lookup.progress:.0%}'></i></div>")
     if lookup.error:
         lines.append(note(lookup.error))
-    if lookup.vectors is not None:
-        found = lookup.vectors.look_up(word)
-        age = now - lookup.fetched_at
+    vectors, fetched_at = lookup.vectors_for(word)
+    if vectors is not None:
+        found = vectors.look_up(word)
+        age = now - fetched_at
         old = f" · {formatting.age(age)} ago" if age > OLD_AFTER_S else ""
-        lines.append(note(_title(word, found, lookup.vectors) + old * (found is not None)))
+        lines.append(note(_title(word, found, vectors, lookup.unseen_reason()) + old * (found is not None)))
         if found is not None:
-            lines.append(_list(lookup.vectors.nearest(found, TOP)))
+            lines.append(_list(vectors.nearest(found, TOP)))
     elif lookup.progress is not None:
         lines.append(note("fetching the vectors"))
     return "".join(lines)
@@ -59,10 +60,10 @@ def compared_neighbours(
     return f"<div class=columns>{''.join(columns)}</div>"
 
 
-def _title(word: str, found: Found | None, vectors: UnitVectors) -> str:
+def _title(word: str, found: Found | None, vectors: UnitVectors, reason: str = "") -> str:
     shown = formatting.sanitize(word)
     if found is None:
-        return f"{shown} is not among the {len(vectors.words):,} words"
+        return f"{shown} is not among the {len(vectors.words):,} words" + f": {reason}" * bool(reason)
     return f"nearest to {shown} by cosine" + " · unseen: composed of its n-grams" * (found.row is None)
 
 

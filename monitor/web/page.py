@@ -16,7 +16,7 @@ UPDATE_MS = 100
 PANELS_EVERY = 5
 WORKERS_EVERY = 20
 MAX_WORD = 100
-MAX_HEIGHT_PX = {"workers": 300, "shards": 300, "settings": 300, "neighbours": 300}
+MAX_HEIGHT_PX = {"workers": 300, "shards": 300, "settings": 300, "neighbours": 380}
 """Greatest height of some panels, which scroll beyond it, so that they stay beside the column of charts."""
 ALWAYS = ("status", "tiles", "workers", "neighbours")
 OPTIONAL = ("settings", "staleness", "hot_rows")
@@ -95,7 +95,7 @@ class Page:
         """Set the word to look up and refresh the vectors; `query` is `NUMBER WORD`, so that no two are equal."""
         self._word = query.partition(" ")[2][:MAX_WORD]
         for lookup in self._lookups:
-            lookup.refresh(time.monotonic())
+            lookup.refresh(time.monotonic(), self._word)
 
     def _markup(self, now: float) -> dict[str, str]:
         first = self._histories[0]

@@ -10,6 +10,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 from ..parallel.pool import Job, Pool
@@ -30,7 +31,7 @@ def paragraphs(processes: int = 1) -> Iterator[str]:
     from pydoc_data.topics import topics
 
     seen: set[str] = set()
-    for lines in (_prose(topics.values()), *_parsed(processes)):
+    for lines in chain([_prose(topics.values())], _parsed(processes)):
         for line in lines:
             if line not in seen:
                 seen.add(line)
@@ -45,11 +46,18 @@ class _ParseJob(Job):
         return number, _prose(text for path in paths for text in _docstrings(path))
 
 
-def _parsed(processes: int) -> list[list[str]]:
+def _parsed(processes: int) -> Iterator[list[str]]:
+    """Yield the paragraphs of each group of files, in order, as soon as those before it have been parsed."""
     paths = list(source_files())
     groups = [paths[at : at + FILES_PER_TASK] for at in range(0, len(paths), FILES_PER_TASK)]
+    early: dict[int, list[str]] = {}
+    following = 0
     with Pool(processes, _ParseJob, lambda _: None) as pool:
-        return [lines for _, lines in sorted(pool.run(enumerate(groups)))]
+        for number, lines in pool.run(enumerate(groups)):
+            early[number] = lines
+            while following in early:
+                yield early.pop(following)
+                following += 1
 
 
 def _prose(texts: Iterable[str]) -> list[str]:

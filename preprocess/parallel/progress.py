@@ -82,10 +82,17 @@ def _bar(unit: str, total: int | None) -> Progress:
     """Return a bar of rich, not yet started; without a known total, it shows the amount done and the time elapsed."""
     from rich import progress as columns
     from rich.console import Console
+    from rich.text import Text
+
+    class Speed(columns.TransferSpeedColumn):
+        """The rate in bytes per second; nothing, instead of a question mark, while it is unknown."""
+
+        def render(self, task: columns.Task) -> Text:
+            return super().render(task) if task.finished_speed or task.speed else Text()
 
     if unit == "bytes":
         done = columns.FileSizeColumn() if total is None else columns.DownloadColumn()
-        amount: tuple[columns.ProgressColumn, ...] = (done, columns.TransferSpeedColumn())
+        amount: tuple[columns.ProgressColumn, ...] = (done, Speed())
     elif total is None:
         amount = (columns.TextColumn(f"{{task.completed:,}} {unit}"),)
     else:

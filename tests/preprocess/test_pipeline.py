@@ -182,12 +182,19 @@ def test_the_command_reports_what_it_made(tmp_path: Path, corpus: tuple[Path, li
     facts = json.loads(result.stdout.splitlines()[-1])
     words, _, matrix = naive(corpus[1], 32_000, 5)
     assert (facts["words"], facts["lines"], facts["entries"]) == (len(words), 400, len(matrix))
-    assert "fewer than the 32,000 requested" in result.stdout
+    assert "words, fewer than the 32,000 requested" in result.stdout
     assert facts["outside_vocabulary"] == 0
     assert facts["most_frequent_left_out"] == {}
     assert set(facts["seconds"]) == {"tokenise", "vocabulary", "count", "add up", "write"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
     assert str(tmp_path) not in (out / "manifest.json").read_text(encoding="utf-8")
+
+
+def test_a_vocabulary_that_is_small_by_choice_is_not_called_the_whole_corpus(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("a b a b a c\n" * 4 + "d e\n", encoding="utf-8")
+    result = CliRunner().invoke(preprocess, [str(path), "--out", str(tmp_path / "d"), "--min-count", "4"])
+    assert "the corpus has 3 words that occur 4 times or more, fewer than the 32,000 requested" in result.stdout
 
 
 def test_what_was_left_out_is_reported(tmp_path: Path) -> None:
@@ -200,7 +207,7 @@ def test_what_was_left_out_is_reported(tmp_path: Path) -> None:
     assert facts["most_frequent_left_out"] == {"d": 1, "e": 1}
     assert facts["outside_vocabulary"] == pytest.approx(2 / 26)
     assert "7.7% of the tokens are outside the vocabulary" in result.stdout
-    assert "give --min-count 5" in result.stdout
+    assert "occurs 4 times, too few to learn much of it; --min-count 5 leaves such words out" in result.stdout
     known = Dataset.open(out).manifest.facts
     assert {name: known[name] for name in ("sentences", "lowercase", "digits", "phrases", "rarest_count")} == {
         "sentences": "punkt", "lowercase": True, "digits": "keep", "phrases": 0, "rarest_count": 4,

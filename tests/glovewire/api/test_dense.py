@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import until
-from source import ROOT
 
 import glovewire
 from glovewire import errors
@@ -34,17 +32,6 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(program)
     words = [sys.executable, "script.py"]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
-
-
-def test_the_page_trains_a_pytorch_model_with_two_workers_in_twelve_lines(folder: Path) -> None:
-    pytest.importorskip("torch")
-    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-    program = re.search(r"## Dense models.*?```python\n(.*?)```", page, re.DOTALL)
-    assert program
-    assert len([line for line in program[1].splitlines() if line.strip()]) <= 12
-    done = run(folder, program[1])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [float(number) for number in re.findall(r"\d\.\d*", done.stdout)] == pytest.approx([1.0, 1.0], abs=0.05)
 
 
 def test_a_program_that_forgets_to_close_ends_and_keeps_its_tensors(folder: Path) -> None:

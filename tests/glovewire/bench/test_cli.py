@@ -27,12 +27,19 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(bench, [str(word) for word in words])
 
 
-def test_the_wire_ends_with_a_summary_of_its_rows() -> None:
+@pytest.fixture(scope="module")
+def wire() -> Result:
+    """What `bench wire` prints of a small table."""
     done = run(
-        "wire", "--rows", 256, "--dim", 8, "--size", 1, "--size", 64, "--window", 2, "--repeats", 1, "--seconds", 0.02
-    )
+        "wire", "--rows", 256, "--dim", 8, "--size", 1, "--size", 64, "--window", 1, "--window", 4, "--repeats", 2,
+        "--seconds", 0.02, "--json",
+    )  # fmt: skip
     assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
+    return done
+
+
+def test_the_wire_ends_with_a_summary_of_its_rows(wire: Result) -> None:
+    lines = wire.stdout.splitlines()[:-1]
     told = lines[lines.index("in short, medians") + 1 :]
     assert [line.split()[0] for line in told] == ["pull", "push"]
     assert all("GB/s at most (64" in line and "encrypted" in line and "us at least" in line for line in told), told
@@ -41,16 +48,17 @@ def test_the_wire_ends_with_a_summary_of_its_rows() -> None:
 def result_of(*words: object) -> dict[str, object]:
     done = run(*words, "--json")
     assert done.exit_code == 0, done.output
+    return last_line(done)
+
+
+def last_line(done: Result) -> dict[str, object]:
     found = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(found, dict)
     return found
 
 
-def test_the_wire_is_measured_and_every_push_counted() -> None:
-    result = result_of(
-        "wire", "--rows", 256, "--dim", 8, "--size", 1, "--size", 64, "--window", 1, "--window", 4, "--repeats", 2,
-        "--seconds", 0.02,
-    )  # fmt: skip
+def test_the_wire_is_measured_and_every_push_counted(wire: Result) -> None:
+    result = last_line(wire)
     assert result["surroundings"].keys() >= {"commit", "cores", "versions", "python"}  # type: ignore[attr-defined]
     names = ("operation", "place", "size", "window", "encrypted")
     cases = {tuple(one[name] for name in names) for one in result["results"]}  # type: ignore[attr-defined]
@@ -66,10 +74,18 @@ def test_the_wire_is_measured_and_every_push_counted() -> None:
     assert (result["success"], result["rows_not_as_pushed"]) == (1, 0)
 
 
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    """What `bench train` measures on each store: on the servers in turns with the other one."""
+    data = tmp_path_factory.mktemp("trained") / "data"
+    random_dataset(data, size=40)
+    arguments = ("train", data, "--repeats", 2, "--dim", 8, "--epochs", 3, "--store")
+    return {"server": result_of(*arguments, "server", "--beside", "local"), "local": result_of(*arguments, "local")}
+
+
 @pytest.mark.parametrize("store", ["server", "local"])
-def test_training_is_measured_for_each_role(tmp_path: Path, store: str) -> None:
-    random_dataset(tmp_path / "data", size=40)
-    result = result_of("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 3, "--store", store)
+def test_training_is_measured_for_each_role(trainings: dict[str, dict[str, object]], store: str) -> None:
+    result = trainings[store]
     assert result["workers"] == (1 if store == "local" else 2)
     roles = {"server", "worker"} if store == "server" else {"worker"}
     assert {"server", "worker"} & result.keys() - {"options"} == roles
@@ -88,10 +104,8 @@ def test_training_is_measured_for_each_role(tmp_path: Path, store: str) -> None:
     assert result["loss"]["max"] < result["bias_only_loss"]["min"]  # type: ignore[index]
 
 
-def test_stores_train_in_turns(tmp_path: Path) -> None:
-    random_dataset(tmp_path / "data", size=40)
-    arguments = ("train", tmp_path / "data", "--repeats", 2, "--dim", 8, "--epochs", 1)
-    result = result_of(*arguments, "--beside", "local")
+def test_stores_train_in_turns(trainings: dict[str, dict[str, object]]) -> None:
+    result = trainings["server"]
     assert (result["success"], result["workers"]) == (1, 2)
     assert result["beside"]["local"]["server_is_times_as_fast"].keys() == SPREAD  # type: ignore[index]
     assert result["beside"]["local"]["bytes_pulled_per_entry"]["max"] == 0 < result["bytes_pulled_per_entry"]["min"]  # type: ignore[index]

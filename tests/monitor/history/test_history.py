@@ -231,3 +231,14 @@ def test_silence_ending_and_failure_are_the_status() -> None:
     assert history.status(30.0) == ("calm", "finished")
     history.failed = "disk full"
     assert history.status(30.0) == ("bad", "failed: disk full")
+
+
+def test_a_server_that_writes_its_results_is_not_said_to_be_silent() -> None:
+    history = RunHistory()
+    for sample in (loss(), worker("w0"), worker("w1"), Event(2.0, "left", "w0", "complete"), worker("w0", "left")):
+        history.add(sample, 10.0)
+    assert history.status(30.0) == ("warn", "no data for 20 s"), "another worker has not left"
+    history.add(worker("w1", "left"), 10.0)
+    assert history.status(30.0) == ("good", "trained, writing the results for 20 s")
+    history.add(Event(3.0, "joined", "w2", ""), 20.0)
+    assert history.status(30.0) == ("warn", "no data for 10 s")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from shards import ASYNC, Shard, in_memory, served, shard
 from glovewire.common.model.neighbours import Found, unit_rows
 from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.subwords import fit
-from glovewire.common.storage.run_folder import write_vectors
+from glovewire.common.storage.run_folder import write_trained, write_vectors
 from glovewire.monitor.web import neighbours as module
+from glovewire.monitor.web import neighbours_panel, unseen
 from glovewire.monitor.web.neighbours import FRESH_S, RunLookup, ServerLookup
 from glovewire.server.daemon import Daemon
 
@@ -77,6 +79,65 @@ def test_it_asks_all_shards_for_all_rows_in_pieces(
     lookup.close()
 
 
+def test_unseen_words_are_composed_as_in_the_finished_run(servers: list[tuple[Shard, Daemon]], tmp_path: Path) -> None:
+    lookup = ServerLookup(lambda: [daemon.address for _, daemon in servers])
+
+    def search(word: str, now: float, says: str) -> str:
+        lookup.refresh(now, word)
+        until(lambda: says in neighbours_panel.neighbours(word, lookup, now), says, lookup.step)
+        return neighbours_panel.neighbours(word, lookup, now)
+
+    one, dataset = servers[0][0], servers[0][0].dataset
+    search("w01", 0.0, "nearest to w01 by cosine")
+    assert lookup.vectors_for("w019")[0] is lookup.vectors, "nothing is fitted before an unseen word is asked for"
+    shown = search("w019", 1.0, "nearest to w019 by cosine · unseen: composed of its n-grams")
+
+    options = one.state.options
+    assert options.subwords > 0
+    rows = np.concatenate([each.state.table.values for each, _ in servers])[:, : options.dim]
+    vectors = np.empty_like(rows)
+    vectors[dataset.permutation] = rows
+    (tmp_path / "run").mkdir()
+    write_trained(tmp_path / "run", dataset, options, vectors, {})
+    finished = RunLookup(tmp_path / "run")
+    finished.refresh(0.0)
+    assert finished.vectors is not None
+    found = finished.vectors.look_up("w019")
+    assert found is not None
+    for word, cosine in finished.vectors.nearest(found, 10):
+        assert f"<td>{word}</td>" in shown
+        assert f"{cosine:.2f}" in shown
+    assert "composed" not in search("w01", 1.0, "nearest to w01")
+    assert "not among the 25 words</p>" in search("no n-gram", 1.0, "not among")
+
+    first = lookup.vectors_for("w019")
+    search("w019", unseen.REFIT_S - 1, "composed of its n-grams")
+    until(lambda: lookup.progress is None, "the rows", lookup.step)
+    lookup.step()
+    assert lookup.vectors_for("w019") == first, "n-grams are fitted now and then"
+    lookup.refresh(2 * unseen.REFIT_S, "w019")
+    until(lambda: lookup.vectors_for("w019")[1] == 2 * unseen.REFIT_S, "n-grams of the newer rows", lookup.step)
+    lookup.close()
+    lookup.close()
+
+
+def test_without_ngrams_or_room_for_them_an_unseen_word_is_not_composed(
+    servers: list[tuple[Shard, Daemon]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> str:
+        with closing(ServerLookup(lambda: [daemon.address for _, daemon in servers])) as lookup:
+            lookup.refresh(0.0, "w019")
+            until(lambda: lookup.progress is None, "the rows", lookup.step)
+            lookup.step()
+            return neighbours_panel.neighbours("w019", lookup, 0.0)
+
+    monkeypatch.setattr(unseen, "MAX_BYTES", 99)
+    assert f"w019 is not among the 25 words: {unseen.TOO_MANY}</p>" in shown()
+    for one, _ in servers:
+        one.state.options = dataclasses.replace(one.state.options, subwords=0.0)
+    assert "w019 is not among the 25 words</p>" in shown()
+
+
 @pytest.mark.parametrize(
     ("limits", "which", "says"),
     [
@@ -124,6 +185,7 @@ def test_a_finished_run_answers_from_its_folder(tmp_path: Path) -> None:
     assert [word for word, _ in near] == ["two", "three"]
     assert near[0][1] == pytest.approx(2 / 5**0.5)
     assert lookup.vectors.look_up("fours") is None
+    assert "ago" not in neighbours_panel.neighbours("one", lookup, 100.0), "they are final"
 
 
 def test_a_finished_run_with_ngrams_knows_unseen_words(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from glovewire.common.model.neighbours import UnitVectors, unit_rows
 from glovewire.common.model.subwords import fit
 from glovewire.monitor.history.history import RunHistory
 from glovewire.monitor.web import neighbours_panel
+from glovewire.monitor.web.unseen import FITTING
 
 MARKUP = "<img src=x>"
 
@@ -23,6 +24,13 @@ class Fixed:
     error: str = ""
     progress: float | None = None
     fetched_at: float = 0.0
+    reason: str = ""
+
+    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:
+        return self.vectors, self.fetched_at
+
+    def unseen_reason(self) -> str:
+        return self.reason
 
 
 def known(*words: str) -> UnitVectors:
@@ -37,7 +45,8 @@ def known(*words: str) -> UnitVectors:
         ("one", Fixed(known("one", MARKUP), progress=0.4), "width:40%"),
         ("one", Fixed(known("one", MARKUP)), "&lt;img src=x&gt;"),
         ("ONE", Fixed(known("one", "two")), "0.80"),
-        (MARKUP, Fixed(known("one", "two")), "&lt;img src=x&gt; is not among the 2 words"),
+        (MARKUP, Fixed(known("one", "two")), "&lt;img src=x&gt; is not among the 2 words</p>"),
+        ("three", Fixed(known("one", "two"), reason=FITTING), f"three is not among the 2 words: {FITTING}</p>"),
         ("one", Fixed(error=MARKUP), "&lt;img src=x&gt;"),
     ],
 )

@@ -96,8 +96,8 @@ def test_a_dense_model_is_shown_as_what_it_is() -> None:
         "training loss0.0909",
         "steps200of 1,000",
         "test accuracy91.2 %",
-        "steps per second20",
-        "examples per second1.28 k",
+        "steps/s20",
+        "examples/s1.28 k",
     ):
         assert part in text, text
     assert "gradient norm0.5" in text

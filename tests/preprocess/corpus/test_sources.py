@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import socket
 import time
 import zlib
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from glovewire.common.errors import CorpusError
+from glovewire.common.errors import CorpusError, ProcessDied
 from glovewire.preprocess.corpus import sources as corpora
 from glovewire.preprocess.corpus.readers import read_batches
 from glovewire.preprocess.corpus.sources import Selection, find_corpus
@@ -170,6 +171,24 @@ def test_pydoc_is_distinct_paragraphs_of_prose(monkeypatch: pytest.MonkeyPatch) 
     assert found == list(pydoc_corpus.paragraphs(1))
     assert any(text.startswith("JSON (JavaScript Object Notation)") for text in found)
     assert not any(">>>" in text or "\n" in text for text in found)
+
+
+class Deadly:
+    """A source file that ends the process that reads it."""
+
+    def read_text(self, encoding: str) -> str:
+        os._exit(3)
+
+
+def test_pydoc_is_handed_on_while_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glovewire.preprocess.corpus import pydoc_corpus
+
+    monkeypatch.setattr(pydoc_corpus, "source_files", lambda: iter([Path(json.__file__), Deadly()]))
+    monkeypatch.setattr(pydoc_corpus, "FILES_PER_TASK", 1)
+    found = []
+    with pytest.raises(ProcessDied):
+        found.extend(iter(pydoc_corpus.paragraphs(1)))
+    assert any(text.startswith("JSON (JavaScript Object Notation)") for text in found)
 
 
 def faulty(tmp_path: Path) -> dict[str, tuple[Path, str]]:

@@ -32,4 +32,4 @@ def test_an_amount_without_a_known_total_is_not_shown_as_a_share_of_it(
         phase.advance(2_500_000)
     text = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", terminal.getvalue())
     assert shown in text
-    assert "/?" not in text
+    assert "?" not in text
