@@ -85,7 +85,8 @@ class Target:
 class Attack:
     """One attack: `who` makes it, `play` does it, on a run with the given `stage`.
 
-    `before`: it begins before the honest workers come. `kill`: one honest worker is killed meanwhile and replaced.
+    `before`: it begins before the honest workers come. `kill`: one honest worker is killed meanwhile and replaced, as
+    it is in the undisturbed run.
     `connections`: how many it holds, each of which costs memory. `withdrawn`: why same bytes and the time of the run
     are not promised; "" where they are.
     """
@@ -99,6 +100,11 @@ class Attack:
     kill: bool = False
     connections: int = 0
     withdrawn: str = ""
+
+    @property
+    def setting(self) -> tuple[str, bool]:
+        """Return the stage, and whether a worker is killed: what the undisturbed run has in common with this one."""
+        return self.stage, self.kill
 
 
 STRANGER, FLOOD, MONITOR, WORKER, INSIDER = "stranger", "flood", "monitor", "worker", "insider"
