@@ -114,7 +114,7 @@ class TrainingOptions(Config):
     final_rate: float = option(
         0.1, per={"tensors": 0.0}, range=_AMOUNT, help="Fraction of the rate that is left at the end."
     )
-    x_max: float = option(8.0, per={"sgns": 10.0}, range=POSITIVE, help="Count from which the weight is 1.")
+    x_max: float = option(8.0, per={"sgns": 20.0}, range=POSITIVE, help="Count from which the weight is 1.")
     alpha: float = option(0.6, per={"sgns": 0.85}, range=_AMOUNT, help="Exponent of the weight.")
     negatives: float = option(25.0, range=POSITIVE, help="Skip-gram: negatives for each entry.")
     sample: float = option(
@@ -129,7 +129,7 @@ class TrainingOptions(Config):
     )
     spectrum: float = option(
         0.95,
-        per={"sgns": 0.7},
+        per={"sgns": 0.6},
         range=_AMOUNT,
         help="Power of the singular values in vectors.npy: below 1, directions that most words share count less; 1 is "
         "as trained.",
