@@ -17,7 +17,7 @@ import numpy as np
 
 from ..array_types import Array, Floats, Indices, Rows
 from ..endings import Ending
-from ..errors import ArtifactError, NotFinite, UsageError
+from ..errors import ArtifactError, NotFinite, OutputError, UsageError
 from ..model.options import TrainingOptions
 from ..model.postprocess import flatten_spectrum
 from ..model.subwords import Ngrams, Subwords, fit
@@ -72,6 +72,8 @@ class Vectors:
 
 def prepare(run: Path) -> Path:
     """Create the folder `run` for a new training and return it; OutputError if it is not empty or cannot be made."""
+    if is_run(run):
+        raise OutputError(f"run {run} exists already: go on with it (--resume), name another place or remove it")
     artifacts.require_free(run, what="run")
     with artifacts.output_errors(run, "run"):
         run.mkdir(parents=True, exist_ok=True)

@@ -72,7 +72,7 @@ def _summary(config: LocalConfig, facts: dict[str, Any]) -> list[str]:
     early = f" (stopped early: no better score in {config.patience} epochs)" if stopped else ""
     return [
         f"{trained} in {facts['seconds']:.1f} s{early}: {facts['entries_per_second'] / 1e6:.2f} M entries/s",
-        f"loss {facts['loss']:.5f}; bias-only loss {facts['bias_only_loss']:.5f}; "
+        f"loss {facts['loss']:.5g}; bias-only loss {facts['bias_only_loss']:.5g}; "
         f"mean vector norm {facts['mean_vector_norm']:.3f}",
         *_scores(facts),
         f"vectors, metrics and loss.png are in {config.out}",

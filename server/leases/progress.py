@@ -116,7 +116,7 @@ class Progress:
             return block, []
         self._announced_epoch = self.losses.epoch
         loss, bias_only_loss, _ = self.losses.epoch_means(self.losses.epoch - 1)
-        text = f"loss {loss:.5f}, bias-only loss {bias_only_loss:.5f}"
+        text = f"loss {loss:.5g}, bias-only loss {bias_only_loss:.5g}"
         return block, [Event(t, "epoch", str(self.losses.epoch), text)]
 
     def _finish(self, schedule: Schedule, session: Session, report: Report) -> Block:
