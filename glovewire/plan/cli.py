@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from glovewire.common.model.options import TrainingOptions
 
     from .model import Cluster, Forecast
+    from .work import Work
 
 SERVED_PER_S = 1.5e9
 """Bytes per second that a shard serves on one core, measured by `glovewire bench wire` with 1,024 rows per message."""
@@ -55,42 +56,44 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     from glovewire.common.model.options import TrainingOptions
     from glovewire.common.model.row_layout import RowLayout
     from glovewire.common.storage.dataset import Dataset
-    from glovewire.preprocess.config import default_partitions
+    from glovewire.preprocess.counts.arrangement import default_partitions
 
     from .model import Cluster, forecast, partitions_advised, servers_needed
+    from .work import counted, estimated, zipf_counts
 
     config = given.config()
-    if config.dataset is not None:
-        opened = Dataset.open(config.dataset, verify=False)
-        config = dataclasses.replace(
-            config,
-            dataset=None,
-            words=opened.layout.rows,
-            entries=float(opened.total_entries),
-            partitions=opened.layout.partitions if config.partitions is None else config.partitions,
-        )
-    words = WORDS if config.words is None else config.words
-    partitions = default_partitions(words) if config.partitions is None else config.partitions
-    config = dataclasses.replace(config, words=words, partitions=partitions)  # which checks both
+    opened = None if config.dataset is None else Dataset.open(config.dataset, verify=False)
+    counts = zipf_counts(WORDS if config.words is None else config.words) if opened is None else opened.counts
+    entries = config.entries if opened is None else float(opened.total_entries)
+    assert entries is not None
+    own = None if opened is None else opened.layout.partitions
+    usual = default_partitions(len(counts)) if own is None else own
+    partitions = usual if config.partitions is None else config.partitions
+    config = dataclasses.replace(
+        config, dataset=None, words=len(counts), entries=entries, partitions=partitions
+    )  # which checks them
+
+    def estimate(partitions: int) -> Work:
+        return estimated(counts, entries, partitions)
+
+    work = counted(opened) if opened is not None and partitions == own else estimate(partitions)
     if not config.kernel_rate:
         _tell("measuring how fast this machine trains")
     options, link = TrainingOptions(dim=config.dim, tied=config.tied), bytes_per_second(config.bandwidth)
-    assert config.entries is not None
     cluster = Cluster(
-        int(config.entries), words, RowLayout.of(options).width * 4, partitions, config.workers,
-        config.servers or 1, config.kernel_rate or measured_rate(options), link, SERVED_PER_S, config.round_trip / 1e3,
+        work, RowLayout.of(options).width * 4, config.workers, config.servers or 1,
+        config.kernel_rate or measured_rate(options), link, SERVED_PER_S, config.round_trip / 1e3,
     )  # fmt: skip
-    blocks = partitions * (partitions + 1) // 2
-    _tell(f"simulating an epoch of {blocks:,} blocks with different numbers of servers")
+    _tell(f"simulating an epoch of {work.partitions:,} strips with different numbers of servers")
     needed = servers_needed(cluster)
     cluster = dataclasses.replace(cluster, servers=config.servers or needed)
     found = forecast(cluster)
     _tell("simulating other numbers of partitions")
-    advised = partitions_advised(cluster)
+    advised = partitions_advised(cluster, estimate)
     for line in _told(cluster, found, needed, config.epochs):
         click.echo(line)
-    if advised != partitions:
-        shorter = forecast(dataclasses.replace(cluster, partitions=advised)).seconds
+    if advised != cluster.work.partitions:
+        shorter = forecast(dataclasses.replace(cluster, work=estimate(advised))).seconds
         click.echo(f"better      preprocess --partitions {advised}: {_figure(shorter)} s an epoch")
     in_flight = link * cluster.round_trip_s
     if in_flight > BUFFER_BYTES:
@@ -136,7 +139,8 @@ def measured_rate(options: TrainingOptions) -> float:
     entries["i"], entries["j"], entries["x"] = i[order], j[order], draw.integers(1, 20, len(at))
     count = (SAMPLE_ROWS // tile) ** 2
     starts, even = np.searchsorted(number[order], np.arange(count + 1)), np.full(SAMPLE_ROWS, 1 / SAMPLE_ROWS)
-    tiles = Tiles(entries, (even, even), starts, np.arange(count), 0, True, False)
+    every = np.arange(count)
+    tiles = Tiles(entries, (even, even), starts, every, every, 0, True, False)
     layout = RowLayout.of(options)
     rows = [layout.initial(first, first + SAMPLE_ROWS, options) for first in (0, SAMPLE_ROWS)]
     train = OBJECTIVES[options.objective].train
@@ -166,6 +170,7 @@ def _told(cluster: Cluster, found: Forecast, needed: int, epochs: int) -> list[s
         f"busy        {busy}",
         f"an epoch    pulls {size(int(found.bytes_pulled))} and pushes {size(int(found.bytes_pushed))} "
         f"({an_entry:.1f} bytes an entry)",
-        f"assumed     {cluster.entries:,} entries, {cluster.words:,} words in {cluster.partitions} partitions, rows of "
-        f"{cluster.row_bytes:,} bytes; {cluster.workers} workers at {cluster.entries_per_second / 1e6:.3g} M entries/s",
+        f"assumed     {cluster.entries:,.0f} entries, {cluster.words:,} words in {cluster.work.partitions} partitions, "
+        f"rows of {cluster.row_bytes:,} bytes; {cluster.workers} workers at "
+        f"{cluster.entries_per_second / 1e6:.3g} M entries/s",
     ]

@@ -1,24 +1,25 @@
 """Predict how long an epoch takes on a cluster, by simulating the block schedule in virtual time. No I/O.
 
-The `Schedule` of training grants blocks. A worker prefetches as many blocks as in training, pulls the rows that are not
-in its cache, computes one block at a time and pushes its rows; a pull waits until its partition reaches the block's
-round. Shards and workers are queues with a service rate; connections share links.
+The `Schedule` of training grants strips. A worker prefetches as many strips and visits as in training, pulls the rows
+that they need, trains one visit at a time and pushes its rows; a pull waits until its partition has been through the
+rounds before. Shards and workers are queues with a service rate; connections share links.
 """
 
 import heapq
 import itertools
 from bisect import bisect_left
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.storage.dataset import MAX_PARTITION_ROWS
-from glovewire.server.leases.schedule import Block, Schedule
-from glovewire.worker.training.prefetch import PartitionCache, PrefetchWindow, cache_capacity
+from glovewire.server.leases.schedule import Schedule
+from glovewire.worker.training.prefetch import PrefetchWindow, needs_visit
 
 from .links import Links
+from .work import Work
 
 Resource = tuple[str, int]
 
@@ -34,23 +35,31 @@ MAX_SERVERS = 64
 
 @dataclass(frozen=True)
 class Cluster:
-    """The training and its hardware; an epoch covers `entries` entries of the full matrix.
+    """The training and its hardware; an epoch is the `work`.
 
     `row_bytes` is the size of a row in a message, `entries_per_second` the training rate of one worker,
     `bytes_per_second` the bandwidth of a link in each direction, `served_per_second` the bytes per second that a shard
     can copy.
     """
 
-    entries: int
-    words: int
+    work: Work
     row_bytes: int
-    partitions: int
     workers: int
     servers: int
     entries_per_second: float
     bytes_per_second: float
     served_per_second: float
     round_trip_s: float = 0.0
+
+    @property
+    def entries(self) -> float:
+        """Return the entries of the full matrix."""
+        return float(self.work.entries.sum())
+
+    @property
+    def words(self) -> int:
+        """Return the number of rows of the table."""
+        return self.work.bounds[-1]
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def forecast(cluster: Cluster) -> Forecast:
 
 def servers_needed(cluster: Cluster) -> int:
     """Return the smallest number of shards whose epoch takes at most 10 % longer than with MAX_SERVERS shards."""
-    most = min(MAX_SERVERS, cluster.partitions)
+    most = min(MAX_SERVERS, cluster.words)
     enough = forecast(replace(cluster, servers=most)).seconds * ENOUGH
 
     def suffice(servers: int) -> bool:
@@ -91,68 +100,78 @@ def servers_needed(cluster: Cluster) -> int:
     return 1 + bisect_left(range(1, most), True, key=suffice)
 
 
-def partitions_advised(cluster: Cluster) -> int:
-    """Return the cluster's number of partitions, or a quarter, half or double of it if an epoch is clearly shorter.
+def partitions_advised(cluster: Cluster, estimate: Callable[[int], Work]) -> int:
+    """Return the cluster's number of partitions, or half or double of it if an epoch is clearly shorter.
 
-    Fewer partitions mean fewer rounds and less traffic; with more partitions more workers train at the same time.
+    Fewer partitions mean less traffic; with more partitions more workers train at the same time. `estimate` returns the
+    work for a number of partitions.
     """
-    own = cluster.partitions
-    fewest = min(own, 2 * cluster.workers)  # every worker still gets a block in each round
-    choices = [p for p in (own // 4, own // 2, 2 * own) if fewest <= p <= cluster.words <= p * MAX_PARTITION_ROWS]
-    seconds = {p: forecast(replace(cluster, partitions=p)).seconds for p in (own, *choices)}
+    own = cluster.work.partitions
+    choices = [partitions for partitions in (own // 2, own, 2 * own) if 1 <= partitions <= cluster.words]
+    seconds = {p: forecast(replace(cluster, work=estimate(p))).seconds for p in choices}
     best = min(seconds, key=lambda partitions: seconds[partitions])
     return best if seconds[best] * ENOUGH < seconds[own] else own
 
 
 @dataclass(eq=False)
+class _Visit:
+    """A partition that a strip visits, and how many parts of its rows are missing."""
+
+    partition: int
+    missing: int
+    nbytes: float
+
+
+@dataclass(eq=False)
 class _Task:
-    """A block leased to a worker: parts of rows that are missing, and partitions taken from the worker's cache."""
+    """A strip leased to a worker: the partitions still to pull, and the visits that are pulled, its own one first."""
 
     lease: int
-    block: Block
-    missing: int = 0
-    cached: set[int] = field(default_factory=set)
+    round: int
+    own: int
+    ahead: deque[int]
+    left: float
+    visits: deque[_Visit] = field(default_factory=deque)
+    unanswered: int = 0
 
     @property
-    def partitions(self) -> set[int]:
-        """Return the block's one or two partitions."""
-        return {self.block.a, self.block.b}
+    def is_ready(self) -> bool:
+        """Return whether the rows of the next visit have arrived."""
+        return bool(self.visits) and not self.visits[0].missing
 
 
 class _Epochs:
     """A discrete-event simulation of one or two epochs; a queue is stored as the time at which it is free again."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.epochs = EPOCHS if cluster.partitions < MANY_PARTITIONS else 1
-        self._schedule = Schedule(cluster.partitions, self.epochs, 0)
+        self._cluster, self._work = cluster, cluster.work
+        self.epochs = EPOCHS if self._work.partitions < MANY_PARTITIONS else 1
+        self._rounds = Rounds(self._work.partitions, self.epochs)
+        self._schedule = Schedule(self._rounds)
         self._goodput = cluster.bytes_per_second * LINK_SHARE
         self._number = itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._free: dict[Resource, float] = defaultdict(float)
-        self._version = [0] * cluster.partitions
-        self._unpushed: dict[int, int] = {}
-        self._waiting_pulls: dict[int, list[tuple[int, _Task]]] = defaultdict(list)
+        self._version = [self._rounds.next_visit(p, 0) for p in range(self._work.partitions)]
+        self._waiting_pulls: dict[int, list[tuple[int, _Task, _Visit]]] = defaultdict(list)
         self._tasks: list[list[_Task]] = [[] for _ in range(cluster.workers)]
         self._asking = [False] * cluster.workers
         self._waiting_leases: list[int] = []  # workers whose request shard 0 could not answer yet
         self._computing = [False] * cluster.workers
-        size = cluster.words * cluster.row_bytes // cluster.partitions
-        self._kept: list[PartitionCache[None]] = [PartitionCache(cache_capacity(size)) for _ in range(cluster.workers)]
-        self._ahead = [PrefetchWindow(size) for _ in range(cluster.workers)]
+        self._ahead = [PrefetchWindow() for _ in range(cluster.workers)]
+        self._trained: dict[int, float] = defaultdict(float)  # round -> seconds
         self.now = 0.0
-        self.pulled = self.pushed = 0
+        self.pulled = self.pushed = 0.0
         self.busy: dict[Resource, float] = defaultdict(float)
         self.links = Links(lambda: self.now, self._after)
         sharding = Sharding(cluster.words, cluster.servers)
-        bounds = [cluster.words * p // cluster.partitions for p in range(cluster.partitions + 1)]
         self._parts = [
-            [(part.shard, (part.last - part.first) * cluster.row_bytes) for part in sharding.split(*span)]
-            for span in itertools.pairwise(bounds)
+            [(part.shard, (part.last - part.first) / (span[1] - span[0])) for part in sharding.split(*span)]
+            for span in itertools.pairwise(self._work.bounds)
         ]
 
     def run(self) -> None:
-        """Process events until every block is trained."""
+        """Process events until every strip is trained."""
         for worker in range(self._cluster.workers):
             self._ask(worker)
         while self._events:
@@ -168,10 +187,15 @@ class _Epochs:
         self.busy[resource] += seconds
         self._after(self._free[resource] - self.now, event)
 
+    def _nbytes(self, own: int, partition: int) -> float:
+        return float(self._work.rows[own, partition]) * self._cluster.row_bytes
+
     def _ask(self, worker: int) -> None:
-        """Send a lease request, unless the worker has one unanswered or holds enough blocks."""
-        pulled = sum(len(task.partitions - task.cached) for task in self._tasks[worker])
-        if not self._asking[worker] and len(self._tasks[worker]) < self._ahead[worker].tasks(pulled):
+        """Send a lease request, unless the worker has one unanswered or holds enough strips."""
+        tasks = self._tasks[worker]
+        left = tasks[0].left / max(float(self._work.entries[tasks[0].own].sum()), 1.0) if tasks else 0.0
+        waiting = int(sum(self._nbytes(task.own, task.own) for task in tasks[1:]))
+        if not self._asking[worker] and self._ahead[worker].needs_strip(len(tasks), waiting, left):
             self._asking[worker] = True
             self._after(self._cluster.round_trip_s / 2, partial(self._asked, worker))
 
@@ -180,99 +204,111 @@ class _Epochs:
         self._grant()
 
     def _grant(self) -> None:
-        """Grant blocks to waiting workers, as shard 0, in the order of their requests."""
+        """Grant strips to waiting workers, as shard 0, in the order of their requests."""
         for worker in list(self._waiting_leases):
             if granted := self._schedule.grant(str(worker)):
                 self._waiting_leases.remove(worker)
-                self._after(self._cluster.round_trip_s / 2, partial(self._take, worker, _Task(*granted)))
+                own, *others = self._rounds.visits(granted[1])
+                task = _Task(*granted, own, deque(others), float(self._work.entries[own].sum()))
+                self._after(self._cluster.round_trip_s / 2, partial(self._take, worker, task))
 
     def _take(self, worker: int, task: _Task) -> None:
-        """Pull the rows of a block, except those in the worker's cache or to be added there by an earlier block."""
-        before = [t.partitions for t in self._tasks[worker] if t.block.round == task.block.round - 1]
-        for partition in task.partitions:
-            if self._kept[worker].has((partition, task.block.round)) or any(partition in those for those in before):
-                task.cached.add(partition)
-            else:
-                task.missing += 1
-                self._after(self._cluster.round_trip_s / 2, partial(self._pull, worker, task, partition))
+        """Pull the rows of a strip's own partition."""
+        task.visits.append(_Visit(task.own, 1, 0.0))
+        self._after(self._cluster.round_trip_s / 2, partial(self._pull, worker, task, task.visits[0]))
         self._tasks[worker].append(task)
         self._asking[worker] = False
+        self._go_on(worker)
+
+    def _go_on(self, worker: int) -> None:
+        """Ask for a strip, prefetch visits and train what is ready, as far as each is due."""
         self._ask(worker)
+        for place, task in enumerate(self._tasks[worker]):
+            while task.ahead and (
+                len(task.visits) < 2
+                if place
+                else needs_visit(len(task.visits), int(sum(each.nbytes for each in task.visits)))
+            ):
+                other = task.ahead.popleft()
+                task.visits.append(_Visit(other, 1, self._nbytes(task.own, other)))
+                self._after(self._cluster.round_trip_s / 2, partial(self._pull, worker, task, task.visits[-1]))
         self._compute(worker)
 
-    def _pull(self, worker: int, task: _Task, partition: int) -> None:
-        """Answer a pull that has reached the shards, once the partition's version is the block's round."""
-        if self._version[partition] < task.block.round:
-            self._waiting_pulls[partition].append((worker, task))
+    def _pull(self, worker: int, task: _Task, visit: _Visit) -> None:
+        """Answer a pull that has reached the shards, once its partition has been through the rounds before."""
+        if self._version[visit.partition] < task.round:
+            self._waiting_pulls[visit.partition].append((worker, task, visit))
             return
-        parts = self._parts[partition]
-        task.missing += len(parts) - 1
-        for shard, size in parts:
+        parts = self._parts[visit.partition]
+        visit.missing += len(parts) - 1
+        for shard, share in parts:
+            size = share * self._nbytes(task.own, visit.partition)
             self.pulled += size
             link = ("server link, out", shard), ("worker link, in", worker)
-            arrived = partial(self._after, self._cluster.round_trip_s / 2, partial(self._arrived, worker, task))
+            arrived = partial(self._after, self._cluster.round_trip_s / 2, partial(self._arrived, worker, visit))
             sent = partial(self.links.send, *link, size / self._goodput, arrived)
             self._use(("server", shard), size / self._cluster.served_per_second, sent)
 
-    def _arrived(self, worker: int, task: _Task) -> None:
-        task.missing -= 1
+    def _arrived(self, worker: int, visit: _Visit) -> None:
+        visit.missing -= 1
         self._compute(worker)
 
     def _compute(self, worker: int) -> None:
-        """Train the first block whose rows have arrived, if the worker is idle."""
-        kept = self._kept[worker]
-        ready = [
-            t for t in self._tasks[worker] if not t.missing and all(kept.has((p, t.block.round)) for p in t.cached)
-        ]
+        """Train the next visit whose rows have arrived, of the earliest round, if the worker is idle."""
+        ready = [task for task in self._tasks[worker] if task.is_ready]
         if self._computing[worker] or not ready:
             return
-        task = min(ready, key=lambda task: task.block)
-        entries = self._cluster.entries / self._cluster.partitions**2 * len(task.partitions)
-        self._computing[worker] = True
-        for partition in task.cached:
-            kept.take((partition, task.block.round))
+        task = min(ready, key=lambda task: task.round)
+        visit = task.visits.popleft()
+        entries = float(self._work.entries[task.own, visit.partition])
         seconds = entries / self._cluster.entries_per_second
-        self._ahead[worker].trained(seconds)
-        self._use(("worker", worker), seconds, partial(self._computed, worker, task))
+        self._computing[worker] = True
+        self._trained[task.round] += seconds
+        self._use(("worker", worker), seconds, partial(self._computed, worker, task, visit, entries))
 
-    def _computed(self, worker: int, task: _Task) -> None:
+    def _computed(self, worker: int, task: _Task, visit: _Visit, entries: float) -> None:
         self._computing[worker] = False
-        answered = partial(self._answered, worker, task, self.now)
-        self._tasks[worker].remove(task)
-        needed = {(partition, other.block.round) for other in self._tasks[worker] for partition in other.cached}
-        for partition in task.partitions:
-            self._kept[worker].put((partition, task.block.round + 1), None, needed)
-        left = [sum(len(self._parts[partition]) for partition in task.partitions)]
-        for partition in task.partitions:
-            for shard, size in self._parts[partition]:
-                self.pushed += size
-                served = partial(
-                    self._use, ("server", shard), size / self._cluster.served_per_second,
-                    partial(self._pushed, partition, left, answered),
-                )  # fmt: skip
-                came = partial(self._after, self._cluster.round_trip_s / 2, served)
-                self.links.send(("worker link, out", worker), ("server link, in", shard), size / self._goodput, came)
-        self._ask(worker)
-        self._compute(worker)
+        task.left -= entries
+        if visit.partition != task.own:
+            self._push(worker, task, visit.partition)
+        if not task.visits and not task.ahead:
+            self._tasks[worker].remove(task)
+            self._ahead[worker].trained(self._trained[task.round])
+            self._push(worker, task, task.own)
+        self._go_on(worker)
 
-    def _pushed(self, partition: int, left: list[int], answered: Callable[[], None]) -> None:
-        """Apply one part of a push; answer the worker after the last part, and pulls that waited for this version."""
+    def _push(self, worker: int, task: _Task, partition: int) -> None:
+        task.unanswered += 1
+        answered = partial(self._answered, worker, task, self.now)
+        left = [len(self._parts[partition])]
+        for shard, share in self._parts[partition]:
+            size = share * self._nbytes(task.own, partition)
+            self.pushed += size
+            served = partial(
+                self._use, ("server", shard), size / self._cluster.served_per_second,
+                partial(self._pushed, task.round, partition, left, answered),
+            )  # fmt: skip
+            came = partial(self._after, self._cluster.round_trip_s / 2, served)
+            self.links.send(("worker link, out", worker), ("server link, in", shard), size / self._goodput, came)
+
+    def _pushed(self, round: int, partition: int, left: list[int], answered: Callable[[], None]) -> None:
+        """Apply one part of a push; after the last part, answer the worker, and pulls that waited for this version."""
         left[0] -= 1
-        unpushed = self._unpushed.pop(partition, len(self._parts[partition])) - 1
-        if unpushed:
-            self._unpushed[partition] = unpushed
-        else:
-            self._version[partition] += 1
-            for waiting, its_task in self._waiting_pulls.pop(partition, []):
-                self._pull(waiting, its_task, partition)
-        if not left[0]:
-            self._after(self._cluster.round_trip_s / 2, answered)
+        if left[0]:
+            return
+        self._version[partition] = self._rounds.next_visit(partition, round + 1)
+        waiting = self._waiting_pulls.pop(partition, [])
+        for worker, its_task, visit in waiting:
+            self._pull(worker, its_task, visit)
+        self._after(self._cluster.round_trip_s / 2, answered)
 
     def _answered(self, worker: int, task: _Task, pushed: float) -> None:
-        """Report a block whose push is answered; the report ends the block's lease."""
-        self._ahead[worker].pushed(self.now - pushed)
-        self._after(self._cluster.round_trip_s / 2, partial(self._reported, task))
-        self._ask(worker)
+        """Report a strip whose pushes are answered; the report ends its lease."""
+        task.unanswered -= 1
+        if task not in self._tasks[worker] and not task.unanswered:
+            self._ahead[worker].pushed(self.now - pushed)
+            self._after(self._cluster.round_trip_s / 2, partial(self._reported, task))
+            self._ask(worker)
 
     def _reported(self, task: _Task) -> None:
         self._schedule.finish(task.lease)

@@ -70,6 +70,18 @@ def gather(table: Rows, rows: Indices, first: int) -> Rows:
 
 
 @compiled_fast
+def exchange(table: Rows, rows: Indices, values: Rows, first: int) -> Rows:
+    """Assign table[rows - first] = values for distinct rows; return the values before, shape (len(rows), width)."""
+    before = np.empty((rows.size, table.shape[1]), table.dtype)
+    for n in range(rows.size):
+        row = rows[n] - first
+        for k in range(table.shape[1]):
+            before[n, k] = table[row, k]
+            table[row, k] = values[n, k]
+    return before
+
+
+@compiled_fast
 def add_range(table: Rows, first: int, values: Rows) -> None:
     """Compute table[first : first + len(values)] += values."""
     for n in range(values.shape[0]):

@@ -150,9 +150,9 @@ def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (channel,) = store.client.channels
         values = np.zeros((store.rows, store.width), np.float32)
         row = values[:1].nbytes
-        monkeypatch.setattr(remote, "PUSH_BYTES", row)
+        monkeypatch.setattr(remote, "ADDED_BYTES", row)
         monkeypatch.setattr(credit, "WORKER_CREDIT_BYTES", 3 * row)
         channel.credit = 3 * row
-        reply = store.push_block("add", NO_LEASE, [Change(0, 0, values)])
+        reply = store.push_range("add", NO_LEASE, Change(0, store.rows, values))
         assert 0 < channel.in_flight <= 3 * row < values.nbytes
         assert pair.done(reply).error is None
