@@ -5,7 +5,7 @@ of one partition and fetches only those rows of more frequent partitions that it
 about as much work, so frequent words share small partitions and rare words large ones.
 
 Common words are dealt to their partitions at random, so that a block holds words of mixed frequency. Inside a partition
-frequent words come first again: tiles of frequent words are dense, and their rows stay in the processor's cache. No I/O.
+frequent words come first again: their tiles are dense, and their rows stay in the processor's cache. No I/O.
 """
 
 from itertools import pairwise
