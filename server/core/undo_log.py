@@ -38,7 +38,7 @@ class UndoLog:
     def keep(self, partition: int, push: Push, values: Rows) -> None:
         """Keep the values that the rows of a push had before it, unless those before an equal push are kept."""
         images = self._kept[push.version].setdefault(partition, [])
-        if all(image.first != push.first for image in images):
+        if not any(_are_same(image, push) for image in images):
             images.append(BeforeImage(push.first, push.last, push.rows, values))
 
     def drop_before(self, round: int) -> None:
@@ -55,9 +55,14 @@ class UndoLog:
             images = self._kept.get(round, {}).get(partition)
             if images is None and round != rounds[-1]:
                 raise NotReady(f"rows {pull.first}..{pull.last} are past version {pull.version}")
-            for image in images or ():
+            for image in reversed(images or ()):
                 _overlay(pull, image, values)
         return values
+
+
+def _are_same(image: BeforeImage, push: Push) -> bool:
+    """Return whether an image has the rows of a push."""
+    return (image.first, image.last) == (push.first, push.last) and np.array_equal(_numbers(image), _numbers(push))
 
 
 def _overlay(pull: Pull, image: BeforeImage, values: Rows) -> None:
@@ -71,5 +76,5 @@ def _overlay(pull: Pull, image: BeforeImage, values: Rows) -> None:
     values[here] = image.values[there]
 
 
-def _numbers(rows: Pull | BeforeImage) -> Array:
+def _numbers(rows: Pull | Push | BeforeImage) -> Array:
     return np.arange(rows.first, rows.last) if rows.rows is None else rows.rows
