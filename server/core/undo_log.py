@@ -36,10 +36,19 @@ class UndoLog:
         return sum(map(len, self._kept.values()))
 
     def keep(self, partition: int, push: Push, values: Rows) -> None:
-        """Keep the values that the rows of a push had before it, unless those before an equal push are kept."""
+        """Keep the values that the rows of a push had before it, but of no row twice in a round.
+
+        A lost worker may have pushed some of the rows, in other pieces: those that it found are kept.
+        """
         images = self._kept[push.version].setdefault(partition, [])
-        if not any(_are_same(image, push) for image in images):
+        earlier = [_numbers(image) for image in images if image.first < push.last and push.first < image.last]
+        if not earlier:
             images.append(BeforeImage(push.first, push.last, push.rows, values))
+            return
+        numbers = _numbers(push)
+        fresh = ~np.isin(numbers, np.concatenate(earlier))
+        if fresh.any():
+            images.append(BeforeImage(push.first, push.last, numbers[fresh], values[fresh]))
 
     def drop_before(self, round: int) -> None:
         """Drop the images of all rounds before `round`."""
@@ -55,14 +64,9 @@ class UndoLog:
             images = self._kept.get(round, {}).get(partition)
             if images is None and round != rounds[-1]:
                 raise NotReady(f"rows {pull.first}..{pull.last} are past version {pull.version}")
-            for image in reversed(images or ()):
+            for image in images or ():
                 _overlay(pull, image, values)
         return values
-
-
-def _are_same(image: BeforeImage, push: Push) -> bool:
-    """Return whether an image has the rows of a push."""
-    return (image.first, image.last) == (push.first, push.last) and np.array_equal(_numbers(image), _numbers(push))
 
 
 def _overlay(pull: Pull, image: BeforeImage, values: Rows) -> None:
