@@ -33,7 +33,7 @@ def arrange(counts: Indices, partitions: int, seed: int) -> tuple[tuple[int, ...
     """
     draw = np.random.default_rng(seed)
     rows = np.argsort(-counts, kind="stable").astype(np.int32)
-    work = np.concatenate([[0.0], np.cumsum(counts[rows].astype(np.float64) ** WORK_POWER)])
+    work = np.concatenate([[0.0], np.cumsum(np.maximum(counts[rows], 1.0) ** WORK_POWER)])
     common, words = int(np.count_nonzero(counts >= COMMON)), len(rows)
     bounds, left = [0], partitions
     while (first := bounds[-1]) < words:
