@@ -1,4 +1,4 @@
-"""Before-images: rows read as they were at any round that is not complete, however often and in which pieces it came."""
+"""Before-images: rows read as they were in any round that is incomplete, in whichever pieces they were pushed."""
 
 from __future__ import annotations
 

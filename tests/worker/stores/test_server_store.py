@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from processes import until
-from shards import in_memory, served, shard, statistics
+from shards import Shard, in_memory, served, shard, statistics
 
-from glovewire.common.endings import Ending
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import BadRequest, RunOver
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
@@ -23,7 +23,9 @@ from glovewire.server import limits as credit
 from glovewire.server.daemon import Daemon
 from glovewire.worker.stores import server_store as remote
 from glovewire.worker.stores.interface import Change, Reply
+from glovewire.worker.stores.memory_store import MemoryStore
 from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
+from glovewire.worker.training.block_trainer import train
 
 HERE, NEXT = np.array([0, 2, 5]), np.array([1, 2])
 
@@ -156,3 +158,54 @@ def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         reply = store.push_range("add", NO_LEASE, Change(0, store.rows, values))
         assert 0 < channel.in_flight <= 3 * row < values.nbytes
         assert pair.done(reply).error is None
+
+
+def trained_over(folder: Path, shards: int) -> tuple[list[Shard], np.ndarray]:
+    """The shards of a training by one worker, after its end, and the rows of all of them."""
+    folder.mkdir()
+    dataset, cluster, clock = in_memory(folder / "d", size=60, share=0.03), [], time.monotonic()
+    with ExitStack() as stack:
+        addresses = []
+        for number in range(shards):
+            out = folder / f"run-{number}"
+            out.mkdir()
+            cluster.append(shard(dataset, number=number, shards=shards, out=out, now=clock, tied=False))
+            daemon = Daemon(cluster[-1].core, out, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+            stack.enter_context(served(daemon))
+            addresses.append(daemon.address)
+        tables = [one.state.table.values for one in cluster]  # changed in place, and released at the end
+        client = stack.enter_context(RequestClient(addresses, "w0", dataset.checksum))
+        client.connect()
+        options = cluster[0].state.options
+        store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width)
+        assert train(store, dataset, options, 0) == RunEnd(Ending.COMPLETE)
+        return cluster, np.concatenate(tables)
+
+
+def messages(cluster: list[Shard]) -> tuple[int, int]:
+    """How many pulls and pushes the shards have had."""
+    pulls = sum(one.state.counters["pulls"] for one in cluster)
+    return pulls, sum(one.state.push_counts.total["applied"] for one in cluster)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_partition_too_large_for_one_message_travels_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    """A shard with no row of a piece hears of it too; the vectors are those of a training in memory."""
+    whole, rows = trained_over(tmp_path / "whole", shards)
+    row = RowLayout.of(whole[0].state.options).width * 4
+    for limit in ("PULL_BYTES", "PUSH_BYTES"):
+        monkeypatch.setattr(remote, limit, 3 * row)
+    pieces, again = trained_over(tmp_path / "pieces", shards)
+    np.testing.assert_array_equal(again, rows)
+    for few, many in zip(*map(messages, (whole, pieces)), strict=True):
+        assert many > 1.5 * few
+    one = whole[0]
+    in_memory_rows = RowLayout.of(one.state.options).initial(0, one.dataset.layout.rows, one.state.options)
+    following = iter(range(1000)).__next__
+    store = MemoryStore(
+        in_memory_rows, 3, one.state.options, following, lambda *_: None, lambda count: count, lambda _: False
+    )
+    train(store, one.dataset, one.state.options, 0)
+    np.testing.assert_array_equal(in_memory_rows, rows)
