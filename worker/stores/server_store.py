@@ -65,11 +65,11 @@ class ServerStore:
         return reply
 
     def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
-        """See Store."""
+        """See Store. A pull that waits for a version goes to a shard that has none of the rows, too, as the push will."""
         out = empty_aligned(last - first if rows is None else len(rows), self.width)
         reply: Reply[Rows] = Reply(out, 0)
         for part, span in self._sharding.split_small(first, last, PULL_BYTES // (self.width * 4), rows):
-            if span.start < span.stop:
+            if span.start < span.stop or version != m.NO_VERSION:
                 pull = m.Pull(TABLE, part.first, part.last, version, None if rows is None else rows[span])
                 reply.missing += 1
                 self._send(part.shard, pull, reply, partial(_put_range, out[span]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,7 @@ class Pair:
 
     stores: list[ServerStore]
     facts: Any
+    shard: Shard
 
     def pull(self, worker: int) -> Any:
         """The rows HERE."""
@@ -63,7 +66,7 @@ class Pair:
 def workers(path: Path, **options: Any) -> Iterator[Pair]:
     (path / "run").mkdir()
     usual = {"schedule": "minibatch", "optimizer": "sgd", "workers": 2, "out": path / "run"}
-    one = shard(in_memory(path / "d"), now=time.monotonic(), **usual, **options)
+    one = shard(in_memory(path / "d"), now=time.monotonic(), **{**usual, **options})
     daemon = Daemon(one.core, path / "run", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
     with ExitStack() as stack:
         stack.enter_context(served(daemon))
@@ -74,7 +77,7 @@ def workers(path: Path, **options: Any) -> Iterator[Pair]:
             client.connect()
         width = RowLayout.of(one.state.options).width
         stores = [ServerStore(client, one.state.options, one.dataset.layout.rows, width) for client in clients]
-        yield Pair(stores, lambda: statistics(one)["pushes"])
+        yield Pair(stores, lambda: statistics(one)["pushes"], one)
 
 
 def test_rows_come_with_the_word_that_the_gradient_is_in(tmp_path: Path) -> None:
@@ -160,10 +163,10 @@ def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert pair.done(reply).error is None
 
 
-def trained_over(folder: Path, shards: int) -> tuple[list[Shard], np.ndarray]:
-    """The shards of a training by one worker, after its end, and the rows of all of them."""
+def trained_over(folder: Path, shards: int, *, workers: int = 1, share: float = 0.03) -> tuple[list[Shard], np.ndarray]:
+    """The shards of a training, after its end, and the rows of all of them."""
     folder.mkdir()
-    dataset, cluster, clock = in_memory(folder / "d", size=60, share=0.03), [], time.monotonic()
+    dataset, cluster, clock = in_memory(folder / "d", size=60, share=share), [], time.monotonic()
     with ExitStack() as stack:
         addresses = []
         for number in range(shards):
@@ -174,12 +177,44 @@ def trained_over(folder: Path, shards: int) -> tuple[list[Shard], np.ndarray]:
             stack.enter_context(served(daemon))
             addresses.append(daemon.address)
         tables = [one.state.table.values for one in cluster]  # changed in place, and released at the end
-        client = stack.enter_context(RequestClient(addresses, "w0", dataset.checksum))
-        client.connect()
         options = cluster[0].state.options
-        store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width)
-        assert train(store, dataset, options, 0) == RunEnd(Ending.COMPLETE)
+
+        def work(name: str) -> RunEnd:
+            with RequestClient(addresses, name, dataset.checksum) as client:
+                client.connect()
+                store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width)
+                return train(store, dataset, options, 0)
+
+        with ThreadPoolExecutor(workers) as pool:
+            ends = list(pool.map(work, [f"w{number}" for number in range(workers)]))
+        assert ends == [RunEnd(Ending.COMPLETE)] * workers
         return cluster, np.concatenate(tables)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_visit_of_no_rows_waits_for_its_turn_too(tmp_path: Path, shards: int) -> None:
+    """The push that ends it came before its partition was at the round, and was refused: two workers stood still."""
+    cluster, rows = trained_over(tmp_path / "two", shards, workers=2, share=0.0005)
+    dataset = cluster[0].dataset
+    pairs = itertools.combinations(range(dataset.layout.partitions), 2)
+    assert any(not len(dataset.distinct(own, other)) for other, own in pairs)
+    assert sum(one.state.push_counts.total["refused"] for one in cluster) == 0
+    _, expected = trained_over(tmp_path / "one", 1, share=0.0005)
+    np.testing.assert_array_equal(rows, expected)
+
+
+def test_a_pull_of_no_rows_waits_for_its_version(tmp_path: Path) -> None:
+    with workers(tmp_path, schedule="blocks", optimizer="adagrad-row") as pair:
+        first, last = pair.shard.dataset.layout.span(0)
+        store, none = pair.stores[0], np.zeros(0, np.int64)
+        assert pair.done(store.pull_range(first, last, 0, none)).get().shape == (0, store.width)
+        later = store.pull_range(first, last, 1, none)
+        pair.done(store.pull_range(first, last, 0, none))
+        assert not later.done
+        leased = pair.done(store.lease()).get()
+        values = np.ones((last - first, store.width), np.float32)
+        pair.done(store.push_range("assign", leased, Change(first, last, values)))
+        assert pair.done(later).error is None
 
 
 def messages(cluster: list[Shard]) -> tuple[int, int]:
