@@ -22,6 +22,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
+from glovewire.server.core import waiting
 from glovewire.server.daemon import Daemon
 from glovewire.worker.stores import server_store as remote
 from glovewire.worker.stores.interface import Change, Reply
@@ -213,8 +214,24 @@ def test_a_pull_of_no_rows_waits_for_its_version(tmp_path: Path) -> None:
         assert not later.done
         leased = pair.done(store.lease()).get()
         values = np.ones((last - first, store.width), np.float32)
-        pair.done(store.push_range("assign", leased, Change(first, last, values)))
+        assert pair.done(store.push_range("assign", leased, Change(first, last, values))).error is None
         assert pair.done(later).error is None
+
+
+def test_pieces_of_a_partition_that_is_not_ready_take_the_place_of_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition of 65,536 large rows travels in hundreds of pieces, and a server lets 64 requests wait."""
+    monkeypatch.setattr(waiting, "MAX_WAITING_PER_SESSION", 1)
+    with workers(tmp_path, schedule="blocks", optimizer="adagrad-row") as pair:
+        first, last = pair.shard.dataset.layout.span(0)
+        store, rows = pair.stores[0], np.arange(first, last)
+        monkeypatch.setattr(remote, "PULL_BYTES", 2 * store.width * 4)
+        later = store.pull_range(first, last, 1, rows[1:])
+        leased = pair.done(pair.stores[1].lease()).get()
+        values = np.repeat(rows[:, None], store.width, axis=1).astype(np.float32)
+        assert pair.done(pair.stores[1].push_range("assign", leased, Change(first, last, values))).error is None
+        np.testing.assert_array_equal(pair.done(later).get(), values[1:])
 
 
 def messages(cluster: list[Shard]) -> tuple[int, int]:
