@@ -27,6 +27,8 @@ MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
 FEW_PARTITIONS = 64
 """More partitions than this must not outnumber the rows: a small file must not describe millions of blocks."""
+MADE_WITH = {"--vocab-size": "requested_vocabulary", "--min-count": "min_count", "--window": "window"}
+"""Options of `preprocess`, with the facts that hold their values."""
 WIDE = 4
 """Columns of a tile for each of its rows."""
 
@@ -117,8 +119,10 @@ class Dataset:
     def open(cls, path: Path, *, verify: bool = True) -> Self:
         """Open the dataset in folder `path`; with `verify`, compare checksums and check every entry first.
 
-        Raises ArtifactError if a file is missing, truncated, altered or does not fit the others.
+        Raises ArtifactError if a file is missing, truncated, altered or does not fit the others, or if the dataset was
+        made by another version of the program.
         """
+        _require_schema(path)
         manifest = Manifest.load(path, KIND, SCHEMA, verify=verify)
         try:
             facts = manifest.facts
@@ -219,6 +223,19 @@ class Dataset:
                 full += self.full_entries(a, b)
         if not good or full != total:
             raise ArtifactError(f"{self.path / ENTRIES} holds impossible entries, or the wrong number of them")
+
+
+def _require_schema(path: Path) -> None:
+    """Raise ArtifactError for a dataset of another schema, with the command that makes it again."""
+    manifest = Manifest.read(path)
+    if manifest.kind != KIND or manifest.schema == SCHEMA:
+        return
+    known = ((flag, manifest.facts.get(fact)) for flag, fact in MADE_WITH.items())
+    flags = "".join(f" {flag} {value}" for flag, value in known if type(value) is int)
+    raise ArtifactError(
+        f"{path} is a dataset of schema version {manifest.schema}, this program reads version {SCHEMA}: make it again "
+        f"with 'glovewire preprocess CORPUS --out NEW{flags}' and any other options that it was made with"
+    )
 
 
 def _check_layout(path: Path, layout: Layout, vocabulary: int) -> None:

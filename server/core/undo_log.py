@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from glovewire.common.array_types import Indices, Rows
 from glovewire.common.errors import NotReady
 from glovewire.common.protocol.messages import Pull, Push
@@ -37,10 +39,19 @@ class UndoLog:
         return sum(map(len, self._kept.values()))
 
     def keep(self, partition: int, push: Push, values: Rows) -> None:
-        """Keep the values that the rows of a push had before it, unless those before an equal push are kept."""
+        """Keep the values that the rows of a push had before it, but of no row twice in a round.
+
+        A lost worker may have pushed some of the rows, in other pieces: those that it found are kept.
+        """
         images = self._kept[push.version].setdefault(partition, [])
-        if all(image.first != push.first for image in images):
+        earlier = [_numbers(image) for image in images if image.first < push.last and push.first < image.last]
+        if not earlier:
             images.append(BeforeImage(push.first, push.last, push.rows, values))
+            return
+        numbers = _numbers(push)
+        fresh = ~np.isin(numbers, np.concatenate(earlier))
+        if fresh.any():
+            images.append(BeforeImage(push.first, push.last, numbers[fresh], values[fresh]))
 
     def drop_before(self, round: int) -> None:
         """Drop the images of all rounds before `round`."""
@@ -71,5 +82,5 @@ def _overlay(pull: Pull, image: BeforeImage, values: Rows) -> None:
     kernels.replace_common(values, _numbers(pull), image.values, _numbers(image))
 
 
-def _numbers(rows: Pull | BeforeImage) -> Indices:
+def _numbers(rows: Pull | Push | BeforeImage) -> Indices:
     return row_numbers(rows.first, rows.last) if rows.rows is None else kernels.aligned(rows.rows)

@@ -64,10 +64,12 @@ def even(rows: int, partitions: int) -> tuple[int, ...]:
     return tuple(rows * number // partitions for number in range(partitions + 1))
 
 
-def random_dataset(path: Path, *, size: int = 25, symmetric: bool = True) -> tuple[datasets.Dataset, np.ndarray]:
-    """A small random dataset and its matrix, dense, in vocabulary order."""
+def random_dataset(
+    path: Path, *, size: int = 25, symmetric: bool = True, share: float = 0.4
+) -> tuple[datasets.Dataset, np.ndarray]:
+    """A small random dataset and its matrix, dense, in vocabulary order; `share` of it, or twice that, is not zero."""
     random = np.random.default_rng(3)
-    dense = random.integers(1, 900, (size, size)) * (random.random((size, size)) < 0.4) / 60
+    dense = random.integers(1, 900, (size, size)) * (random.random((size, size)) < share) / 60
     if symmetric:
         dense = dense + dense.T
     dense = dense.astype(np.float32)

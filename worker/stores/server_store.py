@@ -22,7 +22,7 @@ from .interface import Change, Pulled, Reply, empty_aligned
 
 TABLE = "rows"
 LEAVING_S = 10.0
-PULL_BYTES, PUSH_BYTES = 8 << 20, 1 << 20
+PULL_BYTES = PUSH_BYTES = 2 << 20
 """Largest pull and push of a partition's rows in one message."""
 ADDED_BYTES = 1 << 18
 """Largest push of differences; small pushes limit the memory that many workers take on a server."""
@@ -65,15 +65,32 @@ class ServerStore:
         return reply
 
     def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
-        """See Store."""
+        """See Store. A pull that waits for a version goes to a shard that has none of the rows, too, as the push will.
+
+        Of several pulls to one shard, the first is sent now and the others when it is answered, which then do not wait:
+        a server lets few requests of a worker wait.
+        """
         out = empty_aligned(last - first if rows is None else len(rows), self.width)
         reply: Reply[Rows] = Reply(out, 0)
+        pieces: dict[int, list[tuple[m.Pull, Rows]]] = {}
         for part, span in self._sharding.split_small(first, last, PULL_BYTES // (self.width * 4), rows):
-            if span.start < span.stop:
+            if span.start < span.stop or version != m.NO_VERSION:
                 pull = m.Pull(TABLE, part.first, part.last, version, None if rows is None else rows[span])
                 reply.missing += 1
-                self._send(part.shard, pull, reply, partial(_put_range, out[span]))
+                pieces.setdefault(part.shard, []).append((pull, out[span]))
+        for shard, found in pieces.items():
+            self._pull_pieces(shard, found, reply)
         return reply
+
+    def _pull_pieces(self, shard: int, pieces: list[tuple[m.Pull, Rows]], reply: Reply[Rows]) -> None:
+        (pull, out), *others = pieces
+
+        def arrived(message: m.Message) -> None:
+            _put_range(out, message)
+            for later, where in others:
+                self._send(shard, later, reply, partial(_put_range, where))
+
+        self._send(shard, pull, reply, arrived)
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """See Store. Shards that hold none of the rows are asked too, because every shard counts the steps."""

@@ -221,7 +221,6 @@ class BlockTrainer:
         before = rows.copy() if adds and visit.partition != task.own else None
         loss, bias_only, covered = self._compute(task, visit, own, rows)
         task.sums = task.sums[0] + loss, task.sums[1] + bias_only, task.sums[2] + covered
-        task.left -= self._entries(task.own, [visit.partition])
         if visit.partition != task.own:
             self._push(task, visit.partition, visit.rows, rows, before)
         task.seconds += time.perf_counter() - began
@@ -277,6 +276,7 @@ class BlockTrainer:
                     )
                 sums = self._objective.train(left, right, piece, self._layout, options, rate)
                 loss, bias_only, covered = loss + sums[0], bias_only + sums[1], covered + sums[2]
+                task.left -= int((starts[tiles + 1] - starts[tiles]).sum())
                 self._store.poll()
                 self._collect()
             check_finite(loss, f"block ({a}, {b}) of epoch {epoch + 1}")

@@ -185,6 +185,36 @@ def test_a_file_that_was_cut_or_altered_is_named(tmp_path: Path, name: str) -> N
         Dataset.open(path)
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_dataset_of_the_version_before_is_refused_with_the_command_that_makes_it_again(
+    tmp_path: Path, verify: bool
+) -> None:
+    path = tmp_path / "old"
+    random_dataset(path)
+    facts = {"vocabulary": 25, "partitions": 3, "window": 5, "requested_vocabulary": 30_000, "min_count": "two\nlines"}
+    seal(path, datasets.KIND, 1, facts)
+    command = r"make it again with 'glovewire preprocess CORPUS --out NEW --vocab-size 30000 --window 5' and any other"
+    with pytest.raises(ArtifactError, match=command) as caught:
+        Dataset.open(path, verify=verify)
+    assert str(caught.value).startswith(f"{path} is a dataset of schema version 1, this program reads version 2: ")
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_distinct_rows_are_those_of_a_partition_that_share_an_entry_with_another(
+    tmp_path: Path, symmetric: bool
+) -> None:
+    dataset, dense = random_dataset(tmp_path / "d", size=40, symmetric=symmetric, share=0.02)
+    layout, rows = dataset.layout, dense[np.ix_(dataset.permutation, dataset.permutation)] > 0
+    found = 0
+    for b, a in itertools.combinations(range(layout.partitions), 2):
+        own, other = slice(*layout.span(a)), slice(*layout.span(b))
+        shared = rows[own, other].any(axis=0) | rows[other, own].any(axis=1)
+        expected = np.flatnonzero(shared) + layout.bounds[b]
+        assert dataset.distinct(a, b).tolist() == expected.tolist()
+        found += 0 < len(expected) < layout.size(b)
+    assert found
+
+
 @pytest.mark.parametrize("fact", ["vocabulary", "bounds", "tile", "symmetric", "entries"])
 def test_a_fact_that_is_missing_is_named(tmp_path: Path, fact: str) -> None:
     path = tmp_path / "d"
