@@ -96,13 +96,14 @@ def test_rows_on_their_way_keep_nobody_from_the_next() -> None:
     """A visit takes 0.2 s to train, and its rows as long to come and to go."""
     near = dataclasses.replace(CLUSTER, workers=2, epochs=10)
     far = forecast(dataclasses.replace(near, round_trip_s=0.2))
-    assert far.seconds < 1.2 * forecast(near).seconds
+    assert far.seconds < 1.3 * forecast(near).seconds
 
 
-def test_workers_are_idle_at_the_beginning_and_the_end_of_a_training_alone() -> None:
-    short, usual, long = (forecast(dataclasses.replace(CLUSTER, workers=2, epochs=n)).seconds for n in (1, 10, 1000))
-    assert short > usual * 1.03
-    assert usual == pytest.approx(long, rel=0.02)
+def test_workers_wait_longer_at_the_beginning_and_the_end_of_a_training() -> None:
+    far = dataclasses.replace(CLUSTER, workers=4, round_trip_s=0.1)
+    short, usual, long = (forecast(dataclasses.replace(far, epochs=epochs)).seconds for epochs in (1, 10, 1000))
+    assert short > 1.2 * usual > 1.2 * long
+    assert long == pytest.approx(forecast(dataclasses.replace(far, epochs=2000)).seconds, rel=0.01)
 
 
 def test_fewer_partitions_are_advised_for_slow_links_and_more_for_many_workers() -> None:
