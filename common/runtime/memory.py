@@ -13,13 +13,16 @@ KEEP_BYTES = 32 << 20
 
 
 def memory_bytes(pid: int) -> tuple[int, int]:
-    """Return a process's memory in bytes, as (proportional set size, private); (0, 0) if it has ended."""
+    """Return a process's memory in bytes, as (proportional set size, anonymous); (0, 0) if it has ended.
+
+    Anonymous memory is what the process has allocated, without pages of mapped files, which the kernel can drop.
+    """
     found = {}
     for line in read_text(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
         name, _, rest = line.partition(":")
         if rest.endswith(" kB"):
             found[name] = int(rest.split()[0]) << 10
-    return found.get("Pss", 0), found.get("Private_Clean", 0) + found.get("Private_Dirty", 0)
+    return found.get("Pss", 0), found.get("Anonymous", 0)
 
 
 def keep_freed_memory(keep_bytes: int = KEEP_BYTES, *, all_sizes: bool = False) -> bool:

@@ -23,9 +23,10 @@ from .work import Work
 
 Resource = tuple[str, int]
 
-EPOCHS = 2
-MANY_PARTITIONS = 48
-"""From this many partitions on, one epoch has enough rounds for a stable estimate."""
+EPOCHS = 3
+"""Of a longer training so many epochs are simulated, and the others take as long as the last of them."""
+MANY_PARTITIONS = 80
+"""From this many partitions on, one epoch is simulated."""
 LINK_SHARE = 0.95
 """Fraction of a link that carries data; the rest is TCP's headers."""
 ENOUGH = 1.1
@@ -39,7 +40,7 @@ class Cluster:
 
     `row_bytes` is the size of a row in a message, `entries_per_second` the training rate of one worker,
     `bytes_per_second` the bandwidth of a link in each direction, `served_per_second` the bytes per second that a shard
-    can copy.
+    can copy. A training of few epochs takes longer per epoch: workers are idle at its beginning and its end.
     """
 
     work: Work
@@ -50,6 +51,7 @@ class Cluster:
     bytes_per_second: float
     served_per_second: float
     round_trip_s: float = 0.0
+    epochs: int = 2
 
     @property
     def entries(self) -> float:
@@ -79,14 +81,16 @@ class Forecast:
 
 
 def forecast(cluster: Cluster) -> Forecast:
-    """Simulate one or two epochs and return the means per epoch."""
+    """Simulate the training, or its first epochs, and return the means per epoch."""
     simulated = _Epochs(cluster)
     simulated.run()
-    epochs, seconds = simulated.epochs, simulated.now
+    epochs, seconds, ends = simulated.epochs, simulated.now, simulated.ends
+    usual = ends[-1] - ends[-2] if epochs > 1 else seconds
+    mean = (seconds + usual * (cluster.epochs - epochs)) / cluster.epochs
     busy: dict[str, float] = defaultdict(float)
     for (kind, _), used in [*simulated.busy.items(), *simulated.links.busy.items()]:
         busy[kind] = max(busy[kind], used / seconds)
-    return Forecast(seconds / epochs, simulated.pulled / epochs, simulated.pushed / epochs, dict(busy))
+    return Forecast(mean, simulated.pulled / epochs, simulated.pushed / epochs, dict(busy))
 
 
 def servers_needed(cluster: Cluster) -> int:
@@ -141,11 +145,13 @@ class _Task:
 
 
 class _Epochs:
-    """A discrete-event simulation of one or two epochs; a queue is stored as the time at which it is free again."""
+    """A discrete-event simulation of some epochs; a queue is stored as the time at which it is free again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._work = cluster, cluster.work
-        self.epochs = EPOCHS if self._work.partitions < MANY_PARTITIONS else 1
+        self.epochs = min(cluster.epochs, EPOCHS if self._work.partitions < MANY_PARTITIONS else 1)
+        self.ends: list[float] = []
+        """When all strips of each epoch were trained."""
         self._rounds = Rounds(self._work.partitions, self.epochs)
         self._schedule = Schedule(self._rounds)
         self._goodput = cluster.bytes_per_second * LINK_SHARE
@@ -312,4 +318,6 @@ class _Epochs:
 
     def _reported(self, task: _Task) -> None:
         self._schedule.finish(task.lease)
+        while (len(self.ends) + 1) * self._work.partitions <= self._schedule.low_water:
+            self.ends.append(self.now)
         self._grant()

@@ -11,7 +11,9 @@ from glovewire.preprocess.counts.arrangement import WORK_POWER, arrange
 
 SAMPLE = 1000
 """Rows of a partition from which its distinct rows are estimated."""
-ZIPF_OFFSET = 2.7
+ZIPF_OFFSET, RARE_RANK, MOST_COUNT = 2.7, 15_000.0, 1e15
+ENTRIES_OF_WORK = 14.0
+"""Entries of a word that occurs n times, divided by n^WORK_POWER: 9 to 16 in English text with a window of 5."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ def estimated(counts: Indices, entries: float, partitions: int) -> Work:
     return Work(bounds, between, rows)
 
 
-def zipf_counts(words: int) -> Indices:
-    """Return counts of `words` words as Zipf's law has them; only their proportions matter."""
-    return (1e12 / (np.arange(words) + ZIPF_OFFSET)).astype(np.int64)
+def zipf_counts(words: int, entries: float) -> Indices:
+    """Return counts of `words` words in a text with about `entries` entries: Zipf's law, steeper for rare words."""
+    ranks = np.arange(words, dtype=np.float64)
+    shares = 1 / ((ranks + ZIPF_OFFSET) * (1 + ranks / RARE_RANK))
+    work = entries / ENTRIES_OF_WORK / (shares**WORK_POWER).sum()
+    counts: Indices = np.clip(shares * work ** (1 / WORK_POWER), 1, MOST_COUNT).astype(np.int64)
+    return counts

@@ -12,7 +12,8 @@ from handmade import random_dataset
 from processes import PROGRAM, Flow
 
 from glovewire.common.errors import UsageError
-from glovewire.plan.cli import plan
+from glovewire.common.model.options import TrainingOptions
+from glovewire.plan.cli import measured_rate, plan
 from glovewire.plan.config import bytes_per_second
 from glovewire.plan.model import LINK_SHARE, Cluster, forecast, partitions_advised, servers_needed
 from glovewire.plan.work import Work, counted, estimated, zipf_counts
@@ -23,7 +24,7 @@ FAST = 1e15
 
 def work(partitions: int = 8) -> Work:
     """Of 8,000 words with 8 million entries."""
-    return estimated(zipf_counts(8_000), 8e6, partitions)
+    return estimated(zipf_counts(8_000, 8e6), 8e6, partitions)
 
 
 CLUSTER = Cluster(
@@ -93,8 +94,16 @@ def test_a_shard_that_copies_slowly_and_a_long_way_cost_time() -> None:
 
 def test_rows_on_their_way_keep_nobody_from_the_next() -> None:
     """A visit takes 0.2 s to train, and its rows as long to come and to go."""
-    far = forecast(dataclasses.replace(CLUSTER, workers=2, round_trip_s=0.2))
-    assert far.seconds < 1.3 * forecast(dataclasses.replace(CLUSTER, workers=2)).seconds
+    near = dataclasses.replace(CLUSTER, workers=2, epochs=10)
+    far = forecast(dataclasses.replace(near, round_trip_s=0.2))
+    assert far.seconds < 1.3 * forecast(near).seconds
+
+
+def test_workers_wait_longer_at_the_beginning_and_the_end_of_a_training() -> None:
+    far = dataclasses.replace(CLUSTER, workers=4, round_trip_s=0.1)
+    short, usual, long = (forecast(dataclasses.replace(far, epochs=epochs)).seconds for epochs in (1, 10, 1000))
+    assert short > 1.2 * usual > 1.2 * long
+    assert long == pytest.approx(forecast(dataclasses.replace(far, epochs=2000)).seconds, rel=0.01)
 
 
 def test_fewer_partitions_are_advised_for_slow_links_and_more_for_many_workers() -> None:
@@ -177,6 +186,14 @@ def test_partitions_that_are_given_count_before_those_of_the_dataset(tmp_path: P
         other = flow.run("plan", "data", "--kernel-rate", 1e6, "--partitions", 8)
         assert "40 words in 8 partitions" in other.out
         flow.start("plan", "data", "--partitions", 41).fails("between 1 and 40 for 40 words, not 41", status=2)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_the_kernel_rate_is_measured_on_the_entries_of_a_dataset(tmp_path: Path, symmetric: bool) -> None:
+    dataset, _ = random_dataset(tmp_path / "data", size=40, symmetric=symmetric)
+    before = dataset.entries.tobytes()
+    assert measured_rate(TrainingOptions(dim=16), dataset) > 0
+    assert dataset.entries.tobytes() == before
 
 
 def test_what_a_dataset_tells_is_not_said_twice(tmp_path: Path) -> None:
