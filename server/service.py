@@ -20,7 +20,7 @@ from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory, trim
+from glovewire.common.runtime.memory import KEEP_BYTES, freeze_loaded_objects, keep_freed_memory, trim
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import artifacts
 from glovewire.common.storage import run_folder as runs
@@ -189,6 +189,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             return _catch_up(config, dataset, *found)
     generation = generations.next_generation(config)
     state = prepare(config, dataset, generation, time.monotonic())
+    keep_freed_memory(max(KEEP_BYTES, state.table.nbytes // 2))  # before-images come and go
     core, largest = Core(state), largest_frame(state)
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine, largest)
     try:

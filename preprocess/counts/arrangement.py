@@ -4,10 +4,11 @@ Frequent words come first, because most entries of the matrix have a frequent wo
 of one partition and fetches only those rows of more frequent partitions that it needs. Each partition takes part in
 about as much work, so frequent words share small partitions and rare words large ones.
 
-Common words are dealt to their partitions at random, so that a block holds words of mixed frequency; so are the others,
-in bands of a few partitions. Inside a partition frequent words come first again: tiles of frequent words are dense, and
-their rows stay in the processor's cache. No I/O.
+Common words are dealt to their partitions at random, so that a block holds words of mixed frequency. Inside a partition
+frequent words come first again: their tiles are dense, and their rows stay in the processor's cache. No I/O.
 """
+
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,8 +19,6 @@ WORK_POWER = 0.7
 """A word that occurs n times has about n to this power entries."""
 COMMON = 64
 """Words that occur at least this often are common: most strips need their rows, wherever they are."""
-BAND = 2
-"""Partitions of a band of words that are not common."""
 MOST_ROWS = 65_536
 """Rows of a partition, which a worker holds in memory while it trains a strip."""
 FEWEST_PARTITIONS = 8
@@ -34,27 +33,24 @@ def arrange(counts: Indices, partitions: int, seed: int) -> tuple[tuple[int, ...
     draw = np.random.default_rng(seed)
     rows = np.argsort(-counts, kind="stable").astype(np.int32)
     work = np.concatenate([[0.0], np.cumsum(np.maximum(counts[rows], 1.0) ** WORK_POWER)])
-    common, words = int(np.count_nonzero(counts >= COMMON)), len(rows)
+    words = len(rows)
+    common = words if partitions == 1 else int(np.count_nonzero(counts >= COMMON))
     bounds, left = [0], partitions
-    while (first := bounds[-1]) < words:
-        if first == 0 and 0 < common < words and left > 1:
-            last, fewest = common, max(left - (words - common), 1)
-            share = min(max(round(left * work[common] / work[-1]), fewest), left - 1, common)
-        elif first == 0 and common == words:
-            last, share = words, left
-        else:
-            share = min(BAND, max(left, 1))
-            goal = work[first] + (work[-1] - work[first]) * share / max(left, share)
-            spare = words - max(left - share, 0)  # every later partition needs a row
-            last = min(max(int(np.searchsorted(work, goal)), first + share), spare, first + BAND * MOST_ROWS)
-        parts = max(min(share, last - first), -(-(last - first) // MOST_ROWS))
-        dealt = draw.permutation(rows[first:last])
-        for number in range(1, parts + 1):
-            low, high = bounds[-1], first + (last - first) * number // parts
-            part = dealt[low - first : high - first]
-            rows[low:high] = part[np.argsort(-counts[part], kind="stable")]
-            bounds.append(high)
+    if common:
+        fewest, most = (1, left - 1) if common < words else (left, left)
+        share = min(max(round(left * work[common] / work[-1]), left - (words - common), fewest), most, common)
         left -= share
+        parts = max(share, -(-common // MOST_ROWS))
+        bounds += [common * number // parts for number in range(1, parts + 1)]
+        dealt = draw.permutation(rows[:common])
+        for first, last in pairwise(bounds):
+            part = dealt[first:last]
+            rows[first:last] = part[np.argsort(-counts[part], kind="stable")]
+    while (first := bounds[-1]) < words:
+        goal = work[first] + (work[-1] - work[first]) / max(left, 1)
+        last = max(int(np.searchsorted(work, goal)), first + 1) if left > 1 else words
+        left -= 1
+        bounds.append(min(last, words - max(left, 0), first + MOST_ROWS))
     return tuple(bounds), rows
 
 

@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glovewire.common.array_types import Array, Indices, Rows
+from glovewire.common.array_types import Indices, Rows
 from glovewire.common.errors import NotReady
 from glovewire.common.protocol.messages import Pull, Push
+
+from ..table import kernels
+from ..table.table import row_numbers
 
 
 class BeforeImage(NamedTuple):
@@ -76,9 +79,8 @@ def _overlay(pull: Pull, image: BeforeImage, values: Rows) -> None:
         if low < high:
             values[low - pull.first : high - pull.first] = image.values[low - image.first : high - image.first]
         return
-    _, here, there = np.intersect1d(_numbers(pull), _numbers(image), assume_unique=True, return_indices=True)
-    values[here] = image.values[there]
+    kernels.replace_common(values, _numbers(pull), image.values, _numbers(image))
 
 
-def _numbers(rows: Pull | Push | BeforeImage) -> Array:
-    return np.arange(rows.first, rows.last) if rows.rows is None else rows.rows
+def _numbers(rows: Pull | Push | BeforeImage) -> Indices:
+    return row_numbers(rows.first, rows.last) if rows.rows is None else kernels.aligned(rows.rows)
