@@ -61,11 +61,21 @@ def test_strips_follow_each_other_like_a_wave(partitions: int, epochs: int) -> N
     assert max(free) <= epochs * (partitions + 1) + partitions
 
 
-def test_strips_are_trained_in_the_order_of_their_partitions_which_they_also_visit() -> None:
-    """So frequent words come first in every epoch, and each strip meets all words more frequent than its own."""
-    rounds = Rounds(4, 2)
-    expected = [[0], [1, 0], [2, 0, 1], [3, 0, 1, 2]]
+def test_strips_are_longer_up_to_the_longest_and_shorter_again() -> None:
+    """None can overtake the one before it, so neighbours are of about equal length, at the turn of an epoch too."""
+    rounds = Rounds(5, 2)
+    expected = [[0], [2, 1, 0], [4, 3, 1, 0, 2], [3, 1, 0, 2], [1, 0]]
     assert [rounds.visits(round) for round in range(rounds.total)] == 2 * expected
+
+
+@pytest.mark.parametrize("partitions", [2, 3, 8, 25])
+def test_a_strip_comes_first_to_the_partition_whose_strip_is_next(partitions: int) -> None:
+    """So the next strip can begin, unless its partition is a rarer one, which this strip leaves alone."""
+    rounds = Rounds(partitions, 2)
+    for round in range(partitions):
+        own, *others = rounds.visits(round)
+        following = rounds.strip(round + 1)
+        assert others[:1] == [following] or following >= own
 
 
 def test_numbers_are_plain_integers() -> None:
