@@ -1,12 +1,14 @@
 """Predict how long an epoch takes on a cluster, by simulating the block schedule in virtual time. No I/O.
 
 The `Schedule` of training grants strips. A worker prefetches as many strips and visits as in training, pulls the rows
-that they need, trains one visit at a time and pushes its rows; a pull waits until its partition has been through the
-rounds before. Shards and workers are queues with a service rate; connections share links.
+that they need, trains one visit at a time and pushes its rows, for which it needs credit; a pull waits until its
+partition has been through the rounds before. Shards and workers are queues with a service rate. Connections share
+links, and messages of a connection, requests among them, stay in their order.
 """
 
 import heapq
 import itertools
+import math
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from functools import partial
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.sharding import Sharding
 from glovewire.server.leases.schedule import Schedule
+from glovewire.server.limits import TOTAL_CREDIT_BYTES, WORKER_CREDIT_BYTES
 from glovewire.worker.training.prefetch import PrefetchWindow, needs_visit
 
 from .links import Links
@@ -29,6 +32,8 @@ MANY_PARTITIONS = 80
 """From this many partitions on, one epoch is simulated."""
 LINK_SHARE = 0.95
 """Fraction of a link that carries data; the rest is TCP's headers."""
+PIECE_BYTES = WORKER_CREDIT_BYTES // 4
+"""Of a push in one message; workers send smaller ones, which takes longer to simulate."""
 ENOUGH = 1.1
 """Speed-up from which another number of servers or partitions is worth the change."""
 MAX_SERVERS = 64
@@ -128,7 +133,7 @@ class _Visit:
 
 @dataclass(eq=False)
 class _Task:
-    """A strip leased to a worker: the partitions still to pull, and the visits that are pulled, its own one first."""
+    """A strip leased to a worker: the partitions still to pull, its own one first, and the visits that are pulled."""
 
     lease: int
     round: int
@@ -136,12 +141,25 @@ class _Task:
     ahead: deque[int]
     left: float
     visits: deque[_Visit] = field(default_factory=deque)
+    seconds: float = 0.0
     unanswered: int = 0
+    sent: float = 0.0
 
     @property
     def is_ready(self) -> bool:
         """Return whether the rows of the next visit have arrived."""
         return bool(self.visits) and not self.visits[0].missing
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A message of a push to a shard; `left` is how many pieces of this push the shard has not applied."""
+
+    task: _Task
+    partition: int
+    shard: int
+    nbytes: float
+    left: list[int]
 
 
 class _Epochs:
@@ -158,14 +176,16 @@ class _Epochs:
         self._number = itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._free: dict[Resource, float] = defaultdict(float)
-        self._version = [self._rounds.next_visit(p, 0) for p in range(self._work.partitions)]
-        self._waiting_pulls: dict[int, list[tuple[int, _Task, _Visit]]] = defaultdict(list)
+        self._waiting_pulls: dict[tuple[int, int], list[Callable[[], None]]] = defaultdict(list)
         self._tasks: list[list[_Task]] = [[] for _ in range(cluster.workers)]
         self._asking = [False] * cluster.workers
         self._waiting_leases: list[int] = []  # workers whose request shard 0 could not answer yet
         self._computing = [False] * cluster.workers
         self._ahead = [PrefetchWindow() for _ in range(cluster.workers)]
-        self._trained: dict[int, float] = defaultdict(float)  # round -> seconds
+        self._credit = min(WORKER_CREDIT_BYTES, TOTAL_CREDIT_BYTES // cluster.workers)
+        self._in_flight = [0.0] * cluster.workers
+        self._unsent: list[deque[_Piece]] = [deque() for _ in range(cluster.workers)]
+        self._then: list[Callable[[], None] | None] = [None] * cluster.workers  # when the worker has sent its push
         self.now = 0.0
         self.pulled = self.pushed = 0.0
         self.busy: dict[Resource, float] = defaultdict(float)
@@ -175,6 +195,11 @@ class _Epochs:
             [(part.shard, (part.last - part.first) / (span[1] - span[0])) for part in sharding.split(*span)]
             for span in itertools.pairwise(self._work.bounds)
         ]
+        self._version = {  # of a partition's rows on a shard
+            (partition, shard): self._rounds.next_visit(partition, 0)
+            for partition, parts in enumerate(self._parts)
+            for shard, _ in parts
+        }
 
     def run(self) -> None:
         """Process events until every strip is trained."""
@@ -193,17 +218,29 @@ class _Epochs:
         self.busy[resource] += seconds
         self._after(self._free[resource] - self.now, event)
 
+    def _request(self, worker: int, shard: int, nbytes: float, event: Callable[[], None]) -> None:
+        """Send a message to a shard, behind those that the worker has sent to it before."""
+        came = partial(self._after, self._cluster.round_trip_s / 2, event)
+        self.links.send(("worker link, out", worker), ("server link, in", shard), nbytes / self._goodput, came)
+
+    def _reply(self, worker: int, shard: int, nbytes: float, event: Callable[[], None]) -> None:
+        """Send a message to a worker, behind those that the shard has sent to it before."""
+        came = partial(self._after, self._cluster.round_trip_s / 2, event)
+        self.links.send(("server link, out", shard), ("worker link, in", worker), nbytes / self._goodput, came)
+
     def _nbytes(self, own: int, partition: int) -> float:
         return float(self._work.rows[own, partition]) * self._cluster.row_bytes
 
     def _ask(self, worker: int) -> None:
-        """Send a lease request, unless the worker has one unanswered or holds enough strips."""
+        """Send a lease request, unless the worker has one unanswered, holds enough strips, or waits for credit."""
         tasks = self._tasks[worker]
         left = tasks[0].left / max(float(self._work.entries[tasks[0].own].sum()), 1.0) if tasks else 0.0
         waiting = int(sum(self._nbytes(task.own, task.own) for task in tasks[1:]))
-        if not self._asking[worker] and self._ahead[worker].needs_strip(len(tasks), waiting, left):
+        if self._asking[worker] or self._then[worker]:
+            return
+        if self._ahead[worker].needs_strip(len(tasks), waiting, left):
             self._asking[worker] = True
-            self._after(self._cluster.round_trip_s / 2, partial(self._asked, worker))
+            self._request(worker, 0, 0.0, partial(self._asked, worker))
 
     def _asked(self, worker: int) -> None:
         self._waiting_leases.append(worker)
@@ -214,46 +251,45 @@ class _Epochs:
         for worker in list(self._waiting_leases):
             if granted := self._schedule.grant(str(worker)):
                 self._waiting_leases.remove(worker)
-                own, *others = self._rounds.visits(granted[1])
-                task = _Task(*granted, own, deque(others), float(self._work.entries[own].sum()))
-                self._after(self._cluster.round_trip_s / 2, partial(self._take, worker, task))
+                visits = self._rounds.visits(granted[1])
+                task = _Task(*granted, visits[0], deque(visits), float(self._work.entries[visits[0]].sum()))
+                self._reply(worker, 0, 0.0, partial(self._take, worker, task))
 
     def _take(self, worker: int, task: _Task) -> None:
-        """Pull the rows of a strip's own partition."""
-        task.visits.append(_Visit(task.own, 1, 0.0))
-        self._after(self._cluster.round_trip_s / 2, partial(self._pull, worker, task, task.visits[0]))
         self._tasks[worker].append(task)
         self._asking[worker] = False
         self._go_on(worker)
 
     def _go_on(self, worker: int) -> None:
         """Ask for a strip, prefetch visits and train what is ready, as far as each is due."""
+        if self._then[worker]:
+            return
         self._ask(worker)
         for place, task in enumerate(self._tasks[worker]):
             while task.ahead and (
-                len(task.visits) < 2
-                if place
-                else needs_visit(len(task.visits), int(sum(each.nbytes for each in task.visits)))
+                task.ahead[0] == task.own
+                or (len(task.visits) < 2 and place)
+                or (not place and needs_visit(len(task.visits), int(sum(each.nbytes for each in task.visits))))
             ):
-                other = task.ahead.popleft()
-                task.visits.append(_Visit(other, 1, self._nbytes(task.own, other)))
-                self._after(self._cluster.round_trip_s / 2, partial(self._pull, worker, task, task.visits[-1]))
+                self._prefetch(worker, task, task.ahead.popleft())
         self._compute(worker)
 
-    def _pull(self, worker: int, task: _Task, visit: _Visit) -> None:
-        """Answer a pull that has reached the shards, once its partition has been through the rounds before."""
-        if self._version[visit.partition] < task.round:
-            self._waiting_pulls[visit.partition].append((worker, task, visit))
-            return
-        parts = self._parts[visit.partition]
-        visit.missing += len(parts) - 1
+    def _prefetch(self, worker: int, task: _Task, partition: int) -> None:
+        parts = self._parts[partition]
+        nbytes = self._nbytes(task.own, partition)
+        task.visits.append(visit := _Visit(partition, len(parts), 0.0 if partition == task.own else nbytes))
         for shard, share in parts:
-            size = share * self._nbytes(task.own, visit.partition)
-            self.pulled += size
-            link = ("server link, out", shard), ("worker link, in", worker)
-            arrived = partial(self._after, self._cluster.round_trip_s / 2, partial(self._arrived, worker, visit))
-            sent = partial(self.links.send, *link, size / self._goodput, arrived)
-            self._use(("server", shard), size / self._cluster.served_per_second, sent)
+            self._request(worker, shard, 0.0, partial(self._pull, worker, task, visit, shard, share * nbytes))
+
+    def _pull(self, worker: int, task: _Task, visit: _Visit, shard: int, nbytes: float) -> None:
+        """Answer a pull that has reached a shard, once the partition has been through the rounds before."""
+        if self._version[visit.partition, shard] < task.round:
+            again = partial(self._pull, worker, task, visit, shard, nbytes)
+            self._waiting_pulls[visit.partition, shard].append(again)
+            return
+        self.pulled += nbytes
+        sent = partial(self._reply, worker, shard, nbytes, partial(self._arrived, worker, visit))
+        self._use(("server", shard), nbytes / self._cluster.served_per_second, sent)
 
     def _arrived(self, worker: int, visit: _Visit) -> None:
         visit.missing -= 1
@@ -262,58 +298,89 @@ class _Epochs:
     def _compute(self, worker: int) -> None:
         """Train the next visit whose rows have arrived, of the earliest round, if the worker is idle."""
         ready = [task for task in self._tasks[worker] if task.is_ready]
-        if self._computing[worker] or not ready:
+        if self._computing[worker] or self._then[worker] or not ready:
             return
         task = min(ready, key=lambda task: task.round)
         visit = task.visits.popleft()
-        entries = float(self._work.entries[task.own, visit.partition])
+        entries, half = float(self._work.entries[task.own, visit.partition]), self._work.entries[task.own].sum() / 2
         seconds = entries / self._cluster.entries_per_second
+        if task.left > half >= task.left - entries:
+            self._after(seconds * (task.left - half) / entries, partial(self._half, worker, task))
         self._computing[worker] = True
-        self._trained[task.round] += seconds
-        self._use(("worker", worker), seconds, partial(self._computed, worker, task, visit, entries))
+        computed = partial(self._computed, worker, task, visit, task.left - entries, self.now)
+        self._use(("worker", worker), seconds, computed)
 
-    def _computed(self, worker: int, task: _Task, visit: _Visit, entries: float) -> None:
+    def _half(self, worker: int, task: _Task) -> None:
+        """Ask for the next strip, as a worker does when it has trained half of one."""
+        task.left = self._work.entries[task.own].sum() / 2
+        self._ask(worker)
+
+    def _computed(self, worker: int, task: _Task, visit: _Visit, left: float, began: float) -> None:
         self._computing[worker] = False
-        task.left -= entries
-        if visit.partition != task.own:
-            self._push(worker, task, visit.partition)
-        if not task.visits and not task.ahead:
-            self._tasks[worker].remove(task)
-            self._ahead[worker].trained(self._trained[task.round])
-            self._push(worker, task, task.own)
-        self._go_on(worker)
+        task.left = left
+        visited = partial(self._visited, worker, task, began)
+        if visit.partition == task.own:
+            visited()
+        else:
+            self._push(worker, task, visit.partition, visited)
 
-    def _push(self, worker: int, task: _Task, partition: int) -> None:
-        task.unanswered += 1
-        answered = partial(self._answered, worker, task, self.now)
-        left = [len(self._parts[partition])]
-        for shard, share in self._parts[partition]:
-            size = share * self._nbytes(task.own, partition)
-            self.pushed += size
-            served = partial(
-                self._use, ("server", shard), size / self._cluster.served_per_second,
-                partial(self._pushed, task.round, partition, left, answered),
-            )  # fmt: skip
-            came = partial(self._after, self._cluster.round_trip_s / 2, served)
-            self.links.send(("worker link, out", worker), ("server link, in", shard), size / self._goodput, came)
-
-    def _pushed(self, round: int, partition: int, left: list[int], answered: Callable[[], None]) -> None:
-        """Apply one part of a push; after the last part, answer the worker, and pulls that waited for this version."""
-        left[0] -= 1
-        if left[0]:
+    def _visited(self, worker: int, task: _Task, began: float) -> None:
+        """Go on when the rows of a visit have been sent; after the last one push the strip's own rows."""
+        task.seconds += self.now - began
+        if task.visits or task.ahead:
+            self._go_on(worker)
             return
-        self._version[partition] = self._rounds.next_visit(partition, round + 1)
-        waiting = self._waiting_pulls.pop(partition, [])
-        for worker, its_task, visit in waiting:
-            self._pull(worker, its_task, visit)
-        self._after(self._cluster.round_trip_s / 2, answered)
+        self._tasks[worker].remove(task)
+        self._ahead[worker].trained(task.seconds)
+        self._push(worker, task, task.own, partial(self._go_on, worker))
 
-    def _answered(self, worker: int, task: _Task, pushed: float) -> None:
+    def _push(self, worker: int, task: _Task, partition: int, then: Callable[[], None]) -> None:
+        """Push the rows of a visit in pieces; `then` is called when the last of them has been sent."""
+        for shard, share in self._parts[partition]:
+            nbytes = share * self._nbytes(task.own, partition)
+            self.pushed += nbytes
+            count = max(1, math.ceil(nbytes / PIECE_BYTES))
+            left = [count]
+            self._unsent[worker] += [_Piece(task, partition, shard, nbytes / count, left) for _ in range(count)]
+            task.unanswered += count
+        self._then[worker] = then
+        self._send(worker)
+
+    def _send(self, worker: int) -> None:
+        """Send as many pieces as the worker has credit for."""
+        unsent, in_flight = self._unsent[worker], self._in_flight
+        while unsent and (not in_flight[worker] or in_flight[worker] + unsent[0].nbytes <= self._credit):
+            piece = unsent.popleft()
+            in_flight[worker] += piece.nbytes
+            piece.task.sent = self.now
+            applied = partial(self._applied, worker, piece)
+            served = partial(
+                self._use, ("server", piece.shard), piece.nbytes / self._cluster.served_per_second, applied
+            )
+            self._request(worker, piece.shard, piece.nbytes, served)
+        if not unsent and (then := self._then[worker]):
+            self._then[worker] = None
+            then()
+
+    def _applied(self, worker: int, piece: _Piece) -> None:
+        """Answer a piece; after the last one, answer pulls that waited for this version."""
+        piece.left[0] -= 1
+        if not piece.left[0]:
+            place = piece.partition, piece.shard
+            self._version[place] = self._rounds.next_visit(piece.partition, piece.task.round + 1)
+            for pull in self._waiting_pulls.pop(place, []):
+                pull()
+        self._reply(worker, piece.shard, 0.0, partial(self._answered, worker, piece))
+
+    def _answered(self, worker: int, piece: _Piece) -> None:
         """Report a strip whose pushes are answered; the report ends its lease."""
+        task = piece.task
         task.unanswered -= 1
+        self._in_flight[worker] -= piece.nbytes
+        self._send(worker)
         if task not in self._tasks[worker] and not task.unanswered:
-            self._ahead[worker].pushed(self.now - pushed)
-            self._after(self._cluster.round_trip_s / 2, partial(self._reported, task))
+            self._ahead[worker].pushed(self.now - task.sent)
+            self._request(worker, 0, 0.0, partial(self._reported, task))
             self._ask(worker)
 
     def _reported(self, task: _Task) -> None:

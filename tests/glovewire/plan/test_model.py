@@ -83,6 +83,14 @@ def test_connections_that_share_links_leave_a_part_of_them_idle() -> None:
     assert 1.1 * least < found.seconds < 3 * least
 
 
+def test_pulls_wait_behind_the_rows_that_the_worker_pushes() -> None:
+    """Partitions of 100 MB are more than a worker's credit: it asks for the next rows when most of them are sent."""
+    slow = dataclasses.replace(CLUSTER, row_bytes=100_000, bytes_per_second=1e8, entries_per_second=FAST)
+    found = forecast(slow)
+    one_way = found.bytes_pushed / 1e8 / LINK_SHARE
+    assert 1.3 * one_way < found.seconds < 2 * one_way
+
+
 def test_a_shard_that_copies_slowly_and_a_long_way_cost_time() -> None:
     base = forecast(dataclasses.replace(CLUSTER, workers=2))
     copying = forecast(dataclasses.replace(CLUSTER, workers=2, served_per_second=2e6))
