@@ -4,11 +4,9 @@ Frequent words come first, because most entries of the matrix have a frequent wo
 of one partition and fetches only those rows of more frequent partitions that it needs. Each partition takes part in
 about as much work, so frequent words share small partitions and rare words large ones.
 
-Common words are dealt to their partitions at random, so that a block holds words of mixed frequency. Inside a partition
-frequent words come first again: their tiles are dense, and their rows stay in the processor's cache. No I/O.
+Common words are dealt to their partitions at random, so that blocks and tiles hold words of mixed frequency: sorted
+inside a partition, they scored a point lower on WordSim. Rare words follow in order. No I/O.
 """
-
-from itertools import pairwise
 
 import numpy as np
 
@@ -42,10 +40,7 @@ def arrange(counts: Indices, partitions: int, seed: int) -> tuple[tuple[int, ...
         left -= share
         parts = max(share, -(-common // MOST_ROWS))
         bounds += [common * number // parts for number in range(1, parts + 1)]
-        dealt = draw.permutation(rows[:common])
-        for first, last in pairwise(bounds):
-            part = dealt[first:last]
-            rows[first:last] = part[np.argsort(-counts[part], kind="stable")]
+        rows[:common] = draw.permutation(rows[:common])
     while (first := bounds[-1]) < words:
         goal = work[first] + (work[-1] - work[first]) / max(left, 1)
         last = max(int(np.searchsorted(work, goal)), first + 1) if left > 1 else words
