@@ -135,8 +135,8 @@ def table(result: dict[str, Any]) -> str:
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     options = result["options"]
     lines.append(
-        f"{options['dim']} dimensions, {'tied' if options['tied'] else 'untied'}, {options['epochs']} epochs, 1 server "
-        f"and {result['workers']} workers; memory is the anonymous peak of a process; success {result['success']:.0%}"
+        f"{options['dim']} dimensions, {'tied' if options['tied'] else 'untied'}, epochs {options['epochs']}, servers 1, "
+        f"workers {result['workers']}; memory is the anonymous peak of a process; success {result['success']:.0%}"
     )
     return "\n".join(lines)
 
@@ -146,7 +146,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     sizes, options = result["sizes"], result["options"]
     caption = (
         f"{result['corpus']}: one server and {result['workers']} workers over TCP on {result['surroundings']['cores']} "
-        f"cores, {options['dim']} dimensions, {'tied' if options['tied'] else 'untied'}, {options['epochs']} epochs"
+        f"cores, {options['dim']} dimensions, {'tied' if options['tied'] else 'untied'}, epochs {options['epochs']}"
     )
     figure = slide("Training with vocabularies of different sizes", caption)
     speed, traffic, memory = figure.subplots(1, 3)
