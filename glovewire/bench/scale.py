@@ -135,8 +135,8 @@ def table(result: dict[str, Any]) -> str:
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     options = result["options"]
     lines.append(
-        f"{options['dim']} dimensions, {'tied' if options['tied'] else 'untied'}, epochs {options['epochs']}, servers 1, "
-        f"workers {result['workers']}; memory is the anonymous peak of a process; success {result['success']:.0%}"
+        f"{options['dim']} dimensions, {'tied' if options['tied'] else 'untied'}, epochs {options['epochs']}, "
+        f"servers 1, workers {result['workers']}; memory is the anonymous peak of a process; success {result['success']:.0%}"
     )
     return "\n".join(lines)
 
@@ -178,14 +178,14 @@ def _line(axes: Axes, sizes: list[dict[str, Any]], values: list[float], name: st
 
 def _finish(axes: Axes, sizes: list[int], label: str) -> None:
     """Label the axes; words are on a logarithmic scale with a tick for each vocabulary."""
-    from matplotlib.ticker import LogFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, NullLocator
 
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{words:,}" for words in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
     if axes.get_yscale() == "log":
-        axes.yaxis.set_major_formatter(LogFormatter())
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
     else:
         axes.set_ylim(bottom=0)
     axes.set_title(label, loc="left", fontsize=12, color=INK)
