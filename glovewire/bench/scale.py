@@ -136,7 +136,8 @@ def table(result: dict[str, Any]) -> str:
     options = result["options"]
     lines.append(
         f"{options['dim']} dimensions, {'tied' if options['tied'] else 'untied'}, epochs {options['epochs']}, "
-        f"servers 1, workers {result['workers']}; memory is the anonymous peak of a process; success {result['success']:.0%}"
+        f"servers 1, workers {result['workers']}; memory is the anonymous peak of a process; "
+        f"success {result['success']:.0%}"
     )
     return "\n".join(lines)
 
