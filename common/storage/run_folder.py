@@ -72,12 +72,15 @@ class Vectors:
 
 def prepare(run: Path) -> Path:
     """Create the folder `run` for a new training and return it; OutputError if it is not empty or cannot be made."""
-    if is_run(run):
-        raise OutputError(f"run {run} exists already: go on with it (--resume), name another place or remove it")
     artifacts.require_free(run, what="run")
     with artifacts.output_errors(run, "run"):
         run.mkdir(parents=True, exist_ok=True)
     return run
+
+
+def started_before(run: Path) -> OutputError:
+    """Return the error for a new training in a folder where one was started before."""
+    return OutputError(f"run {run} exists already: go on with it (--resume), name another place or remove it")
 
 
 def is_run(folder: Path) -> bool:

@@ -17,6 +17,7 @@ from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import shown_loss
 
 from ..vectors.keyed_vectors import KeyedVectors, load
 from . import background
@@ -121,7 +122,7 @@ class Run:
         facts = self.facts
         if "epochs" not in facts or "loss" not in facts:
             return f"Run({str(self.path)!r}: not finished)"
-        return f"Run({str(self.path)!r}: {facts['epochs']} epochs, loss {facts['loss']:.5f})"
+        return f"Run({str(self.path)!r}: {facts['epochs']} epochs, loss {shown_loss(facts['loss'])})"
 
     @property
     def facts(self) -> dict[str, Any]:

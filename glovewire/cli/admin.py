@@ -17,7 +17,7 @@ from glovewire.common.cli.options import Given, takes
 from glovewire.common.errors import GlovewireError, UsageError
 from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 from glovewire.common.roles import Role
-from glovewire.common.text import printable
+from glovewire.common.text import printable, shown_loss
 
 if TYPE_CHECKING:
     from glovewire.common.protocol.messages import Message
@@ -191,10 +191,10 @@ def _progress(one: dict[str, Any]) -> list[str]:
     if one["total"]:
         done = f"epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries"
         pace = f"{rate / 1e6:.2f} M entries/s"
-        beside = f"bias-only loss {one['bias_only_loss']:.5f}; mean vector norm {one['norm']:.3f}"
+        beside = f"bias-only loss {shown_loss(one['bias_only_loss'])}; mean vector norm {one['norm']:.3f}"
     else:
         of = f" of {one['steps']:,}" if one["steps"] else ""
         done, pace = f"{one['updates']:,}{of} updates, {one['entries']:,} examples", f"{rate:,.0f} examples/s"
         beside = f"mean norm of gradients {one['norm']:.3f}"
-    loss = f"{one['loss']:.5f}; {beside}" if one["loss"] else "none yet"
+    loss = f"{shown_loss(one['loss'])}; {beside}" if one["loss"] else "none yet"
     return [f"  training  {done}, {pace}", f"  loss      {loss}"]

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, note_ignored, takes
 from glovewire.common.errors import UsageError
-from glovewire.common.text import printable
+from glovewire.common.text import printable, shown_loss
 
 from ..launch.config import LocalConfig
 
@@ -72,7 +72,7 @@ def _summary(config: LocalConfig, facts: dict[str, Any]) -> list[str]:
     early = f" (stopped early: no better score in {config.patience} epochs)" if stopped else ""
     return [
         f"{trained} in {facts['seconds']:.1f} s{early}: {facts['entries_per_second'] / 1e6:.2f} M entries/s",
-        f"loss {facts['loss']:.5g}; bias-only loss {facts['bias_only_loss']:.5g}; "
+        f"loss {shown_loss(facts['loss'])}; bias-only loss {shown_loss(facts['bias_only_loss'])}; "
         f"mean vector norm {facts['mean_vector_norm']:.3f}",
         *_scores(facts),
         f"vectors, metrics and loss.png are in {config.out}",

@@ -37,6 +37,8 @@ def locked_run_folder(config: LocalConfig) -> Iterator[None]:
         from glovewire.server.checkpoints import initial_state as start
 
         start.vectors_of(config.init, config.options)
+    if runs.is_run(config.out):
+        raise runs.started_before(config.out)
     runs.prepare(config.out)
     with _held(config.out):
         runs.prepare(config.out)  # another training that began at the same time may be over by now

@@ -6,6 +6,8 @@ The terminal, the dashboard, plain lines and plots take their figures from here,
 import re
 from dataclasses import dataclass
 
+from glovewire.common.text import shown_loss
+
 from . import formatting
 from .history import RunHistory
 
@@ -27,12 +29,12 @@ class Figure:
 
 def loss_figure(history: RunHistory) -> Figure:
     """Return the loss; with the bias-only loss as its note where there is one."""
-    value = "–" if history.loss is None else formatting.loss(history.loss.mean_loss)
+    value = "–" if history.loss is None else shown_loss(history.loss.mean_loss)
     if history.is_dense:
         return Figure("loss", "training loss", value)
     if history.loss is None:
         return Figure("loss", "loss", value)
-    return Figure("loss", "loss", value, f"bias-only loss {formatting.loss(history.loss.mean_bias_only_loss)}")
+    return Figure("loss", "loss", value, f"bias-only loss {shown_loss(history.loss.mean_bias_only_loss)}")
 
 
 def norm_figure(history: RunHistory) -> Figure:

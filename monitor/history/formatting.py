@@ -24,13 +24,6 @@ def _three_digits(value: float) -> str:
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
-def loss(value: float) -> str:
-    """Return a loss with four decimals, so that its width on the screen stays the same while the loss falls."""
-    if value and abs(value) < 1e-3:
-        return f"{value:.3e}"
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"
-
-
 def duration(seconds: float) -> str:
     """Return a duration as `0:42`, `12:03` or `1:02:03`; from 24 hours on, as `2 d 1:02:03`."""
     days, rest = divmod(max(0, round(seconds)), 86_400)

@@ -208,13 +208,18 @@ class RunHistory:
             return RunStatus("calm", "finished")
         if quiet is None:
             return RunStatus("warn", f"waiting for {', '.join(silent) or 'the server'}")
-        if self._complete and not self.active_workers:
+        if self.is_writing_results:
             return RunStatus("good", f"trained, writing the results for {quiet:.0f} s")
         if quiet > QUIET_AFTER_S:
             return RunStatus("warn", f"no data for {quiet:.0f} s")
         if self.loss:
             return RunStatus("good", "training")
         return RunStatus("good", f"connected, {'nothing trained yet' if self.active_workers else NO_WORKER_YET}")
+
+    @property
+    def is_writing_results(self) -> bool:
+        """Return whether all workers have left a complete training whose server has not finished yet."""
+        return self._complete and not self.active_workers and not self.finished and self.failed is None
 
     @property
     def progress(self) -> float | None:

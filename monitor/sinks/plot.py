@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from glovewire.common.errors import OutputError, UsageError
 from glovewire.common.storage.artifacts import atomic_stream
-from glovewire.common.text import printable
+from glovewire.common.text import printable, shown_loss
 
 from ..history import formatting
 from ..history.colours import RUN_COLOURS, worker_colours
@@ -213,7 +213,7 @@ def _write_headings(figure: Figure, runs: Sequence[RunHistory], title: str) -> N
     figure.suptitle(heading, x=0.012, ha="left", fontsize=15, fontweight="bold", color=INK, parse_math=False)
     if len(runs) > 1:
         text = "   ·   ".join(
-            f"{history.title}: loss {formatting.loss(last.mean_loss)}"
+            f"{history.title}: loss {shown_loss(last.mean_loss)}"
             for history in runs
             if (last := history.overall.last) is not None
         )
@@ -230,9 +230,9 @@ def _summary(history: RunHistory) -> str:
     took = formatting.duration(history.since_start(last.t))
     if history.is_dense:
         done = f"{last.epoch:,} updates, {formatting.amount(last.position)} examples in {took}"
-        parts = [f"training loss {formatting.loss(last.mean_loss)}", done, workers, f"gradient norm {last.norm:.3g}"]
+        parts = [f"training loss {shown_loss(last.mean_loss)}", done, workers, f"gradient norm {last.norm:.3g}"]
     else:
-        loss = f"loss {formatting.loss(last.mean_loss)}, bias-only loss {formatting.loss(last.mean_bias_only_loss)}"
+        loss = f"loss {shown_loss(last.mean_loss)}, bias-only loss {shown_loss(last.mean_bias_only_loss)}"
         done = f"{last.position / 1e6:,.1f} million entries in {took}"
         parts = [loss, done, workers, f"mean vector norm {last.norm:.2f}"]
     return "   ·   ".join(parts)

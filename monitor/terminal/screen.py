@@ -7,6 +7,8 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from glovewire.common.text import shown_loss
+
 from ..history import figures, formatting, tables
 from ..history.history import RunHistory
 from .braille import braille_plot
@@ -112,9 +114,9 @@ def _figures(history: RunHistory) -> Text:
         return Text()
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append("training loss " if history.is_dense else "loss ")
-    text.append(formatting.loss(sample.mean_loss), CURVE_STYLES[0])
+    text.append(shown_loss(sample.mean_loss), CURVE_STYLES[0])
     if not history.is_dense:
-        text.append("  bias-only loss ").append(formatting.loss(sample.mean_bias_only_loss), CURVE_STYLES[1])
+        text.append("  bias-only loss ").append(shown_loss(sample.mean_bias_only_loss), CURVE_STYLES[1])
     if history.is_dense and not sample.epochs:
         text.append("  steps ").append(history.epoch, "bold")
     for score in figures.score_figures(history):
@@ -148,7 +150,7 @@ def _plot(history: RunHistory, width: int, height: int, ascii_only: bool) -> lis
 
 def _axis_label(value: float) -> str:
     """Return a loss in at most six characters."""
-    return f"{value:.0e}" if 0 < value < 1e-3 else formatting.loss(value)[:6]
+    return f"{value:.0e}" if 0 < value < 1e-3 else shown_loss(value)[:6]
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]], room: int) -> Table:

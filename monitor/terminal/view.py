@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from glovewire.common.log import line
+from glovewire.common.text import shown_loss
 
 from ..history import figures, formatting
 from ..history.history import QUIET_AFTER_S, RunHistory
@@ -118,6 +119,8 @@ def status_line(history: RunHistory, now: float, silent: Sequence[str] = ()) -> 
     quiet = history.silence_s(now)
     if quiet is None:
         return line("waiting", address=",".join(silent))
+    if history.is_writing_results:
+        return line("writing", text="trained, writing the results", seconds=round(quiet))
     if quiet > QUIET_AFTER_S and not history.finished:
         return line("silence", no_data_for=f"{quiet:.0f}s")
     sample = history.loss
@@ -130,7 +133,7 @@ def status_line(history: RunHistory, now: float, silent: Sequence[str] = ()) -> 
         facts: dict[str, object] = {
             "steps": history.epoch.replace(" of ", "/").replace(",", ""),
             "examples": sample.entries,
-            "loss": formatting.loss(sample.mean_loss),
+            "loss": shown_loss(sample.mean_loss),
             **scores,
             "gradient_norm": sample.norm,
             "steps_per_second": round(history.updates_per_second, 1),
@@ -140,8 +143,8 @@ def status_line(history: RunHistory, now: float, silent: Sequence[str] = ()) -> 
         facts = {
             "epoch": history.epoch,
             "entries": sample.entries,
-            "loss": formatting.loss(sample.mean_loss),
-            "bias_only_loss": formatting.loss(sample.mean_bias_only_loss),
+            "loss": shown_loss(sample.mean_loss),
+            "bias_only_loss": shown_loss(sample.mean_bias_only_loss),
             **scores,
             "norm": sample.norm,
             "entries_per_second": round(history.entries_per_second),

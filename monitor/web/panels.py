@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from glovewire.common.model.neighbours import UnitVectors
 from glovewire.common.protocol.messages import ServerSample
+from glovewire.common.text import shown_loss
 
 from ..history import figures, formatting
 from ..history.colours import worker_colours
@@ -228,12 +229,12 @@ def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
         last = history.overall.last
         if last is None:
             continue
-        beside = [] if dense else [formatting.loss(last.mean_bias_only_loss)]
+        beside = [] if dense else [shown_loss(last.mean_bias_only_loss)]
         scores = [f"{history.quality[test][-1].score:.1f}" if test in history.quality else "" for test in tests]
         rows.append(
             (
                 f"<span class=name>{dot(colour)}{escape(history.title)}</span>",
-                formatting.loss(last.mean_loss),
+                shown_loss(last.mean_loss),
                 *beside,
                 *scores,
                 f"{last.norm:.3g}",

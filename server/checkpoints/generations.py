@@ -257,7 +257,7 @@ def _require_new(config: ServerConfig) -> None:
     if out.exists() and not out.is_dir():
         raise OutputError(f"run {out} is a file: name another place or remove it")
     if (out / MANIFEST).exists() or (config.shard == 0 and (out / run_folder.METRICS).exists()):
-        raise OutputError(f"run {out} exists already: go on with it (--resume), name another place or remove it")
+        raise run_folder.started_before(out)
     if out.exists() and not (out / run_folder.CHECKPOINTS).exists() and any(out.iterdir()):
         raise OutputError(f"run {out} exists and is not a run: name another place or remove it")
 

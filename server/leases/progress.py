@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from glovewire.common.endings import RunEnd
 from glovewire.common.errors import BadRequest, LeaseLost
 from glovewire.common.protocol.messages import Done, Event, Granted, Message, Report
+from glovewire.common.text import shown_loss
 
 from ..sessions import Session
 from ..tokens import Tokens
@@ -116,7 +117,7 @@ class Progress:
             return block, []
         self._announced_epoch = self.losses.epoch
         loss, bias_only_loss, _ = self.losses.epoch_means(self.losses.epoch - 1)
-        text = f"loss {loss:.5g}, bias-only loss {bias_only_loss:.5g}"
+        text = f"loss {shown_loss(loss)}, bias-only loss {shown_loss(bias_only_loss)}"
         return block, [Event(t, "epoch", str(self.losses.epoch), text)]
 
     def _finish(self, schedule: Schedule, session: Session, report: Report) -> Block:

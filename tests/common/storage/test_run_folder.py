@@ -285,9 +285,6 @@ def test_prepare_takes_an_empty_folder_and_refuses_any_other(tmp_path: Path) -> 
     (empty / "x").write_text("")
     with pytest.raises(OutputError, match="exists already"):
         runs.prepare(empty)
-    (empty / runs.CONFIG).write_text("")
-    with pytest.raises(OutputError, match="--resume"):
-        runs.prepare(empty)
     with pytest.raises(OutputError):
         runs.prepare(empty / "x")
     with pytest.raises(OutputError, match="not a folder"):

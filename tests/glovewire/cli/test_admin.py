@@ -29,7 +29,7 @@ def test_there_is_no_loss_before_anything_is_trained(dataset: Dataset, tmp_path:
     assert "  loss      none yet" in described(WHERE, statistics(one))
     one.ask(b"w0", report(1))
     (loss,) = (line for line in described(WHERE, statistics(one)) if line.startswith("  loss"))
-    assert loss == "  loss      0.10000; bias-only loss 0.20000; mean vector norm 1.000"
+    assert loss == "  loss      0.1000; bias-only loss 0.2000; mean vector norm 1.000"
 
 
 def test_all_shards_call_a_checkpoint_of_minibatches_the_same_also_when_one_refuses_at_first(

@@ -66,6 +66,18 @@ def test_of_two_that_begin_at_the_same_time_one_is_refused(tmp_path: Path, monke
     assert (tmp_path / "run" / "config.toml").read_text() == "of the other"
 
 
+def test_a_run_that_was_started_before_is_kept_and_the_error_names_resume(tmp_path: Path) -> None:
+    with locked_run_folder(config(tmp_path / "run")):
+        pass
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    with (
+        pytest.raises(OutputError, match=r"exists already: go on with it \(--resume\)"),
+        locked_run_folder(config(tmp_path / "run")),
+    ):
+        pass
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+
+
 def test_a_folder_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
     with (
         pytest.raises(OutputError, match="cannot be read: No such file"),

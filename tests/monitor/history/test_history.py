@@ -6,10 +6,10 @@ import pytest
 from monitor_fakes import loss, run_of, server_sample, shard, worker
 
 from glovewire.common.protocol.messages import Event, QualitySample
+from glovewire.common.text import shown_loss
 from glovewire.monitor.history import history as module
 from glovewire.monitor.history.curve import LossCurve, Point, epoch_means, rolling_means
 from glovewire.monitor.history.formatting import age, amount, duration, sanitize
-from glovewire.monitor.history.formatting import loss as loss_of
 from glovewire.monitor.history.history import RunHistory
 
 
@@ -207,8 +207,8 @@ def test_rates_come_from_counters_and_survive_their_reset() -> None:
         (duration(90_000), "1 d 1:00:00"),
         (age(0.2), "now"),
         (age(45), "45 s"),
-        (loss_of(0.03125), "0.0312"),
-        (loss_of(0.00012), "1.200e-04"),
+        (shown_loss(0.03125), "0.0312"),
+        (shown_loss(0.00012), "1.200e-04"),
         (sanitize("a\x1b[31mb"), "a\ufffd[31mb"),
     ],
 )

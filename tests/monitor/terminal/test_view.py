@@ -167,6 +167,15 @@ def test_lines_tell_silence() -> None:
     assert "event=silence no_data_for=36s" in stream.getvalue()
 
 
+def test_lines_say_that_a_server_writes_its_results() -> None:
+    history = RunHistory()
+    for sample in (loss(), worker("w0"), Event(2.0, "left", "w0", "complete"), worker("w0", "left")):
+        history.add(sample, 10.0)
+    assert status_line(history, 40.0) == "event=writing text='trained, writing the results' seconds=30"
+    history.add(Event(3.0, "finished", "", ""), 41.0)
+    assert status_line(history, 42.0).startswith("event=progress ")
+
+
 def test_the_live_view_redraws_in_place_and_leaves_the_last_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         encoding = "utf-8"  # type: ignore[assignment]
