@@ -30,6 +30,7 @@ import strangers
 import zmq
 
 from glovewire.common.endings import Ending
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.roles import Role
@@ -680,7 +681,7 @@ def reports_without_pushes(target: Target) -> None:
     """Lease, report without a push, leave."""
     with sessions(target, 1, "worker") as (peer,):
         for granted in leases(peer, 3):
-            tokens = [getattr(granted, name, 0) for name in ("token_a", "token_b", "low_water_token")]
+            tokens = [getattr(granted, name, 0) for name in ("token", "low_water_token")]
             for receipt in (0, *tokens, tokens[0] ^ tokens[1]):
                 peer.ask(report(1, granted.lease, receipt=receipt), 1.0)
         peer.ask(m.Leave(Ending.LEFT))
@@ -688,7 +689,7 @@ def reports_without_pushes(target: Target) -> None:
 
 
 def beats_only(target: Target) -> None:
-    """Lease eight blocks, and then only beat."""
+    """Lease as many strips as it can, and then only beat."""
     with sessions(target, 1, "worker") as (peer,):
         leases(peer, 8)
         while target.wait(0.3):
@@ -709,7 +710,7 @@ def hoards_leases(target: Target) -> None:
 
 
 def lease_churn(target: Target) -> None:
-    """Join, lease eight blocks and leave, as fast as possible, under ever new names."""
+    """Join, lease as many strips as it can and leave, as fast as possible, under ever new names."""
     with peers(target, 2) as found:
 
         def churn(number: int) -> None:
@@ -735,15 +736,16 @@ def pushes_at_another_shard(target: Target) -> None:
     pushes_without_lease(target, shard=1)
 
 
-def pushes_another_block(target: Target) -> None:
-    """Lease a block and push, under that lease, every partition of the table at every version."""
+def pushes_another_strip(target: Target) -> None:
+    """Lease a strip and push, under that lease, every other partition of the table at every version."""
     with sessions(target, 1, "worker") as (peer,):
         granted = leases(peer, 1)
         if not granted:
             return
-        tokens = [getattr(granted[0], name, 0) for name in ("token_a", "token_b", "low_water_token")]
-        inside = {granted[0].a, granted[0].b}
-        outside = [partition for partition in range(len(target.bounds) - 1) if partition not in inside]
+        tokens = [getattr(granted[0], name, 0) for name in ("token", "low_water_token")]
+        partitions = len(target.bounds) - 1
+        rounds = Rounds(partitions, target.rounds // partitions)
+        outside = range(rounds.strip(granted[0].round) + 1, partitions)
         for version, partition, token in itertools.product(range(target.rounds), outside, tokens):
             if target.lasts():
                 peer.ask(push(target, 1, partition, version, granted[0].lease, token=token), 1.0)
@@ -977,7 +979,7 @@ ATTACKS: Sequence[Attack] = (
     Attack("lease churn", INSIDER, 2, lease_churn),
     Attack("pushes without a lease", INSIDER, 3, pushes_without_lease),
     Attack("pushes without a lease, second shard", INSIDER, 3, pushes_at_another_shard, "two"),
-    Attack("pushes of another block", INSIDER, 3, pushes_another_block),
+    Attack("pushes of another strip", INSIDER, 3, pushes_another_strip),
     Attack("a far low-water mark and a kill", INSIDER, 4, far_low_water, kill=True),
     Attack("false reports", INSIDER, 14, false_reports),
     Attack("big pushes beyond the credit", INSIDER, 8, big_pushes),

@@ -237,7 +237,7 @@ def target_of(folder: Path, addresses: list[str], stream: str, keys: Path | None
     """Return what the attacker knows."""
     dataset = Dataset.open(folder / "data", verify=False)
     checksum = "" if how.dense else dataset.checksum
-    facts = (addresses, stream, checksum, dataset.layout.bounds.tolist(), row_width())
+    facts = (addresses, stream, checksum, list(dataset.layout.bounds), row_width())
     over, ready = multiprocessing.Event(), multiprocessing.Event()
     return Target(*facts, EPOCHS * PARTITIONS, over, ready, keys)
 

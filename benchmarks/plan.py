@@ -32,18 +32,19 @@ def main() -> None:
     for setting in given.settings:
         rate, workers, servers = setting.split(":")
         with machines(int(workers) + int(servers), rate):
-            measured = train(given.dataset, int(workers), int(servers), given.epochs)["seconds"] / given.epochs
-        planned = plan(given.dataset, rate, workers, servers)
+            found = train(given.dataset, int(workers), int(servers), given.epochs, "--subwords", 0)
+        measured = found["seconds"] / given.epochs
+        planned = plan(given.dataset, rate, workers, servers, given.epochs)
         ratio = planned["epoch_seconds"] / measured
         times = f"measured {measured:6.2f} s, planned {planned['epoch_seconds']:6.2f} s"
         print(f"{setting:16} epoch {times}, ratio {ratio:.2f}")
         print(json.dumps({"setting": setting, "measured_epoch_seconds": measured, **planned}), flush=True)
 
 
-def plan(dataset: Path, rate: str, workers: str, servers: str) -> dict[str, Any]:
+def plan(dataset: Path, rate: str, workers: str, servers: str, epochs: int) -> dict[str, Any]:
     """Return the prediction of `glovewire plan`."""
     bandwidth = rate.replace("mbit", "Mbit").replace("gbit", "Gbit")
-    options = ("--workers", workers, "--servers", servers, "--bandwidth", bandwidth)
+    options = ("--workers", workers, "--servers", servers, "--bandwidth", bandwidth, "--epochs", str(epochs))
     command = glovewire("plan", dataset, *options, "--json")
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from glovewire.common.errors import UsageError
 from glovewire.common.option import Config, at_least, between, option
-from glovewire.common.storage.dataset import MAX_PARTITION_ROWS
+from glovewire.common.storage.dataset import MAX_PARTITION_ROWS, MAX_PARTITIONS, WIDE
 
+from .counts.arrangement import default_partitions
 from .tokens.tokenizers import make_tokenizer
 
 LONGEST_WINDOW = 15
-_ROWS_PER_PARTITION = 4096
-_FEWEST_PARTITIONS = 8
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 # Memory that Python, numpy and numba take before any data: once per run, and in addition per process.
@@ -62,9 +61,9 @@ class PreprocessConfig(Config):
     text_column: str = option("text", help="Where the text is, in jsonl, parquet and data sets.")
     split: str = option("train", help="Which part of a data set.")
     partitions: int | None = option(
-        None, range=at_least(1), shown="by size", help="Parts of the vocabulary for training."
+        None, range=between(1, MAX_PARTITIONS), shown="by size", help="Parts of the vocabulary for training, at least."
     )
-    tile: int = option(256, range=between(1, MAX_PARTITION_ROWS), help="Rows of a tile, inside a block.")
+    tile: int = option(256, range=between(1, MAX_PARTITION_ROWS // WIDE), help="Rows of a tile, inside a block.")
     seed: int = option(0, range=at_least(0), help="Of the permutation of the rows.")
     symmetric: bool = option(
         True, flags=("--symmetric/--left-only",), help="Count both sides of a word, or its left side."
@@ -108,14 +107,9 @@ class PreprocessConfig(Config):
         return max(1 << 20, self.share // 32)
 
     def partitions_for(self, words: int) -> int:
-        """Return the number of partitions for `words` words; UsageError if --partitions is too large or too small."""
+        """Return the number of partitions for `words` words; UsageError if --partitions is larger."""
         if self.partitions is None:
             return default_partitions(words)
-        if self.partitions > words or -(-words // self.partitions) > MAX_PARTITION_ROWS:
+        if self.partitions > words:
             raise UsageError(f"--partitions {self.partitions} does not fit a vocabulary of {words} words")
         return self.partitions
-
-
-def default_partitions(words: int) -> int:
-    """Return the default number of partitions for a vocabulary of `words` words."""
-    return max(-(-words // _ROWS_PER_PARTITION), min(_FEWEST_PARTITIONS, words))

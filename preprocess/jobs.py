@@ -166,10 +166,10 @@ class ReduceJob(Job):
         if not np.isfinite(values).all():
             raise CorpusError(f"{self._corpus}: a pair's weights add up to more than float32 holds")
         with (self._scratch.folder / f"{name}.entries").open("wb") as stream:
-            write_raw(stream, self._cell_keys.entries(keys, values))
-        tiles, counts = np.unique(self._cell_keys.tiles_of(keys), return_counts=True)
-        save(self._scratch.folder / f"{name}.tiles.npy", np.stack([tiles, counts]).T)
-        diagonal = self._cell_keys.on_diagonal(keys)
+            entries = self._cell_keys.entries(keys, values)
+            write_raw(stream, entries)
+        save(self._scratch.folder / f"{name}.tiles.npy", np.stack(self._cell_keys.tiles_of(keys)).T)
+        diagonal = self._cell_keys.on_diagonal(keys, entries)
         facts = {
             "first": first,
             "last": last,

@@ -26,6 +26,7 @@ from . import phrases, sentences
 from .config import PreprocessConfig
 from .corpus import splits
 from .corpus.sources import Corpus, Selection, find_corpus
+from .counts.arrangement import arrange
 from .counts.cell_keys import MAX_KEY_BITS, CellKeys
 from .counts.cooccurrence import Buckets, PairCounter, Weighting
 from .counts.dataset_writer import matrix_totals, write_dataset
@@ -127,7 +128,7 @@ class Pipeline:
         segments = self._segments(scratch, corpus)
         tokens, lines = (sum(each.facts[name] for each in segments) for name in ("tokens", "lines"))
         vocabulary = self._choose(segments)
-        cell_keys = self._cell_keys(len(vocabulary.words))
+        cell_keys = self._cell_keys(vocabulary)
         weighting = Weighting.of(config.weighting, config.window)
         self._count(scratch, segments, cell_keys, vocabulary, weighting, tokens)
         facts = {
@@ -161,7 +162,7 @@ class Pipeline:
         matrix, words = self._config.from_stanford or (Path(), Path())
         scratch.drop(COUNTED)
         vocabulary = stanford.read_vocabulary(words)
-        cell_keys = self._cell_keys(len(vocabulary.words))
+        cell_keys = self._cell_keys(vocabulary)
         disk_space.require(scratch.folder, matrix.stat().st_size if matrix.exists() else 0)
         with self._phase("read", "bytes", None) as phase:
             counts = stanford.StanfordCounts(matrix, cell_keys, vocabulary, self._config.share // 8)
@@ -268,10 +269,11 @@ class Pipeline:
             self._measure([os.getpid()])
         return vocabulary
 
-    def _cell_keys(self, words: int) -> CellKeys:
-        config = self._config
-        layout = Layout(words, config.partitions_for(words), config.tile, config.symmetric)
-        permutation = np.random.default_rng(config.seed).permutation(words).astype(np.int32)
+    def _cell_keys(self, vocabulary: Vocabulary) -> CellKeys:
+        config, words = self._config, len(vocabulary.words)
+        partitions = config.partitions_for(words)
+        bounds, permutation = arrange(vocabulary.counts, partitions, config.seed)
+        layout = Layout(bounds, config.tile, config.symmetric)
         cell_keys = CellKeys(layout, permutation)
         if cell_keys.bits > MAX_KEY_BITS:
             raise CorpusError(f"a vocabulary of {words} words in {layout.partitions} partitions is too large")
@@ -323,7 +325,7 @@ class Pipeline:
         layout = counted.cell_keys.layout
         facts = counted.facts | {
             "vocabulary": layout.rows,
-            "partitions": layout.partitions,
+            "bounds": list(layout.bounds),
             "tile": layout.tile,
             "symmetric": layout.symmetric,
             "seed": self._config.seed,

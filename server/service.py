@@ -12,6 +12,7 @@ import numpy as np
 
 from glovewire.common import errors, log
 from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.model.tensor_layout import ROW, ModelSpec
@@ -19,7 +20,7 @@ from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory, trim
+from glovewire.common.runtime.memory import KEEP_BYTES, freeze_loaded_objects, keep_freed_memory, trim
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import artifacts
 from glovewire.common.storage import run_folder as runs
@@ -74,11 +75,6 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     rows = RowLayout.of(options)
     if config.shards > layout.rows:
         raise errors.UsageError(f"{layout.rows} rows cannot be spread over {config.shards} shards")
-    if options.schedule == "blocks" and max(np.diff(layout.bounds)) * rows.width * 4 > MAX_FRAME_BYTES:
-        raise errors.UsageError(
-            f"a partition of {max(np.diff(layout.bounds))} rows does not fit in one message of "
-            f"{MAX_FRAME_BYTES >> 20} MiB: preprocess with more --partitions"
-        )
     sharding = Sharding(layout.rows, config.shards)
     first, last = sharding.range(config.shard)
     if generation.label:
@@ -89,17 +85,17 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     if versions is None and options.schedule == "minibatch":
         versions = np.zeros(last - first, np.int64)
     mode = make_consistency(options, np.clip(layout.bounds, first, last), begin.reached, config.workers)
-    bounds = mode.bounds.tolist() if isinstance(mode, ExclusiveBlocks) else ()
-    table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions, bounds=bounds)
+    table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
-        schedule = Schedule(layout.partitions, options.epochs, options.seed, begin.reached.round)
+        rounds = Rounds(layout.partitions, options.epochs)
+        schedule = Schedule(rounds, begin.reached.round)
     tokens = Tokens(bytes.fromhex(generation.secret))
     batches = -(-dataset.total_entries // options.batch_size)
     every = config.checkpoint_every * (layout.partitions if options.schedule == "blocks" else batches)
     losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
-    owners = [[part.shard for part in sharding.split(*span)] for span in pairwise(layout.bounds.tolist())]
+    owners = [[part.shard for part in sharding.split(*span)] for span in pairwise(layout.bounds)]
     progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size, tokens, owners, config.block_s)
     if config.hold and not progress.complete:
         progress.allow(losses.epoch + 1)
@@ -193,6 +189,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             return _catch_up(config, dataset, *found)
     generation = generations.next_generation(config)
     state = prepare(config, dataset, generation, time.monotonic())
+    keep_freed_memory(max(KEEP_BYTES, state.table.nbytes // 2))  # before-images come and go
     core, largest = Core(state), largest_frame(state)
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine, largest)
     try:

@@ -24,12 +24,12 @@ class Tokens:
         """Return the token of: shard 0 gave `number` to this incarnation of the worker called `name`."""
         return self._token(b"worker", struct.pack("<2q", number, incarnation) + name.encode())
 
-    def lease(self, lease: int, worker: int, round: int, partition: int) -> int:
-        """Return the token of: shard 0 granted `worker` the block of `partition` in `round` as `lease`."""
-        return self._token(b"lease", struct.pack("<4q", lease, worker, round, partition))
+    def lease(self, lease: int, worker: int, round: int) -> int:
+        """Return the token of: shard 0 granted `worker` the strip of `round` as `lease`."""
+        return self._token(b"lease", struct.pack("<3q", lease, worker, round))
 
     def low_water(self, round: int) -> int:
-        """Return the token of: every block of the rounds before `round` is in every table."""
+        """Return the token of: every round before `round` is in every table."""
         return self._token(b"low-water", struct.pack("<q", round))
 
     def receipt(self, shard: int, lease: int, partition: int) -> int:

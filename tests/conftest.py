@@ -6,7 +6,8 @@ and ZeroMQ contexts. What is there a deadline later is named and fails the test;
 does not harm the next test. Unraisable errors, errors in threads and warnings fail by `filterwarnings` in
 pyproject.toml. tests/project/test_conftest.py shows that every kind of leak is found.
 
-Fixtures: `shared_data`. No datasets, servers or other builders: those live beside the tests that need them.
+Fixtures: `shared_data`, `fonts_are_closed`. No datasets, servers or other builders: those live beside the tests that
+need them.
 """
 
 from __future__ import annotations
@@ -204,6 +205,15 @@ def _start_what_stays() -> None:
         right.connect("inproc://warm")
         left.send(bytes(1 << 20), copy=False)
         right.recv()
+
+
+@pytest.fixture
+def fonts_are_closed() -> Iterator[None]:
+    """matplotlib keeps the fonts that it has drawn with open, on purpose: they are no leak of ours."""
+    yield
+    from matplotlib import font_manager
+
+    font_manager._get_font.cache_clear()
 
 
 @pytest.fixture(scope="session")

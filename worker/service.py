@@ -28,12 +28,15 @@ from .training.block_trainer import train
 LOOPBACK = "127.0.0.1"
 INTERRUPTED = RunEnd(Ending.INTERRUPTED)
 
+KEEP_BYTES = 256 << 20
+"""Freed memory that is kept: rows of partitions come and go, each as large as the last."""
+
 logger = logging.getLogger(__name__)
 
 
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they end the run; return the fields of `--json`."""
-    keep_freed_memory()
+    keep_freed_memory(KEEP_BYTES, all_sizes=True)
     mine = None if config.keys is None else keys.load_client_keys(config.keys, Role.WORKER)
     name = config.full_name if mine is None else mine.session_name(config.full_name)
     try:

@@ -7,7 +7,6 @@ Prints what `glovewire bench train` or `glovewire bench preprocess` prints, and 
 one JSON object.
 """
 
-import re
 import subprocess
 import tempfile
 import time
@@ -21,20 +20,18 @@ import click
 from glovewire.bench import preprocess as bench_preprocess
 from glovewire.bench import train as bench_train
 from glovewire.bench.config import PreprocessBenchConfig, TrainBenchConfig
-from glovewire.bench.measurements import spread, surroundings
-from glovewire.bench.train import RATE, Figures, shown
+from glovewire.bench.measurements import surroundings
+from glovewire.bench.stanford import PEER, StanfordTraining, beside_peer, program
+from glovewire.bench.train import RATE, shown
 from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, takes
-from glovewire.common.errors import ProcessDied, UsageError
+from glovewire.common.errors import ProcessDied
 from glovewire.common.option import at_least, like, option
 from glovewire.common.storage.dataset import Dataset
 from glovewire.exits import Interruptible
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.pipeline import Pipeline
-from glovewire.vectors.export import export
 
-PEER = "peer"
-PEER_EXIT_S = 3600.0
 TOOLS = ("vocab_count", "cooccur", "shuffle")
 
 
@@ -101,79 +98,21 @@ main.add_command(train, "train")
 main.add_command(preprocess, "preprocess")
 
 
-def program(folder: Path, name: str) -> Path:
-    """Return the path of a program of Stanford's; UsageError if it is not there."""
-    for place in (folder / "build" / name, folder / name):
-        if place.is_file():
-            return place.resolve()
-    raise UsageError(f"{folder} has neither {name} nor build/{name}: build Stanford's GloVe there first")
-
-
 def compare_training(config: StanfordTrainConfig, report: Callable[[str], None]) -> dict[str, Any]:
     """Train `repeats` times on each store and with the peer, in turns; `report` gets a line per repeat."""
-    dataset, before = Dataset.open(config.dataset), surroundings()
+    dataset, before, glove = Dataset.open(config.dataset), surroundings(), program(config.peer, "glove")
     with tempfile.TemporaryDirectory(prefix="glovewire-peer-") as name:
         folder = Path(name)
-        trainings = {**bench_train.trainings(config, folder), PEER: StanfordTraining(config, dataset, folder).train}
+        how = {"threads": config.workers, "epochs": config.peer_epochs}
+        peer = StanfordTraining(glove, dataset, folder, config.options, **how)
+        trainings = {**bench_train.trainings(config, folder), PEER: peer.train}
         repeats, success = bench_train.in_turns(config.repeats, trainings, report)
-    rate = spread(one[PEER][RATE] for one in repeats)
     return {
         "surroundings": before,
         **bench_train.facts(config, dataset, repeats),
         "success": success,
-        PEER: {"threads": config.workers, "epochs": config.peer_epochs, RATE: rate},
-        "times_as_fast_as_peer": spread(one[config.store][RATE] / one[PEER][RATE] for one in repeats),
+        **beside_peer(repeats, config.store, **how),
     }
-
-
-class StanfordTraining:
-    """Trains with Stanford's `glove` on the same matrix; the export of the matrix is not timed."""
-
-    def __init__(self, config: StanfordTrainConfig, dataset: Dataset, folder: Path) -> None:
-        self._config, self._entries, self._out = config, dataset.total_entries, folder / "peer-vectors"
-        self._matrix = folder / "peer-matrix"
-        self._program = program(config.peer, "glove")
-        export(config.dataset, "stanford", self._matrix)
-
-    def train(self) -> Figures:
-        """Train once; return the speed from the end of the preparations to the end of the last epoch."""
-        options = self._config.options
-        words = {
-            "-input-file": self._matrix / "cooccurrence.bin", "-vocab-file": self._matrix / "vocab.txt",
-            "-save-file": self._out, "-vector-size": options.dim, "-threads": self._config.workers,
-            "-iter": self._config.peer_epochs, "-x-max": options.x_max, "-alpha": options.alpha, "-verbose": 2,
-        }  # fmt: skip
-        process = subprocess.Popen(
-            [str(self._program), *(str(word) for pair in words.items() for word in pair)],
-            cwd=self._matrix,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-        try:
-            began, ended, output = times(process)
-        finally:
-            process.kill()
-            process.communicate()
-        if ended <= began or began == 0:
-            raise ProcessDied(f"{self._program.name} ended with status {process.returncode}: {output[-200:].strip()}")
-        return {RATE: self._entries * self._config.peer_epochs / (ended - began)}
-
-
-def times(process: subprocess.Popen[str]) -> tuple[float, float, str]:
-    """Return when the preparations and the last epoch ended, according to the program's output, and the output."""
-    assert process.stderr is not None
-    began = ended = 0.0
-    output = ""
-    for line in process.stderr:
-        output += line
-        if re.search(r"\biter: *\d+", line):
-            ended = time.perf_counter()
-        elif re.search(r"done\.", line) and not ended:
-            began = time.perf_counter()
-    process.wait(PEER_EXIT_S)
-    return began, ended, output
 
 
 def compare_preprocessing(config: StanfordPreprocessConfig) -> dict[str, Any]:

@@ -12,7 +12,6 @@ class Purpose(IntEnum):
     """What a stream is for; streams of different purposes are independent."""
 
     ROWS = 1
-    ROUNDS = 2
     TILES = 3
     BATCHES = 4
     LATENCY = 5

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,12 +38,26 @@ class Sharding:
         spans = ((s, max(first, self.bound(s)), min(last, self.bound(s + 1))) for s in range(self.shards))
         return [ShardRange(s, low, high) for s, low, high in spans if low < high]
 
-    def split_small(self, first: int, last: int, most: int) -> Iterator[ShardRange]:
-        """Yield the parts that `split` returns, cut further into parts of at most `most` rows (at least 1)."""
+    def split_small(
+        self, first: int, last: int, most: int, rows: Indices | None = None
+    ) -> Iterator[tuple[ShardRange, slice]]:
+        """Yield the parts that `split` returns, cut further so that each has at most `most` (at least 1) of the `rows`.
+
+        `rows` are ascending row numbers in [first, last), None for all of them. With each part comes the slice of
+        `rows` that it has, which may be empty.
+        """
         most = max(most, 1)
         for part in self.split(first, last):
-            for low in range(part.first, part.last, most):
-                yield ShardRange(part.shard, low, min(low + most, part.last))
+            if rows is None:
+                for low in range(part.first, part.last, most):
+                    high = min(low + most, part.last)
+                    yield ShardRange(part.shard, low, high), slice(low - first, high - first)
+                continue
+            start, stop = np.searchsorted(rows, [part.first, part.last]).tolist()
+            cuts = [*range(start, stop, most)] or [start]
+            edges = [part.first, *rows[cuts[1:]].tolist(), part.last]
+            for span, low, high in zip(pairwise([*cuts, stop]), edges, edges[1:], strict=False):
+                yield ShardRange(part.shard, low, high), slice(*span)
 
     def split_rows(self, rows: Indices) -> list[tuple[int, slice]]:
         """Return each shard with the slice of `rows` (ascending row numbers) that it owns; slices may be empty."""

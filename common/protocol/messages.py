@@ -122,25 +122,17 @@ class Lease(Message):
 
 @message
 class Granted(Message):
-    """Lease a block of partitions `a` and `b` to the worker, which pulls the rows of both at version `round`.
+    """Lease the strip of round `round` to the worker, which pulls the rows of its partitions at that version.
 
-    Every block of the rounds before `low_water` has been trained and reported; `low_water_token` proves it to other
-    shards. `token_a` and `token_b` prove that this worker may push the partitions; equal if `a` is `b`.
+    Every round before `low_water` has been trained and reported; `low_water_token` proves it to other shards. `token`
+    proves that this worker may push the partitions of the strip.
     """
 
     lease: int
-    epoch: int
     round: int
-    a: int
-    b: int
     low_water: int
     low_water_token: int = 0
-    token_a: int = 0
-    token_b: int = 0
-
-    def token(self, partition: int) -> int:
-        """Return the token of partition `a` or `b`."""
-        return self.token_a if partition == self.a else self.token_b
+    token: int = 0
 
 
 @message
@@ -155,8 +147,9 @@ class Done(Message):
 class Pull(Message):
     """Ask for rows [first, last) of a table, or for the row numbers in `rows` if given.
 
-    `version`: in exclusive order, wait for this round and answer with the rows as they were at its start; of dense
-    models, wait for at least this many updates; otherwise ignored. NO_VERSION never waits for a version.
+    `version`: in exclusive order, wait until the partition of [first, last), which contains `rows`, may take part in
+    this round, and answer with the rows as they were at its start; of dense models, wait for at least this many
+    updates; otherwise ignored. NO_VERSION never waits for a version.
     """
 
     table: str
@@ -183,12 +176,12 @@ class Rows(Message):
 class Push(Message):
     """Change rows [first, last), or those in `rows` if given; `sequence` numbers a worker's pushes to a shard from 1.
 
-    `operation`: `assign` (the rows become `values`), `add` (`values` are added) or `gradient` (the server's optimizer
-    makes a step at learning rate `rate`). `values` were computed from rows at `version`, or `versions` row by row, and
-    under `lease`, or -1; `token` is the lease's token of the partition. `low_water` and its token are those of the last
-    Granted. Gradients of tensors may be bfloat16 (`<u2`). With `then_pull` the push is also a pull of the same rows, or
-    of those in `wanted`. Replies: `Applied` at once, `Rows` when a `Pull` would get them; if both are ready together,
-    `Rows` alone.
+    In block training the push stands for [first, last), of which only `rows`, if given, have changed. `operation`:
+    `assign` (the rows become `values`), `add` (`values` are added) or `gradient` (the server's optimizer makes a step
+    at learning rate `rate`). `values` were computed from rows at `version`, or `versions` row by row, and under
+    `lease`, or -1; `token` is the lease's. `low_water` and its token are those of the last Granted. Gradients of
+    tensors may be bfloat16 (`<u2`). With `then_pull` the push is also a pull of the same rows, or of those in `wanted`.
+    Replies: `Applied` at once, `Rows` when a `Pull` would get them; if both are ready together, `Rows` alone.
     """
 
     table: str

@@ -6,28 +6,32 @@ from pathlib import Path
 
 from .procfs import read_text
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 FROM_THE_HEAP_BYTES = 32 << 20
 """Buffers up to this size are allocated on the heap and reused; larger ones (tables) are mapped, and unmapped."""
 KEEP_BYTES = 32 << 20
 
 
 def memory_bytes(pid: int) -> tuple[int, int]:
-    """Return a process's memory in bytes, as (proportional set size, private); (0, 0) if it has ended."""
+    """Return a process's memory in bytes, as (proportional set size, anonymous); (0, 0) if it has ended.
+
+    Anonymous memory is what the process has allocated, without pages of mapped files, which the kernel can drop.
+    """
     found = {}
     for line in read_text(Path(f"/proc/{pid}/smaps_rollup")).splitlines():
         name, _, rest = line.partition(":")
         if rest.endswith(" kB"):
             found[name] = int(rest.split()[0]) << 10
-    return found.get("Pss", 0), found.get("Private_Clean", 0) + found.get("Private_Dirty", 0)
+    return found.get("Pss", 0), found.get("Anonymous", 0)
 
 
-def keep_freed_memory(keep_bytes: int = KEEP_BYTES) -> bool:
+def keep_freed_memory(keep_bytes: int = KEEP_BYTES, *, all_sizes: bool = False) -> bool:
     """Reuse freed buffers instead of returning them to the kernel; return False if the C library cannot.
 
     By default glibc returns every freed buffer over 128 KiB, and the kernel must clear the pages of the next one. That
     took a third of the time of exchanging messages of a megabyte (benchmarks/README.md) and of counting co-occurrences.
-    At most `keep_bytes` stay free at the end of the heap.
+    At most `keep_bytes` stay free at the end of the heap. With `all_sizes`, buffers above FROM_THE_HEAP_BYTES are
+    allocated there as well.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -35,6 +39,7 @@ def keep_freed_memory(keep_bytes: int = KEEP_BYTES) -> bool:
     wanted = (
         (_M_MMAP_THRESHOLD, FROM_THE_HEAP_BYTES),
         (_M_TRIM_THRESHOLD, keep_bytes),
+        *([(_M_MMAP_MAX, 0)] if all_sizes else []),
         (_M_ARENA_MAX, 1),  # one heap for all threads: ZeroMQ's thread fills what this one frees
     )
     return [mallopt(option, value) for option, value in wanted] == [1] * len(wanted)  # each is tried

@@ -1,9 +1,9 @@
 """Read the training data: a vocabulary and the co-occurrence matrix, its entries sorted by block.
 
-Words are numbered alphabetically in `vocabulary.txt`. A seeded permutation renumbers them as table rows, and the
-rows are cut into `partitions` contiguous ranges; a block is the submatrix with the rows of a partition and the columns
-of the same or another one. An entry holds its position inside its block (two uint16) and its weight (float32): 8 bytes.
-All processes on a machine map the same files, which `preprocess` writes.
+Words are numbered alphabetically in `vocabulary.txt`. A permutation renumbers them as table rows, roughly by falling
+frequency, and the rows are cut into partitions, contiguous ranges; a block is the submatrix with the rows of a
+partition and the columns of the same or another one. An entry holds its position inside its block (two uint16) and its
+weight (float32): 8 bytes. All processes on a machine map the same files, which `preprocess` writes.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ..errors import ArtifactError
 from .artifacts import UNREADABLE, Manifest, load_array
 
 KIND = "dataset"
-SCHEMA = 1
+SCHEMA = 2
 ENTRY = np.dtype([("i", "<u2"), ("j", "<u2"), ("x", "<f4")])
 VOCABULARY, COUNTS, PERMUTATION = "vocabulary.txt", "counts.npy", "permutation.npy"
 ENTRIES, TILES = "entries.npy", "tiles.npy"
@@ -27,33 +27,47 @@ MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
 FEW_PARTITIONS = 64
 """More partitions than this must not outnumber the rows: a small file must not describe millions of blocks."""
+MADE_WITH = {"--vocab-size": "requested_vocabulary", "--min-count": "min_count", "--window": "window"}
+"""Options of `preprocess`, with the facts that hold their values."""
+WIDE = 4
+"""Columns of a tile for each of its rows."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a matrix over `rows` rows is cut into partitions, blocks and tiles.
+    """How a matrix is cut into partitions, blocks and tiles.
 
-    A block is a pair (a, b) of partitions. A symmetric matrix keeps one triangle: only blocks with a <= b, and in
-    block (a, a) only entries with i <= j. Otherwise every ordered pair is a block. Blocks are stored in lexicographic
-    order. A block is cut into tiles, squares of `tile` x `tile` positions; its entries are sorted by tile (in row-major
-    order), inside a tile by (i, j).
+    `bounds` are the first row of each partition and, last, the number of rows. A block is a pair (a, b) of partitions.
+    A symmetric matrix keeps one triangle: only blocks with a >= b, and in block (a, a) only entries with i >= j.
+    Otherwise every ordered pair is a block. Blocks are stored in lexicographic order. A block is cut into stripes of
+    WIDE * `tile` columns, a stripe into tiles of `tile` rows; entries are sorted by tile, inside a tile by (i, j). So
+    the rows of a stripe's columns, the more frequent words, stay in the CPU cache, while those of the rows pass by.
     """
 
-    rows: int
-    partitions: int
+    bounds: tuple[int, ...]
     tile: int
     symmetric: bool
 
-    @cached_property
-    def bounds(self) -> Indices:
-        """Return the first row of each partition and, last, the number of rows; shape (partitions + 1,)."""
-        return np.arange(self.partitions + 1, dtype=np.int64) * self.rows // self.partitions
+    @property
+    def rows(self) -> int:
+        """Return the number of rows of the matrix."""
+        return self.bounds[-1]
+
+    @property
+    def partitions(self) -> int:
+        """Return the number of partitions."""
+        return len(self.bounds) - 1
+
+    @property
+    def columns(self) -> int:
+        """Return the number of columns in a tile."""
+        return WIDE * self.tile
 
     @cached_property
     def blocks(self) -> tuple[tuple[int, int], ...]:
         """Return every block (a, b), in the order in which they are stored."""
         every = range(self.partitions)
-        return tuple((a, b) for a in every for b in every if a <= b or not self.symmetric)
+        return tuple((a, b) for a in every for b in every if a >= b or not self.symmetric)
 
     @cached_property
     def block_index(self) -> dict[tuple[int, int], int]:
@@ -63,13 +77,29 @@ class Layout:
     @cached_property
     def first_tile(self) -> Indices:
         """Return the number of the first tile of each block and, last, of all tiles; shape (blocks + 1,)."""
-        side = -(-np.diff(self.bounds) // self.tile)
-        counts = [side[a] * side[b] for a, b in self.blocks]
+        counts = [self.stripes(b) * self.tile_rows(a) for a, b in self.blocks]
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     def size(self, partition: int) -> int:
         """Return the number of rows in a partition."""
-        return int(self.bounds[partition + 1] - self.bounds[partition])
+        return self.bounds[partition + 1] - self.bounds[partition]
+
+    def span(self, partition: int) -> tuple[int, int]:
+        """Return the first row of a partition and the row after its last."""
+        return self.bounds[partition], self.bounds[partition + 1]
+
+    def stripes(self, partition: int) -> int:
+        """Return how many stripes a block has whose columns are those of `partition`."""
+        return -(-self.size(partition) // self.columns)
+
+    def tile_rows(self, partition: int) -> int:
+        """Return how many tiles a stripe has in a block whose rows are those of `partition`."""
+        return -(-self.size(partition) // self.tile)
+
+    def strip(self, partition: int, other: int) -> list[tuple[int, int]]:
+        """Return the stored blocks between two partitions."""
+        pair = partition, other
+        return [pair] if self.symmetric or other == partition else [pair, pair[::-1]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,20 +119,22 @@ class Dataset:
     def open(cls, path: Path, *, verify: bool = True) -> Self:
         """Open the dataset in folder `path`; with `verify`, compare checksums and check every entry first.
 
-        Raises ArtifactError if a file is missing, truncated, altered or does not fit the others.
+        Raises ArtifactError if a file is missing, truncated, altered or does not fit the others, or if the dataset was
+        made by another version of the program.
         """
+        _require_schema(path)
         manifest = Manifest.load(path, KIND, SCHEMA, verify=verify)
         try:
             facts = manifest.facts
-            rows, partitions, tile = (int(facts[name]) for name in ("vocabulary", "partitions", "tile"))
-            layout = Layout(rows, partitions, tile, bool(facts["symmetric"]))
+            bounds = tuple(int(bound) for bound in facts["bounds"])
+            layout = Layout(bounds, int(facts["tile"]), bool(facts["symmetric"]))
             words = tuple((path / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1])
             counts, permutation, tiles = (load_array(path / name) for name in (COUNTS, PERMUTATION, TILES))
             entries = load_array(path / ENTRIES, mapped=True)
-            total = int(facts["entries"])
+            total, vocabulary = int(facts["entries"]), int(facts["vocabulary"])
         except (KeyError, TypeError, *UNREADABLE) as error:
             raise ArtifactError(f"{path} is not a readable dataset ({type(error).__name__}: {error})") from error
-        _check_layout(path, layout)
+        _check_layout(path, layout, vocabulary)
         dataset = cls(path, manifest, layout, words, counts, permutation, entries, tiles)
         dataset.check_shapes()
         if verify:
@@ -152,6 +184,14 @@ class Dataset:
         stored = self.entries[first:last]
         return 2 * (last - first) - int(np.count_nonzero(stored["i"] == stored["j"]))
 
+    def distinct(self, partition: int, other: int) -> Indices:
+        """Return the rows of `other` that occur in the blocks between two partitions, ascending."""
+        found = np.zeros(self.layout.size(other), np.bool_)
+        for a, b in self.layout.strip(partition, other):
+            entries, _ = self.block(a, b)
+            found[entries["i" if a == other else "j"]] = True
+        return np.flatnonzero(found) + self.layout.bounds[other]
+
     def check_shapes(self) -> None:
         """Raise ArtifactError unless the arrays have the shapes and types that the manifest implies."""
         layout, words = self.layout, len(self.words)
@@ -185,14 +225,28 @@ class Dataset:
             raise ArtifactError(f"{self.path / ENTRIES} holds impossible entries, or the wrong number of them")
 
 
-def _check_layout(path: Path, layout: Layout) -> None:
+def _require_schema(path: Path) -> None:
+    """Raise ArtifactError for a dataset of another schema, with the command that makes it again."""
+    manifest = Manifest.read(path)
+    if manifest.kind != KIND or manifest.schema == SCHEMA:
+        return
+    known = ((flag, manifest.facts.get(fact)) for flag, fact in MADE_WITH.items())
+    flags = "".join(f" {flag} {value}" for flag, value in known if type(value) is int)
+    raise ArtifactError(
+        f"{path} is a dataset of schema version {manifest.schema}, this program reads version {SCHEMA}: make it again "
+        f"with 'glovewire preprocess CORPUS --out NEW{flags}' and any other options that it was made with"
+    )
+
+
+def _check_layout(path: Path, layout: Layout, vocabulary: int) -> None:
     """Raise ArtifactError for an impossible layout, before anything is computed from it."""
-    largest = -(-layout.rows // max(layout.partitions, 1))
+    sizes = np.diff(layout.bounds)
     possible = (
-        layout.rows >= 0
-        and 1 <= layout.partitions <= min(MAX_PARTITIONS, max(layout.rows, FEW_PARTITIONS))
+        1 <= len(sizes) <= min(MAX_PARTITIONS, max(layout.rows, FEW_PARTITIONS))
+        and layout.bounds[0] == 0
+        and layout.rows == vocabulary
+        and bool(((sizes >= 0) & (sizes <= MAX_PARTITION_ROWS)).all())
         and 1 <= layout.tile <= MAX_PARTITION_ROWS
-        and largest <= MAX_PARTITION_ROWS
     )
     if not possible:
         raise ArtifactError(f"{path} describes an impossible matrix: altered, or made by another program")

@@ -9,7 +9,7 @@ from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, is_given, takes
 
 from ..exits import Interruptible
-from .config import DenseBenchConfig, PreprocessBenchConfig, TrainBenchConfig, WireConfig
+from .config import DenseBenchConfig, PreprocessBenchConfig, ScaleBenchConfig, TrainBenchConfig, WireConfig
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -17,6 +17,7 @@ def bench() -> None:
     """Measure this machine: every figure is a median with its range, over repeats in turns."""
 
 
+SCALE_EPOCHS = 2
 _report = partial(click.echo, err=True)
 
 
@@ -49,6 +50,23 @@ def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
     return result
 
 
+@click.command("bench-scale", cls=Command)
+@takes(ScaleBenchConfig)
+def scale(given: Given[ScaleBenchConfig]) -> dict[str, Any]:
+    """Measure how the cost of training grows with the vocabulary: one server and its workers over loopback TCP.
+
+    CORPUS is text as `glovewire preprocess` takes it, or a dataset, whose matrix is then reduced to the most frequent
+    words. Trainings have 2 epochs, unless --epochs is given.
+    """
+    from .scale import bench, table
+
+    usual = {"epochs": SCALE_EPOCHS, "subwords": 0.0}  # subwords come after training
+    options = given.training(**{name: value for name, value in usual.items() if not is_given(name)})
+    result = bench(given.config(options=options), _report)
+    click.echo(table(result))
+    return result
+
+
 @click.command("bench-dense", cls=Command)
 @takes(DenseBenchConfig)
 def dense(given: Given[DenseBenchConfig]) -> dict[str, Any]:
@@ -74,4 +92,5 @@ def preprocess(given: Given[PreprocessBenchConfig]) -> dict[str, Any]:
 bench.add_command(dense, "dense")
 bench.add_command(wire, "wire")
 bench.add_command(train, "train")
+bench.add_command(scale, "scale")
 bench.add_command(preprocess, "preprocess")

@@ -111,3 +111,54 @@ class PreprocessBenchConfig(Config):
         """Return the preprocessing options of one run, which writes its dataset to `out`."""
         shared = {name: getattr(self, name) for name in ("vocab_size", "window", "processes", "memory")}
         return PreprocessConfig(corpus=(str(self.corpus),), out=out, **shared)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleBenchConfig(Config):
+    """Options of `glovewire bench scale`."""
+
+    corpus: str = option(argument=True)
+    sizes: tuple[int, ...] = like(
+        PreprocessConfig,
+        "vocab_size",
+        default=(2_000, 8_000, 32_000, 100_000, 400_000),
+        flags=("--vocab-size",),
+        help="Words of a vocabulary; may be repeated.",
+    )
+    work: Path | None = option(
+        None, metavar="DIR", shown="a temporary folder", help="Keep the datasets in this folder, and use those in it."
+    )
+    workers: int = option(2, range=at_least(1), help="Worker processes; threads of the peer.")
+    shared: bool = option(False, help="Compare with --store shared.")
+    peer: Path | None = option(None, metavar="DIR", help="Compare with the program `glove` in DIR or DIR/build.")
+    peer_epochs: int = option(1, range=at_least(1), help="Epochs of each of the peer's trainings.")
+    repeats: int = option(1, range=at_least(1), help="Trainings of each size and store; they take turns.")
+    plot: Path | None = option(None, metavar="FILE.png", help="Draw the figures (.png or .svg).")
+    window: int = like(PreprocessConfig, "window", help="Longest distance of a pair.")
+    processes: int = like(PreprocessConfig, "processes", help="Processes of preprocessing.")
+    memory: int = like(PreprocessConfig, "memory", help="For all processes of preprocessing together.")
+    options: TrainingOptions
+
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
+        problems = self.options.conflicts_with_dataset()
+        if self.corpus == "-":
+            problems.append("standard input (-) cannot be read once for each size: name a file")
+        if self.peer is not None and self.options.objective != "glove":
+            problems.append(f"--peer trains GloVe, not --objective {self.options.objective}")
+        return problems
+
+    def of_size(self, words: int, out: Path) -> PreprocessConfig:
+        """Return the preprocessing options for a vocabulary of `words` words, whose dataset goes to `out`."""
+        shared = {name: getattr(self, name) for name in ("window", "processes", "memory")}
+        return PreprocessConfig(corpus=(self.corpus,), vocab_size=words, out=out, **shared)
+
+    def of_training(self, dataset: Path) -> TrainBenchConfig:
+        """Return the options of the trainings on one of the datasets."""
+        return TrainBenchConfig(
+            dataset=dataset,
+            workers=self.workers,
+            beside=("shared",) if self.shared else (),
+            repeats=self.repeats,
+            options=self.options,
+        )

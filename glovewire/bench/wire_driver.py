@@ -69,7 +69,8 @@ class WireDriver:
 
         def push_range(n: int) -> Reply[Any]:
             self._pushed.append(slice(first[n % PLACES], first[n % PLACES] + case.size))
-            return store.push_block("add", NO_LEASE, [Change(0, first[n % PLACES], ones)])
+            low = first[n % PLACES]
+            return store.push_range("add", NO_LEASE, Change(low, low + case.size, ones))
 
         by_row, by_range = (pull_rows, pull_range) if case.operation == "pull" else (push_rows, push_range)
         return by_row if case.place == "random" else by_range

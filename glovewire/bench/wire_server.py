@@ -54,8 +54,8 @@ def wire_server(
 
 def _minimal_dataset(folder: Path, rows: int) -> datasets.Dataset:
     """Write and open a dataset of `rows` words and one entry, so that a server holds a table of `rows` rows."""
-    layout = datasets.Layout(rows, -(-rows // 4096), 256, symmetric=True)
-    facts = {"vocabulary": rows, "partitions": layout.partitions, "tile": layout.tile, "symmetric": True, "entries": 1}
+    layout = datasets.Layout((*range(0, rows, 4096), rows), 256, symmetric=True)
+    facts = {"vocabulary": rows, "bounds": layout.bounds, "tile": layout.tile, "symmetric": True, "entries": 1}
     with writing_artifact(folder / "data", datasets.KIND, datasets.SCHEMA, facts) as scratch:
         (scratch / datasets.VOCABULARY).write_text("".join(f"w{n:07}\n" for n in range(rows)), encoding="utf-8")
         np.save(scratch / datasets.COUNTS, np.ones(rows, np.int64))

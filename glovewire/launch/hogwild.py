@@ -213,7 +213,7 @@ def _work(
     try:
         rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=shared.buf)
 
-        def next_position() -> int:
+        def next_round() -> int:
             return _add(position, 1) - 1
 
         def send_report(report: Report) -> bool:
@@ -221,7 +221,7 @@ def _work(
             return bool(pipe.recv())
 
         step, count = optimizers.make(options), partial(_add, gradients)
-        store = MemoryStore(rows, dataset.layout.partitions, options, next_position, step, count, send_report)
+        store = MemoryStore(rows, dataset.layout.partitions, options, next_round, step, count, send_report)
         trainer.train(store, dataset, options, rank)
         del rows, store
     finally:

@@ -7,7 +7,6 @@ from pathlib import Path
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.option import Config, between, like, option
-from glovewire.common.storage.dataset import MAX_PARTITION_ROWS
 
 WORDS = 32_000
 MOST_WORDS = 4_000_000
@@ -74,10 +73,10 @@ class PlanConfig(Config):
             problems.append(f"a DATASET tells its {' and '.join(twice)}: leave out {left_out}")
         if self.words is None or not 2 <= self.words <= MOST_WORDS:
             return problems
-        fewest, most = -(-self.words // MAX_PARTITION_ROWS), min(self.words, MOST_PARTITIONS)
-        if self.partitions is not None and not fewest <= self.partitions <= most:
+        most = min(self.words, MOST_PARTITIONS)
+        if self.partitions is not None and not 1 <= self.partitions <= most:
             problems.append(
-                f"partitions must be between {fewest} and {most} for {self.words:,} words, not {self.partitions}: "
+                f"partitions must be between 1 and {most} for {self.words:,} words, not {self.partitions}: "
                 "the simulation visits every pair of them"
             )
         if self.servers is not None and not 1 <= self.servers <= most:

@@ -10,7 +10,7 @@ import numpy as np
 
 from glovewire.monitor.sinks.plot import FAINT, INK
 
-from .figures import dress, legend, save, slide
+from ..figures import dress, legend, save, slide
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from glovewire.monitor.history.curve import Point
 from glovewire.monitor.sinks.plot import INK
 
-from .figures import dress, legend, save, slide
+from ..figures import dress, legend, save, slide
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

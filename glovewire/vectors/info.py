@@ -72,7 +72,11 @@ def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
         "blocks": len(opened.layout.blocks),
         "block_entries": _block_sizes(opened),
     }
-    return _head(path, datasets.KIND, opened.manifest, verified=verify) | known | {"facts": _without(facts, known)}
+    return (
+        _head(path, datasets.KIND, opened.manifest, verified=verify)
+        | known
+        | {"facts": _without(facts, {**known, "bounds": ()})}
+    )
 
 
 def _sum(opened: datasets.Dataset) -> float:

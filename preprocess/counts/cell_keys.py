@@ -1,7 +1,7 @@
 """Compute a sort key for every cell of the matrix: an integer whose order is the order of entries on disk.
 
-A key holds, from its highest bits: partition of the row, partition of the column, row of tiles, column of tiles, row
-in the tile, column in the tile. The fields of the row depend on one word and those of the column on the other, so a key
+A key holds, from its highest bits: partition of the row, partition of the column, stripe, tile in the stripe, row in
+the tile, column in the tile. The fields of the row depend on one word and those of the column on the other, so a key
 is the OR of two table look-ups. No I/O.
 """
 
@@ -28,62 +28,73 @@ class CellKeys:
     permutation: Ids
 
     @cached_property
-    def _bits(self) -> tuple[int, int, int]:
-        largest = int(np.diff(self.layout.bounds).max())
-        tiles = -(-largest // self.layout.tile)
-        return _width(self.layout.partitions), _width(tiles), _width(min(self.layout.tile, largest))
+    def _bits(self) -> tuple[int, int, int, int, int]:
+        """Return the bits of a partition, a stripe, a tile in it, a row and a column in the tile."""
+        layout, every = self.layout, range(self.layout.partitions)
+        largest = max(layout.size(partition) for partition in every)
+        return (
+            _width(layout.partitions),
+            _width(max(layout.stripes(partition) for partition in every)),
+            _width(max(layout.tile_rows(partition) for partition in every)),
+            _width(min(layout.tile, largest)),
+            _width(min(layout.columns, largest)),
+        )
 
     @property
     def bits(self) -> int:
         """Return the number of bits in a key."""
-        return 2 * sum(self._bits)
+        return sum(self._bits) + self._bits[0]
 
     @cached_property
     def word_keys(self) -> Keys:
         """Return per word: its row, bits of a key as the row's word, and as the column's word; uint64 (words, 3)."""
-        partition_bits, tile_bits, local_bits = self._bits
-        row = np.empty(self.layout.rows, np.int64)
-        row[self.permutation] = np.arange(self.layout.rows)
-        partition = np.searchsorted(self.layout.bounds, row, side="right") - 1
-        position = row - self.layout.bounds[partition]
-        tile, local = position // self.layout.tile, position % self.layout.tile
-        column = (partition << (2 * (tile_bits + local_bits))) | (tile << (2 * local_bits)) | local
+        partition_bits, _, tile_bits, row_bits, column_bits = self._bits
+        layout, bounds = self.layout, np.array(self.layout.bounds)
+        row = np.empty(layout.rows, np.int64)
+        row[self.permutation] = np.arange(layout.rows)
+        partition = np.searchsorted(bounds, row, side="right") - 1
+        position = row - bounds[partition]
+        below_partitions = self.bits - 2 * partition_bits
         above = (
-            (partition << (partition_bits + 2 * (tile_bits + local_bits)))
-            | (tile << (tile_bits + 2 * local_bits))
-            | (local << local_bits)
+            (partition << (below_partitions + partition_bits))
+            | (position // layout.tile << (row_bits + column_bits))
+            | (position % layout.tile << column_bits)
+        )
+        column = (
+            (partition << below_partitions)
+            | (position // layout.columns << (tile_bits + row_bits + column_bits))
+            | (position % layout.columns)
         )
         return np.stack([row, above, column], axis=1).astype(np.uint64)
 
-    @cached_property
-    def tile_numbers(self) -> Indices:
-        """Return the tile's number for each value of a key's bits above the place in the tile; -1 if none exists."""
-        partition_bits, tile_bits, _ = self._bits
-        numbers = np.full(1 << (2 * (partition_bits + tile_bits)), -1, np.int64)
-        side = -(-np.diff(self.layout.bounds) // self.layout.tile)
-        for block, (a, b) in enumerate(self.layout.blocks):
-            i, j = np.meshgrid(np.arange(side[a]), np.arange(side[b]), indexing="ij")
-            prefix = ((((a << partition_bits) | b) << tile_bits | i) << tile_bits) | j
-            numbers[prefix] = self.layout.first_tile[block] + i * side[b] + j
-        return numbers
-
     def entries(self, keys: Keys, weights: npt.NDArray[np.float32]) -> Entries:
         """Convert cells, as sorted keys with their weights, to entries of the dataset, dtype ENTRY."""
-        _, tile_bits, local_bits = self._bits
         out = np.empty(len(keys), ENTRY)
-        _unpack(keys, tile_bits, local_bits, self.layout.tile, out["i"], out["j"])
+        _unpack(keys, *self._bits[1:], self.layout.tile, self.layout.columns, out["i"], out["j"])
         out["x"] = weights
         return out
 
-    def tiles_of(self, keys: Keys) -> Indices:
-        """Return the number of each cell's tile in the layout; int64 (cells,)."""
-        return self.tile_numbers[(keys >> np.uint64(2 * self._bits[2])).astype(np.int64)]
+    def tiles_of(self, keys: Keys) -> tuple[Indices, Indices]:
+        """Return the numbers of the tiles that sorted cells are in, and the number of cells in each; int64 (tiles,)."""
+        partition_bits, stripe_bits, tile_bits, row_bits, column_bits = self._bits
+        layout = self.layout
+        prefixes = keys >> np.uint64(row_bits + column_bits)
+        starts = np.flatnonzero(np.concatenate([prefixes[:1] == prefixes[:1], prefixes[1:] != prefixes[:-1]]))
+        above = prefixes[starts].astype(np.int64)
+        stripe, tile = above >> tile_bits & (1 << stripe_bits) - 1, above & (1 << tile_bits) - 1
+        block = above >> (stripe_bits + tile_bits)
+        a, b = block >> partition_bits, block & (1 << partition_bits) - 1
+        tile_rows = np.array([layout.tile_rows(partition) for partition in range(layout.partitions)])
+        first = np.zeros((layout.partitions, layout.partitions), np.int64)
+        for (x, y), number in zip(layout.blocks, layout.first_tile.tolist(), strict=False):
+            first[x, y] = number
+        return first[a, b] + stripe * tile_rows[a] + tile, np.diff(starts, append=len(keys))
 
-    def on_diagonal(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Return which cells are on the diagonal of the matrix; bool (cells,)."""
-        out = np.empty(len(keys), np.bool_)
-        _on_diagonal(keys, *self._bits, out)
-        return out
+    def on_diagonal(self, keys: Keys, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Return which cells, whose entries are given too, are on the diagonal of the matrix; bool (cells,)."""
+        block = (keys >> np.uint64(self.bits - 2 * self._bits[0])).astype(np.int64)
+        same = block >> self._bits[0] == block & (1 << self._bits[0]) - 1
+        return np.asarray(same & (entries["i"] == entries["j"]))
 
 
 def _width(values: int) -> int:
@@ -92,22 +103,20 @@ def _width(values: int) -> int:
 
 
 @compiled
-def _on_diagonal(keys: Keys, partition_bits: int, tile_bits: int, local_bits: int, out: npt.NDArray[np.bool_]) -> None:
-    for n in range(len(keys)):
-        rest = np.int64(keys[n])
-        same = True
-        for bits in (local_bits, tile_bits, partition_bits):
-            mask = (1 << bits) - 1
-            same = same and (rest & mask) == ((rest >> bits) & mask)
-            rest >>= 2 * bits
-        out[n] = same
-
-
-@compiled
-def _unpack(keys: Keys, tile_bits: int, local_bits: int, tile: int, i: Pairs, j: Pairs) -> None:
-    local, tiles = (1 << local_bits) - 1, (1 << tile_bits) - 1
+def _unpack(
+    keys: Keys,
+    stripe_bits: int,
+    tile_bits: int,
+    row_bits: int,
+    column_bits: int,
+    tile: int,
+    columns: int,
+    i: Pairs,
+    j: Pairs,
+) -> None:
     for n in range(len(keys)):
         key = np.int64(keys[n])
-        above = key >> (2 * local_bits)
-        i[n] = ((above >> tile_bits) & tiles) * tile + ((key >> local_bits) & local)
-        j[n] = (above & tiles) * tile + (key & local)
+        row, column = (key >> column_bits) & ((1 << row_bits) - 1), key & ((1 << column_bits) - 1)
+        above = key >> (row_bits + column_bits)
+        i[n] = (above & ((1 << tile_bits) - 1)) * tile + row
+        j[n] = ((above >> tile_bits) & ((1 << stripe_bits) - 1)) * columns + column

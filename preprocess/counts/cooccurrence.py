@@ -159,7 +159,7 @@ def _count_pairs(
                 square[here, there] += units[d]
                 continue
             key = ranked[here, 1] | ranked[there, 2]
-            if symmetric and ranked[here, 0] > ranked[there, 0]:
+            if symmetric and ranked[here, 0] < ranked[there, 0]:
                 key = ranked[there, 1] | ranked[here, 2]
             record = (key << np.uint64(_DISTANCE_BITS)) | np.uint64(d)
             records[count] = record
@@ -200,7 +200,7 @@ def _square_cells(square: Keys, ranked: Keys, symmetric: bool, keys: Keys, units
             if total == 0:
                 continue
             keys[count] = ranked[here, 1] | ranked[there, 2]
-            if symmetric and ranked[here, 0] > ranked[there, 0]:
+            if symmetric and ranked[here, 0] < ranked[there, 0]:
                 keys[count] = ranked[there, 1] | ranked[here, 2]
             units[count] = total
             count += 1

@@ -99,4 +99,4 @@ class StanfordCounts:
         upper, lower = rows[:, 0] < columns[:, 0], rows[:, 0] > columns[:, 0]
         self._upper += (upper.sum(), weights[upper].sum())
         self._lower += (lower.sum(), weights[lower].sum())
-        return keys[~lower], weights[~lower]
+        return keys[~upper], weights[~upper]

@@ -56,8 +56,8 @@ class Cut:
         self.round = round
         self.rows = np.empty(table.shape, table.dtype)
         self._table, self._blocks = table, blocks
-        self._missing = set(_partitions(blocks))
-        if any(blocks.rounds[p] > round for p in self._missing):
+        self._missing = set(blocks.here())
+        if blocks.is_past(round):
             raise NotReady(f"some rows are past round {round} already: ask for a later one")
         for partition in sorted(self._missing):
             self.copy(partition)
@@ -102,10 +102,9 @@ class Cuts:
         return isinstance(self._blocks, ExclusiveBlocks)
 
     @property
-    def round(self) -> int:
-        """Return the round that all partitions have reached, -1 if they differ or there are no rounds."""
-        rounds = set() if self._blocks is None else set(self._blocks.rounds[_partitions(self._blocks)].tolist())
-        return rounds.pop() if len(rounds) == 1 else -1
+    def reached(self) -> tuple[int, int]:
+        """Return the first and last round at whose start the rows are as they are now, (-1, -1) if there is none."""
+        return (-1, -1) if self._blocks is None else self._blocks.reached()
 
     @property
     def requested(self) -> bool:
@@ -166,7 +165,7 @@ class Cuts:
             self._advance(self._blocks, [self._blocks.partition(push.first, push.last)])
 
     def advance_low_water(self, low_water: int) -> None:
-        """Record that every block of the rounds before `low_water` is in the table; for asynchronous blocks only."""
+        """Record that every round before `low_water` is in the table; for asynchronous blocks only."""
         blocks = self._blocks
         if isinstance(blocks, AsynchronousBlocks) and blocks.advance_low_water(min(low_water, self._rounds)):
             self._advance(blocks, range(len(blocks.rounds)))
@@ -206,9 +205,15 @@ class Cuts:
         """Remove and return the requests, (peer, request number), for cuts that cannot complete as the run ends."""
         return self._take_requests({_label(cut.round) for cut in self._cuts})
 
-    def snapshot(self, label: str, rows: Rows, round: int = -1) -> Snapshot:
-        """Return a snapshot of `rows` with the versions and facts to resume from."""
-        facts = {**self._facts(), "label": label, "round": round, "asked": label in self._requested}
+    def snapshot(self, label: str, rows: Rows, round: int = -1, last_round: int | None = None) -> Snapshot:
+        """Return a snapshot of `rows` with the versions and facts to resume from.
+
+        `round` and `last_round` (by default the same) are the first and last round at whose start this shard's rows are
+        like that. Only the shard with the first partition, which every round changes, knows exactly which one it is.
+        """
+        last_round = round if last_round is None else last_round
+        facts = {**self._facts(), "label": label, "round": round, "last_round": last_round}
+        facts["asked"] = label in self._requested
         versions = None if self._table.versions is None else self._table.versions.copy()
         return Snapshot(label, self._table.first, rows, facts, versions)
 
@@ -255,11 +260,6 @@ class Cuts:
     def _add(self, snapshot: Snapshot) -> None:
         self._ready.append(snapshot)
         self._unwritten.add(snapshot.label)
-
-
-def _partitions(blocks: Blocks) -> list[int]:
-    """Return the partitions that have rows on this shard."""
-    return np.flatnonzero(np.diff(blocks.bounds)).tolist()
 
 
 def _label(round: int) -> str:

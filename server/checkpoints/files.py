@@ -213,8 +213,8 @@ def _cut_apart(facts: Sequence[Mapping[str, Any]]) -> bool:
     """
     if facts[0]["options"]["consistency"] != "exclusive":
         return len({each.get("generation") for each in facts}) > 1
-    rounds = {int(each["round"]) for each in facts}
-    return len(rounds) > 1 or min(rounds) < 0
+    round = int(facts[0]["round"])
+    return not all(0 <= int(each["round"]) <= round <= int(each.get("last_round", each["round"])) for each in facts)
 
 
 def _reached(facts: Mapping[str, Any]) -> tuple[int, int]:

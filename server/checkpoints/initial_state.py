@@ -9,7 +9,7 @@ import numpy as np
 from glovewire.common.array_types import Indices, Rows
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.rounds import epoch_rounds
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CONFIG, Vectors, load_vectors
@@ -114,8 +114,9 @@ def _are_extended(saved: dict[str, Any], options: TrainingOptions) -> bool:
 
 def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> int:
     """Return how many entries of the full matrix are trained in the rounds before the global round `round`."""
-    epoch, rest = divmod(round, dataset.layout.partitions)
-    done = [pair for pairs in epoch_rounds(dataset.layout.partitions, options.seed, epoch)[:rest] for pair in pairs]
-    if not dataset.layout.symmetric:
-        done += [(b, a) for a, b in done if a != b]
+    layout = dataset.layout
+    rounds = Rounds(layout.partitions, options.epochs)
+    epoch = rounds.epoch(round)
+    strips = [rounds.strip(earlier) for earlier in range(epoch * layout.partitions, round)]
+    done = [pair for strip in strips for other in range(strip + 1) for pair in layout.strip(strip, other)]
     return epoch * dataset.total_entries + sum(dataset.full_entries(a, b) for a, b in done)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from glovewire.common.array_types import Indices
 from glovewire.common.model.options import CONSISTENCIES, Mode, TrainingOptions
+from glovewire.common.model.rounds import Rounds
 
 from .blocks import AsynchronousBlocks, ExclusiveBlocks
 from .minibatch import Asynchronous, SoftSynchronous, StaleSynchronous, Synchronous
@@ -37,7 +38,8 @@ def make_consistency(options: TrainingOptions, bounds: Indices, reached: Reached
     counts = (reached.updates, reached.gradients)
     match mode.kind:
         case "exclusive":
-            return ExclusiveBlocks(bounds, reached.round)
+            order = Rounds(len(bounds) - 1, options.epochs)
+            return ExclusiveBlocks(bounds, reached.round, order)
         case "sync":
             return Synchronous(options.backup, workers, *counts)
         case "ssp":

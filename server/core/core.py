@@ -201,7 +201,7 @@ class Core:
         state = self._state
         if state.tensors is not None and not state.tensors.complete:
             return None
-        return state.cuts.snapshot(final_label(state.identity.generation), state.table.join(), state.cuts.round)
+        return state.cuts.snapshot(final_label(state.identity.generation), state.table.values, *state.cuts.reached)
 
     def summary(self, end: RunEnd) -> dict[str, Any]:
         """Return the results of the training, for `--json` and the facts stored with the vectors."""
@@ -295,13 +295,13 @@ class Core:
         """Return an ended session's leases and credit; `pushes`: how many it says it sent, None if it did not say."""
         state = self._state
         state.waiting.drop(session)
-        blocks = state.progress.release(session.name)
+        rounds = state.progress.release(session.name)
         state.waiting.wake(Condition.LEASE)
         if session.is_worker:
             state.pull_push.left(session.index, lost=kind == "lost")
             state.push_counts.left(session.name, pushes)
             state.left_bytes_sent += session.bytes_sent
-            text = f"{why}; {len(blocks)} blocks go to others" if blocks else why
+            text = f"{why}; {len(rounds)} strips go to others" if rounds else why
             state.publisher.worker_event(now, kind, session, text)
 
     def _dismiss(self, end: RunEnd) -> None:
@@ -368,12 +368,11 @@ class Core:
         if state.identity.shard:
             raise BadRequest("only shard 0 counts reports")
         if session.is_new_report(report.sequence):
-            block, events = state.progress.count(session, report, now, state.publisher.elapsed(now))
+            events = state.progress.count(session, report, now, state.publisher.elapsed(now))
             state.publisher.add(events)
             session.reported, session.bytes_sent = report.sequence, report.bytes_sent
             session.entries += report.entries
-            if block is not None:
-                state.pull_push.block_complete(block, state.progress.low_water)
+            state.pull_push.rounds_complete(state.progress.low_water)
             state.waiting.wake(Condition.LEASE)
             self._close_when_complete()
         return self._recorded()
@@ -412,7 +411,7 @@ class Core:
         return state.pull_push.read(request, session.index)
 
     def _must_pause(self, session: Session) -> bool:
-        """Return whether a worker that was overdue must leave the blocks to others for now."""
+        """Return whether a worker that was overdue must leave the strips to others for now."""
         workers = (worker.name for worker in self._state.sessions.workers)
         return self._state.progress.patience.must_pause(session.name, workers)
 

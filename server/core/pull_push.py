@@ -16,7 +16,6 @@ from ..consistency.interface import Consistency
 from ..consistency.minibatch import Admission, PendingPush
 from ..consistency.staleness import StalenessHistogram, StalenessPolicy, combine
 from ..leases.pushes import LeasedPushes
-from ..leases.schedule import Block
 from ..limits import Credit
 from ..sessions import Session
 from ..table.hot_rows import HotRows
@@ -107,13 +106,8 @@ class PullPush:
             self._tensors.require_complete()
         self._table.check_pull(pull)
 
-    def block_complete(self, block: Block, low_water: int) -> None:
-        """Record that `block` and all blocks of the rounds before `low_water` are in every table."""
-        self.undo_log.drop_block(block.round, block.a, block.b)
-        self.rounds_complete(low_water)
-
     def rounds_complete(self, low_water: int) -> None:
-        """Record that every block of the rounds before `low_water` is in every table."""
+        """Record that every round before `low_water` is in every table."""
         if self._leased is not None:
             self._leased.advance(low_water)
         self.undo_log.drop_before(low_water)
@@ -123,7 +117,8 @@ class PullPush:
         """Return what a pull waits for when `read` returned None: ROWS, or in exclusive order a round."""
         if self._exclusive is None or pull.version == m.NO_VERSION:
             return Condition.ROWS
-        return Round(self._exclusive.partition(pull.first, pull.last), pull.version)
+        partition = self._exclusive.partition(pull.first, pull.last)
+        return Round(partition, self._exclusive.next_visit(partition, pull.version))
 
     def read(self, pull: m.Pull, worker: int) -> m.Rows | None:
         """Return the rows of a pull that has passed `check_pull`, None while it must wait."""
@@ -133,10 +128,11 @@ class PullPush:
         if self._tensors is not None and version < pull.version:
             return None
         self._counters["pulls"] += 1
-        if self._exclusive is not None and pull.version not in (m.NO_VERSION, version):
-            partition = self._exclusive.partition(pull.first, pull.last)
-            return m.Rows(pull.version, self.undo_log.read(pull.version, partition, pull.first, pull.last))
         values = self._table.read(pull)
+        if self._exclusive is not None and pull.version != m.NO_VERSION:
+            partition = self._exclusive.partition(pull.first, pull.last)
+            rounds = [*self._exclusive.visits(partition, pull.version), version]  # the last one may have begun
+            return m.Rows(pull.version, self.undo_log.restore(pull, partition, rounds, values))
         if (versions := self._table.versions_of(pull)) is None:
             return m.Rows(version, values)
         if self._policy.measures:
@@ -211,13 +207,15 @@ class PullPush:
     def _change(self, push: m.Push) -> None:
         if self._exclusive is not None:
             partition = self._exclusive.partition(push.first, push.last)
-            self.undo_log.keep(push.version, partition, push.first, self._table.replace(push))
+            self.undo_log.keep(partition, push, self._table.exchange(push))
         else:
             self._table.apply(push)
         self._cuts.push_applied(push)
 
     def _measure(self, push: m.Push) -> None:
         """Count the rows and, if it names a version, the staleness of a push that is about to be applied."""
-        if push.version != m.NO_VERSION:
+        if self._exclusive is not None:
+            self.staleness.count(0)
+        elif push.version != m.NO_VERSION:
             self.staleness.count(self._consistency.version(push.first) - 1 - push.version)
         self.hot_rows.count(push)

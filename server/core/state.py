@@ -7,6 +7,7 @@ from typing import Any
 
 from glovewire.common.endings import RunEnd
 from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol.messages import WORKERS_PER_GENERATION
 
 from ..checkpoints.cuts import Blocks, Cuts
@@ -71,12 +72,18 @@ class ShardState:
             self.counters,
             self.waiting,
             tensors,
-            LeasedPushes(identity.tokens, identity.shard, consistency) if isinstance(consistency, Blocks) else None,
+            self._leased_pushes(),
         )
         self.checkpoint_s = -1.0
         self.left_bytes_sent = 0
         self.ending: RunEnd | None = None
         self.over: RunEnd | None = None
+
+    def _leased_pushes(self) -> LeasedPushes | None:
+        if not isinstance(self.consistency, Blocks):
+            return None
+        rounds = Rounds(len(self.consistency.bounds) - 1, self.options.epochs)
+        return LeasedPushes(self.identity.tokens, self.identity.shard, self.consistency, rounds)
 
     def checkpoint_facts(self) -> dict[str, Any]:
         """Return the facts that a checkpoint stores beside this shard's rows; NotReady while tensors lack values."""

@@ -22,7 +22,6 @@ from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from ..leases.losses import Losses
 from ..leases.patience import Held
 from ..leases.progress import LARGEST_FIGURE, Progress
-from ..leases.schedule import Block
 from ..sessions import Session
 from ..table import optimizers
 from ..table.table import Table
@@ -136,7 +135,7 @@ class Tensors:
         """Return who is to bring first values, under the number of rows that lack them; empty if they are all here."""
         if self._filler is None or self.complete:
             return {}
-        return {int(self._missing.sum()): (Block(0, 0, 0), self._filler_name)}
+        return {int(self._missing.sum()): (0, self._filler_name)}
 
     def is_step(self, push: Push) -> bool:
         """Return True for a gradient, False for an assignment; BadRequest or NotReady if neither is allowed now.

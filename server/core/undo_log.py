@@ -1,43 +1,86 @@
-"""Keep before-images of partitions while the block that changed them may have to be trained again. No I/O.
+"""Keep before-images of rows while the strip that changed them may have to be trained again. No I/O.
 
-A block changes two partitions, on one shard or two. If its worker is lost after changing only one, the worker that
-trains the block again needs both unchanged. A before-image is dropped once its block is complete in every table, so
-there is at most one for each partition and round between the first incomplete round and the last one granted
-(`leases.schedule.ROUNDS_AHEAD`).
+A strip changes several partitions, on one shard or more, one after the other. If its worker is lost in between, the
+worker that trains the strip again needs all of them unchanged, though later strips may have changed them since. A
+before-image holds only the rows that its strip has changed, so those of all later strips are needed as well: images are
+dropped in the order of the rounds, once all earlier ones are complete in every table.
 """
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from glovewire.common.array_types import Array
+import numpy as np
+
+from glovewire.common.array_types import Indices, Rows
 from glovewire.common.errors import NotReady
+from glovewire.common.protocol.messages import Pull, Push
+
+from ..table import kernels
+from ..table.table import row_numbers
 
 
-@dataclass
+class BeforeImage(NamedTuple):
+    """The values that rows [first, last), or those in `rows`, had before a push."""
+
+    first: int
+    last: int
+    rows: Indices | None
+    values: Rows
+
+
 class UndoLog:
-    """The before-images that are kept: (round, partition) -> first row, rows at the start of the round."""
+    """The before-images that are kept, by round and partition, in the order of the pushes."""
 
-    _kept: dict[tuple[int, int], tuple[int, Array]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._kept: defaultdict[int, dict[int, list[BeforeImage]]] = defaultdict(dict)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return sum(map(len, self._kept.values()))
 
-    def keep(self, round: int, partition: int, first: int, rows: Array) -> None:
-        """Keep the rows, from `first` on, that `partition` had at the start of `round`."""
-        self._kept[round, partition] = first, rows
+    def keep(self, partition: int, push: Push, values: Rows) -> None:
+        """Keep the values that the rows of a push had before it, but of no row twice in a round.
 
-    def drop_block(self, round: int, a: int, b: int) -> None:
-        """Drop the images of a block, which is complete in every table."""
-        for partition in (a, b):
-            self._kept.pop((round, partition), None)
+        A lost worker may have pushed some of the rows, in other pieces: those that it found are kept.
+        """
+        images = self._kept[push.version].setdefault(partition, [])
+        earlier = [_numbers(image) for image in images if image.first < push.last and push.first < image.last]
+        if not earlier:
+            images.append(BeforeImage(push.first, push.last, push.rows, values))
+            return
+        numbers = _numbers(push)
+        fresh = ~np.isin(numbers, np.concatenate(earlier))
+        if fresh.any():
+            images.append(BeforeImage(push.first, push.last, numbers[fresh], values[fresh]))
 
     def drop_before(self, round: int) -> None:
         """Drop the images of all rounds before `round`."""
-        if any(kept < round for kept, _ in self._kept):
-            self._kept = {key: image for key, image in self._kept.items() if key[0] >= round}
+        for early in [kept for kept in self._kept if kept < round]:
+            del self._kept[early]
 
-    def read(self, round: int, partition: int, first: int, last: int) -> Array:
-        """Return a copy of rows [first, last) as they were at the start of `round`; NotReady if they are not kept."""
-        if (image := self._kept.get((round, partition))) is None:
-            raise NotReady(f"rows {first}..{last} are past version {round}")
-        start, rows = image
-        return rows[first - start : last - start].copy()
+    def restore(self, pull: Pull, partition: int, rounds: Sequence[int], values: Rows) -> Rows:
+        """Undo in `values`, the current rows of a pull, what was pushed in `rounds`, ascending; return `values`.
+
+        Raises NotReady if the images of a round but the last are not kept.
+        """
+        for round in reversed(rounds):
+            images = self._kept.get(round, {}).get(partition)
+            if images is None and round != rounds[-1]:
+                raise NotReady(f"rows {pull.first}..{pull.last} are past version {pull.version}")
+            for image in images or ():
+                _overlay(pull, image, values)
+        return values
+
+
+def _overlay(pull: Pull, image: BeforeImage, values: Rows) -> None:
+    """Replace the rows of `values` (those of the pull) that are in the image."""
+    if pull.rows is None and image.rows is None:
+        low, high = max(pull.first, image.first), min(pull.last, image.last)
+        if low < high:
+            values[low - pull.first : high - pull.first] = image.values[low - image.first : high - image.first]
+        return
+    kernels.replace_common(values, _numbers(pull), image.values, _numbers(image))
+
+
+def _numbers(rows: Pull | Push | BeforeImage) -> Indices:
+    return row_numbers(rows.first, rows.last) if rows.rows is None else kernels.aligned(rows.rows)

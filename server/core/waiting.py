@@ -15,8 +15,8 @@ from glovewire.common.protocol.messages import Create, Lease, Message, Pull, Row
 
 from ..sessions import Peer, Session
 
-MAX_WAITING_PER_SESSION = 32
-"""An honest worker has at most two pulls for each of its eight leases, and a request for another lease."""
+MAX_WAITING_PER_SESSION = 64
+"""An honest worker has at most ten pulls for each of its four leases, and a request for another lease."""
 SESSION_BYTES = 8 << 20
 """Bytes that all waiting requests of one session hold, unless it is a single one."""
 TOTAL_BYTES = 128 << 20

@@ -1,19 +1,17 @@
-"""Decide which workers hold up the run: they have a block of the first incomplete round and do not report it.
+"""Decide which workers hold up the run: they have the strip of the first incomplete round and do not report it.
 
-A lease of that round waits for no other one, so only its holder can be the reason. A worker that holds such leases
-and reports none of them for `patience_s` is overdue, though it may send heartbeats: it is lost, and its blocks go to
-others. It may be slow instead of hostile: such a block may be held twice as long the next time, and the worker gets
+The lease of that round waits for no other one, so only its holder can be the reason. A worker that holds such a lease
+and does not report it for `patience_s` is overdue, though it may send heartbeats: it is lost, and its strips go to
+others. It may be slow instead of hostile: such a strip may be held twice as long the next time, and the worker gets
 others again after a pause, which doubles too, or at once if it is the only one.
 
-Workers that have never reported a block are trusted less once others of them have been overdue: each such worker halves
-their time, down to an eighth, and they pause as long as any worker does. So many sessions that hold blocks and train
+Workers that have never reported a strip are trusted less once others of them have been overdue: each such worker halves
+their time, down to an eighth, and they pause as long as any worker does. So many sessions that hold strips and train
 none do not cost `patience_s` each. No I/O; `now` is an argument.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-
-from .schedule import Block
 
 CHECK_EVERY_S = 1.0
 MAX_DOUBLINGS = 16
@@ -21,8 +19,8 @@ MAX_HALVINGS = 3
 MAX_NAMES = 4096
 
 
-Held = tuple[Block, str]
-"""A leased block and the name of the worker that holds it."""
+Held = tuple[int, str]
+"""The round of a lease and the name of the worker that holds it."""
 
 
 class Patience:
@@ -32,10 +30,10 @@ class Patience:
         self._patience_s = patience_s
         self._checked: float | None = None
         self._ages: dict[int, tuple[str, float]] = {}  # lease -> holder, seconds without a report of the holder
-        self._ran_out: Counter[Block] = Counter()
+        self._ran_out: Counter[int] = Counter()
         self._faults: Counter[str] = Counter()
         self._pauses: dict[str, float] = {}
-        self._proven: dict[str, None] = {}  # workers that have reported a block, the latest last
+        self._proven: dict[str, None] = {}  # workers that have reported a strip, the latest last
 
     def is_due(self, now: float) -> bool:
         """Return whether to call `check`."""
@@ -49,13 +47,13 @@ class Patience:
         passed = 0.0 if self._checked is None else min(now - self._checked, 2 * CHECK_EVERY_S)
         self._checked = now
         self._pauses = {worker: left - passed for worker, left in self._pauses.items() if left > passed}
-        self._ran_out = Counter({block: times for block, times in self._ran_out.items() if block.round >= round})
+        self._ran_out = Counter({late: times for late, times in self._ran_out.items() if late >= round})
         self._grow_older(held, passed)
         late = [lease for lease in held if self._ages[lease][1] > self._limit(*held[lease])]
         overdue = {held[lease][1] for lease in late}
-        for block, worker in held.values():
+        for its_round, worker in held.values():
             if worker in overdue:
-                self._ran_out[block] = min(self._ran_out[block] + 1, MAX_DOUBLINGS)
+                self._ran_out[its_round] = min(self._ran_out[its_round] + 1, MAX_DOUBLINGS)
         for worker in overdue:
             self._pauses[worker] = self._patience_s * 2 ** self._faults[worker]
             self._faults[worker] = min(self._faults[worker] + 1, MAX_DOUBLINGS)
@@ -63,11 +61,11 @@ class Patience:
             del self._faults[next(iter(self._faults))]
         return sorted(overdue)
 
-    def _limit(self, block: Block, worker: str) -> float:
-        """Return for how many seconds `worker` may hold `block` without a report."""
+    def _limit(self, round: int, worker: str) -> float:
+        """Return for how many seconds `worker` may hold the strip of `round` without a report."""
         distrusted = sum(name != worker and name not in self._proven for name in self._faults)
         halvings = 0 if worker in self._proven else min(distrusted, MAX_HALVINGS)
-        return float(self._patience_s * 2.0 ** (self._ran_out[block] - halvings))
+        return float(self._patience_s * 2.0 ** (self._ran_out[round] - halvings))
 
     def _grow_older(self, held: Mapping[int, Held], passed: float) -> None:
         """Add `passed` seconds to the age of each lease; those of a worker that has reported one begin again at 0."""
@@ -78,7 +76,7 @@ class Patience:
             self._ages[lease] = worker, before[lease][1] + passed if known else 0.0
 
     def reported(self, worker: str) -> None:
-        """Record that a worker has reported a block: it makes up for a time when it was overdue."""
+        """Record that a worker has reported a strip: it makes up for a time when it was overdue."""
         self._proven.pop(worker, None)
         self._proven[worker] = None
         if len(self._proven) > MAX_NAMES:
@@ -89,7 +87,7 @@ class Patience:
                 del self._faults[worker]
 
     def must_pause(self, worker: str, workers: Iterable[str]) -> bool:
-        """Return whether others of `workers` are to be given blocks before this one."""
+        """Return whether others of `workers` are to be given strips before this one."""
         return bool(self._pauses) and self._distrust(worker) > min(map(self._distrust, workers), default=0)
 
     def _distrust(self, worker: str) -> int:

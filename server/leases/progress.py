@@ -12,16 +12,16 @@ from ..sessions import Session
 from ..tokens import Tokens
 from .losses import Losses
 from .patience import Patience
-from .schedule import MAX_ROUNDS, Block, Schedule
+from .schedule import MAX_ROUNDS, Schedule
 
 LARGEST_FIGURE = 1e30
 
 
 class Progress:
-    """Grants the blocks of `schedule` (None for minibatches, and on shards other than 0) and counts reports.
+    """Grants the strips of `schedule` (None for minibatches, and on shards other than 0) and counts reports.
 
     Minibatch training is complete when `gradients()` minibatches of `batch` entries cover all epochs. `owners[p]` are
-    the shards that have rows of partition p: a block is trained when its report has the receipts of all of them. A
+    the shards that have rows of partition p: a strip is trained when its report has the receipts of all of them. A
     worker that holds up the run for `patience_s` is overdue.
     """
 
@@ -54,13 +54,13 @@ class Progress:
         return max(self._gradients() * self._batch, self._restored) >= self.losses.total
 
     def allow(self, epochs: int) -> None:
-        """Grant blocks of the first `epochs` epochs only, and complete only once they are more than there are.
+        """Grant strips of the first `epochs` epochs only, and complete only once they are more than there are.
 
         So an observer that scores the rows after every epoch finds them as the epoch has left them.
         """
         if self.schedule is not None:
             self._allowed = epochs
-            self.schedule.limit = min(epochs * self.schedule.partitions, MAX_ROUNDS)
+            self.schedule.limit = min(epochs * self.schedule.rounds.partitions, MAX_ROUNDS)
 
     def proceed(self, epochs: int) -> None:
         """Allow more epochs than before; a client cannot hold up a run with this."""
@@ -69,7 +69,7 @@ class Progress:
 
     @property
     def low_water(self) -> int:
-        """Return the first round with a block that is not trained and reported; 0 where there are no rounds."""
+        """Return the first round that is not trained and reported; 0 where there are no rounds."""
         return self.schedule.low_water if self.schedule is not None else 0
 
     @property
@@ -78,13 +78,13 @@ class Progress:
         return self.losses.total + self._batch
 
     def stop(self) -> None:
-        """Grant from now on only the blocks that bring every partition to the same round."""
+        """Grant no further round."""
         self._allowed = MAX_ROUNDS
         if self.schedule is not None:
             self.schedule.stop()
 
     def grant(self, session: Session, ticket: int, end: RunEnd) -> Message | None:
-        """Return a block for this worker, Done when there is none left, None while it must wait."""
+        """Return a strip for this worker, Done when there is none left, None while it must wait."""
         if self.schedule is None:
             raise BadRequest("only shard 0 leases blocks, and only in the block schedule")
         if self.schedule.complete:
@@ -92,40 +92,35 @@ class Progress:
         granted = self.schedule.grant(session.name)
         if granted is None:
             return None
-        lease, block = granted
-        low_water, tokens = self.low_water, self._tokens
-        token_a, token_b = (tokens.lease(lease, session.index, block.round, p) for p in (block.a, block.b))
-        answer = Granted(
-            lease, self.schedule.epoch_of(block), block.round, block.a, block.b, low_water, tokens.low_water(low_water),
-            token_a, token_b,
-        )  # fmt: skip
+        (lease, round), low_water = granted, self.low_water
+        token = self._tokens.lease(lease, session.index, round)
+        answer = Granted(lease, round, low_water, self._tokens.low_water(low_water), token)
         session.ticket, session.grant = ticket, answer  # for a repeat of the request
         return answer
 
-    def count(self, session: Session, report: Report, now: float, t: float) -> tuple[Block | None, list[Event]]:
-        """Count a report; return the block that it completes, if any, and an event, at `t` s, if an epoch is complete.
+    def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
+        """Count a report; return an event, at `t` s, if an epoch is complete.
 
-        Raises LeaseLost without the lease, BadRequest if a push of the block is not in the table of its shard.
+        Raises LeaseLost without the lease, BadRequest if a push of the strip is not in the table of its shard.
         """
         self._check(report)
-        epoch, part, block = self.losses.epoch, None, None
+        epoch, part = self.losses.epoch, None
         if self.schedule is not None:
-            block = self._finish(self.schedule, session, report)
-            epoch, part = self.schedule.epoch_of(block), (block.a, block.b)
+            round = self._finish(self.schedule, session, report)
+            epoch, part = self.schedule.rounds.epoch(round), self.schedule.rounds.strip(round)
         self.losses.add(session.name, epoch, report, now, part)
         if self.losses.epoch <= self._announced_epoch:
-            return block, []
+            return []
         self._announced_epoch = self.losses.epoch
         loss, bias_only_loss, _ = self.losses.epoch_means(self.losses.epoch - 1)
         text = f"loss {shown_loss(loss)}, bias-only loss {shown_loss(bias_only_loss)}"
-        return block, [Event(t, "epoch", str(self.losses.epoch), text)]
+        return [Event(t, "epoch", str(self.losses.epoch), text)]
 
-    def _finish(self, schedule: Schedule, session: Session, report: Report) -> Block:
+    def _finish(self, schedule: Schedule, session: Session, report: Report) -> int:
         if schedule.holder(report.lease) != session.name:
             raise LeaseLost(f"lease {report.lease} is not yours (any more)")
-        block = schedule.block(report.lease)
         expected = 0
-        for partition in {block.a, block.b}:
+        for partition in schedule.rounds.visits(schedule.round_of(report.lease)):
             for shard in self._owners[partition]:
                 expected ^= self._tokens.receipt(shard, report.lease, partition)
         if report.receipt ^ expected:
@@ -152,6 +147,6 @@ class Progress:
         if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
             raise BadRequest(f"losses, norm, seconds and bytes must be between 0 and {LARGEST_FIGURE:g}")
 
-    def release(self, worker: str) -> list[Block]:
-        """Take back the leases of a worker that left or was lost; return their blocks."""
+    def release(self, worker: str) -> list[int]:
+        """Take back the leases of a worker that left or was lost; return their rounds."""
         return self.schedule.release(worker) if self.schedule is not None else []

@@ -1,10 +1,11 @@
 """Check that the pushes of block training come under a lease, and tell when a partition is complete. No I/O, no clock.
 
 A shard other than 0 knows no leases: it knows tokens. It keeps one entry for each partition and round in which it was
-pushed, until the round is complete; shard 0 grants few rounds ahead of the first that is not (`schedule.ROUNDS_AHEAD`).
+pushed, until the round is complete; shard 0 grants at most an epoch of rounds ahead of the first that is not.
 """
 
 from glovewire.common.errors import BadRequest, LeaseLost
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol.messages import Push
 
 from ..consistency.blocks import AsynchronousBlocks, ExclusiveBlocks
@@ -12,13 +13,15 @@ from ..tokens import Tokens
 
 
 class LeasedPushes:
-    """Pushes to the rows that `shard` has of the partitions of `blocks`.
+    """Pushes to the rows that `shard` has of the partitions of `blocks`, which are trained in the order of `rounds`.
 
-    `low_water`: every block of the rounds before it is in every table, as shard 0 said.
+    `low_water`: every round before it is in every table, as shard 0 said.
     """
 
-    def __init__(self, tokens: Tokens, shard: int, blocks: ExclusiveBlocks | AsynchronousBlocks) -> None:
-        self._tokens, self._shard, self._blocks = tokens, shard, blocks
+    def __init__(
+        self, tokens: Tokens, shard: int, blocks: ExclusiveBlocks | AsynchronousBlocks, rounds: Rounds
+    ) -> None:
+        self._tokens, self._shard, self._blocks, self._rounds = tokens, shard, blocks, rounds
         self._pushed: dict[tuple[int, int], tuple[int, int]] = {}  # (round, partition) -> lease, end of the rows pushed
         self.low_water = 0
 
@@ -27,16 +30,18 @@ class LeasedPushes:
 
         Under a lease each row is pushed once, in order.
         """
-        if push.then_pull or push.rows is not None:
-            raise BadRequest("in block training a push changes a range of rows and pulls none")
+        if push.then_pull:
+            raise BadRequest("in block training a push pulls no rows")
         if push.low_water > self.low_water and push.low_water_token ^ self._tokens.low_water(push.low_water):
             raise BadRequest(f"shard 0 has not said that the rounds before {push.low_water} are complete")
         partition = self._blocks.partition(push.first, push.last)
-        if push.token ^ self._tokens.lease(push.lease, worker, push.version, partition):
+        self._blocks.require_inside(push)
+        granted = not push.token ^ self._tokens.lease(push.lease, worker, push.version)
+        if not granted or partition > self._rounds.strip(push.version):
             raise BadRequest(f"shard 0 granted no lease {push.lease} of partition {partition} in round {push.version}")
         newest, end = self._pushed.get((push.version, partition), (0, 0))
         if push.lease < newest or push.version < self.low_water:
-            raise LeaseLost(f"lease {push.lease} has ended: another worker has trained the block")
+            raise LeaseLost(f"lease {push.lease} has ended: another worker has trained the strip")
         start = end if push.lease == newest else int(self._blocks.bounds[partition])
         if push.first != start:
             raise BadRequest(f"under lease {push.lease} the next push begins at row {start}, not {push.first}")
@@ -55,7 +60,7 @@ class LeasedPushes:
         return self._tokens.receipt(self._shard, push.lease, partition) if complete else 0
 
     def advance(self, low_water: int) -> None:
-        """Record that every block of the rounds before `low_water` is in every table."""
+        """Record that every round before `low_water` is in every table."""
         if low_water > self.low_water:
             self.low_water = low_water
             self._pushed = {key: value for key, value in self._pushed.items() if key[0] >= low_water}

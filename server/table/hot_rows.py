@@ -1,6 +1,6 @@
-"""Count which rows are pushed most: one counter per row, and one per range of whole partitions. No I/O, no clock.
+"""Count which rows are pushed most: one counter per row, and one per range of rows. No I/O, no clock.
 
-Blocks push whole partitions, so their counts are by range; minibatches push rows by number.
+Strips push ranges of rows, in which nearly every row changes; minibatches push rows by number.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ class HotRows:
 
     def count(self, push: Push) -> None:
         """Count a push that the table has checked; a row that occurs twice in it counts twice."""
-        if push.rows is not None:
+        if push.rows is not None and push.first == push.last:
             kernels.count_rows(self._by_row, kernels.aligned(push.rows), self._first)
             self._rows_pushed = True
         elif push.first < push.last and (len(self._by_range) < MAX_RANGES or (push.first, push.last) in self._by_range):

@@ -70,6 +70,33 @@ def gather(table: Rows, rows: Indices, first: int) -> Rows:
 
 
 @compiled_fast
+def exchange(table: Rows, rows: Indices, values: Rows, first: int) -> Rows:
+    """Assign table[rows - first] = values for distinct rows; return the values before, shape (len(rows), width)."""
+    before = np.empty((rows.size, table.shape[1]), table.dtype)
+    for n in range(rows.size):
+        row = rows[n] - first
+        for k in range(table.shape[1]):
+            before[n, k] = table[row, k]
+            table[row, k] = values[n, k]
+    return before
+
+
+@compiled_fast
+def replace_common(values: Rows, rows: Indices, others: Rows, numbers: Indices) -> None:
+    """Replace those of the values of `rows` that are in `others`, the values of rows `numbers`; both ascend."""
+    n = k = 0
+    while n < rows.size and k < numbers.size:
+        if rows[n] < numbers[k]:
+            n += 1
+        elif rows[n] > numbers[k]:
+            k += 1
+        else:
+            for column in range(values.shape[1]):
+                values[n, column] = others[k, column]
+            n, k = n + 1, k + 1
+
+
+@compiled_fast
 def add_range(table: Rows, first: int, values: Rows) -> None:
     """Compute table[first : first + len(values)] += values."""
     for n in range(values.shape[0]):
@@ -195,6 +222,8 @@ def warm() -> None:
         all_finite(values)
         add_range(table, 0, values)
         add_rows(table, rows, values, 0)
+        exchange(table, rows, values, 0)
+        replace_common(table, rows, values, rows)
         all_within(rows, 0, 1)
         gather(table, rows, 0)
         for counters in (np.zeros(1, np.uint32), np.zeros(1, np.int64)):

@@ -4,13 +4,12 @@ Row numbers count from the start of the whole table, over all shards. Requests a
 finiteness. No I/O, no clock, no sessions.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from glovewire.common.array_types import Array, Indices, Rows, Scales
+from glovewire.common.array_types import Indices, Rows, Scales
 from glovewire.common.errors import BadRequest, LimitExceeded, NotFinite
 from glovewire.common.model.options import MAX_RATE
 from glovewire.common.protocol.messages import Pull, Push
@@ -20,87 +19,12 @@ from . import kernels
 from .optimizers import Step
 
 
-class Pages:
-    """Rows in one array, or in several arrays (pages) that are replaced whole, so that received rows are not copied.
-
-    Takes ownership of `rows` (rows, width). `bounds`: the rows where pages begin and end, counted from the first row.
-    If there are several pages, none changes in place, so readers may keep them.
-    """
-
-    def __init__(self, rows: Array, bounds: Sequence[int] = ()) -> None:
-        cuts = sorted({0, *bounds, len(rows)})
-        self.shape: tuple[int, int] = rows.shape[0], rows.shape[1]
-        self.dtype = rows.dtype
-        self._starts = np.array(cuts[:-1] or [0])
-        self._pages = [rows] if len(cuts) <= 2 else _divide(rows, cuts)
-
-    @property
-    def divided(self) -> bool:
-        """Return whether the rows lie in several arrays (pages) instead of one."""
-        return len(self._pages) > 1
-
-    def as_array(self) -> Array:
-        """Return all rows as one array: the one that holds them, or a copy of all pages."""
-        return np.concatenate(self._pages) if self.divided else self._pages[0]
-
-    def join(self) -> Array:
-        """Move all rows into one array and return it; at most one page is in memory twice at a time."""
-        if self.divided:
-            rows = np.empty(self.shape, self.dtype)
-            for number, start in enumerate(self._starts.tolist()):
-                page, self._pages[number] = self._pages[number], rows[:0]
-                rows[start : start + len(page)] = page
-            self._starts, self._pages = self._starts[:1], [rows]
-        return self._pages[0]
-
-    def between(self, low: int, high: int) -> Array:
-        """Return rows [low, high): a view of one page, or a copy if they span several."""
-        number = int(np.searchsorted(self._starts, low, "right")) - 1
-        page, start = self._pages[number], int(self._starts[number])
-        if high > start + len(page):
-            page = np.concatenate(self._pages[number : int(np.searchsorted(self._starts, high))])
-        return page[low - start : high - start]
-
-    def gather(self, rows: Indices, first: int = 0) -> Array:
-        """Return a copy of the given rows, counted from `first`, in their order."""
-        if not self.divided:
-            return kernels.gather(self._pages[0], kernels.aligned(rows), first)
-        rows, found = rows - first, np.empty((len(rows), self.shape[1]), self.dtype)
-        numbers = np.searchsorted(self._starts, rows, "right") - 1
-        for number in np.unique(numbers).tolist():
-            here = numbers == number
-            found[here] = self._pages[number][rows[here] - self._starts[number]]
-        return found
-
-    def replace(self, low: int, rows: Array) -> Array:
-        """Replace the rows from `low` on and return the old ones; with several pages, `rows` must fill exactly one."""
-        if not self.divided:
-            before = self._pages[0][low : low + len(rows)].copy()
-            self._pages[0][low : low + len(rows)] = rows
-            return before
-        number = int(np.searchsorted(self._starts, low))
-        before, self._pages[number] = self._pages[number], rows
-        assert len(before) == len(rows)
-        return before
-
-
-def _divide(rows: Array, cuts: Sequence[int]) -> list[Array]:
-    """Copy `rows` into pages, last first, and shrink `rows` after each, so that only one page is in memory twice."""
-    pages = []
-    rows = rows if rows.flags.owndata else rows.copy()
-    for low in reversed(cuts[:-1]):
-        pages.append(rows[low:].copy())
-        rows.resize((low, rows.shape[1]), refcheck=False)
-    return pages[::-1]
-
-
 class Table:
     """Rows [first, last) of the table `name`; `values` has shape (last - first, width), float32 for word vectors.
 
     The leading `parameters` columns are the model's, the others the optimizer's. Requests carry whole rows or, with
     `parameters_only`, the parameters alone. `versions` (last - first,) counts the changes of each row, if not None.
-    `bounds` (row numbers, from first to last) cut the rows into pages, which `replace` replaces without a copy; any
-    other change joins the pages. `rows` is the number of rows, even after `release`.
+    `rows` is the number of rows, even after `release`.
     """
 
     def __init__(
@@ -113,41 +37,40 @@ class Table:
         versions: Indices | None = None,
         *,
         parameters_only: bool = False,
-        bounds: Sequence[int] = (),
     ) -> None:
         self._parameters_only = parameters_only
         self.name = name
-        self.first, self.rows = first, len(values)
+        self.first = first
         self.versions = versions
         self.parameters = parameters
         self._step = step
-        self._set_pages(Pages(values, [bound - first for bound in bounds]))
+        self.values = values
 
     @property
     def values(self) -> Rows:
-        """Return all rows: the array that holds them, or a copy if they are in several pages."""
-        return self._pages.as_array()
+        """Return all rows, as they are in the table."""
+        return self._values
 
     @values.setter
     def values(self, values: Rows) -> None:
         self.rows = len(values)
-        self._set_pages(Pages(values))
+        self._set(values)
 
-    def _set_pages(self, pages: Pages) -> None:
+    def _set(self, values: Rows) -> None:
         """Hold these rows, and cache the bound and width that every request is checked against."""
-        self._pages = pages
-        self.last = self.first + pages.shape[0]
-        self._request_width = self.parameters if self._parameters_only else pages.shape[1]
+        self._values = values
+        self.last = self.first + len(values)
+        self._request_width = self.parameters if self._parameters_only else values.shape[1]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Return the numbers of rows and columns."""
-        return self._pages.shape
+        return self._values.shape[0], self._values.shape[1]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Return the dtype of the rows."""
-        return self._pages.dtype
+        return self._values.dtype
 
     @property
     def nbytes(self) -> int:
@@ -156,7 +79,7 @@ class Table:
 
     def release(self) -> None:
         """Free the rows' memory, once the run is over and they are on disk."""
-        self._set_pages(Pages(self.values[:0].copy()))
+        self._set(self._values[:0].copy())
 
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless all rows are on this shard, LimitExceeded if they are too many for one message."""
@@ -176,23 +99,25 @@ class Table:
         """Return the current rows of a pull that has passed `check_pull`; later changes do not affect them."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
-            rows = self._pages.between(low, high)[:, : self._request_width]
-            return rows if self._pages.divided else rows.copy()
+            return self._values[low:high, : self._request_width].copy()
         if self._parameters_only:
             return self.parameters_of(pull.rows - self.first)
-        return self._pages.gather(pull.rows, self.first)
+        return kernels.gather(self._values, kernels.aligned(pull.rows), self.first)
 
     def between(self, first: int, last: int) -> Rows:
         """Return rows [first, last) of this shard, valid until the next change."""
-        return self._pages.between(*self._range(first, last))
+        low, high = self._range(first, last)
+        return self._values[low:high]
 
-    def replace(self, push: Push) -> Rows:
-        """Assign the range of a push that has passed `check_push` (one whole page); return its before-image."""
-        return self._pages.replace(push.first - self.first, kernels.aligned(push.values))
-
-    def join(self) -> Rows:
-        """Join the pages into one array and return it."""
-        return self._pages.join()
+    def exchange(self, push: Push) -> Rows:
+        """Assign the rows of a push that has passed `check_push`; return a copy of their values before it."""
+        values = kernels.aligned(push.values)
+        if push.rows is not None:
+            return kernels.exchange(self._values, kernels.aligned(push.rows), values, self.first)
+        low, high = self._range(push.first, push.last)
+        before = self._values[low:high].copy()
+        self._values[low:high] = values
+        return before
 
     def check_push(self, push: Push) -> None:
         """Raise BadRequest or NotFinite unless `apply` or `replace` can carry out the push."""
@@ -222,17 +147,17 @@ class Table:
         elif push.rows is None:
             low, high = self._range(push.first, push.last)
             if push.operation == "assign":
-                self.join()[low:high, : values.shape[1]] = values
+                self._values[low:high, : values.shape[1]] = values
             else:
-                kernels.add_range(self.join(), low, values)
+                kernels.add_range(self._values, low, values)
         elif push.operation == "assign":
-            self.join()[push.rows - self.first, : values.shape[1]] = values
+            self._values[push.rows - self.first, : values.shape[1]] = values
         else:
-            kernels.add_rows(self.join(), kernels.aligned(push.rows), values, self.first)
+            kernels.add_rows(self._values, kernels.aligned(push.rows), values, self.first)
 
     def step(self, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
         """Take an optimizer step on distinct local rows; `gradients` (rows, parameters), `scales` (rows,)."""
-        self._step(self.join(), rows, gradients, rate, scales)
+        self._step(self._values, rows, gradients, rate, scales)
         if self.versions is not None:
             kernels.count_rows(self.versions, rows, 0)
 

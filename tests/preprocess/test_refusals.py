@@ -73,7 +73,7 @@ def test_too_small_a_disk_is_refused_before_work(tmp_path: Path, corpus: Path, m
             "vocab-size must be between 1 and 4,000,000, not 0; window must be between 1 and 15, not 16",
         ),
         ({"memory": 1 << 20}, "--memory must be at least"),
-        ({"partitions": 0}, "partitions must be at least 1"),
+        ({"partitions": 0}, "partitions must be between 1 and 4,096"),
         ({"corpus": ()}, "name a CORPUS"),
         ({"tokenizer": "regex:(a"}, r"--tokenizer regex: '\(a' is not a regular expression: missing \)"),
         ({"tokenizer": "bpe:none.json"}, r"none.json is not a file of the tokenizers library"),

@@ -27,23 +27,24 @@ def write_dataset(
 ) -> datasets.Dataset:
     """A dataset that holds `matrix` (both triangles, vocabulary order); `facts` are those that readers need."""
     size = len(words)
-    layout = datasets.Layout(size, partitions, tile, symmetric)
+    layout = datasets.Layout(even(size, partitions), tile, symmetric)
     permutation = np.random.default_rng(seed).permutation(size).astype(np.int32)
     row_of = np.argsort(permutation)
     i, j = row_of[matrix.row], row_of[matrix.col]
-    kept = i <= j if symmetric else np.ones(len(i), bool)
+    kept = i >= j if symmetric else np.ones(len(i), bool)
     i, j, x = i[kept], j[kept], matrix.data[kept]
     a, b = (np.searchsorted(layout.bounds, side, side="right") - 1 for side in (i, j))
+    bounds = np.array(layout.bounds)
     entries = np.empty(len(i), datasets.ENTRY)
-    entries["i"], entries["j"], entries["x"] = i - layout.bounds[a], j - layout.bounds[b], x
+    entries["i"], entries["j"], entries["x"] = i - bounds[a], j - bounds[b], x
     block = np.array([layout.block_index[pair] for pair in zip(a.tolist(), b.tolist(), strict=True)], np.int64)
-    tiles_across = -(-np.diff(layout.bounds) // tile)
-    number = layout.first_tile[block] + entries["i"] // tile * tiles_across[b] + entries["j"] // tile
+    in_stripe = np.array([layout.tile_rows(partition) for partition in range(partitions)], np.int64)
+    number = layout.first_tile[block] + entries["j"] // layout.columns * in_stripe[a] + entries["i"] // tile
     order = np.lexsort((entries["j"], entries["i"], number))
     starts = np.searchsorted(number[order], np.arange(layout.first_tile[-1] + 1))
     facts = {
         "vocabulary": size,
-        "partitions": partitions,
+        "bounds": layout.bounds,
         "tile": tile,
         "symmetric": symmetric,
         "entries": len(matrix.data),
@@ -58,10 +59,17 @@ def write_dataset(
     return datasets.Dataset.open(path)
 
 
-def random_dataset(path: Path, *, size: int = 25, symmetric: bool = True) -> tuple[datasets.Dataset, np.ndarray]:
-    """A small random dataset and its matrix, dense, in vocabulary order."""
+def even(rows: int, partitions: int) -> tuple[int, ...]:
+    """Bounds of partitions of nearly equal size."""
+    return tuple(rows * number // partitions for number in range(partitions + 1))
+
+
+def random_dataset(
+    path: Path, *, size: int = 25, symmetric: bool = True, share: float = 0.4
+) -> tuple[datasets.Dataset, np.ndarray]:
+    """A small random dataset and its matrix, dense, in vocabulary order; `share` of it, or twice that, is not zero."""
     random = np.random.default_rng(3)
-    dense = random.integers(1, 900, (size, size)) * (random.random((size, size)) < 0.4) / 60
+    dense = random.integers(1, 900, (size, size)) * (random.random((size, size)) < share) / 60
     if symmetric:
         dense = dense + dense.T
     dense = dense.astype(np.float32)

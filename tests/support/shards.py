@@ -20,6 +20,7 @@ from handmade import random_dataset
 
 from glovewire.common.endings import RunEnd
 from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol import messages as m
 from glovewire.common.roles import Client
 from glovewire.common.storage.dataset import Dataset
@@ -165,14 +166,25 @@ def add(of: Shard, sequence: int, amount: float = 1.0, first: int = 0, last: int
 
 def assign(of: Shard, sequence: int, partition: int, version: int, amount: float, **lease: int) -> m.Push:
     """A push in exclusive order; `lease` and `worker` are as in `leased`."""
-    first, last = of.dataset.layout.bounds[partition : partition + 2].clip(of.state.table.first, of.state.table.last)
+    first, last = span(of, partition)
     values = np.full((last - first, of.state.table.values.shape[1]), amount, np.float32)
-    return leased(push("assign", values, int(first), int(last), sequence=sequence, version=version), partition, **lease)
+    return leased(push("assign", values, first, last, sequence=sequence, version=version), **lease)
 
 
-def leased(of: m.Push, partition: int, *, worker: int = 0, lease: int = 1) -> m.Push:
+def span(of: Shard, partition: int) -> tuple[int, int]:
+    """The rows that a shard has of a partition."""
+    first, last = np.clip(of.dataset.layout.span(partition), of.state.table.first, of.state.table.last).tolist()
+    return first, last
+
+
+def rounds_of(of: Shard) -> Rounds:
+    """The order of the strips of a shard's training."""
+    return Rounds(of.dataset.layout.partitions, of.state.options.epochs)
+
+
+def leased(of: m.Push, *, worker: int = 0, lease: int = 1) -> m.Push:
     """A push under a lease that a test makes up: with the tokens that shard 0 would have given."""
-    token = TOKENS.lease(lease, worker, of.version, partition)
+    token = TOKENS.lease(lease, worker, of.version)
     return dataclasses.replace(of, lease=lease, token=token, low_water_token=TOKENS.low_water(of.low_water))
 
 
@@ -185,12 +197,11 @@ def report(sequence: int, lease: int = -1, entries: int = 10, receipt: int = 0) 
     return m.Report(sequence, lease, entries, 1.0, 2.0, 1.0, 0.1, 100, receipt)
 
 
-def trained(sequence: int, granted: m.Granted, entries: int = 10, shards: int = 1) -> m.Report:
-    """A report with the receipts that the shards give out once they have all rows of both partitions."""
+def trained(sequence: int, granted: m.Granted, of: Shard, entries: int = 10) -> m.Report:
+    """A report with the receipts that a single shard gives out once it has all rows of the strip's partitions."""
     receipt = 0
-    for partition in {granted.a, granted.b}:
-        for shard in range(shards):
-            receipt ^= TOKENS.receipt(shard, granted.lease, partition)
+    for partition in rounds_of(of).visits(granted.round):
+        receipt ^= TOKENS.receipt(0, granted.lease, partition)
     return report(sequence, granted.lease, entries, receipt)
 
 

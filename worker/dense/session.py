@@ -215,7 +215,8 @@ class TensorSession:
 
     def _pieces(self, first: int, last: int) -> Iterator[ShardRange]:
         """Yield rows [first, last) of the table as ranges that each lie on one shard and fit in a message."""
-        return self._sharding.split_small(first, last, PIECE_BYTES // (ROW * self._spec.dtype.itemsize))
+        most = PIECE_BYTES // (ROW * self._spec.dtype.itemsize)
+        return (part for part, _ in self._sharding.split_small(first, last, most))
 
     def _empty_rows(self, *, trained: bool) -> _PendingRows:
         first, last = self._spec.part(trained)

@@ -31,6 +31,27 @@ def as_plain_arrays(entries: Entries) -> tuple[Pairs, Rows]:
 
 
 @compiled_fast
+def renumber(pairs: Pairs, starts: Indices, order: Indices, side: int, positions: Indices, out: Pairs) -> None:
+    """Copy the entries of the tiles in `order` to `out`; number their rows (side 0) or columns (1) as in `positions`.
+
+    `pairs` and `out` are from `as_plain_arrays`; column `side` of an entry becomes its place in `positions`.
+    """
+    top = np.int64(-1)
+    if positions.size:
+        top = positions[positions.size - 1]
+    numbers = np.zeros(top + 1, np.uint16)
+    for n in range(positions.size):
+        numbers[positions[n]] = n
+    count = 0
+    for t in order:
+        for k in range(starts[t], starts[t + 1]):
+            for field in range(4):
+                out[count, field] = pairs[k, field]
+            out[count, side] = numbers[pairs[k, side]]
+            count += 1
+
+
+@compiled_fast
 def split_groups(pairs: Pairs, first: int, size: int, most: int, diagonal: bool, groups: Indices) -> int:
     """Split `size` entries from `first` on into groups of 8, 4, 2 or 1 (at most `most`) with the same row i.
 
@@ -155,12 +176,13 @@ def padded_dim(dim: int) -> int:
 
 
 @compiled_fast
-def squared_norms(rows: Rows, vector: int, span: int) -> Rows:
-    """Return v . v for the vector v of each row, `span` floats from column `vector` on: float32 of shape (rows,)."""
-    out = np.empty(rows.shape[0], np.float32)
-    for n in range(rows.shape[0]):
-        out[n] = dots(rows, n * rows.shape[1] + vector, rows, (n,), rows.shape[1], vector, span)[1]
-    return out
+def compute_norms(role: GloveRole, pairs: Pairs, side: int, first: int, size: int, span: int) -> None:
+    """Fill in the missing norms (below 0) of the rows that `size` entries from `first` on have in column `side`."""
+    width = role.rows.shape[1]
+    for k in range(first, first + size):
+        n = np.int64(pairs[k, side])
+        if role.norms[n] < 0:
+            role.norms[n] = dots(role.rows, n * width + role.vector, role.rows, (n,), width, role.vector, span)[1]
 
 
 @compiled_fast
@@ -171,6 +193,7 @@ def train_block(
     counts: Rows,
     starts: Indices,
     order: Indices,
+    numbers: Indices,
     seed: int,
     columns: Indices,
     dim: int,
@@ -195,8 +218,10 @@ def train_block(
     span = padded_dim(dim)
     params = GloveParams(optimizer, np.float32(rate), span, np.float32(1) / np.float32(dim))
     w, c = columns[0], columns[1]
-    norms_context_b = squared_norms(rows_b, c[0], span)
-    norms_word_b = norms_context_b if tied else squared_norms(rows_b, w[0], span)
+    missing = np.float32(-1)
+    norms_word_b = norms_context_b = np.full(rows_b.shape[0], missing)
+    if not tied:
+        norms_word_b = np.full(rows_b.shape[0], missing)
     norms_word_a, norms_context_a = norms_word_b, norms_context_b
     if not diagonal:  # never read
         norms_word_a = norms_context_a = np.empty(rows_a.shape[0], np.float32)
@@ -211,13 +236,17 @@ def train_block(
     logs, weights = np.empty(largest, np.float32), np.empty(largest, np.float32)
     most = 1 if optimizer == ADAGRAD else MAX_GROUP
     images = 2.0 if tied and symmetric else 1.0
-    for t in order:
+    for n in range(len(order)):
+        t = order[n]
         first, size = starts[t], starts[t + 1] - starts[t]
         if size == 0:
             continue
         count = split_groups(pairs, first, size, most, diagonal, groups)
         compute_targets(counts, first, size, log_max, power, logs, weights)
-        walk = seed + 7919 * t
+        compute_norms(context_b, pairs, 1, first, size, span)
+        if not tied:
+            compute_norms(word_b, pairs, 1, first, size, span)
+        walk = seed + 7919 * numbers[n]
         sums = train_tile(
             word_a, context_b, pairs, first, groups, count, walk, logs, weights, params, diagonal, images, tied
         )
@@ -274,7 +303,10 @@ def batch_gradients(
     return loss, bias_only
 
 
+@compiled_fast
 def mean_norm(rows: Rows, columns: Indices, dim: int) -> float:
     """Return the mean Euclidean norm of the word vectors in `rows`, 0 if there are none."""
-    norms = np.sqrt(squared_norms(rows, columns[0, 0], padded_dim(dim)))
-    return float(norms.mean()) if len(norms) else 0.0
+    width, vector, total = rows.shape[1], columns[0, 0], 0.0
+    for n in range(rows.shape[0]):
+        total += np.sqrt(dots(rows, n * width + vector, rows, (n,), width, vector, padded_dim(dim))[1])
+    return float(total / max(rows.shape[0], 1))

@@ -6,7 +6,7 @@ and its columns in `common/model/row_layout.py`.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ Sums = tuple[float, float, int]
 class Tiles:
     """The tiles of a block that are listed in `order`; tile t is entries[starts[t]:starts[t + 1]].
 
+    `numbers` (len(order),) are their numbers in the block, from which each tile's random stream is derived.
     `frequencies` holds each word's share of the text for both partitions: two arrays of shape (rows,). `seed` is drawn
     for the block and the epoch. A stored entry of a `symmetric` matrix stands for its mirror image too; in a `diagonal`
     block both partitions are the same.
@@ -34,9 +35,24 @@ class Tiles:
     frequencies: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
     starts: Indices
     order: Indices
+    numbers: Indices
     seed: int
     symmetric: bool
     diagonal: bool
+
+
+def renumbered(tiles: Tiles, side: int, positions: Indices) -> Tiles:
+    """Return a copy of the tiles in `order` whose rows (side 0) or columns (side 1) are numbered as in `positions`.
+
+    `positions` (n,), ascending, are those positions in the partition that occur; the copies are numbered from 0.
+    """
+    sizes = (tiles.starts[1:] - tiles.starts[:-1])[tiles.order]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    entries = np.empty(int(starts[-1]), ENTRY)
+    pairs, _ = glove.as_plain_arrays(tiles.entries)
+    glove.renumber(pairs, tiles.starts, tiles.order, side, positions, glove.as_plain_arrays(entries)[0])
+    entries.setflags(write=False)  # as those of a dataset are, for which the loops are compiled
+    return replace(tiles, entries=entries, starts=starts, order=np.arange(len(sizes)))
 
 
 @dataclass(frozen=True)
@@ -58,7 +74,8 @@ class Objective:
         rows, entries, ones = np.ones((1, layout.width), np.float32), np.ones(0, ENTRY), np.ones(1)
         entries.setflags(write=False)
         none = np.zeros(0, np.int64)
-        tiles = Tiles(entries, (ones, ones), np.zeros(2, np.int64), np.zeros(1, np.int64), 0, True, True)
+        tiles = Tiles(entries, (ones, ones), np.zeros(2, np.int64), none, none, 0, True, True)
+        renumbered(tiles, 0, none)
         self.train(rows, rows, tiles, layout, options, 0.1)
         glove.mean_norm(rows, layout.columns, layout.dim)
         if self.name == "glove":  # the only one with minibatches
@@ -71,7 +88,7 @@ def _train_glove(
 ) -> Sums:
     pairs, counts = glove.as_plain_arrays(tiles.entries)
     return glove.train_block(
-        rows_a, rows_b, pairs, counts, tiles.starts, tiles.order, tiles.seed, layout.columns, layout.dim,
+        rows_a, rows_b, pairs, counts, tiles.starts, tiles.order, tiles.numbers, tiles.seed, layout.columns, layout.dim,
         glove.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
         options.alpha, rate,
     )  # fmt: skip
@@ -85,8 +102,8 @@ def _train_sgns(
         np.log(sgns.keep_probability(each, options.sample)).astype(np.float32) for each in tiles.frequencies
     )
     loss, total, covered = sgns.train_block(
-        rows_a, rows_b, pairs, counts, kept_a, kept_b, tiles.starts, tiles.order, tiles.seed, layout.columns,
-        tiles.symmetric, tiles.diagonal, np.float32(np.log(options.x_max)), np.float32(options.alpha),
+        rows_a, rows_b, pairs, counts, kept_a, kept_b, tiles.starts, tiles.order, tiles.numbers, tiles.seed,
+        layout.columns, tiles.symmetric, tiles.diagonal, np.float32(np.log(options.x_max)), np.float32(options.alpha),
         np.float32(options.negatives), sgns.group_buffers(layout.span),
         sgns.SgnsParams(np.float32(rate), layout.span, np.float32(1 / layout.dim)),
     )  # fmt: skip

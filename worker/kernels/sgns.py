@@ -188,6 +188,7 @@ def train_block(
     kept_b: Rows,
     starts: Indices,
     order: Indices,
+    numbers: Indices,
     seed: int,
     columns: Indices,
     symmetric: bool,
@@ -211,7 +212,8 @@ def train_block(
     for t in order:
         largest = max(largest, starts[t + 1] - starts[t])
     groups, targets = np.empty(largest + 1, np.int64), np.empty(largest, np.float32)
-    for t in order:
+    for n in range(len(order)):
+        t = order[n]
         first, size = starts[t], starts[t + 1] - starts[t]
         if size == 0:
             continue
@@ -223,7 +225,7 @@ def train_block(
             one = SgnsRole(rows_a, columns[mirrored, 0], columns[mirrored, 2])
             others = SgnsRole(rows_b, columns[1 - mirrored, 0], columns[1 - mirrored, 2])
             found = train_tile(
-                one, others, pairs, first, size, groups, count, targets, seed + 7919 * t + mirrored, ratio,
+                one, others, pairs, first, size, groups, count, targets, seed + 7919 * numbers[n] + mirrored, ratio,
                 diagonal and mirrored == 1, group, params,  # an entry of a word with itself is its own mirror image
             )  # fmt: skip
             loss, total, covered = loss + found[0], total + found[1], covered + found[2]

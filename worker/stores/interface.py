@@ -4,7 +4,7 @@ A store grants blocks, returns rows and takes changes. The store in `server_stor
 parameter server, the store in `memory_store` in this machine's memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -61,29 +61,30 @@ class Pulled:
 
 
 class Change(NamedTuple):
-    """New values of, or differences for, the rows of a partition from `first` on."""
+    """New values of, or differences for, rows [first, last) of a partition, of which only `rows`, if given, changed."""
 
-    partition: int
     first: int
+    last: int
     values: Rows
+    rows: Indices | None = None
 
 
 class Store(Protocol):
-    """A parameter store; with `in_place`, `pull_range` returns the parameters themselves, not a copy."""
+    """A parameter store; with `in_place`, `pull_range` returns the parameters themselves, not a copy, of all rows."""
 
     in_place: bool
 
     def lease(self) -> Reply[m.Granted | m.Done]:
-        """Request the next block; the reply is Done once no block is left."""
+        """Request the next strip; the reply is Done once no strip is left."""
 
-    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
-        """Request rows [first, last); the reply waits until they have reached `version`. A copy unless `in_place`."""
+    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
+        """Request rows [first, last), or those in `rows` (ascending, distinct); the reply waits for their `version`."""
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """Request a copy of rows (ascending, distinct); synchronous modes delay the reply."""
 
-    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[Change]) -> Reply[int]:
-        """Push changes to a block's partitions; their values must not change until the reply is done.
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+        """Push a change to one partition of a strip; its values must not change until the reply is done.
 
         The reply is the exclusive or of the receipts, for the report.
         """
@@ -118,10 +119,3 @@ def empty_aligned(rows: int, width: int) -> Rows:
     raw = np.empty(rows * width + CACHE_LINE_FLOATS, np.float32)
     start = -raw.ctypes.data // raw.itemsize % CACHE_LINE_FLOATS
     return raw[start : start + rows * width].reshape(rows, width)
-
-
-def aligned_copy(rows: Rows) -> Rows:
-    """Return a copy of `rows`, shape (rows, width), aligned to a cache line."""
-    copy = empty_aligned(*rows.shape)
-    copy[:] = rows
-    return copy

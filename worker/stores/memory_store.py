@@ -1,9 +1,9 @@
 """Keep parameters in this machine's memory: a local array, or one that processes share (Hogwild, Niu et al. 2011).
 
-Blocks are trained in place, without copies. An update may be lost when two processes change the same row at once.
+Strips are trained in place, without copies. An update may be lost when two processes change the same row at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from glovewire.common.array_types import Indices, Rows
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.rounds import Pair, epoch_rounds
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol import messages as m
 
 from .interface import Change, Pulled, Reply
@@ -23,7 +23,7 @@ Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 class MemoryStore:
     """A Store of all rows as one array of shape (rows, width).
 
-    `next_position` counts up from 0 over the blocks of all processes. `step` is the optimizer for minibatches. `count`
+    `next_round` counts up from 0 over the strips of all processes. `step` is the optimizer for minibatches. `count`
     adds its argument to the number of gradients of all processes and returns the sum. `on_report` takes a report and
     returns whether training is over.
     """
@@ -35,42 +35,32 @@ class MemoryStore:
         rows: Rows,
         partitions: int,
         options: TrainingOptions,
-        next_position: Callable[[], int],
+        next_round: Callable[[], int],
         step: Step,
         count: Callable[[int], int],
         on_report: Callable[[m.Report], bool],
     ) -> None:
-        self._rows, self._partitions, self._options = rows, partitions, options
-        self._next_position, self._step, self._count, self._on_report = next_position, step, count, on_report
-        self._epoch = -1
-        self._visits: list[tuple[int, Pair]] = []
+        self._rows, self._rounds = rows, Rounds(partitions, options.epochs)
+        self._next_round, self._step, self._count, self._on_report = next_round, step, count, on_report
         self._reports = self._entries = 0
 
     def lease(self) -> Reply[m.Granted | m.Done]:
-        """Return the next block, in the order in which a server grants blocks; Done after the last epoch."""
-        per_epoch = self._partitions * (self._partitions + 1) // 2
-        epoch, place = divmod(self._next_position(), per_epoch)
-        if epoch >= self._options.epochs:
-            return Reply(m.Done(Ending.COMPLETE), 0)
-        if epoch != self._epoch:
-            rounds = epoch_rounds(self._partitions, self._options.seed, epoch)
-            self._visits = [(number, pair) for number, pairs in enumerate(rounds) for pair in pairs]
-            self._epoch = epoch
-        number, (a, b) = self._visits[place]
-        return Reply(m.Granted(0, epoch, epoch * self._partitions + number, a, b, 0), 0)
+        """Return the next strip, in the order in which a server grants strips; Done after the last epoch."""
+        round = self._next_round()
+        return Reply(m.Done(Ending.COMPLETE) if round >= self._rounds.total else m.Granted(0, round, 0), 0)
 
-    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
-        """Return the rows themselves, not a copy; `version` has no effect."""
-        del version
+    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
+        """Return rows [first, last) themselves, not a copy; the other arguments have no effect."""
+        del version, rows
         return Reply(self._rows[first:last], 0)
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """Return a copy of the rows."""
         return Reply(Pulled(self._rows[rows], gradients=self._count(0)), 0)
 
-    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[Change]) -> Reply[int]:
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
         """Do nothing: the rows were changed in place."""
-        del operation, lease, changes
+        del operation, lease, change
         return Reply(0, 0)
 
     def push_rows(

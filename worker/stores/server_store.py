@@ -1,9 +1,8 @@
 """Keep parameters on the shards of a parameter server: turn a trainer's calls into messages, limited by credit."""
 
 import math
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,11 +22,12 @@ from .interface import Change, Pulled, Reply, empty_aligned
 
 TABLE = "rows"
 LEAVING_S = 10.0
-PULL_BYTES = 32 << 20
-PUSH_BYTES = 1 << 18
+PULL_BYTES = PUSH_BYTES = 2 << 20
+"""Largest pull and push of a partition's rows in one message."""
+ADDED_BYTES = 1 << 18
 """Largest push of differences; small pushes limit the memory that many workers take on a server."""
-NO_LEASE = m.Granted(-1, 0, m.NO_VERSION, 0, 0, 0)
-"""Passed to `push_block` for changes without a lease, to tables that are not trained in blocks."""
+NO_LEASE = m.Granted(-1, m.NO_VERSION, 0)
+"""Passed to `push_range` for changes without a lease, to tables that are not trained in blocks."""
 
 
 @dataclass
@@ -64,15 +64,33 @@ class ServerStore:
         self._send(0, m.Lease(self._tickets), reply, arrived)
         return reply
 
-    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
-        """See Store."""
-        out = empty_aligned(last - first, self.width)
+    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
+        """See Store. A pull that waits for a version goes to a shard that has none of the rows, too, as the push will.
+
+        Of several pulls to one shard, the first is sent now and the others when it is answered, which then do not wait:
+        a server lets few requests of a worker wait.
+        """
+        out = empty_aligned(last - first if rows is None else len(rows), self.width)
         reply: Reply[Rows] = Reply(out, 0)
-        for part in self._sharding.split_small(first, last, PULL_BYTES // (self.width * 4)):
-            pull = m.Pull(TABLE, part.first, part.last, version)
-            reply.missing += 1
-            self._send(part.shard, pull, reply, partial(_put_range, out[part.first - first : part.last - first]))
+        pieces: dict[int, list[tuple[m.Pull, Rows]]] = {}
+        for part, span in self._sharding.split_small(first, last, PULL_BYTES // (self.width * 4), rows):
+            if span.start < span.stop or version != m.NO_VERSION:
+                pull = m.Pull(TABLE, part.first, part.last, version, None if rows is None else rows[span])
+                reply.missing += 1
+                pieces.setdefault(part.shard, []).append((pull, out[span]))
+        for shard, found in pieces.items():
+            self._pull_pieces(shard, found, reply)
         return reply
+
+    def _pull_pieces(self, shard: int, pieces: list[tuple[m.Pull, Rows]], reply: Reply[Rows]) -> None:
+        (pull, out), *others = pieces
+
+        def arrived(message: m.Message) -> None:
+            _put_range(out, message)
+            for later, where in others:
+                self._send(shard, later, reply, partial(_put_range, where))
+
+        self._send(shard, pull, reply, arrived)
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """See Store. Shards that hold none of the rows are asked too, because every shard counts the steps."""
@@ -83,26 +101,25 @@ class ServerStore:
             self._send(shard, request, reply, partial(_put, pulled, shard, span))
         return reply
 
-    def push_block(self, operation: str, lease: m.Granted, changes: Sequence[Change]) -> Reply[int]:
-        """See Store."""
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+        """See Store. A shard that has none of the changed rows gets a push, too: it ends the visit of the partition."""
         reply: Reply[int] = Reply(0, 0)
-        most = sys.maxsize if operation == "assign" else PUSH_BYTES // (self.width * 4)
+        most = (PUSH_BYTES if operation == "assign" else ADDED_BYTES) // (self.width * 4)
 
         def arrived(message: m.Message) -> None:
             assert reply.value is not None
             reply.value ^= message.receipt if isinstance(message, m.Applied) else 0
 
         self._pause()
-        for partition, first, values in changes:
-            for part in self._sharding.split_small(first, first + len(values), most):
-                push = m.Push(
-                    TABLE, self._next(part.shard), operation, part.first, part.last, lease.round, lease.lease, 0.0,
-                    values[part.first - first : part.last - first], None, None, lease.token(partition),
-                    *self._low_water,
-                )  # fmt: skip
-                reply.missing += 1
-                self.client.wait_for_credit(push.values.nbytes)
-                self._send(part.shard, push, reply, arrived)
+        for part, span in self._sharding.split_small(change.first, change.last, most, change.rows):
+            push = m.Push(
+                TABLE, self._next(part.shard), operation, part.first, part.last, lease.round, lease.lease, 0.0,
+                change.values[span], None if change.rows is None else change.rows[span], None, lease.token,
+                *self._low_water,
+            )  # fmt: skip
+            reply.missing += 1
+            self.client.wait_for_credit(push.values.nbytes)
+            self._send(part.shard, push, reply, arrived)
         return reply
 
     def push_rows(

@@ -1,12 +1,16 @@
-"""Train leased blocks: lease, pull, compute, push, until no more are granted. The loop is the same for every store.
+"""Train leased strips: lease, pull, compute, push, until no more are granted. The loop is the same for every store.
 
-The rows of the next blocks are prefetched while a block is trained. In exclusive order, rows that this worker trained
-last are pushed, but not pulled again. No sockets.
+The rows of a strip's own partition stay here while it visits other partitions: only those of their rows that the strip
+needs are pulled, and pushed after the visit. The rows of the next visits, and of the next strip, are prefetched.
+No sockets.
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
 
 import numpy as np
 
@@ -15,19 +19,20 @@ from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver, TrainingDiverged, parse_ending
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
-from ..kernels.objectives import OBJECTIVES, Tiles
-from ..stores.interface import Change, Reply, Store, aligned_copy, still_pending
+from ..kernels.objectives import OBJECTIVES, Sums, Tiles, renumbered
+from ..stores.interface import Change, Reply, Store, still_pending
 from .loss_sums import MakeReport, check_finite
 from .minibatch_trainer import MinibatchTrainer
-from .prefetch import PartitionCache, PrefetchWindow, cache_capacity
+from .prefetch import PrefetchWindow, needs_visit
 
 PORTION_ENTRIES = 1 << 18
-STUCK_S = 1.0
+STUCK_S = 3.0
 
 
 def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> RunEnd:
@@ -51,52 +56,77 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
 
 
 @dataclass
-class Task:
-    """A leased block, and the rows pulled for it, by partition; rows of a partition not pulled come from the cache."""
+class Visit:
+    """Blocks of a strip between its own partition and `partition`: the rows pulled, or `rows` of them if not all."""
 
-    granted: m.Granted
-    pulled: dict[int, Reply[Rows]]
-
-    @property
-    def partitions(self) -> set[int]:
-        """Return the one or two partitions of the block."""
-        return {self.granted.a, self.granted.b}
+    partition: int
+    rows: Indices | None
+    pulled: Reply[Rows]
+    nbytes: int
 
 
 @dataclass
-class UnreportedBlock:
-    """A trained block whose push is unanswered: the report to send then, and the push's least latency (`took_s`)."""
+class Task:
+    """A leased strip of partition `own`: its rows, the partitions to visit, and the visits whose rows are pulled."""
 
-    push: Reply[int]
+    granted: m.Granted
+    own: int
+    rows: Reply[Rows]
+    nbytes: int
+    ahead: deque[int]
+    left: int
+    visits: deque[Visit] = field(default_factory=deque)
+    before: Rows | None = None
+    pushes: list[Reply[int]] = field(default_factory=list)
+    sums: Sums = (0.0, 0.0, 0)
+    seconds: float = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the rows of the next visit have arrived."""
+        return bool(self.visits) and self.rows.done and self.visits[0].pulled.done
+
+
+@dataclass
+class UnreportedStrip:
+    """A trained strip with unanswered pushes: the report to send then, and the last push's least latency (`took_s`)."""
+
+    pushes: list[Reply[int]]
     report: MakeReport
     pushed: float
     took_s: float = 0.0
 
+    @property
+    def done(self) -> bool:
+        """Return whether all pushes are answered; raise the error of one that failed."""
+        self.pushes = [push for push in self.pushes if not push.done or push.get()]
+        return all(push.done for push in self.pushes)
+
 
 class BlockTrainer:
-    """Leases blocks and trains them on local copies of their rows."""
+    """Leases strips and trains them on local copies of their rows."""
 
     def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions) -> None:
         self._store, self._dataset, self._options = store, dataset, options
         self._layout, self._objective = RowLayout.of(options), OBJECTIVES[options.objective]
+        self._rounds = Rounds(dataset.layout.partitions, options.epochs)
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
         self._tasks: list[Task] = []
-        partition_bytes = int(np.diff(dataset.layout.bounds).max()) * self._layout.width * 4
-        self._window = PrefetchWindow(partition_bytes)
-        self._cache: PartitionCache[tuple[Rows, Reply[int]]] = PartitionCache(cache_capacity(partition_bytes))
-        self._unreported: list[UnreportedBlock] = []
+        self._window = PrefetchWindow()
+        self._distinct: dict[tuple[int, int], Indices | None] = {}
+        self._unreported: list[UnreportedStrip] = []
         self._reports: list[Reply[m.Recorded]] = []
         self._lease: Reply[m.Granted | m.Done] | None = None
         self._end: RunEnd | None = None
         self._trained_at = time.perf_counter()
 
     def run(self) -> RunEnd:
-        """Train every granted block; return why no more are granted."""
+        """Train every granted strip; return why no more are granted."""
         try:
             while self._end is None or self._tasks:
                 self._collect()
-                task = self._next_ready()
+                task = min((task for task in self._tasks if task.is_ready), key=_round, default=None)
                 if task is not None:
                     self._train(task)
                 elif self._end is None or self._tasks:
@@ -110,128 +140,169 @@ class BlockTrainer:
         return self._end
 
     def _collect(self) -> None:
-        """Keep one lease request open, pull the rows of granted blocks, and report blocks whose pushes are answered."""
+        """Keep one lease request open, pull rows, and report strips whose pushes are answered."""
         if self._lease is not None and self._lease.done:
             answer, self._lease = self._lease.get(), None
             if isinstance(answer, m.Granted):
-                self._tasks.append(self._pull(answer))
+                self._tasks.append(self._task(answer))
+                self._tasks.sort(key=_round)
             elif answer is not None:
                 self._end = parse_ending(answer.ending, answer.text)
-        if self._lease is None and self._end is None and (self._needs_task() or self._is_stuck()):
+        if self._lease is None and self._end is None and (self._needs_strip() or self._is_stuck()):
             self._lease = self._store.lease()
+        for place, task in enumerate(self._tasks):
+            self._prefetch(task, needed=place == 0)
         now = time.perf_counter()
         for trained in self._unreported:
-            if trained.push.done:
-                trained.push.get()
-                self._window.pushed(trained.took_s)
-                self._reports.append(self._store.report(trained.report))
-            else:
+            if not trained.done:
                 trained.took_s = now - trained.pushed
-        self._unreported = [trained for trained in self._unreported if not trained.push.done]
+        for trained in [each for each in self._unreported if each.done]:
+            self._unreported.remove(trained)
+            self._window.pushed(trained.took_s)
+            self._reports.append(self._store.report(trained.report))
         self._reports = still_pending(self._reports)
 
-    def _needs_task(self) -> bool:
-        return len(self._tasks) < self._window.tasks(sum(len(task.pulled) for task in self._tasks))
+    def _needs_strip(self) -> bool:
+        total = self._entries(self._tasks[0].own, range(self._tasks[0].own + 1)) if self._tasks else 0
+        left = self._tasks[0].left / total if total else 0.0
+        return self._window.needs_strip(len(self._tasks), sum(task.nbytes for task in self._tasks[1:]), left)
 
     def _is_stuck(self) -> bool:
-        """Return whether pulled rows are overdue: they may wait for a block that a lost worker gave back."""
-        return self._next_ready() is None and time.perf_counter() - self._trained_at > STUCK_S
+        """Return whether pulled rows are overdue: they may wait for a strip that a lost worker gave back."""
+        waits = not any(task.is_ready for task in self._tasks)
+        return waits and time.perf_counter() - self._trained_at > STUCK_S
 
-    def _next_ready(self) -> Task | None:
-        ready = [
-            task
-            for task in self._tasks
-            if all(reply.done for reply in task.pulled.values())
-            and all(self._cache.has((p, task.granted.round)) for p in task.partitions - task.pulled.keys())
-        ]
-        return min(ready, key=lambda task: task.granted.round, default=None)
-
-    def _pull(self, granted: m.Granted) -> Task:
-        """Pull the rows of a block, except those that are in the cache or that an earlier task will add to it."""
-        task = Task(granted, {})
-        for partition in task.partitions:
-            if not self._will_be_cached(partition, granted.round):
-                first, last = self._range(partition)
-                version = granted.round if self._exclusive else m.NO_VERSION
-                task.pulled[partition] = self._store.pull_range(first, last, version)
+    def _task(self, granted: m.Granted) -> Task:
+        """Pull the own rows of a strip, which are the rows of its first visit as well."""
+        own, *others = self._rounds.visits(granted.round)
+        pulled = self._pull(granted, own, None)
+        nbytes = self._dataset.layout.size(own) * self._layout.width * 4
+        task = Task(granted, own, pulled, nbytes, deque(others), self._entries(own, [own, *others]))
+        task.visits.append(Visit(own, None, pulled, 0))
         return task
 
-    def _will_be_cached(self, partition: int, round: int) -> bool:
-        if not self._exclusive or self._in_place:
-            return False
-        return self._cache.has((partition, round)) or any(
-            task.granted.round == round - 1 and partition in task.partitions for task in self._tasks
-        )
+    def _prefetch(self, task: Task, *, needed: bool) -> None:
+        """Pull the rows of the next visits of a strip: several while it is `needed` next, else one."""
+        while task.ahead and (
+            needs_visit(len(task.visits), sum(each.nbytes for each in task.visits)) if needed else len(task.visits) < 2
+        ):
+            other = task.ahead.popleft()
+            rows = self._rows_of(task.own, other)
+            count = self._dataset.layout.size(other) if rows is None else len(rows)
+            pulled = self._pull(task.granted, other, rows)
+            task.visits.append(Visit(other, rows, pulled, count * self._layout.width * 4))
 
-    def _range(self, partition: int) -> tuple[int, int]:
-        bounds = self._dataset.layout.bounds
-        return int(bounds[partition]), int(bounds[partition + 1])
+    def _pull(self, granted: m.Granted, partition: int, rows: Indices | None) -> Reply[Rows]:
+        version = granted.round if self._exclusive else m.NO_VERSION
+        return self._store.pull_range(*self._dataset.layout.span(partition), version, rows)
+
+    def _rows_of(self, own: int, other: int) -> Indices | None:
+        """Return the rows of another partition that a strip needs; None for all, which a store in place returns."""
+        if self._in_place:
+            return None
+        if (own, other) not in self._distinct:
+            rows = self._dataset.distinct(own, other)
+            self._distinct[own, other] = rows if len(rows) < self._dataset.layout.size(other) else None
+        return self._distinct[own, other]
+
+    def _entries(self, own: int, others: Iterable[int]) -> int:
+        """Return how many stored entries there are between a partition and others."""
+        pairs = (pair for other in others for pair in self._dataset.layout.strip(own, other))
+        return sum(last - first for first, last in (self._dataset.block_range(a, b) for a, b in pairs))
 
     def _train(self, task: Task) -> None:
+        """Train the next visit of a ready strip and push it; after the last one, push and report the strip."""
         began = time.perf_counter()
-        granted = task.granted
-        local = {partition: self._rows(task, partition) for partition in task.partitions}
-        before = {} if self._exclusive or self._in_place else {p: r.copy() for p, r in local.items()}
-        loss, bias_only, entries = self._compute(granted, local[granted.a], local[granted.b])
-        self._tasks.remove(task)
+        visit, own = task.visits.popleft(), _arrived(task.rows)
+        adds = not self._exclusive and not self._in_place
+        if adds and task.before is None:
+            task.before = own.copy()
+        rows = _arrived(visit.pulled)
+        before = rows.copy() if adds and visit.partition != task.own else None
+        loss, bias_only, covered = self._compute(task, visit, own, rows)
+        task.sums = task.sums[0] + loss, task.sums[1] + bias_only, task.sums[2] + covered
+        if visit.partition != task.own:
+            self._push(task, visit.partition, visit.rows, rows, before)
+        task.seconds += time.perf_counter() - began
         self._trained_at = time.perf_counter()
-        push = self._push(granted, local, before)
-        norms = [kernels.mean_norm(r, self._layout.columns, self._options.dim) for r in local.values()]
-        now = time.perf_counter()
-        seconds = now - began
-        self._window.trained(seconds)
+        if not task.visits and not task.ahead:
+            self._finish(task, own)
+
+    def _push(self, task: Task, partition: int, numbers: Indices | None, rows: Rows, before: Rows | None) -> None:
+        """Push the rows of a partition, or with `before` the differences."""
+        if before is not None:
+            rows = np.subtract(rows, before, out=before)
+        change = Change(*self._dataset.layout.span(partition), rows, numbers)
+        task.pushes.append(self._store.push_range("assign" if before is None else "add", task.granted, change))
+
+    def _finish(self, task: Task, own: Rows) -> None:
+        """Push the own rows of a trained strip; its report waits until all pushes are answered."""
+        self._tasks.remove(task)
+        norm = kernels.mean_norm(own, self._layout.columns, self._options.dim)
+        self._push(task, task.own, None, own, task.before)
+        self._window.trained(task.seconds)
+        loss, bias_only, entries = task.sums
+        pushes = list(task.pushes)
 
         def report(sequence: int, sent: int) -> m.Report:
-            norm, receipt = float(np.mean(norms)), push.get() or 0
-            return m.Report(sequence, granted.lease, entries, loss, bias_only, norm, seconds, sent, receipt)
+            receipt = reduce(xor, (push.get() or 0 for push in pushes), 0)
+            lease, seconds = task.granted.lease, task.seconds
+            return m.Report(sequence, lease, entries, loss, bias_only, norm, seconds, sent, receipt)
 
-        self._unreported.append(UnreportedBlock(push, report, now))
+        self._unreported.append(UnreportedStrip(pushes, report, time.perf_counter()))
 
-    def _rows(self, task: Task, partition: int) -> Rows:
-        """Return the rows of a partition of a ready task; copy cached rows if their last push may still read them."""
-        if (reply := task.pulled.get(partition)) is None:
-            rows, push = self._cache.take((partition, task.granted.round))
-            return rows if push.done else aligned_copy(rows)
-        pulled = reply.get()
-        assert pulled is not None
-        return pulled
-
-    def _compute(self, granted: m.Granted, rows_a: Rows, rows_b: Rows) -> tuple[float, float, int]:
-        layout, options = self._dataset.layout, self._options
-        a, b, total = granted.a, granted.b, layout.partitions * options.epochs
-        frequencies = {p: self._dataset.frequencies[slice(*self._range(p))] for p in (a, b)}
-        pairs = [(a, b)] if layout.symmetric or a == b else [(a, b), (b, a)]
-        loss, bias_only, covered, rate = 0.0, 0.0, 0, options.rate(granted.round / total)
-        for x, y in pairs:
-            entries, starts = self._dataset.block(x, y)
-            block = layout.block_index[x, y]
-            draw = stream(options.seed, Purpose.TILES, (granted.epoch << 32) + block)
-            order = draw.permutation(len(starts) - 1)
-            seed, left, right = int(draw.integers(1 << 31)), *((rows_a, rows_b) if x == a else (rows_b, rows_a))
+    def _compute(self, task: Task, visit: Visit, own: Rows, others: Rows) -> Sums:
+        """Train the blocks of a visit; `own` and `others` are the rows of the strip's partition and of the other's."""
+        layout, options, dataset = self._dataset.layout, self._options, self._dataset
+        round, epoch = task.granted.round, self._rounds.epoch(task.granted.round)
+        rate = options.rate(round / self._rounds.total)
+        shares = {task.own: dataset.frequencies[slice(*layout.span(task.own))]}
+        if visit.partition != task.own:
+            shares[visit.partition] = dataset.frequencies[
+                slice(*layout.span(visit.partition)) if visit.rows is None else visit.rows
+            ]
+        loss, bias_only, covered = 0.0, 0.0, 0
+        for a, b in layout.strip(task.own, visit.partition):
+            entries, starts = dataset.block(a, b)
+            draw = stream(options.seed, Purpose.TILES, (epoch << 32) + layout.block_index[a, b])
+            order = shuffled_tiles(draw, layout.stripes(b), layout.tile_rows(a))
+            seed = int(draw.integers(1 << 31))
+            left, right = (own, others) if a == task.own else (others, own)
             for tiles in tile_portions(order, starts):
-                piece = Tiles(entries, (frequencies[x], frequencies[y]), starts, tiles, seed, layout.symmetric, x == y)
+                piece = Tiles(entries, (shares[a], shares[b]), starts, tiles, tiles, seed, layout.symmetric, a == b)
+                if visit.rows is not None:
+                    piece = renumbered(
+                        piece, 0 if a == visit.partition else 1, visit.rows - layout.bounds[visit.partition]
+                    )
                 sums = self._objective.train(left, right, piece, self._layout, options, rate)
                 loss, bias_only, covered = loss + sums[0], bias_only + sums[1], covered + sums[2]
+                task.left -= int((starts[tiles + 1] - starts[tiles]).sum())
                 self._store.poll()
                 self._collect()
-        check_finite(loss, f"block ({a}, {b}) of epoch {granted.epoch + 1}")
+            check_finite(loss, f"block ({a}, {b}) of epoch {epoch + 1}")
         return loss, bias_only, covered
 
-    def _push(self, granted: m.Granted, local: dict[int, Rows], before: dict[int, Rows]) -> Reply[int]:
-        """Push trained rows or, with `before`, the differences; in exclusive order, also cache the rows."""
-        for partition, old in before.items():
-            np.subtract(local[partition], old, out=old)
-        changes = [Change(partition, self._range(partition)[0], rows) for partition, rows in (before or local).items()]
-        push = self._store.push_block("add" if before else "assign", granted, changes)
-        if self._exclusive and not self._in_place:
-            needed = {(p, task.granted.round) for task in self._tasks for p in task.partitions - task.pulled.keys()}
-            for partition, rows in local.items():
-                self._cache.put((partition, granted.round + 1), (rows, push), needed)
-        return push
+
+def _round(task: Task) -> int:
+    return task.granted.round
+
+
+def _arrived(reply: Reply[Rows]) -> Rows:
+    rows = reply.get()
+    assert rows is not None
+    return rows
+
+
+def shuffled_tiles(draw: np.random.Generator, stripes: int, tiles: int) -> Indices:
+    """Return the numbers of a block's tiles, stripe by stripe, shuffled: `tiles` for each of `stripes`."""
+    order = [stripe * tiles + draw.permutation(tiles) for stripe in draw.permutation(stripes)]
+    return np.concatenate([np.zeros(0, np.int64), *order])
 
 
 def tile_portions(order: Indices, starts: Indices) -> Iterator[Indices]:
     """Yield `order` (tiles of a block) in pieces of about PORTION_ENTRIES entries, to read messages in between."""
-    sizes = np.cumsum((starts[1:] - starts[:-1])[order])
-    cuts = np.searchsorted(sizes, np.arange(PORTION_ENTRIES, int(sizes[-1]) if len(sizes) else 0, PORTION_ENTRIES))
-    yield from np.split(order, np.unique(cuts))
+    order = order[starts[order] < starts[order + 1]]
+    if len(order):
+        sizes = np.cumsum(starts[order + 1] - starts[order])
+        cuts = np.searchsorted(sizes, np.arange(PORTION_ENTRIES, int(sizes[-1]), PORTION_ENTRIES))
+        yield from np.split(order, np.unique(cuts))

@@ -48,8 +48,7 @@ class MinibatchSampler:
         layout = dataset.layout
         self._block_starts = dataset.tiles[layout.first_tile]
         pairs = np.array(layout.blocks, np.int64)
-        self._row_base = layout.bounds[pairs[:, 0]]
-        self._column_base = layout.bounds[pairs[:, 1]]
+        self._row_base, self._column_base = np.array(layout.bounds)[pairs.T]
 
     def next(self) -> Minibatch:
         """Return the minibatch of the current step, and advance to the next step."""

@@ -1,43 +1,85 @@
-"""The tournament of partitions: every pair once an epoch, every partition once a round, fixed by (seed, epoch)."""
+"""The order of strips: every partition once an epoch, a wave through the others, the same in each."""
 
 from __future__ import annotations
-
-from collections import Counter
-from itertools import combinations_with_replacement
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import quick
 
-from glovewire.common.model.rounds import epoch_rounds
+from glovewire.common.model.rounds import Rounds
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 5, 8, 9, 16, 25])
-def test_every_pair_and_every_diagonal_is_met_once(partitions: int) -> None:
-    met = Counter(pair for pairs in epoch_rounds(partitions, 3, 1) for pair in pairs)
-    assert met == Counter(combinations_with_replacement(range(partitions), 2))
+@pytest.mark.parametrize("partitions", [1, 2, 3, 8, 25])
+def test_an_epoch_trains_the_strip_of_every_partition_once(partitions: int) -> None:
+    rounds = Rounds(partitions, 3)
+    for epoch in range(3):
+        numbers = range(epoch * partitions, (epoch + 1) * partitions)
+        assert {rounds.epoch(round) for round in numbers} == {epoch}
+        assert sorted(rounds.strip(round) for round in numbers) == list(range(partitions))
+    assert rounds.total == 3 * partitions
 
 
 @quick()
-@given(st.integers(1, 30), st.integers(0, (1 << 63) - 1), st.integers(0, 1 << 20))
-def test_every_partition_stands_in_every_round_once(partitions: int, seed: int, epoch: int) -> None:
-    rounds = epoch_rounds(partitions, seed, epoch)
-    assert len(rounds) == partitions
-    for pairs in rounds:
-        standing = [partition for pair in pairs for partition in {*pair}]
-        assert sorted(standing) == list(range(partitions))
-        assert all(a <= b for a, b in pairs)
+@given(st.integers(1, 12), st.integers(1, 4))
+def test_a_strip_visits_its_own_partition_and_all_before_it_and_no_visit_is_forgotten(
+    partitions: int, epochs: int
+) -> None:
+    rounds = Rounds(partitions, epochs)
+    visited: list[list[int]] = [[] for _ in range(partitions)]
+    for round in range(rounds.total):
+        own, *others = rounds.visits(round)
+        assert own == rounds.strip(round)
+        assert sorted(others) == list(range(own))
+        for partition in (own, *others):
+            visited[partition].append(round)
+    for partition, found in enumerate(visited):
+        following, at = [], 0
+        while (at := rounds.next_visit(partition, at)) < rounds.total:
+            following.append(at)
+            at += 1
+        assert following == found
+        assert at == rounds.total
 
 
-def test_the_order_is_a_function_of_seed_and_epoch() -> None:
-    orders = [epoch_rounds(9, seed, epoch) for seed, epoch in ((0, 0), (0, 0), (1, 0), (0, 1))]
-    assert orders[0] == orders[1]
-    assert orders[0] != orders[2]
-    assert orders[0] != orders[3]
-    assert orders[2] != orders[3]
+@quick()
+@given(st.integers(1, 12), st.integers(1, 4))
+def test_strips_follow_each_other_like_a_wave(partitions: int, epochs: int) -> None:
+    """With as many workers as strips, no strip waits for the end of another: an epoch takes the time of one strip.
+
+    Each visit takes one unit of time, and waits for the earlier visits of its partition and of its strip.
+    """
+    rounds = Rounds(partitions, epochs)
+    free = [0] * partitions  # when the last visit of a partition has ended
+    for round in range(rounds.total):
+        own, *others = rounds.visits(round)
+        now = free[own] + 1
+        for other in others:
+            now = max(now, free[other]) + 1
+            free[other] = now
+        free[own] = now
+    assert max(free) <= epochs * (partitions + 1) + partitions
+
+
+def test_strips_are_longer_up_to_the_longest_and_shorter_again() -> None:
+    """None can overtake the one before it, so neighbours are of about equal length, at the turn of an epoch too."""
+    rounds = Rounds(5, 2)
+    expected = [[0], [2, 1, 0], [4, 3, 1, 0, 2], [3, 1, 0, 2], [1, 0]]
+    assert [rounds.visits(round) for round in range(rounds.total)] == 2 * expected
+
+
+@pytest.mark.parametrize("partitions", [2, 3, 8, 25])
+def test_a_strip_comes_first_to_the_partition_whose_strip_is_next(partitions: int) -> None:
+    """So the next strip can begin, unless its partition is a rarer one, which this strip leaves alone."""
+    rounds = Rounds(partitions, 2)
+    for round in range(partitions):
+        own, *others = rounds.visits(round)
+        following = rounds.strip(round + 1)
+        assert others[:1] == [following] or following >= own
 
 
 def test_numbers_are_plain_integers() -> None:
     """They go into messages, which take nothing else."""
-    assert {type(partition) for pairs in epoch_rounds(5, 0, 0) for pair in pairs for partition in pair} == {int}
+    rounds = Rounds(5, 1)
+    assert {type(partition) for round in range(5) for partition in rounds.visits(round)} == {int}
+    assert {type(rounds.next_visit(partition, 2)) for partition in range(5)} == {int}

@@ -47,6 +47,26 @@ def test_rows_by_number_are_split_without_loss(sharding: Sharding, data: st.Data
         assert (rows[span] < sharding.bound(shard + 1)).all()
 
 
+@quick(200)
+@given(SHARDINGS, st.integers(-1, 9), st.data())
+def test_pieces_of_a_range_cover_it_and_none_has_too_many_of_the_rows(
+    sharding: Sharding, most: int, data: st.DataObject
+) -> None:
+    """Also pieces that have none of the rows: a push says with them that its range is complete."""
+    first = data.draw(st.integers(0, sharding.rows))
+    last = data.draw(st.integers(first, sharding.rows))
+    chosen = st.sets(st.integers(first, last - 1)) if first < last else st.just(set())
+    rows = data.draw(st.none() | chosen.map(lambda some: np.array(sorted(some), np.int64)))
+    pieces = list(sharding.split_small(first, last, most, rows))
+    assert [row for part, _ in pieces for row in range(part.first, part.last)] == list(range(first, last))
+    numbers = np.arange(first, last) if rows is None else rows
+    assert [row for _, span in pieces for row in numbers[span]] == numbers.tolist()
+    for part, span in pieces:
+        assert sharding.bound(part.shard) <= part.first < part.last <= sharding.bound(part.shard + 1)
+        assert span.stop - span.start <= max(most, 1)
+        assert all(part.first <= row < part.last for row in numbers[span])
+
+
 def test_three_shards_of_ten_rows() -> None:
     sharding = Sharding(10, 3)
     assert sharding.split(2, 7) == [ShardRange(0, 2, 3), ShardRange(1, 3, 6), ShardRange(2, 6, 7)]

@@ -43,11 +43,11 @@ def test_tiles_of_a_block_are_relative_to_it(tmp_path: Path) -> None:
         entries, starts = dataset.block(a, b)
         assert starts[0] == 0
         assert starts[-1] == len(entries)
-        across = -(-layout.size(b) // layout.tile)
+        in_stripe = layout.tile_rows(a)
         for tile in range(len(starts) - 1):
             part = entries[starts[tile] : starts[tile + 1]]
-            assert (part["i"] // layout.tile == tile // across).all()
-            assert (part["j"] // layout.tile == tile % across).all()
+            assert (part["i"] // layout.tile == tile % in_stripe).all()
+            assert (part["j"] // layout.columns == tile // in_stripe).all()
 
 
 def test_entries_are_mapped_and_read_only(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_checksum_is_that_of_the_content(tmp_path: Path) -> None:
 
 
 def test_partitions_may_be_empty() -> None:
-    layout = Layout(3, 5, 4, True)
+    layout = Layout((0, 0, 1, 1, 2, 3), 4, True)
     assert [layout.size(p) for p in range(5)] == [0, 1, 0, 1, 1]
     assert len(layout.blocks) == 15
     assert len(layout.first_tile) == 16
@@ -142,13 +142,14 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "tiles of floats": lambda p: altered(p, datasets.TILES, lambda t: t.astype(np.float64)),
     "tiles of records": lambda p: altered(p, datasets.TILES, lambda t: t.astype([("x", "<i8")])),
     "tiles in the other byte order": lambda p: altered(p, datasets.TILES, lambda t: t.astype(">i8")),
-    "partitions by the thousand, all but empty": lambda p: resealed(p, partitions=4096),
-    "partitions none": lambda p: resealed(p, partitions=0),
-    "partitions negative": lambda p: resealed(p, partitions=-3),
-    "partitions a billion": lambda p: resealed(p, partitions=10**9),
-    "partitions another number": lambda p: resealed(p, partitions=4),
-    "partitions infinite": lambda p: resealed(p, partitions=float("inf")),
-    "partitions text": lambda p: resealed(p, partitions="many"),
+    "partitions by the thousand, all but empty": lambda p: resealed(p, bounds=[*[0] * 4096, 25]),
+    "partitions none": lambda p: resealed(p, bounds=[]),
+    "partitions negative": lambda p: resealed(p, bounds=[0, -3, 25]),
+    "partitions of a billion rows": lambda p: resealed(p, bounds=[0, 10**9]),
+    "partitions from the second row on": lambda p: resealed(p, bounds=[1, 8, 16, 25]),
+    "partitions another number": lambda p: resealed(p, bounds=[0, 8, 25]),
+    "partitions infinite": lambda p: resealed(p, bounds=[0, float("inf")]),
+    "partitions text": lambda p: resealed(p, bounds="many"),
     "tile none": lambda p: resealed(p, tile=0),
     "vocabulary negative": lambda p: resealed(p, vocabulary=-25),
     "vocabulary huge": lambda p: resealed(p, vocabulary=1 << 62),
@@ -184,7 +185,37 @@ def test_a_file_that_was_cut_or_altered_is_named(tmp_path: Path, name: str) -> N
         Dataset.open(path)
 
 
-@pytest.mark.parametrize("fact", ["vocabulary", "partitions", "tile", "symmetric", "entries"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_dataset_of_the_version_before_is_refused_with_the_command_that_makes_it_again(
+    tmp_path: Path, verify: bool
+) -> None:
+    path = tmp_path / "old"
+    random_dataset(path)
+    facts = {"vocabulary": 25, "partitions": 3, "window": 5, "requested_vocabulary": 30_000, "min_count": "two\nlines"}
+    seal(path, datasets.KIND, 1, facts)
+    command = r"make it again with 'glovewire preprocess CORPUS --out NEW --vocab-size 30000 --window 5' and any other"
+    with pytest.raises(ArtifactError, match=command) as caught:
+        Dataset.open(path, verify=verify)
+    assert str(caught.value).startswith(f"{path} is a dataset of schema version 1, this program reads version 2: ")
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_distinct_rows_are_those_of_a_partition_that_share_an_entry_with_another(
+    tmp_path: Path, symmetric: bool
+) -> None:
+    dataset, dense = random_dataset(tmp_path / "d", size=40, symmetric=symmetric, share=0.02)
+    layout, rows = dataset.layout, dense[np.ix_(dataset.permutation, dataset.permutation)] > 0
+    found = 0
+    for b, a in itertools.combinations(range(layout.partitions), 2):
+        own, other = slice(*layout.span(a)), slice(*layout.span(b))
+        shared = rows[own, other].any(axis=0) | rows[other, own].any(axis=1)
+        expected = np.flatnonzero(shared) + layout.bounds[b]
+        assert dataset.distinct(a, b).tolist() == expected.tolist()
+        found += 0 < len(expected) < layout.size(b)
+    assert found
+
+
+@pytest.mark.parametrize("fact", ["vocabulary", "bounds", "tile", "symmetric", "entries"])
 def test_a_fact_that_is_missing_is_named(tmp_path: Path, fact: str) -> None:
     path = tmp_path / "d"
     random_dataset(path)

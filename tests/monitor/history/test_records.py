@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -35,13 +34,7 @@ KEYS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _fonts_are_closed() -> Iterator[None]:
-    """matplotlib keeps the fonts that it has drawn with open, on purpose: they are no leak of ours."""
-    yield
-    from matplotlib import font_manager
-
-    font_manager._get_font.cache_clear()
+pytestmark = pytest.mark.usefixtures("fonts_are_closed")
 
 
 def test_lines_are_on_disk_at_once_and_hold_what_was_promised(tmp_path: Path) -> None:

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shards import ASYNC, MINIBATCH, Shard, code, leased, push, report
+from shards import ASYNC, MINIBATCH, Shard, code, leased, push, report, rounds_of, span
 from shards import shard as without_sessions
 from strategies import quick
 
 from glovewire.common.endings import Ending
 from glovewire.common.errors import OutputError
-from glovewire.common.model.rounds import epoch_rounds
+from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import cuts
 from glovewire.server.checkpoints.writer import CheckpointWriter
-from glovewire.worker.training.prefetch import MIN_TASKS
 
 
 def shard(of: Dataset, **options: Any) -> Shard:
@@ -33,29 +32,32 @@ def shard(of: Dataset, **options: Any) -> Shard:
 class Rounds:
     """Pushes that take every partition through its rounds, in any order that the rounds allow."""
 
-    def __init__(self, of: Shard, epochs: int = 2) -> None:
+    def __init__(self, of: Shard) -> None:
         self.shard, self.sequence = of, 0
-        self.layout = of.dataset.layout
-        self.version = [0] * self.layout.partitions
-        self.total = epochs * self.layout.partitions
+        self.order = rounds_of(of)
+        self.version = [self.order.next_visit(p, 0) for p in range(self.order.partitions)]
         of.hello()
 
     def open(self) -> list[int]:
-        return [p for p, version in enumerate(self.version) if version < self.total]
+        return [p for p, version in enumerate(self.version) if version < self.order.total]
 
     def push(self, partition: int) -> None:
-        """The next round of a partition: its rows become a number that names partition and round."""
-        first = max(int(self.layout.bounds[partition]), self.shard.state.table.first)
-        last = min(int(self.layout.bounds[partition + 1]), self.shard.state.table.last)
+        """The next visit of a partition: its rows become a number that names partition and round."""
+        first, last = span(self.shard, partition)
         version = self.version[partition]
         if first < last:
             self.sequence += 1
             width = self.shard.state.table.values.shape[1]
             values = np.full((last - first, width), value(partition, version + 1), np.float32)
             assigned = push("assign", values, first, last, sequence=self.sequence, version=version)
-            reply = self.shard.ask(b"w0", leased(assigned, partition))
-            assert isinstance(reply, m.Applied)
-        self.version[partition] += 1
+            assert isinstance(self.shard.ask(b"w0", leased(assigned)), m.Applied)
+        self.version[partition] = self.order.next_visit(partition, version + 1)
+
+    def push_before(self, round: int) -> None:
+        """All visits of the rounds before `round`."""
+        for partition in range(self.order.partitions):
+            while self.version[partition] < round:
+                self.push(partition)
 
 
 def value(partition: int, round: int) -> float:
@@ -63,9 +65,15 @@ def value(partition: int, round: int) -> float:
 
 
 def expected(of: Shard, round: int) -> np.ndarray:
-    bounds = of.dataset.layout.bounds
-    rows = np.arange(of.state.table.first, of.state.table.last)
-    return np.array([value(int(np.searchsorted(bounds, row, "right")) - 1, round) for row in rows], np.float32)
+    """The rows that a shard has at the start of a round: as the last visit before it has left them."""
+    order, initial = rounds_of(of), of.state.options
+    rows = RowLayout.of(initial).initial(of.state.table.first, of.state.table.last, initial)[:, 0]
+    for partition in range(order.partitions):
+        visits = [earlier for earlier in range(round) if partition in order.visits(earlier)]
+        if visits:
+            first, last = span(of, partition)
+            rows[first - of.state.table.first : last - of.state.table.first] = value(partition, visits[-1] + 1)
+    return rows
 
 
 @quick(40)
@@ -95,9 +103,7 @@ def test_a_cut_is_the_table_after_exactly_so_many_rounds(
 
 def test_a_cut_that_is_behind_is_refused_and_does_not_wait(dataset: Dataset) -> None:
     one = shard(dataset)
-    rounds = Rounds(one)
-    rounds.push(0)
-    rounds.push(0)
+    Rounds(one).push_before(2)
     assert code(one.ask(b"eye", m.Checkpoint(1))) == "not-ready"
     assert one.ask(b"eye", m.Checkpoint(2)) is None
     assert one.ask(b"eye", m.Checkpoint(-1)) is None
@@ -108,8 +114,7 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
     rounds = Rounds(one)
     numbers = [one.send(b"eye", m.Checkpoint(1)) for _ in range(2)]
     one.send(b"eye", m.Checkpoint(1), numbers[0])  # the client repeats what is not answered
-    for partition in range(3):
-        rounds.push(partition)
+    rounds.push_before(1)
     (snapshot,) = one.take_snapshots()
     assert all(one.reply(b"eye", number) is None for number in numbers)
     one.carry_out(one.core.checkpointed(snapshot.label, 1.0))
@@ -121,7 +126,7 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
 
 def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp_path: Path) -> None:
     one = shard(dataset, checkpoint_every=1, epochs=4)
-    rounds, writer = Rounds(one, 4), CheckpointWriter(tmp_path, 1, lambda: None)
+    rounds, writer = Rounds(one), CheckpointWriter(tmp_path, 1, lambda: None)
     while rounds.open():
         rounds.push(min(rounds.open(), key=lambda partition: rounds.version[partition]))
         for snapshot in one.take_snapshots():
@@ -168,13 +173,13 @@ def test_a_checkpoint_needs_a_session(dataset: Dataset) -> None:
 def test_a_storm_of_requests_writes_one_checkpoint_a_second(dataset: Dataset, options: dict[str, Any]) -> None:
     """8 s of such requests wrote 343 MB."""
     one = shard(dataset, epochs=100, **options)
-    storm = Rounds(one, 100) if not options else None
+    storm = Rounds(one) if not options else None
     labels = set()
     for number in range(100):
         one.send(b"eye", m.Checkpoint(number if options else -1))
         one.now += cuts.REQUEST_EVERY_S / 20
-        for partition in range(3) if storm else ():
-            storm.push(partition)
+        if storm is not None:
+            storm.push_before(number + 1)
         for snapshot in one.take_snapshots():
             labels.add(snapshot.label)
             one.carry_out(one.core.checkpointed(snapshot.label, one.now))
@@ -185,13 +190,11 @@ def test_a_storm_of_requests_writes_one_checkpoint_a_second(dataset: Dataset, op
 
 def test_requests_do_not_keep_automatic_checkpoints_from_being_written(dataset: Dataset) -> None:
     one = shard(dataset, checkpoint_every=1, epochs=10)
-    rounds = Rounds(one, 10)
+    rounds = Rounds(one)
     for last in (29, 30, 28):
         one.send(b"eye", m.Checkpoint(last))
         one.now += cuts.REQUEST_EVERY_S
-    for _ in range(4):
-        for partition in range(3):
-            rounds.push(partition)
+    rounds.push_before(4)
     assert [snapshot.label for snapshot in one.take_snapshots()] == ["round-00000003"]
 
 
@@ -217,7 +220,7 @@ def test_automatic_cuts_are_the_same_on_every_shard(dataset: Dataset, order: lis
     found = []
     for number in range(2):
         one = shard(dataset, number=number, shards=2, epochs=4, checkpoint_every=1)
-        rounds, snapshots = Rounds(one, 4), []
+        rounds, snapshots = Rounds(one), []
         for choice in [*order[number * 7 :], *range(200)]:
             if rounds.open():
                 rounds.push(rounds.open()[choice % len(rounds.open())])
@@ -261,12 +264,15 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
     for one in both:
         one.hello("w0", worker=0)
     tickets, held, reports, low_water, found = 0, [], 0, 0, [[], []]
-    pushed = [0, 0]
+    pushed, waits = [0, 0], None
     for choice in [*order, *range(400)]:
-        hungry = not held or (choice % 2 and len(held) < MIN_TASKS)
-        asked = both[0].ask(b"w0", m.Lease(tickets + 1)) if hungry else None
-        if isinstance(asked, m.Granted):
+        hungry = not held or (choice % 2 and len(held) < 3)
+        if hungry and waits is None:
             tickets += 1
+            waits = both[0].send(b"w0", m.Lease(tickets))
+        asked = None if waits is None else both[0].reply(b"w0", waits)
+        if isinstance(asked, m.Granted):
+            waits = None
             held.append(asked)
             low_water = asked.low_water
         elif held:
@@ -280,23 +286,32 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
         for one, mine in zip(both, found, strict=True):
             for snapshot in one.take_snapshots():
                 mine.append(snapshot.label)
-                assert snapshot.rows.min() >= snapshot.facts["round"]
+                np.testing.assert_array_less(visits_before(one, snapshot.facts["round"]) - 1, snapshot.rows[:, 0])
                 one.core.checkpointed(snapshot.label, 1.0)
     assert found == [["round-00000003", "round-00000006", "round-00000009"]] * 2
     assert both[0].core.final().facts["round"] == 12
-    assert all((table == 12).all() for table in tables)
+    for one, table in zip(both, tables, strict=True):
+        np.testing.assert_array_equal(table[:, 0], visits_before(one, 12))
+
+
+def visits_before(of: Shard, round: int) -> np.ndarray:
+    """How many of the rounds before `round` change each row of a shard."""
+    bounds = np.array(of.dataset.layout.bounds)
+    partitions = np.searchsorted(bounds, np.arange(of.state.table.first, of.state.table.last), "right") - 1
+    strips = np.array([rounds_of(of).strip(earlier) for earlier in range(round)])
+    return (strips[:, None] >= partitions).sum(axis=0)
 
 
 def add_rounds(of: Shard, done: m.Granted, sequence: int, low_water: int) -> tuple[int, int]:
-    """Add one to every row of a block that this shard has, two at a time; the last sequence, and the receipts."""
-    bounds, table, receipt = of.dataset.layout.bounds, of.state.table, 0
-    for partition in sorted({done.a, done.b}):
-        first, last = bounds[partition : partition + 2].clip(table.first, table.last).tolist()
+    """Add one to every row of a strip that this shard has, two at a time; the last sequence, and the receipts."""
+    table, receipt = of.state.table, 0
+    for partition in rounds_of(of).visits(done.round):
+        first, last = span(of, partition)
         for low in range(first, last, 2):
             high, sequence = min(low + 2, last), sequence + 1
             values = np.ones((high - low, table.values.shape[1]), np.float32)
             added = push("add", values, low, high, sequence=sequence, version=done.round, low_water=low_water)
-            reply = of.ask(b"w0", leased(added, partition, lease=done.lease))
+            reply = of.ask(b"w0", leased(added, lease=done.lease))
             assert isinstance(reply, m.Applied)
             assert bool(reply.receipt) == (high == last)
             receipt ^= reply.receipt
@@ -339,7 +354,3 @@ def test_of_minibatches_a_checkpoint_is_the_rows_as_they_are(dataset: Dataset) -
     np.testing.assert_array_equal(snapshot.rows, before)
     assert snapshot.facts["round"] == -1
     assert snapshot.facts["rows"] == [0, 25]
-
-
-def test_the_rounds_of_this_file_are_those_of_a_training(dataset: Dataset) -> None:
-    assert len(epoch_rounds(dataset.layout.partitions, 0, 0)) == dataset.layout.partitions == 3

@@ -251,7 +251,7 @@ UNREACHABLE: dict[str, Callable[[Path], Any]] = {
     "rows of NaN": rows_of(lambda rows: rows * np.nan),
     "wider rows": rows_of(lambda rows: np.hstack([rows, rows])),
     "rows of doubles": rows_of(lambda rows: rows.astype(np.float64)),
-    "a round after the last": lambda part: resealed(part, round=1 << 60),
+    "a round after the last": lambda part: resealed(part, round=1 << 60, last_round=1 << 60),
 }
 
 

@@ -37,7 +37,8 @@ def end(
     for number in range(2) if only is None else [only]:
         one = shard(dataset, number=number, shards=2, generation=generation)
         one.state.consistency.rounds[:] = round
-        one.state.consistency.rounds[-1] += apart
+        one.state.consistency.begun[:] = round - 1
+        one.state.consistency.begun[-1] += apart
         last = one.core.final()
         folder = checkpoint.write(run, dataclasses.replace(last, facts={**last.facts, "summary": {"ending": ending}}))
     return folder.name.partition(".")[0]
@@ -85,7 +86,7 @@ def test_parts_of_different_generations_are_a_checkpoint_only_where_every_genera
 ) -> None:
     def save(label: str, number: int, generation: int) -> None:
         state = shard(dataset, number=number, shards=2, generation=generation, **options).state
-        checkpoint.write(tmp_path, state.cuts.snapshot(label, state.table.values, state.cuts.round))
+        checkpoint.write(tmp_path, state.cuts.snapshot(label, state.table.values, *state.cuts.reached))
 
     for label, generation in (("round-1", 0), ("round-2", 1)):
         save(label, 0, 0)

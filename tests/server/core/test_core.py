@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shards import MINIBATCH, add, applied, assign, code, pull, report, shard, statistics
+from shards import MINIBATCH, add, applied, assign, code, pull, report, rounds_of, shard, statistics
 
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol.schema import Message
@@ -120,12 +120,13 @@ def test_a_pull_for_a_later_round_is_answered_after_the_push(dataset: Dataset) -
     one = shard(dataset)
     one.hello("a")
     one.hello("b")
-    first, last = dataset.layout.bounds[:2].tolist()
-    waits = one.send(b"b", pull(first, last, 1))
+    first, last = dataset.layout.span(0)
+    waits = one.send(b"b", pull(first, last, 1))  # every round changes the first partition
     one.send(b"b", pull(first, last, 1), waits)
     assert one.reply(b"b", waits) is None
     assert len(one.state.waiting) == 1
-    assert code(one.ask(b"a", assign(one, 1, 1, 0, 5.0))) == ""
+    visit = rounds_of(one).next_visit(1, 0)
+    assert code(one.ask(b"a", assign(one, 1, 1, visit, 5.0))) == ""
     assert one.reply(b"b", waits) is None
     one.ask(b"a", assign(one, 2, 0, 0, 7.0))
     (rows,) = one.inbox[b"b", waits]

@@ -1,14 +1,15 @@
 """Two shards, honest workers and liars among them, in exclusive order: whatever is said, the table is right.
 
-Honest workers lease blocks, pull their rows, push them to both shards and report; a request may be repeated, and a
-worker may stop anywhere, with half a block pushed. Liars have a session and speak the protocol, but push, report and
-introduce themselves as they may not. Every lie is refused, every partition has the value that it has after so many
-rounds in any run, and once honest workers are left to themselves, they complete the training.
+Honest workers lease strips, pull their rows, push them to both shards and report; a request may be repeated, and a
+worker may stop anywhere, with half a strip pushed. Liars have a session and speak the protocol, but push, report and
+introduce themselves as they may not. Every lie is refused, every partition has the value that it has at its round
+in any run, and once honest workers are left to themselves, they complete the training.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -22,30 +23,31 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from shards import Shard, code, pull, push, report, shard
+from shards import Shard, code, pull, push, report, rounds_of, shard
 from strategies import quick
 
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.model.rounds import epoch_rounds
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
-from glovewire.server.leases.schedule import ROUNDS_AHEAD
 
 LEASE_S, PATIENCE_S, EPOCHS = 10.0, 20.0, 2
 NAMES = ("a", "b", "c")
 MODULUS = 1009
 
 
-def values_after_rounds(partitions: int) -> list[list[float]]:
-    """What the rows of each partition are after 0, 1, 2, ... rounds of a training that nothing happens to."""
-    values = [[float(p + 1)] for p in range(partitions)]
-    for epoch in range(EPOCHS):
-        for pairs in epoch_rounds(partitions, 1, epoch):
-            before = [each[-1] for each in values]
-            for a, b in pairs:
-                for p, other in {(a, b), (b, a)}:
-                    values[p].append(trained(before[p], before[other]))
+def values_at_rounds(rounds: Rounds) -> list[list[float]]:
+    """What the rows of each partition are at the start of each round of a training that nothing happens to."""
+    values = [[float(p + 1)] for p in range(rounds.partitions)]
+    for round in range(rounds.total):
+        now = [each[-1] for each in values]
+        own, *others = rounds.visits(round)
+        for other in others:
+            now[own], now[other] = trained(now[own], now[other]), trained(now[other], now[own])
+        now[own] = trained(now[own], now[own])
+        for each, value in zip(values, now, strict=True):
+            each.append(value)
     return values
 
 
@@ -54,19 +56,35 @@ def trained(value: float, other: float) -> float:
     return (3 * value + other + 1) % MODULUS
 
 
+@dataclass
+class Strip:
+    """A leased strip, and how far its worker is with it."""
+
+    granted: m.Granted
+    own: int
+    others: list[int]
+    value: float | None = None
+    parts: list[tuple[int, m.Push]] = field(default_factory=list)
+    receipt: int = 0
+    trained: bool = False
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether every push of it is in."""
+        return self.trained and not self.parts
+
+
 class Worker:
     """A worker with a session at both shards, and where it is with its work."""
 
     def __init__(self, cluster: list[Shard], name: str, incarnation: int) -> None:
         self.cluster, self.name, self.incarnation = cluster, name, incarnation
         self.peer = f"{name}-{incarnation}".encode()
+        self.rounds = rounds_of(cluster[0])
         self.sequences, self.tickets, self.reports = [0, 0], 0, 0
         self.asked: int | None = None
-        self.held: list[m.Granted] = []
-        self.parts: list[tuple[int, m.Push]] = []
+        self.held: list[Strip] = []
         self.sent: tuple[int, int, m.Push, m.Message | None] | None = None
-        self.block: m.Granted | None = None
-        self.receipt = 0
         self.low_water = (0, 0)
         self.waiting: dict[tuple[int, int, int], int] = {}
         hello = m.Hello("worker", name, incarnation, cluster[0].dataset.checksum)
@@ -87,7 +105,7 @@ class Worker:
         return all(isinstance(reply, m.HeartbeatAck) for reply in replies)
 
     def lease(self) -> None:
-        """Ask for a block, or take the one that was asked for."""
+        """Ask for a strip, or take the one that was asked for."""
         if self.asked is None:
             self.tickets += 1
             self.asked = self.cluster[0].send(self.peer, m.Lease(self.tickets))
@@ -96,32 +114,43 @@ class Worker:
             self.asked = None
             assert isinstance(reply, m.Granted | m.Done)
             if isinstance(reply, m.Granted):
-                self.held.append(reply)
+                own, *others = self.rounds.visits(reply.round)
+                self.held.append(Strip(reply, own, others))
                 self.low_water = reply.low_water, reply.low_water_token
 
     def act(self) -> bool:
-        """Do what comes next with the oldest block: compute it, push a part of it, or report it; False if it waits."""
-        if not self.held:
-            return False
-        if self.parts:
-            self.push_next()
-        elif self.sent is None:
-            return self.compute(min(self.held, key=lambda granted: granted.round))
+        """Do what comes next: train a visit, push a part of it, or report a strip; False if it waits."""
+        return any(self.go_on(strip) for strip in sorted(self.held, key=lambda strip: strip.granted.round))
+
+    def go_on(self, strip: Strip) -> bool:
+        """Do what comes next with a strip; False if rows are not there yet."""
+        if strip.parts:
+            self.push_next(strip)
+        elif strip.trained:
+            self.report(strip)
         else:
-            self.report()
+            if strip.value is None:
+                strip.value = self.pulled(strip.granted, strip.own)
+            return strip.value is not None and self.visit(strip, strip.value)
         return True
 
-    def compute(self, block: m.Granted) -> bool:
-        """Pull the rows of a block and make the pushes of it; False if rows are not there yet."""
-        values = [self.pulled(block, p) for p in (block.a, block.b)]
-        if None in values:
+    def visit(self, strip: Strip, own: float) -> bool:
+        """Train the next visit of a strip, and make the pushes of it; the last one is that of its own partition."""
+        if not strip.others:
+            self.make_pushes(strip, strip.own, trained(own, own))
+            strip.trained = True
+            return True
+        other = self.pulled(strip.granted, strip.others[0])
+        if other is None:
             return False
-        self.block, self.receipt = block, 0
-        for p, value, other in {(block.a, *values), (block.b, *values[::-1])}:
-            for part, first, last in self.spans(p):
-                rows = np.full((last - first, self.width), trained(value, other), np.float32)
-                self.parts.append((part, self.assign(block, p, first, last, rows)))
+        strip.value = trained(own, other)
+        self.make_pushes(strip, strip.others.pop(0), trained(other, own))
         return True
+
+    def make_pushes(self, strip: Strip, partition: int, value: float) -> None:
+        for part, first, last in self.spans(partition):
+            rows = np.full((last - first, self.width), value, np.float32)
+            strip.parts.append((part, self.assign(strip.granted, first, last, rows)))
 
     @property
     def width(self) -> int:
@@ -129,39 +158,40 @@ class Worker:
 
     def spans(self, partition: int) -> list[tuple[int, int, int]]:
         """The shards that have rows of a partition, and which."""
-        first, last = self.cluster[0].dataset.layout.bounds[partition : partition + 2].tolist()
-        return [(s.shard, s.first, s.last) for s in Sharding(self.cluster[0].dataset.layout.rows, 2).split(first, last)]
+        layout = self.cluster[0].dataset.layout
+        return [(s.shard, s.first, s.last) for s in Sharding(layout.rows, 2).split(*layout.span(partition))]
 
-    def pulled(self, block: m.Granted, partition: int) -> float | None:
-        """The value that all rows of a partition have at the start of a block's round; None if it is not reached."""
+    def pulled(self, granted: m.Granted, partition: int) -> float | None:
+        """The value that all rows of a partition have at the start of a round; None if it is not reached."""
         found = set()
         for part, first, last in self.spans(partition):
-            pulled = part, first, block.round
+            pulled = part, first, granted.round
             if pulled not in self.waiting:
-                self.waiting[pulled] = self.cluster[part].send(self.peer, pull(first, last, block.round))
+                self.waiting[pulled] = self.cluster[part].send(self.peer, pull(first, last, granted.round))
             rows = self.cluster[part].reply(self.peer, self.waiting[pulled])
             if rows is None:
                 return None
-            del self.waiting[pulled]
             assert isinstance(rows, m.Rows)
             found |= set(rows.values.ravel().tolist())
+        for part, first, _ in self.spans(partition):
+            del self.waiting[part, first, granted.round]
         assert len(found) == 1
         return found.pop()
 
-    def assign(self, block: m.Granted, p: int, first: int, last: int, rows: np.ndarray, **other: Any) -> m.Push:
+    def assign(self, granted: m.Granted, first: int, last: int, rows: np.ndarray, **other: Any) -> m.Push:
         low_water, low_water_token = self.low_water
-        fields = {"version": block.round, "lease": block.lease, "token": block.token(p), "low_water": low_water}
+        fields = {"version": granted.round, "lease": granted.lease, "token": granted.token, "low_water": low_water}
         return push("assign", rows, first, last, **{**fields, "low_water_token": low_water_token, **other})
 
-    def push_next(self) -> None:
-        part, message = self.parts.pop(0)
+    def push_next(self, strip: Strip) -> None:
+        part, message = strip.parts.pop(0)
         self.sequences[part] += 1
         message = dataclasses.replace(message, sequence=self.sequences[part])
         number = self.cluster[part].send(self.peer, message)
         reply = self.cluster[part].reply(self.peer, number)
         assert isinstance(reply, m.Applied)
         assert reply.receipt
-        self.receipt ^= reply.receipt
+        strip.receipt ^= reply.receipt
         self.sent = part, number, message, reply
 
     def repeat(self) -> None:
@@ -173,16 +203,11 @@ class Worker:
         assert isinstance(before, m.Applied)
         assert again == dataclasses.replace(before, version=again.version, repeated=True)
 
-    def has_pushed(self, block: m.Granted) -> bool:
-        """Whether every push of a block is in."""
-        return block is self.block and self.sent is not None and not self.parts
-
-    def report(self) -> None:
-        assert self.block is not None
+    def report(self, strip: Strip) -> None:
         self.reports += 1
-        reply = self.cluster[0].ask(self.peer, report(self.reports, self.block.lease, 1, self.receipt))
+        reply = self.cluster[0].ask(self.peer, report(self.reports, strip.granted.lease, 1, strip.receipt))
         assert isinstance(reply, m.Recorded)
-        self.held.remove(self.block)
+        self.held.remove(strip)
         self.sent = None
 
 
@@ -195,8 +220,8 @@ class Liars(RuleBasedStateMachine):
     def start(self) -> None:
         own = {"shards": 2, "epochs": EPOCHS, "seed": 1, "lease_s": LEASE_S, "patience_s": PATIENCE_S}
         self.cluster = [shard(self.dataset, number=number, **own) for number in range(2)]
-        self.bounds = self.dataset.layout.bounds.tolist()
-        self.expected = values_after_rounds(self.dataset.layout.partitions)
+        self.bounds = self.dataset.layout.bounds
+        self.expected = values_at_rounds(rounds_of(self.cluster[0]))
         for one in self.cluster:
             table = one.state.table
             rows = np.searchsorted(self.bounds, np.arange(table.first, table.last), "right")
@@ -264,12 +289,12 @@ class Liars(RuleBasedStateMachine):
         """Or under the lease of another worker, or a made-up one."""
         worker, owner = self.some(data), self.some(data)
         part, first, last = worker.spans(partition)[0]
-        stolen = [granted for granted in owner.held if partition in (granted.a, granted.b) and owner is not worker]
+        stolen = [strip.granted for strip in owner.held if partition <= strip.own and owner is not worker]
         version = int(self.cluster[part].state.consistency.rounds[partition]) + ahead  # type: ignore[union-attr]
-        made_up = m.Granted(data.draw(st.integers(-1, 30)), 0, version, partition, partition, 0)
+        made_up = m.Granted(data.draw(st.integers(-1, 30)), version, 0)
         granted = stolen[0] if stolen else made_up
         rows = np.zeros((last - first, worker.width), np.float32)
-        lie = worker.assign(granted, partition, first, last, rows, sequence=worker.sequences[part] + 1)
+        lie = worker.assign(granted, first, last, rows, sequence=worker.sequences[part] + 1)
         self.refused(part, worker, lie, "bad-request")
 
     @precondition(lambda self: any(worker.held for worker in self.workers.values()))
@@ -279,27 +304,29 @@ class Liars(RuleBasedStateMachine):
         worker = self.some(data)
         if not worker.held:
             return
-        block = worker.held[0]
-        part, first, last = worker.spans(block.a)[0]
-        other = (block.a + 1) % 3
-        wrong: list[dict[str, Any]] = [{"low_water": 1 << 62}, {"version": block.round + 1}, {"lease": block.lease + 1}]
-        if other != block.b:
+        strip = worker.held[0]
+        granted = strip.granted
+        part, first, last = worker.spans(strip.own)[0]
+        wrong: list[dict[str, Any]] = [{"low_water": 1 << 62}, {"version": granted.round + 1}]
+        wrong.append({"lease": granted.lease + 1})
+        for other in range(strip.own + 1, 3):
             where = worker.spans(other)[0]
             if where[0] == part:
                 wrong.append({"first": where[1], "last": where[2]})
         fields = data.draw(st.sampled_from(wrong))
         low, high = fields.get("first", first), fields.get("last", last)
         rows = np.zeros((high - low, worker.width), np.float32)
-        good = worker.assign(block, block.a, first, last, rows, sequence=worker.sequences[part] + 1)
+        good = worker.assign(granted, first, last, rows, sequence=worker.sequences[part] + 1)
         self.refused(part, worker, dataclasses.replace(good, **fields), "bad-request")
 
     @precondition(lambda self: any(worker.held for worker in self.workers.values()))
     @rule(data=st.data(), guess=st.integers(0, 3))
     def report_what_is_not_done(self, data: st.DataObject, guess: int) -> None:
         worker, owner = self.some(data), self.some(data)
-        unfinished = [block for block in owner.held if owner is not worker or not owner.has_pushed(block)]
+        unfinished = [strip for strip in owner.held if owner is not worker or not strip.is_pushed]
         if unfinished:
-            lie = report(worker.reports + 1, unfinished[0].lease, 1, (0, 1, 1 << 40, owner.receipt)[guess])
+            receipt = (0, 1, 1 << 40, unfinished[0].receipt)[guess]
+            lie = report(worker.reports + 1, unfinished[0].granted.lease, 1, receipt)
             self.refused(0, worker, lie, "bad-request" if owner is worker else "lease-lost")
 
     @precondition(lambda self: any(worker.sent for worker in self.workers.values()))
@@ -325,7 +352,7 @@ class Liars(RuleBasedStateMachine):
     # ---- what always holds
 
     @invariant()
-    def every_partition_is_what_it_is_after_so_many_rounds(self) -> None:
+    def every_partition_is_what_it_is_at_its_round(self) -> None:
         for one in self.cluster:
             rounds = one.state.consistency.rounds  # type: ignore[union-attr]
             here = np.clip(self.bounds, one.state.table.first, one.state.table.last)
@@ -335,7 +362,7 @@ class Liars(RuleBasedStateMachine):
     @invariant()
     def little_is_kept_to_undo(self) -> None:
         for one in self.cluster:
-            assert len(one.state.pull_push.undo_log) <= 3 * ROUNDS_AHEAD
+            assert len(one.state.pull_push.undo_log) <= 3 * 3
 
     def teardown(self) -> None:
         """Honest workers are left to themselves, and complete what is left."""
@@ -351,7 +378,7 @@ class Liars(RuleBasedStateMachine):
                 one.tick(0.5)
         assert self.cluster[0].state.over == RunEnd(Ending.COMPLETE)
         for one in self.cluster:
-            assert one.state.cuts.round == 3 * EPOCHS
+            assert one.state.cuts.reached[1] == 3 * EPOCHS
 
 
 def test_liars_change_nothing(dataset: Dataset) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shards import ASYNC, Shard, assign, code, leased, pull, push, report, shard, trained
+from shards import ASYNC, Shard, assign, code, leased, pull, push, report, rounds_of, shard, span, trained
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.patience import CHECK_EVERY_S
-from glovewire.server.leases.schedule import LEASES_PER_WORKER, ROUNDS_AHEAD
+from glovewire.server.leases.schedule import LEASES_PER_WORKER
 
 
 def granted(of: Shard, peer: bytes, ticket: int = 1) -> m.Granted:
@@ -22,31 +22,36 @@ def granted(of: Shard, peer: bytes, ticket: int = 1) -> m.Granted:
     return reply
 
 
-def pushed(of: Shard, peer: bytes, block: m.Granted, sequence: int, operation: str = "assign") -> int:
-    """Push all rows of a block, from `sequence` on; the receipts together."""
-    receipt, bounds = 0, of.dataset.layout.bounds
-    for number, p in enumerate(sorted({block.a, block.b}), sequence):
-        first, last = bounds[p : p + 2].tolist()
-        values = np.ones((last - first, of.state.table.shape[1]))
-        done = push(operation, values, first, last, sequence=number, version=block.round, lease=block.lease)
-        reply = of.ask(peer, dataclasses.replace(done, token=block.token(p)))
+def pushed(of: Shard, peer: bytes, strip: m.Granted, sequence: int, operation: str = "assign") -> int:
+    """Push all rows of a strip, from `sequence` on; the receipts together."""
+    receipt = 0
+    for number, p in enumerate(rounds_of(of).visits(strip.round), sequence):
+        reply = of.ask(peer, under(of, strip, p, operation, sequence=number))
         assert isinstance(reply, m.Applied)
         receipt ^= reply.receipt
     return receipt
 
 
+def under(of: Shard, strip: m.Granted, partition: int, operation: str = "assign", **fields: Any) -> m.Push:
+    """A push of ones to a partition under a lease."""
+    first, last = of.dataset.layout.span(partition)
+    values = np.ones((last - first, of.state.table.shape[1]))
+    own = {"version": strip.round, "lease": strip.lease, "token": strip.token}
+    return push(operation, values, first, last, **{**own, **fields})
+
+
 @pytest.mark.parametrize("options", [{}, ASYNC])
-def test_a_block_is_done_when_its_pushes_are_in(dataset: Dataset, options: dict[str, Any]) -> None:
-    """A worker leased a block, reported it and left: the others waited for its rows for ever."""
+def test_a_strip_is_done_when_its_pushes_are_in(dataset: Dataset, options: dict[str, Any]) -> None:
+    """A worker leased a strip, reported it and left: the others waited for its rows for ever."""
     one = shard(dataset, **options)
     one.hello("liar")
     one.hello("w")
-    block = granted(one, b"liar")
-    for guess in (0, 1, block.token_a, block.low_water_token):
-        assert code(one.ask(b"liar", report(1, block.lease, receipt=guess))) == "bad-request"
+    strip = granted(one, b"liar")
+    for guess in (0, 1, strip.token, strip.low_water_token):
+        assert code(one.ask(b"liar", report(1, strip.lease, receipt=guess))) == "bad-request"
     one.ask(b"liar", m.Leave(Ending.LEFT))
     again = granted(one, b"w")
-    assert (again.round, again.a, again.b) == (block.round, block.a, block.b)
+    assert again.round == strip.round
     receipt = pushed(one, b"w", again, 1, "add" if options else "assign")
     assert isinstance(one.ask(b"w", report(1, again.lease, receipt=receipt)), m.Recorded)
 
@@ -57,7 +62,7 @@ def test_a_push_without_a_lease_changes_nothing(dataset: Dataset) -> None:
     one.hello("liar")
     one.hello("w")
     before = one.state.table.values.copy()
-    first, last = dataset.layout.bounds[:2].tolist()
+    first, last = dataset.layout.span(0)
     rows = np.ones((last - first, one.state.table.shape[1]))
     for version in range(20):
         lie = push("assign", rows, first, last, version=version, lease=version)
@@ -73,10 +78,8 @@ def test_a_lease_is_of_one_worker_and_each_of_its_rows_is_pushed_once(
     one, operation = shard(dataset, **options), "add" if options else "assign"
     for name in ("w", "liar"):
         one.hello(name)
-    block = granted(one, b"w")
-    first, last = dataset.layout.bounds[block.a : block.a + 2].tolist()
-    rows = np.ones((last - first, one.state.table.shape[1]))
-    good = push(operation, rows, first, last, version=block.round, lease=block.lease, token=block.token_a)
+    strip = granted(one, b"w")
+    good = under(one, strip, 0, operation)
     assert code(one.ask(b"liar", good)) == "bad-request"
     assert isinstance(one.ask(b"w", good), m.Applied)
     before = one.state.table.values.copy()
@@ -84,13 +87,61 @@ def test_a_lease_is_of_one_worker_and_each_of_its_rows_is_pushed_once(
     np.testing.assert_array_equal(one.state.table.values, before)
 
 
-def test_rows_by_number_and_pushes_that_pull_are_not_for_blocks(dataset: Dataset) -> None:
-    """They have no place in the order of a partition's rows, and `Rows` alone would be an answer without a receipt."""
+def test_pushes_that_pull_and_rows_outside_of_their_range_are_not_for_blocks(dataset: Dataset) -> None:
+    """`Rows` alone would be an answer without a receipt."""
     one = shard(dataset, **ASYNC)
     one.hello("w")
     rows = np.ones((2, one.state.table.shape[1]))
-    for odd in (push("add", rows, rows=[0, 1], version=0), push("add", rows, 0, 2, version=0, then_pull=True)):
-        assert code(one.ask(b"w", leased(odd, 0))) == "bad-request"
+    for odd in (
+        push("add", rows, rows=[0, 1], version=0),
+        push("add", rows, 0, 2, rows=[1, 2], version=0),
+        push("add", rows, 0, 2, version=0, then_pull=True),
+    ):
+        assert code(one.ask(b"w", leased(odd))) == "bad-request"
+
+
+def test_a_lease_covers_the_partitions_of_its_strip_and_no_others(dataset: Dataset) -> None:
+    one = shard(dataset)
+    one.hello("w")
+    rounds = rounds_of(one)
+    for ticket in range(1, 4):
+        strip = granted(one, b"w", ticket)
+        for partition in range(rounds.strip(strip.round) + 1, 3):
+            assert code(one.ask(b"w", under(one, strip, partition))) == "bad-request"
+
+
+def test_rows_that_are_pushed_in_part_are_undone_for_the_next_holder(dataset: Dataset) -> None:
+    """A worker is lost with one partition of its strip pushed, and of another one some of the rows."""
+    one = shard(dataset)
+    for name in ("lost", "w"):
+        one.hello(name)
+    before = one.state.table.values.copy()
+    strip, rounds = granted(one, b"lost"), rounds_of(one)
+    while rounds.strip(strip.round) == 0:
+        receipt = pushed(one, b"lost", strip, strip.lease)
+        one.ask(b"lost", report(strip.lease, strip.lease, receipt=receipt))
+        before = one.state.table.values.copy()
+        strip = granted(one, b"lost", strip.lease + 1)
+    own, *_, other = rounds.visits(strip.round)
+    sequence = one.state.sessions.by_name["lost"].pushed
+    assert isinstance(one.ask(b"lost", under(one, strip, other, sequence=sequence + 1)), m.Applied)
+    first, _ = dataset.layout.span(own)
+    some = push("assign", np.ones((2, before.shape[1])), first, first + 4, rows=[first + 1, first + 3])
+    under_lease = {"version": strip.round, "lease": strip.lease, "token": strip.token, "sequence": sequence + 2}
+    assert isinstance(one.ask(b"lost", dataclasses.replace(some, **under_lease)), m.Applied)
+    assert not np.array_equal(one.state.table.values, before)
+    one.ask(b"lost", m.Leave(Ending.LEFT))
+    again = granted(one, b"w")
+    assert again.round == strip.round
+    for partition in (own, other):
+        low, high = dataset.layout.span(partition)
+        for rows, expected in ((None, before[low:high]), ([low + 1, high - 1], before[[low + 1, high - 1]])):
+            reply = one.ask(b"w", pull(low, high, again.round, rows=rows))
+            assert isinstance(reply, m.Rows)
+            np.testing.assert_array_equal(reply.values, expected)
+    receipt = pushed(one, b"w", again, 1)
+    assert isinstance(one.ask(b"w", report(1, again.lease, receipt=receipt)), m.Recorded)
+    assert len(one.state.pull_push.undo_log) == 0
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -98,12 +149,14 @@ def test_only_shard_0_says_which_rounds_are_complete(dataset: Dataset, number: i
     """A worker said so of round 2^62, and another one that was to train a block again found its rows gone."""
     one = shard(dataset, number=number, shards=2)
     one.hello("liar", worker=0)
-    assert isinstance(one.ask(b"liar", assign(one, 1, 1, 0, 1.0)), m.Applied)
-    lie = dataclasses.replace(assign(one, 2, 1, 1, 2.0), low_water=1 << 62)
+    first_visit = rounds_of(one).next_visit(1, 0)
+    second_visit = rounds_of(one).next_visit(1, first_visit + 1)
+    assert isinstance(one.ask(b"liar", assign(one, 1, 1, first_visit, 1.0)), m.Applied)
+    lie = dataclasses.replace(assign(one, 2, 1, second_visit, 2.0), low_water=1 << 62)
     assert code(one.ask(b"liar", lie)) == "bad-request"
-    first = max(int(dataset.layout.bounds[1]), one.state.table.first)
-    assert isinstance(one.ask(b"liar", pull(first, first + 2, 0)), m.Rows)
-    assert isinstance(one.ask(b"liar", assign(one, 2, 1, 1, 2.0)), m.Applied)
+    first, _ = span(one, 1)
+    assert isinstance(one.ask(b"liar", pull(first, first + 2, first_visit)), m.Rows)
+    assert isinstance(one.ask(b"liar", assign(one, 2, 1, second_visit, 2.0)), m.Applied)
 
 
 def test_a_lease_that_has_ended_pushes_no_more(dataset: Dataset) -> None:
@@ -111,34 +164,32 @@ def test_a_lease_that_has_ended_pushes_no_more(dataset: Dataset) -> None:
     one = shard(dataset, number=1, shards=2)
     for worker, name in enumerate(("slow", "w")):
         one.hello(name, worker=worker)
-    assert isinstance(one.ask(b"w", assign(one, 1, 2, 0, 1.0, worker=1, lease=2)), m.Applied)
-    assert code(one.ask(b"slow", assign(one, 1, 2, 0, 1.0, lease=1))) == "lease-lost"
+    first = rounds_of(one).next_visit(2, 0)
+    second = rounds_of(one).next_visit(2, first + 1)
+    assert isinstance(one.ask(b"w", assign(one, 1, 2, first, 1.0, worker=1, lease=2)), m.Applied)
+    assert code(one.ask(b"slow", assign(one, 1, 2, first, 1.0, lease=1))) == "lease-lost"
     values = np.ones((9, one.state.table.shape[1]))
-    later = push("assign", values, 16, 25, sequence=2, version=1, low_water=1)
-    assert isinstance(one.ask(b"w", leased(later, 2, worker=1, lease=3)), m.Applied)
-    assert code(one.ask(b"slow", assign(one, 1, 2, 0, 1.0, lease=4))) == "lease-lost"
+    later = push("assign", values, 16, 25, sequence=2, version=second, low_water=first + 1)
+    assert isinstance(one.ask(b"w", leased(later, worker=1, lease=3)), m.Applied)
+    assert code(one.ask(b"slow", assign(one, 1, 2, first, 1.0, lease=4))) == "lease-lost"
 
 
 def test_no_worker_gets_far_ahead_of_a_round_that_is_not_complete(dataset: Dataset) -> None:
-    """So that what may have to be undone is bounded, even if workers push half of their blocks only."""
+    """So that what may have to be undone is bounded, even if workers push their strips and never report one."""
     one = shard(dataset, epochs=20)
     for number in range(20):
         one.hello(f"liar{number}")
-    bounds, rounds, most = dataset.layout.bounds.tolist(), one.state.consistency.rounds, 0  # type: ignore[union-attr]
+    partitions, most = dataset.layout.partitions, 0
     for number in range(20):
         peer, sequence = f"liar{number}".encode(), 0
         for ticket in range(1, LEASES_PER_WORKER + 1):
-            if not isinstance(block := one.ask(peer, m.Lease(ticket)), m.Granted):
+            if not isinstance(strip := one.ask(peer, m.Lease(ticket)), m.Granted):
                 break
-            assert block.round < ROUNDS_AHEAD
-            for p in {block.a, block.b} - {block.a if block.round == 0 else None}:
-                if rounds[p] == block.round:
-                    sequence += 1
-                    values = np.ones((bounds[p + 1] - bounds[p], one.state.table.shape[1]))
-                    half = push("assign", values, bounds[p], bounds[p + 1], sequence=sequence, version=block.round)
-                    one.ask(peer, dataclasses.replace(half, lease=block.lease, token=block.token(p)))
+            assert strip.round < partitions
+            pushed(one, peer, strip, sequence + 1)
+            sequence += len(rounds_of(one).visits(strip.round))
             most = max(most, len(one.state.pull_push.undo_log))
-    assert 0 < most <= ROUNDS_AHEAD * dataset.layout.partitions
+    assert most == partitions * (partitions + 1) // 2
 
 
 # ---- names
@@ -148,12 +199,12 @@ def test_the_name_of_a_worker_at_work_is_not_for_others(dataset: Dataset) -> Non
     """A hello with the name of another worker ended that worker's session."""
     one = shard(dataset, lease_s=10.0)
     one.hello("w")
-    block = granted(one, b"w")
+    strip = granted(one, b"w")
     for role in ("worker", "observer"):
         assert code(one.hello("w", peer=b"liar", incarnation=2, role=role)) == "not-ready"
     assert one.reply(b"w", 0) == m.HeartbeatAck(False), "it fails if the connection is gone"
-    receipt = pushed(one, b"w", block, 1)
-    assert isinstance(one.ask(b"w", report(1, block.lease, receipt=receipt)), m.Recorded)
+    receipt = pushed(one, b"w", strip, 1)
+    assert isinstance(one.ask(b"w", report(1, strip.lease, receipt=receipt)), m.Recorded)
     assert one.state.sessions.workers[0].incarnation == 1
 
 
@@ -193,16 +244,15 @@ def test_a_worker_that_holds_up_the_others_is_lost_though_its_heart_beats(datase
     assert one.events("lost") == ["lazy"]
     assert code(one.ask(b"lazy", m.Heartbeat())) == "unknown-session"
     again = granted(one, b"w")
-    assert (again.round, again.a, again.b) == (lazy.round, lazy.a, lazy.b)
+    assert again.round == lazy.round
 
 
 def test_only_the_first_incomplete_round_is_held_up(dataset: Dataset) -> None:
-    """Blocks of later rounds may wait for the slow one; it is not their holder's fault."""
+    """Strips of later rounds may wait for the slow one; it is not their holder's fault."""
     one = shard(dataset, lease_s=10.0, patience_s=5.0)
     one.hello("lazy")
     one.hello("w")
-    blocks = [granted(one, b"lazy", 1), granted(one, b"lazy", 2)]  # all of round 0
-    assert {block.round for block in blocks} == {0}
+    assert granted(one, b"lazy").round == 0
     assert granted(one, b"w").round == 1
     beats(one, 9.0, b"lazy", b"w")
     assert one.events("lost") == ["lazy"]
@@ -236,7 +286,7 @@ def test_a_worker_that_was_overdue_leaves_the_next_blocks_to_others_for_a_while(
     assert one.reply(b"lazy", waits) is None
     again = granted(one, b"w")
     beats(one, 2.0, b"lazy", b"w")
-    assert isinstance(one.ask(b"w", trained(1, again)), m.Recorded)
+    assert isinstance(one.ask(b"w", trained(1, again, one)), m.Recorded)
     assert one.reply(b"lazy", waits) is None
     beats(one, 4.0, b"lazy", b"w")
     assert isinstance(one.reply(b"lazy", waits), m.Granted)

@@ -144,7 +144,7 @@ def test_revoking_keys_ends_their_sessions_and_no_others(one: Shard) -> None:
     assert one.events("lost") == ["anna", "anna.2"]
     again = one.ask(b"bert", m.Lease(1), client=BERT)
     assert isinstance(again, m.Granted)
-    assert (again.a, again.b, again.round) == (leased.a, leased.b, leased.round)
+    assert again.round == leased.round
     assert code(one.ask(b"anna", add(one, 1), client=ANNA)) == "unknown-session"
 
 

@@ -1,12 +1,11 @@
-"""How long workers may hold blocks that others wait for."""
+"""How long workers may hold strips that others wait for."""
 
 from __future__ import annotations
 
 from glovewire.server.leases.patience import CHECK_EVERY_S, Held, Patience
-from glovewire.server.leases.schedule import Block
 
 PATIENCE_S = 8.0
-BLOCKS = [Block(0, a, a) for a in range(20)]
+STRIPS = range(20)
 
 
 def seconds_until_overdue(patience: Patience, held: dict[int, Held], start: float) -> tuple[float, list[str]]:
@@ -19,10 +18,10 @@ def seconds_until_overdue(patience: Patience, held: dict[int, Held], start: floa
 
 
 def in_turn(patience: Patience, *names: str) -> list[float]:
-    """For how long each worker can hold a block of its own, one after the other."""
+    """For how long each worker can hold a strip of its own, one after the other."""
     found, now = [], 0.0
     for number, name in enumerate(names):
-        took, overdue = seconds_until_overdue(patience, {number: (BLOCKS[number], name)}, now)
+        took, overdue = seconds_until_overdue(patience, {number: (STRIPS[number], name)}, now)
         assert overdue == [name]
         found.append(took)
         now += took + CHECK_EVERY_S
@@ -35,7 +34,7 @@ def test_workers_that_never_bring_anything_do_not_cost_the_patience_each() -> No
     assert found[0] >= PATIENCE_S
 
 
-def test_a_worker_that_has_reported_a_block_keeps_its_time() -> None:
+def test_a_worker_that_has_reported_a_strip_keeps_its_time() -> None:
     patience = Patience(PATIENCE_S)
     patience.reported("honest")
     *_, last = in_turn(patience, "hoarder0", "hoarder1", "honest")
@@ -46,7 +45,7 @@ def test_its_own_faults_do_not_shorten_the_time_of_a_slow_worker() -> None:
     assert min(in_turn(Patience(PATIENCE_S), "slow", "slow", "slow")) >= PATIENCE_S
 
 
-def test_who_has_never_reported_a_block_pauses_as_long_as_any_worker() -> None:
+def test_who_has_never_reported_a_strip_pauses_as_long_as_any_worker() -> None:
     patience = Patience(PATIENCE_S)
     patience.reported("honest")
     all_three = ["hoarder", "new", "honest"]

@@ -41,7 +41,7 @@ def train(
     given = {"symmetric": True, "diagonal": a is b, "seed": 3, "rate": RATE, "starts": starts, "order": order, **more}
     pairs, counts = kernels.as_plain_arrays(entries)
     return kernels.train_block(
-        a, b, pairs, counts, given["starts"], given["order"], given["seed"], layout.columns, layout.dim,
+        a, b, pairs, counts, given["starts"], given["order"], given["order"], given["seed"], layout.columns, layout.dim,
         kernels.OPTIMIZERS[layout.optimizer], layout.tied, given["symmetric"], given["diagonal"], X_MAX, ALPHA,
         given["rate"],
     )  # fmt: skip

@@ -42,6 +42,7 @@ def train(
         "frequencies": rare,
         "starts": starts,
         "order": order,
+        "numbers": more.get("order", order),
         "seed": 3,
         "symmetric": True,
         "diagonal": a is b,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 from processes import until
-from shards import in_memory, served, shard, statistics
+from shards import Shard, in_memory, served, shard, statistics
 
-from glovewire.common.endings import Ending
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import BadRequest, RunOver
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
+from glovewire.server.core import waiting
 from glovewire.server.daemon import Daemon
 from glovewire.worker.stores import server_store as remote
 from glovewire.worker.stores.interface import Change, Reply
+from glovewire.worker.stores.memory_store import MemoryStore
 from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
+from glovewire.worker.training.block_trainer import train
 
 HERE, NEXT = np.array([0, 2, 5]), np.array([1, 2])
 
@@ -34,6 +39,7 @@ class Pair:
 
     stores: list[ServerStore]
     facts: Any
+    shard: Shard
 
     def pull(self, worker: int) -> Any:
         """The rows HERE."""
@@ -61,7 +67,7 @@ class Pair:
 def workers(path: Path, **options: Any) -> Iterator[Pair]:
     (path / "run").mkdir()
     usual = {"schedule": "minibatch", "optimizer": "sgd", "workers": 2, "out": path / "run"}
-    one = shard(in_memory(path / "d"), now=time.monotonic(), **usual, **options)
+    one = shard(in_memory(path / "d"), now=time.monotonic(), **{**usual, **options})
     daemon = Daemon(one.core, path / "run", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
     with ExitStack() as stack:
         stack.enter_context(served(daemon))
@@ -72,7 +78,7 @@ def workers(path: Path, **options: Any) -> Iterator[Pair]:
             client.connect()
         width = RowLayout.of(one.state.options).width
         stores = [ServerStore(client, one.state.options, one.dataset.layout.rows, width) for client in clients]
-        yield Pair(stores, lambda: statistics(one)["pushes"])
+        yield Pair(stores, lambda: statistics(one)["pushes"], one)
 
 
 def test_rows_come_with_the_word_that_the_gradient_is_in(tmp_path: Path) -> None:
@@ -150,9 +156,108 @@ def test_a_store_keeps_to_its_credit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (channel,) = store.client.channels
         values = np.zeros((store.rows, store.width), np.float32)
         row = values[:1].nbytes
-        monkeypatch.setattr(remote, "PUSH_BYTES", row)
+        monkeypatch.setattr(remote, "ADDED_BYTES", row)
         monkeypatch.setattr(credit, "WORKER_CREDIT_BYTES", 3 * row)
         channel.credit = 3 * row
-        reply = store.push_block("add", NO_LEASE, [Change(0, 0, values)])
+        reply = store.push_range("add", NO_LEASE, Change(0, store.rows, values))
         assert 0 < channel.in_flight <= 3 * row < values.nbytes
         assert pair.done(reply).error is None
+
+
+def trained_over(folder: Path, shards: int, *, workers: int = 1, share: float = 0.03) -> tuple[list[Shard], np.ndarray]:
+    """The shards of a training, after its end, and the rows of all of them."""
+    folder.mkdir()
+    dataset, cluster, clock = in_memory(folder / "d", size=60, share=share), [], time.monotonic()
+    with ExitStack() as stack:
+        addresses = []
+        for number in range(shards):
+            out = folder / f"run-{number}"
+            out.mkdir()
+            cluster.append(shard(dataset, number=number, shards=shards, out=out, now=clock, tied=False))
+            daemon = Daemon(cluster[-1].core, out, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+            stack.enter_context(served(daemon))
+            addresses.append(daemon.address)
+        tables = [one.state.table.values for one in cluster]  # changed in place, and released at the end
+        options = cluster[0].state.options
+
+        def work(name: str) -> RunEnd:
+            with RequestClient(addresses, name, dataset.checksum) as client:
+                client.connect()
+                store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width)
+                return train(store, dataset, options, 0)
+
+        with ThreadPoolExecutor(workers) as pool:
+            ends = list(pool.map(work, [f"w{number}" for number in range(workers)]))
+        assert ends == [RunEnd(Ending.COMPLETE)] * workers
+        return cluster, np.concatenate(tables)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_visit_of_no_rows_waits_for_its_turn_too(tmp_path: Path, shards: int) -> None:
+    """The push that ends it came before its partition was at the round, and was refused: two workers stood still."""
+    cluster, rows = trained_over(tmp_path / "two", shards, workers=2, share=0.0005)
+    dataset = cluster[0].dataset
+    pairs = itertools.combinations(range(dataset.layout.partitions), 2)
+    assert any(not len(dataset.distinct(own, other)) for other, own in pairs)
+    assert sum(one.state.push_counts.total["refused"] for one in cluster) == 0
+    _, expected = trained_over(tmp_path / "one", 1, share=0.0005)
+    np.testing.assert_array_equal(rows, expected)
+
+
+def test_a_pull_of_no_rows_waits_for_its_version(tmp_path: Path) -> None:
+    with workers(tmp_path, schedule="blocks", optimizer="adagrad-row") as pair:
+        first, last = pair.shard.dataset.layout.span(0)
+        store, none = pair.stores[0], np.zeros(0, np.int64)
+        assert pair.done(store.pull_range(first, last, 0, none)).get().shape == (0, store.width)
+        later = store.pull_range(first, last, 1, none)
+        pair.done(store.pull_range(first, last, 0, none))
+        assert not later.done
+        leased = pair.done(store.lease()).get()
+        values = np.ones((last - first, store.width), np.float32)
+        assert pair.done(store.push_range("assign", leased, Change(first, last, values))).error is None
+        assert pair.done(later).error is None
+
+
+def test_pieces_of_a_partition_that_is_not_ready_take_the_place_of_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition of 65,536 large rows travels in hundreds of pieces, and a server lets 64 requests wait."""
+    monkeypatch.setattr(waiting, "MAX_WAITING_PER_SESSION", 1)
+    with workers(tmp_path, schedule="blocks", optimizer="adagrad-row") as pair:
+        first, last = pair.shard.dataset.layout.span(0)
+        store, rows = pair.stores[0], np.arange(first, last)
+        monkeypatch.setattr(remote, "PULL_BYTES", 2 * store.width * 4)
+        later = store.pull_range(first, last, 1, rows[1:])
+        leased = pair.done(pair.stores[1].lease()).get()
+        values = np.repeat(rows[:, None], store.width, axis=1).astype(np.float32)
+        assert pair.done(pair.stores[1].push_range("assign", leased, Change(first, last, values))).error is None
+        np.testing.assert_array_equal(pair.done(later).get(), values[1:])
+
+
+def messages(cluster: list[Shard]) -> tuple[int, int]:
+    """How many pulls and pushes the shards have had."""
+    pulls = sum(one.state.counters["pulls"] for one in cluster)
+    return pulls, sum(one.state.push_counts.total["applied"] for one in cluster)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_partition_too_large_for_one_message_travels_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    """A shard with no row of a piece hears of it too; the vectors are those of a training in memory."""
+    whole, rows = trained_over(tmp_path / "whole", shards)
+    row = RowLayout.of(whole[0].state.options).width * 4
+    for limit in ("PULL_BYTES", "PUSH_BYTES"):
+        monkeypatch.setattr(remote, limit, 3 * row)
+    pieces, again = trained_over(tmp_path / "pieces", shards)
+    np.testing.assert_array_equal(again, rows)
+    for few, many in zip(*map(messages, (whole, pieces)), strict=True):
+        assert many > 1.5 * few
+    one = whole[0]
+    in_memory_rows = RowLayout.of(one.state.options).initial(0, one.dataset.layout.rows, one.state.options)
+    following = iter(range(1000)).__next__
+    store = MemoryStore(
+        in_memory_rows, 3, one.state.options, following, lambda *_: None, lambda count: count, lambda _: False
+    )
+    train(store, one.dataset, one.state.options, 0)
+    np.testing.assert_array_equal(in_memory_rows, rows)

@@ -1,11 +1,11 @@
-"""When a worker asks for blocks: few ahead, however many are on their way back, and on when nothing comes.
+"""When a worker asks for strips, whatever is on its way back; what it pulls, and in which order it trains.
 
-And which rows it trains where blocks of others come back to be trained again.
+Also where strips of others come back to be trained again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,53 +13,53 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from handmade import write_dataset
+from handmade import random_dataset, write_dataset
 
-from glovewire.common.array_types import Rows
+from glovewire.common.array_types import Indices, Rows
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
 from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, Schedule
-from glovewire.worker.stores.interface import Reply
+from glovewire.worker.stores.interface import Change, Reply
+from glovewire.worker.stores.memory_store import MemoryStore
 from glovewire.worker.training import block_trainer as trainer
-from glovewire.worker.training import prefetch
 from glovewire.worker.training.block_trainer import STUCK_S, BlockTrainer
-from glovewire.worker.training.prefetch import MIN_TASKS, MIN_TASKS_OF_BIG_ROWS
 
 TICK_S = 0.3
 PATIENCE_S = 2 * STUCK_S
-BLOCK_S, UNTIL_S = 0.1, 10.0
+OPTIONS = TrainingOptions(dim=4)
+WIDTH, PARTITIONS = RowLayout.of(OPTIONS).width, 32
 
 
 class Far:
-    """A store behind a long way: blocks at once, rows at once or never, no push answered until `until_s`."""
+    """A store behind a long way: strips at once, rows at once or never, no push answered until `until_s`."""
 
     in_place = False
 
-    def __init__(self, width: int, partitions: int, *, rows_come: bool, until_s: float) -> None:
-        self._width, self._rows_come, self._until_s = width, rows_come, until_s
-        self._schedule = Schedule(partitions, 100, 0)
+    def __init__(self, *, rows_come: bool) -> None:
+        self._rows_come = rows_come
+        self._schedule = Schedule(Rounds(PARTITIONS, 100))
         self.now = 0.0
         self.asked: list[float] = []
-        self.pushed: list[float] = []
+        self.pushed: list[tuple[float, int]] = []
 
     def lease(self) -> Reply[m.Granted | m.Done]:
         self.asked.append(self.now)
-        if (granted := self._schedule.grant("w")) is None:
-            return Reply()
-        lease, block = granted
-        return Reply(m.Granted(lease, self._schedule.epoch_of(block), block.round, block.a, block.b, 0), 0)
+        granted = self._schedule.grant("w")
+        return Reply() if granted is None else Reply(m.Granted(*granted, 0), 0)
 
-    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
+    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
         del version
-        return Reply(np.full((last - first, self._width), 0.1, np.float32), 0) if self._rows_come else Reply()
+        count = last - first if rows is None else len(rows)
+        return Reply(np.full((count, WIDTH), 0.1, np.float32), 0) if self._rows_come else Reply()
 
-    def push_block(self, operation: str, lease: m.Granted, changes: object) -> Reply[None]:
-        del operation, lease, changes
-        self.pushed.append(self.now)
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+        del operation, change
+        self.pushed.append((self.now, lease.round))
         return Reply()
 
     def poll(self) -> None:
@@ -67,83 +67,77 @@ class Far:
 
     def wait(self) -> None:
         self.now += TICK_S
-        if self.now > self._until_s:
+        if self.now > PATIENCE_S:
             raise RunOver(Ending.ASKED)
 
 
-class Slow(Far):
-    """One to which a push is answered after `way_s`; time passes while blocks are trained, too."""
-
-    def __init__(self, width: int, partitions: int, way_s: float) -> None:
-        super().__init__(width, partitions, rows_come=True, until_s=UNTIL_S)
-        self._way_s, self._leases = way_s, 0
-        self._answers: list[tuple[float, Reply[None]]] = []
-        self.tasks: list[int] = []
-
-    def lease(self) -> Reply[m.Granted | m.Done]:
-        reply = super().lease()
-        self._leases += reply.done
-        self.tasks.append(self._leases - len(self.pushed))
-        return reply
-
-    def push_block(self, operation: str, lease: m.Granted, changes: object) -> Reply[None]:
-        self._answers.append((self.now + self._way_s, reply := super().push_block(operation, lease, changes)))
-        return reply
-
-    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
-        self._schedule.finish(report(1, 1).lease)
-        return Reply(m.Recorded(stop=False, epoch=0, entries=0), 0)
-
-    def poll(self) -> None:
-        self._pass(BLOCK_S)
-
-    def wait(self) -> None:
-        self._pass(BLOCK_S / 10)
-
-    def _pass(self, seconds: float) -> None:
-        self.now += seconds
-        if self.now > self._until_s:
-            raise RunOver(Ending.ASKED)
-        for due, reply in self._answers:
-            reply.missing = int(due > self.now)
+def play(folder: Path, monkeypatch: pytest.MonkeyPatch, *, rows_come: bool) -> Far:
+    """What a worker has asked for and pushed in the time of its patience, by the store's clock."""
+    far = Far(rows_come=rows_come)
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
+    store: Any = far
+    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS).run() == RunEnd(Ending.ASKED)
+    return far
 
 
-class Returned:
-    """A store that grants a block of a late round, then two of earlier ones that a lost worker had trained already.
+def diagonal_dataset(folder: Path) -> Dataset:
+    """Strips that take no time."""
+    diagonal = scipy.sparse.eye(2 * PARTITIONS, dtype=np.float32, format="coo")
+    words = [f"w{number:02}" for number in range(2 * PARTITIONS)]
+    return write_dataset(folder / "data", diagonal, np.ones(2 * PARTITIONS), words, partitions=PARTITIONS)
 
-    Rows of the first round come when the late block is pushed. The lead in the order is partition 0's.
-    """
+
+def test_training_does_not_wait_for_pushes_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = play(tmp_path, monkeypatch, rows_come=True)
+    assert {round for _, round in far.pushed} == set(range(LEASES_PER_WORKER))
+    assert len({now for now, _ in far.pushed}) == 1  # nothing was waited for until the server had no more to give
+
+
+def test_a_worker_has_one_strip_to_train_and_asks_on_only_when_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that it waits for may be those of a strip that came back from a lost worker."""
+    far = play(tmp_path, monkeypatch, rows_come=False)
+    assert sum(asked <= STUCK_S for asked in far.asked) == 1
+    assert len(far.asked) > 1
+    assert not far.pushed
+
+
+class Table:
+    """A store of a whole table that grants rounds as it is told, and answers a pull when its partition is there."""
 
     in_place = False
-    blocks = (m.Granted(1, 0, 2, 0, 0, 0), m.Granted(2, 0, 0, 0, 1, 0), m.Granted(3, 0, 1, 0, 2, 0))
 
-    def __init__(self, width: int) -> None:
-        self._width = width
-        self._granted = self.waited = 0
-        self._late: list[Reply[Rows]] = []
-        self.pulled: list[tuple[int, int]] = []
-        self.pushed: list[int] = []
+    def __init__(self, dataset: Dataset, options: TrainingOptions, granted: Sequence[int]) -> None:
+        layout = RowLayout.of(options)
+        self.rows = layout.initial(0, dataset.layout.rows, options)
+        self._dataset, self._rounds = dataset, Rounds(dataset.layout.partitions, options.epochs)
+        self._granted = list(granted)
+        self._version = dict.fromkeys(dataset.layout.bounds[:-1], 0)
+        self._waiting: list[tuple[Reply[Rows], int, Any, int]] = []
+        self.pulled = self.waits = 0
+        self.order: list[int] = []
 
     def lease(self) -> Reply[m.Granted | m.Done]:
-        self._granted += 1
-        return Reply(
-            self.blocks[self._granted - 1] if self._granted <= len(self.blocks) else m.Done(Ending.COMPLETE), 0
-        )
+        if not self._granted:
+            return Reply(m.Done(Ending.COMPLETE), 0)
+        round = self._granted.pop(0)
+        return Reply(m.Granted(round + 1, round, 0), 0)
 
-    def pull_range(self, first: int, last: int, version: int) -> Reply[Rows]:
-        self.pulled.append((first, version))
-        reply = Reply(np.full((last - first, self._width), 0.1, np.float32), 0)
-        if not version:
-            reply.missing = 1
-            self._late.append(reply)
+    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
+        which = slice(first, last) if rows is None else rows
+        reply: Reply[Rows] = Reply()
+        self._waiting.append((reply, first, which, version))
+        self._answer()
         return reply
 
-    def push_block(self, operation: str, lease: m.Granted, changes: object) -> Reply[None]:
-        del operation, changes
-        self.pushed.append(lease.round)
-        for reply in self._late:
-            reply.missing = 0
-        return Reply(None, 0)
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+        assert operation == "assign"
+        self.rows[slice(change.first, change.last) if change.rows is None else change.rows] = change.values
+        self._version[change.first] = lease.round + 1
+        self.order.append(lease.round)
+        self._answer()
+        return Reply(0, 0)
 
     def report(self, report: object) -> Reply[m.Recorded]:
         del report
@@ -153,71 +147,63 @@ class Returned:
         """Nothing arrives."""
 
     def wait(self) -> None:
-        self.waited += 1
-        if self.waited > 100:
+        self.waits += 1
+        if self.waits > 1000:
             raise RunOver(text="it waits for ever")
 
-
-def test_blocks_that_come_back_are_trained_beside_later_rounds_of_their_partition(tmp_path: Path) -> None:
-    """The second one needs what the first one makes of partition 0, of which a later round is here by then."""
-    store = Returned(WIDTH)
-    stored: Any = store
-    assert BlockTrainer(stored, diagonal_dataset(tmp_path), OPTIONS).run() == RunEnd(Ending.COMPLETE)
-    assert store.pushed == [2, 0, 1]
-    assert (0, 1) not in store.pulled  # (first row, version): partition 0 at round 1 is what the worker made of it
+    def _answer(self) -> None:
+        partition = {first: p for p, first in enumerate(self._dataset.layout.bounds[:-1])}
+        for reply, first, which, version in self._waiting:
+            if not reply.done and self._rounds.next_visit(partition[first], self._version[first]) >= version:
+                reply.value, reply.missing = self.rows[which].copy(), 0
+                self.pulled += len(reply.value)
 
 
-OPTIONS = TrainingOptions(dim=4)
-WIDTH, PARTITIONS = RowLayout.of(OPTIONS).width, 32
+def trained(dataset: Dataset, options: TrainingOptions, granted: Sequence[int]) -> Table:
+    table = Table(dataset, options, granted)
+    store: Any = table
+    assert BlockTrainer(store, dataset, options).run() == RunEnd(Ending.COMPLETE)
+    return table
 
 
-def play(folder: Path, monkeypatch: pytest.MonkeyPatch, *, rows_come: bool) -> Far:
-    """What a worker has asked for and pushed in the time of its patience."""
-    far = Far(WIDTH, PARTITIONS, rows_come=rows_come, until_s=PATIENCE_S)
-    play_with(far, folder, monkeypatch)
-    return far
+@pytest.mark.parametrize("objective", ["glove", "sgns"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_distinct_rows_are_trained_as_whole_partitions_are(tmp_path: Path, symmetric: bool, objective: str) -> None:
+    """In memory the rows of a whole partition are there; over the network only those that a strip needs."""
+    dataset = sparse_dataset(tmp_path, symmetric=symmetric)
+    options = TrainingOptions(dim=4, epochs=2, objective=objective, tied=False)
+    rounds = Rounds(dataset.layout.partitions, options.epochs)
+    over_network = trained(dataset, options, range(rounds.total))
+    rows = RowLayout.of(options).initial(0, dataset.layout.rows, options)
+    following = iter(range(1000))
+    store = MemoryStore(
+        rows, dataset.layout.partitions, options, following.__next__, lambda *_: None, lambda n: n, lambda _: False
+    )
+    assert BlockTrainer(store, dataset, options).run() == RunEnd(Ending.COMPLETE)
+    np.testing.assert_array_equal(over_network.rows, rows)
+    whole = sum(sum(map(dataset.layout.size, rounds.visits(round))) for round in range(rounds.total))
+    assert 0 < over_network.pulled < whole
 
 
-def play_with(far: Far, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train through a store, by its clock, until it has seen enough."""
-    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
-    store: Any = far
-    assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS).run() == RunEnd(Ending.ASKED)
+def sparse_dataset(folder: Path, *, symmetric: bool) -> Dataset:
+    """60 words in six partitions; most rows of a partition are not in a strip."""
+    random = np.random.default_rng(5)
+    dense = random.integers(1, 90, (60, 60)) * (random.random((60, 60)) < 0.03)
+    dense = (dense + dense.T if symmetric else dense).astype(np.float32)
+    words = [f"w{number:02}" for number in range(60)]
+    matrix = scipy.sparse.coo_matrix(dense)
+    return write_dataset(folder / "data", matrix, np.ones(60), words, partitions=6, symmetric=symmetric)
 
 
-def diagonal_dataset(folder: Path) -> Dataset:
-    """Blocks that take no time."""
-    diagonal = scipy.sparse.eye(2 * PARTITIONS, dtype=np.float32, format="coo")
-    words = [f"w{number:02}" for number in range(2 * PARTITIONS)]
-    return write_dataset(folder / "data", diagonal, np.ones(2 * PARTITIONS), words, partitions=PARTITIONS)
-
-
-def test_training_does_not_wait_for_pushes_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    far = play(tmp_path, monkeypatch, rows_come=True)
-    assert len(far.pushed) == LEASES_PER_WORKER > MIN_TASKS
-    assert len({*far.pushed}) == 1  # nothing was waited for until the server had no more to give
-
-
-def test_a_worker_has_few_blocks_to_train_and_asks_on_only_when_stuck(
+def test_a_strip_that_comes_back_is_trained_before_the_later_one_that_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blocks that it waits for may have come back from a lost worker, and every worker has enough of others."""
-    far = play(tmp_path, monkeypatch, rows_come=False)
-    assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS
-    assert len(far.asked) > MIN_TASKS
-    assert not far.pushed
-
-
-def test_fewer_blocks_where_their_rows_are_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "BIG_ROWS_BYTES", 1)
-    far = play(tmp_path, monkeypatch, rows_come=False)
-    assert sum(asked <= STUCK_S for asked in far.asked) == MIN_TASKS_OF_BIG_ROWS < MIN_TASKS
-
-
-@pytest.mark.parametrize(("blocks", "expected"), [(0.5, MIN_TASKS), (2.5, 5)])
-def test_a_worker_has_more_blocks_ahead_where_its_pushes_take_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: float, expected: int
-) -> None:
-    slow = Slow(WIDTH, PARTITIONS, blocks * BLOCK_S)
-    play_with(slow, tmp_path, monkeypatch)
-    assert max(slow.tasks) == expected
+    """A lost worker had round 1; this one has begun round 2 when round 1 comes to it."""
+    monkeypatch.setattr(trainer, "STUCK_S", 0.0)
+    dataset, _ = random_dataset(tmp_path / "data")
+    options = TrainingOptions(dim=4, epochs=2, tied=True)
+    total = Rounds(3, 2).total
+    in_order = trained(dataset, options, range(total))
+    stuck = trained(dataset, options, [0, 2, 1, *range(3, total)])
+    assert in_order.order == sorted(in_order.order)
+    np.testing.assert_array_equal(stuck.rows, in_order.rows)

@@ -1,4 +1,4 @@
-"""Style the plots of studies: title and caption at the top, legend at the bottom."""
+"""Style the plots of studies and benchmarks: title and caption at the top, legend at the bottom."""
 
 from __future__ import annotations
 
@@ -48,4 +48,4 @@ def legend(figure: Figure, axes: Axes, columns: int = 4, size: int = 11) -> None
 def save(figure: Figure, path: Path) -> None:
     """Write the figure to `path` (.png or .svg) atomically."""
     with atomic_stream(path) as stream:
-        figure.savefig(stream, format=FORMATS[path.suffix], dpi=120)
+        figure.savefig(stream, format=FORMATS[path.suffix.lower()], dpi=120)
