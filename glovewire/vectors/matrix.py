@@ -36,8 +36,8 @@ def entries(dataset: Dataset) -> Iterator[Triplets]:
         first, last = dataset.block_range(a, b)
         for start in range(first, last, _ENTRIES_AT_ONCE):
             stored = dataset.entries[start : min(last, start + _ENTRIES_AT_ONCE)]
-            row = dataset.permutation[layout.bounds[a] + stored["i"]]
-            column = dataset.permutation[layout.bounds[b] + stored["j"]]
+            row = dataset.permutation[layout.bounds[a] :][stored["i"]]
+            column = dataset.permutation[layout.bounds[b] :][stored["j"]]
             if layout.symmetric:
                 off = np.flatnonzero(row != column)
                 row, column = np.concatenate([row, column[off]]), np.concatenate([column, row[off]])

@@ -131,6 +131,17 @@ def test_npz_of_a_dataset_is_scipys_matrix(tmp_path: Path, symmetric: bool, monk
         np.testing.assert_array_equal(archive["counts"], opened.counts)
 
 
+def test_npz_numbers_the_rows_of_a_vocabulary_that_16_bits_cannot_count(tmp_path: Path) -> None:
+    words = sorted(f"w{n}" for n in range(70_000))
+    last = len(words) - 1
+    i, j = np.array([0, last, 1, last, last]), np.array([last, 0, 1, 2, last])
+    i, j = np.append(i, 2), np.append(j, last)
+    whole = scipy.sparse.coo_matrix((np.arange(1.0, 7.0)[[0, 0, 1, 2, 3, 2]], (i, j)), (70_000, 70_000))
+    opened = write_dataset(tmp_path / "data", whole, np.ones(len(words)), words, partitions=2, tile=1024)
+    export(opened.path, "npz", tmp_path / "m.npz")
+    assert (scipy.sparse.load_npz(tmp_path / "m.npz").tocsr() != whole.tocsr()).nnz == 0
+
+
 def test_npz_refuses_words_that_the_longest_one_makes_too_wide(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
