@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from glovewire.common.array_types import Indices
 from glovewire.common.errors import UsageError
 from glovewire.common.option import Config, at_least, between, option
 from glovewire.common.storage.dataset import MAX_PARTITION_ROWS, MAX_PARTITIONS, WIDE
@@ -106,10 +107,10 @@ class PreprocessConfig(Config):
         """Return the maximum length of a line in bytes; tokenising a line takes about thirty times its size."""
         return max(1 << 20, self.share // 32)
 
-    def partitions_for(self, words: int) -> int:
-        """Return the number of partitions for `words` words; UsageError if --partitions is larger."""
+    def partitions_for(self, counts: Indices) -> int:
+        """Return the number of partitions for words of these frequencies; UsageError if --partitions is larger."""
         if self.partitions is None:
-            return default_partitions(words)
-        if self.partitions > words:
-            raise UsageError(f"--partitions {self.partitions} does not fit a vocabulary of {words} words")
+            return default_partitions(counts)
+        if self.partitions > len(counts):
+            raise UsageError(f"--partitions {self.partitions} does not fit a vocabulary of {len(counts)} words")
         return self.partitions

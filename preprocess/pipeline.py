@@ -271,7 +271,7 @@ class Pipeline:
 
     def _cell_keys(self, vocabulary: Vocabulary) -> CellKeys:
         config, words = self._config, len(vocabulary.words)
-        partitions = config.partitions_for(words)
+        partitions = config.partitions_for(vocabulary.counts)
         bounds, permutation = arrange(vocabulary.counts, partitions, config.seed)
         layout = Layout(bounds, config.tile, config.symmetric)
         cell_keys = CellKeys(layout, permutation)

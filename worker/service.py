@@ -28,8 +28,8 @@ from .training.block_trainer import train
 LOOPBACK = "127.0.0.1"
 INTERRUPTED = RunEnd(Ending.INTERRUPTED)
 
-KEEP_BYTES = 256 << 20
-"""Freed memory that is kept: rows of partitions come and go, each as large as the last."""
+KEEP_BYTES = 1 << 30
+"""Freed memory that is kept, more than a worker has: rows of partitions come and go, each as large as the last."""
 
 logger = logging.getLogger(__name__)
 

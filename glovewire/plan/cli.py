@@ -75,7 +75,7 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     assert entries is not None
     counts = zipf_counts(WORDS if config.words is None else config.words, entries) if opened is None else opened.counts
     own = None if opened is None else opened.layout.partitions
-    usual = default_partitions(len(counts)) if own is None else own
+    usual = default_partitions(counts) if own is None else own
     partitions = usual if config.partitions is None else config.partitions
     config = dataclasses.replace(
         config, dataset=None, words=len(counts), entries=entries, partitions=partitions

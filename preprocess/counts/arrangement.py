@@ -19,7 +19,11 @@ COMMON = 64
 """Words that occur at least this often are common: most strips need their rows, wherever they are."""
 MOST_ROWS = 65_536
 """Rows of a partition, which a worker holds in memory while it trains a strip."""
-FEWEST_PARTITIONS = 8
+FEWEST_PARTITIONS, USUALLY_MOST_PARTITIONS = 6, 16
+TOKENS = 9_000_000
+"""For each of so many tokens a partition, within these limits: more keep more workers busy, but move more rows."""
+RARE_PARTITIONS = 4
+"""Partitions that are added where words have to be spread because of MOST_ROWS."""
 
 
 def arrange(counts: Indices, partitions: int, seed: int) -> tuple[tuple[int, ...], Ids]:
@@ -49,6 +53,8 @@ def arrange(counts: Indices, partitions: int, seed: int) -> tuple[tuple[int, ...
     return tuple(bounds), rows
 
 
-def default_partitions(words: int) -> int:
-    """Return the number of partitions for a vocabulary of `words` words, before any is found to have too many rows."""
-    return min(max(FEWEST_PARTITIONS, -(-words // MOST_ROWS) + FEWEST_PARTITIONS // 2), words, MAX_PARTITIONS)
+def default_partitions(counts: Indices) -> int:
+    """Return the number of partitions for words of these frequencies, before any is found to have too many rows."""
+    by_tokens = min(max(int(counts.sum()) // TOKENS, FEWEST_PARTITIONS), USUALLY_MOST_PARTITIONS)
+    by_rows = -(-len(counts) // MOST_ROWS) + RARE_PARTITIONS
+    return min(max(by_tokens, by_rows), len(counts), MAX_PARTITIONS)

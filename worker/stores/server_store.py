@@ -22,7 +22,7 @@ from .interface import Change, Pulled, Reply, empty_aligned
 
 TABLE = "rows"
 LEAVING_S = 10.0
-PULL_BYTES = PUSH_BYTES = 2 << 20
+PULL_BYTES = PUSH_BYTES = 4 << 20
 """Largest pull and push of a partition's rows in one message."""
 ADDED_BYTES = 1 << 18
 """Largest push of differences; small pushes limit the memory that many workers take on a server."""

@@ -56,16 +56,17 @@ def test_every_word_has_a_row_and_no_partition_is_empty_or_too_large(found: list
 @pytest.mark.parametrize("words", [1, 2, 3, 7, 8, 9])
 @pytest.mark.parametrize("frequency", [1, COMMON])
 def test_few_words_get_a_partition_each(words: int, frequency: int) -> None:
-    partitions = default_partitions(words)
-    assert partitions == min(words, 8)
-    bounds, _ = check(np.full(words, frequency), partitions, MOST_ROWS)
+    counts = np.full(words, frequency)
+    partitions = default_partitions(counts)
+    assert partitions == min(words, 6)
+    bounds, _ = check(counts, partitions, MOST_ROWS)
     assert np.diff(bounds).max() <= -(-words // partitions) + 1
 
 
 @pytest.mark.parametrize("words", [2_000, 32_000, 400_000])
 def test_partitions_take_part_in_about_as_much_work_and_frequent_ones_come_first(words: int) -> None:
     counts = zipf(words)
-    bounds, rows = check(counts, default_partitions(words), MOST_ROWS)
+    bounds, rows = check(counts, default_partitions(counts), MOST_ROWS)
     work = np.array([(counts[rows[first:last]] ** WORK_POWER).sum() for first, last in pairwise(bounds)])
     assert work.max() < 2 * work.mean()
     means = [counts[rows[first:last]].mean() for first, last in pairwise(bounds)]
@@ -92,8 +93,13 @@ def test_the_order_is_a_function_of_the_seed() -> None:
     assert not np.array_equal(first[1], other[1])
 
 
+@pytest.mark.parametrize(("tokens", "partitions"), [(10**6, 6), (74 * 10**6, 8), (10**9, 16), (10**10, 16)])
+def test_more_text_gets_more_partitions(tokens: int, partitions: int) -> None:
+    assert default_partitions(np.full(32_000, tokens // 32_000)) == partitions
+
+
 @pytest.mark.parametrize("words", [1, 8, 100_000, 2_000_000, 4_000_000])
 def test_defaults_fit_any_vocabulary(words: int) -> None:
-    assert 1 <= default_partitions(words) <= min(words, MAX_PARTITIONS)
-    bounds, _ = check(zipf(words), default_partitions(words), MAX_PARTITION_ROWS)
+    assert 1 <= default_partitions(zipf(words)) <= min(words, MAX_PARTITIONS)
+    bounds, _ = check(zipf(words), default_partitions(zipf(words)), MAX_PARTITION_ROWS)
     assert len(bounds) - 1 < 100
