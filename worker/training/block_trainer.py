@@ -296,7 +296,7 @@ def _arrived(reply: Reply[Rows]) -> Rows:
 
 
 def shuffled_tiles(draw: np.random.Generator, stripes: int, tiles: int) -> Indices:
-    """Return the numbers of a block's tiles, `tiles` for each of `stripes`, shuffled among STRIPES_TOGETHER at a time."""
+    """Return the numbers of a block's tiles, `tiles` for each of `stripes`, shuffled in STRIPES_TOGETHER at a time."""
     order = draw.permutation(stripes)
     together = (order[n : n + STRIPES_TOGETHER, None] for n in range(0, stripes, STRIPES_TOGETHER))
     return np.concatenate([draw.permutation((some * tiles + np.arange(tiles)).ravel()) for some in together])
