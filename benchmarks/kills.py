@@ -1,6 +1,7 @@
 """Kill random processes of a training fifty times and check that it ends with the same bytes as an undisturbed one.
 
     PYTHONPATH=.:tests/support python benchmarks/kills.py [--kills 50] [--seed 0] [--epochs 5100]
+    PYTHONPATH=.:tests/support python benchmarks/kills.py --dataset data/wiki --kills 20 --epochs 24 -- --dim 64
 
 Each run has two shards and three workers. In the disturbed one a process (server or worker, drawn from the seed) is
 killed by SIGKILL in every fiftieth of the run. Prints one line per kill and one JSON object at the end; exit status 1
@@ -16,6 +17,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,19 +37,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=5100)
     parser.add_argument("--deadline", type=float, default=1500.0, help="seconds for the disturbed run")
+    parser.add_argument("--dataset", type=Path, help="instead of a random matrix of 40 words")
+    parser.add_argument("options", nargs="*", help="of `glovewire train`, after --")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="glovewire-kills-") as folder:
-        random_dataset(Path(folder, "data"), size=40)
+        if args.dataset is None:
+            random_dataset(Path(folder, "data"), size=40)
+        else:
+            Path(folder, "data").symlink_to(args.dataset.resolve())
         with Flow(Path(folder)) as flow:
-            facts = compare(flow, args.kills, args.seed, args.epochs, args.deadline)
+            facts = compare(flow, args.kills, args.seed, args.epochs, args.deadline, args.options)
     print(json.dumps(facts))
     return 0 if facts["same_bytes"] and facts["kills"] == args.kills else 1
 
 
-def compare(flow: Flow, kills: int, seed: int, epochs: int, deadline_s: float) -> dict[str, Any]:
+def compare(
+    flow: Flow, kills: int, seed: int, epochs: int, deadline_s: float, further: Sequence[str] = ()
+) -> dict[str, Any]:
     """Train undisturbed, then with kills, and return the comparison."""
     every = max(epochs // (2 * kills), 1)
-    options: list[str | float] = [*SHAPE, "--epochs", epochs, "--checkpoint-every", every, "--json"]
+    options: list[str | float] = [*SHAPE, "--epochs", epochs, "--checkpoint-every", every, "--json", *further]
     flow.train("undisturbed", *options).ends(0, seconds=deadline_s)
     began = time.monotonic()
     train = flow.train("disturbed", *options)
