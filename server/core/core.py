@@ -295,7 +295,7 @@ class Core:
         """Return an ended session's leases and credit; `pushes`: how many it says it sent, None if it did not say."""
         state = self._state
         state.waiting.drop(session)
-        rounds = state.progress.release(session.name)
+        rounds = state.progress.release(session.name, lost=kind == "lost")
         state.waiting.wake(Condition.LEASE)
         if session.is_worker:
             state.pull_push.left(session.index, lost=kind == "lost")

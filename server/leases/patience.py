@@ -3,7 +3,8 @@
 The lease of that round waits for no other one, so only its holder can be the reason. A worker that holds such a lease
 and does not report it for `patience_s` is overdue, though it may send heartbeats: it is lost, and its strips go to
 others. It may be slow instead of hostile: such a strip may be held twice as long the next time, and the worker gets
-others again after a pause, which doubles too, or at once if it is the only one.
+others again after a pause, which doubles too, or at once if it is the only one. A worker that leaves with strips,
+though it has never reported one, makes all newcomers pause.
 
 Workers that have never reported a strip are trusted less once others of them have been overdue: each such worker halves
 their time, down to an eighth, and they pause as long as any worker does. So many sessions that hold strips and train
@@ -15,6 +16,10 @@ from collections.abc import Iterable, Mapping
 
 CHECK_EVERY_S = 1.0
 MAX_DOUBLINGS = 16
+NEWCOMERS = ""
+"""In place of a worker's name: those that have left strips behind and never reported one."""
+DESERTED_SHARE = 1 / 4
+"""First pause after such a worker, as a share of the patience: a lease by default."""
 MAX_HALVINGS = 3
 MAX_NAMES = 4096
 
@@ -55,8 +60,7 @@ class Patience:
             if worker in overdue:
                 self._ran_out[its_round] = min(self._ran_out[its_round] + 1, MAX_DOUBLINGS)
         for worker in overdue:
-            self._pauses[worker] = self._patience_s * 2 ** self._faults[worker]
-            self._faults[worker] = min(self._faults[worker] + 1, MAX_DOUBLINGS)
+            self._pause(worker, self._patience_s)
         while len(self._faults) > MAX_NAMES:
             del self._faults[next(iter(self._faults))]
         return sorted(overdue)
@@ -75,23 +79,35 @@ class Patience:
             known = lease in before and worker not in reported
             self._ages[lease] = worker, before[lease][1] + passed if known else 0.0
 
+    def _pause(self, worker: str, seconds: float) -> None:
+        self._pauses[worker] = seconds * 2 ** self._faults[worker]
+        self._faults[worker] = min(self._faults[worker] + 1, MAX_DOUBLINGS)
+
     def reported(self, worker: str) -> None:
         """Record that a worker has reported a strip: it makes up for a time when it was overdue."""
+        redeemed = [worker] if self.is_proven(worker) else [worker, NEWCOMERS]
         self._proven.pop(worker, None)
         self._proven[worker] = None
         if len(self._proven) > MAX_NAMES:
             del self._proven[next(iter(self._proven))]
-        if worker in self._faults:
-            self._faults[worker] -= 1
-            if not self._faults[worker]:
-                del self._faults[worker]
+        self._faults.subtract(name for name in redeemed if name in self._faults)
+        self._faults = +self._faults
+
+    def is_proven(self, worker: str) -> bool:
+        """Return whether a worker has reported a strip."""
+        return worker in self._proven
+
+    def deserted(self, worker: str) -> None:
+        """Record that a worker has left with strips that it had not reported."""
+        if not self.is_proven(worker):
+            self._pause(NEWCOMERS, DESERTED_SHARE * self._patience_s)
 
     def must_pause(self, worker: str, workers: Iterable[str]) -> bool:
         """Return whether others of `workers` are to be given strips before this one."""
         return bool(self._pauses) and self._distrust(worker) > min(map(self._distrust, workers), default=0)
 
     def _distrust(self, worker: str) -> int:
-        return 2 if worker in self._pauses else worker not in self._proven
+        return 2 if worker in self._pauses else not self.is_proven(worker)
 
     @property
     def pausing(self) -> int:

@@ -12,7 +12,7 @@ from ..sessions import Session
 from ..tokens import Tokens
 from .losses import Losses
 from .patience import Patience
-from .schedule import MAX_ROUNDS, Schedule
+from .schedule import LEASES_PER_WORKER, MAX_ROUNDS, Schedule
 
 LARGEST_FIGURE = 1e30
 
@@ -84,12 +84,16 @@ class Progress:
             self.schedule.stop()
 
     def grant(self, session: Session, ticket: int, end: RunEnd) -> Message | None:
-        """Return a strip for this worker, Done when there is none left, None while it must wait."""
+        """Return a strip for this worker, Done when there is none left, None while it must wait.
+
+        A worker that has reported none yet gets one at a time: what it holds may be lost.
+        """
         if self.schedule is None:
             raise BadRequest("only shard 0 leases blocks, and only in the block schedule")
         if self.schedule.complete:
             return Done(*end) if self.complete else None
-        granted = self.schedule.grant(session.name)
+        most = LEASES_PER_WORKER if self.patience.is_proven(session.name) else 1
+        granted = self.schedule.grant(session.name, most)
         if granted is None:
             return None
         (lease, round), low_water = granted, self.low_water
@@ -147,6 +151,9 @@ class Progress:
         if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
             raise BadRequest(f"losses, norm, seconds and bytes must be between 0 and {LARGEST_FIGURE:g}")
 
-    def release(self, worker: str) -> list[int]:
-        """Take back the leases of a worker that left or was lost; return their rounds."""
-        return self.schedule.release(worker) if self.schedule is not None else []
+    def release(self, worker: str, *, lost: bool) -> list[int]:
+        """Take back the leases of a worker that left or was `lost`; return their rounds."""
+        rounds = self.schedule.release(worker) if self.schedule is not None else []
+        if rounds and not lost:
+            self.patience.deserted(worker)
+        return rounds

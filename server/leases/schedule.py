@@ -52,16 +52,16 @@ class Schedule:
         """Return the first round that is not trained yet."""
         return min([self._next, *self._returned, *(round for round, _ in self._held.values())])
 
-    def grant(self, worker: str) -> tuple[int, int] | None:
+    def grant(self, worker: str, most: int = LEASES_PER_WORKER) -> tuple[int, int] | None:
         """Return a lease (its number and round) for `worker`, None while the worker must wait.
 
-        A worker holds at most LEASES_PER_WORKER, but a strip taken back from another one is always granted: all others
+        A worker holds at most `most`, but a strip taken back from another one is always granted: all others
         may depend on it.
         """
         if self._returned:
             return self._hold(heapq.heappop(self._returned), worker)
         last = min(self._end, self.limit, self.low_water + self.rounds.partitions)
-        if self._leases_of[worker] >= LEASES_PER_WORKER or self._next >= last:
+        if self._leases_of[worker] >= most or self._next >= last:
             return None
         self._next += 1
         return self._hold(self._next - 1, worker)

@@ -32,7 +32,8 @@ from .minibatch_trainer import MinibatchTrainer
 from .prefetch import PrefetchWindow, needs_visit
 
 PORTION_ENTRIES = 1 << 18
-STUCK_S = 3.0
+STUCK_S = 1.0
+"""Time without any row after which those that were pulled are overdue."""
 STRIPES_TOGETHER = 8
 """Stripes whose tiles are trained in one shuffled order: the rows of 8,192 words, 17 MB, stay in the last cache."""
 
@@ -88,6 +89,11 @@ class Task:
         """Return whether the rows of the next visit have arrived."""
         return bool(self.visits) and self.rows.done and self.visits[0].pulled.done
 
+    @property
+    def missing(self) -> int:
+        """Return how many messages with pulled rows have not arrived."""
+        return self.rows.missing + sum(visit.pulled.missing for visit in self.visits)
+
 
 @dataclass
 class UnreportedStrip:
@@ -121,7 +127,7 @@ class BlockTrainer:
         self._reports: list[Reply[m.Recorded]] = []
         self._lease: Reply[m.Granted | m.Done] | None = None
         self._end: RunEnd | None = None
-        self._trained_at = time.perf_counter()
+        self._missing, self._moved_at = 0, time.perf_counter()
 
     def run(self) -> RunEnd:
         """Train every granted strip; return why no more are granted."""
@@ -171,8 +177,12 @@ class BlockTrainer:
 
     def _is_stuck(self) -> bool:
         """Return whether pulled rows are overdue: they may wait for a strip that a lost worker gave back."""
-        waits = not any(task.is_ready for task in self._tasks)
-        return waits and time.perf_counter() - self._trained_at > STUCK_S
+        if any(task.is_ready for task in self._tasks):
+            return False
+        missing = sum(task.missing for task in self._tasks)
+        if missing != self._missing:
+            self._missing, self._moved_at = missing, time.perf_counter()
+        return time.perf_counter() - self._moved_at > STUCK_S
 
     def _task(self, granted: m.Granted) -> Task:
         """Pull the own rows of a strip, which are the rows of its first visit as well."""
@@ -226,7 +236,7 @@ class BlockTrainer:
         if visit.partition != task.own:
             self._push(task, visit.partition, visit.rows, rows, before)
         task.seconds += time.perf_counter() - began
-        self._trained_at = time.perf_counter()
+        self._moved_at = time.perf_counter()
         if not task.visits and not task.ahead:
             self._finish(task, own)
 
@@ -299,7 +309,8 @@ def shuffled_tiles(draw: np.random.Generator, stripes: int, tiles: int) -> Indic
     """Return the numbers of a block's tiles, `tiles` for each of `stripes`, shuffled in STRIPES_TOGETHER at a time."""
     order = draw.permutation(stripes)
     together = (order[n : n + STRIPES_TOGETHER, None] for n in range(0, stripes, STRIPES_TOGETHER))
-    return np.concatenate([draw.permutation((some * tiles + np.arange(tiles)).ravel()) for some in together])
+    shuffled = (draw.permutation((some * tiles + np.arange(tiles)).ravel()) for some in together)
+    return np.concatenate([np.zeros(0, np.int64), *shuffled])
 
 
 def tile_portions(order: Indices, starts: Indices) -> Iterator[Indices]:

@@ -103,6 +103,7 @@ def test_pushes_that_pull_and_rows_outside_of_their_range_are_not_for_blocks(dat
 def test_a_lease_covers_the_partitions_of_its_strip_and_no_others(dataset: Dataset) -> None:
     one = shard(dataset)
     one.hello("w")
+    one.state.progress.patience.reported("w")
     rounds = rounds_of(one)
     for ticket in range(1, 4):
         strip = granted(one, b"w", ticket)
@@ -172,6 +173,22 @@ def test_a_lease_that_has_ended_pushes_no_more(dataset: Dataset) -> None:
     later = push("assign", values, 16, 25, sequence=2, version=second, low_water=first + 1)
     assert isinstance(one.ask(b"w", leased(later, worker=1, lease=3)), m.Applied)
     assert code(one.ask(b"slow", assign(one, 1, 2, first, 1.0, lease=4))) == "lease-lost"
+
+
+def test_newcomers_that_take_strips_and_leave_do_not_keep_them_from_the_others(dataset: Dataset) -> None:
+    """They passed strips on to each other under ever new names, and the workers waited for the rows."""
+    one = shard(dataset, epochs=20)
+    one.hello("w")
+    strip = granted(one, b"w")
+    one.ask(b"w", report(1, strip.lease, receipt=pushed(one, b"w", strip, 1)))
+    taken = []
+    for number in range(10):
+        one.hello(f"churn{number}", peer=b"liar", incarnation=number + 2)
+        if isinstance(reply := one.ask(b"liar", m.Lease(1)), m.Granted):
+            taken.append(reply.round)
+        one.ask(b"liar", m.Leave(Ending.LEFT))
+    assert taken == [1]
+    assert granted(one, b"w", 2).round == 1
 
 
 def test_no_worker_gets_far_ahead_of_a_round_that_is_not_complete(dataset: Dataset) -> None:

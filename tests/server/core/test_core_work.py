@@ -27,12 +27,15 @@ from glovewire.server.core.core import DRAIN_AFTER_SIGNAL_S
 from glovewire.server.core.state import NetworkCounts
 
 
-def test_a_lease_is_granted_once_for_a_ticket(dataset: Dataset) -> None:
+def test_a_lease_is_granted_once_for_a_ticket_and_a_newcomer_gets_one_at_a_time(dataset: Dataset) -> None:
     one = shard(dataset)
     one.hello()
     granted = one.ask(b"w0", m.Lease(1))
     assert isinstance(granted, m.Granted)
     assert one.ask(b"w0", m.Lease(1)) == granted
+    waits = one.send(b"w0", m.Lease(2))
+    assert one.reply(b"w0", waits) is None
+    one.state.progress.patience.reported("w0")
     other = one.ask(b"w0", m.Lease(2))
     assert isinstance(other, m.Granted)
     assert other.lease != granted.lease

@@ -213,6 +213,7 @@ def test_a_lease_is_looked_at_when_a_strip_is_reported_or_given_back(dataset: Da
     one = shard(dataset)
     for name in ("a", "b"):
         one.hello(name)
+        one.state.progress.patience.reported(name)
     first, other, last = one.ask(b"a", m.Lease(1)), one.ask(b"b", m.Lease(1)), one.ask(b"a", m.Lease(2))
     assert isinstance(first, m.Granted)
     assert isinstance(other, m.Granted)

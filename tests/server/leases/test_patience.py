@@ -45,6 +45,32 @@ def test_its_own_faults_do_not_shorten_the_time_of_a_slow_worker() -> None:
     assert min(in_turn(Patience(PATIENCE_S), "slow", "slow", "slow")) >= PATIENCE_S
 
 
+def test_a_newcomer_that_leaves_with_strips_makes_newcomers_pause_ever_longer() -> None:
+    patience, now = Patience(PATIENCE_S), 0.0
+
+    def pause() -> float:
+        nonlocal now
+        began = now
+        while patience.must_pause("new", ["new", "honest"]):
+            assert not patience.must_pause("honest", ["new", "honest"])
+            patience.check(0, {}, now := now + CHECK_EVERY_S)
+        return now - began
+
+    patience.reported("honest")
+    patience.deserted("honest")
+    assert pause() == 0
+    patience.check(0, {}, now)
+    found = []
+    for number in range(3):
+        patience.deserted(f"churn{number}")
+        found.append(pause())
+    assert found == [PATIENCE_S / 4, PATIENCE_S / 2, PATIENCE_S]
+    for number in range(3):
+        patience.reported(f"good{number}")
+    patience.deserted("churn")
+    assert pause() == PATIENCE_S / 4
+
+
 def test_who_has_never_reported_a_strip_pauses_as_long_as_any_worker() -> None:
     patience = Patience(PATIENCE_S)
     patience.reported("honest")
