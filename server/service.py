@@ -20,7 +20,7 @@ from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import KEEP_BYTES, freeze_loaded_objects, keep_freed_memory, trim
+from glovewire.common.runtime.memory import FROM_THE_HEAP_BYTES, freeze_loaded_objects, keep_freed_memory, trim
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import artifacts
 from glovewire.common.storage import run_folder as runs
@@ -48,6 +48,8 @@ from .table.table import Table
 from .tokens import Tokens
 
 TABLE = "rows"
+LEAST_KEPT_BYTES = 8 << 20
+"""Freed memory that a server keeps at least."""
 SMALL_FRAME_BYTES = 1 << 20
 """A frame of this size is allowed however few rows a shard has."""
 OTHER_SHARDS_S = 60.0
@@ -166,6 +168,12 @@ def largest_frame(state: ShardState) -> int:
 # ---- serving
 
 
+def _keep_freed_memory(table: Table, schedule: str) -> None:
+    """Keep as much as before-images and messages take, which come and go; of blocks, not the copies of all rows."""
+    keep = max(LEAST_KEPT_BYTES, table.nbytes // 2)
+    keep_freed_memory(keep, heap_bytes=min(keep, FROM_THE_HEAP_BYTES) if schedule == "blocks" else FROM_THE_HEAP_BYTES)
+
+
 def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, Any]:
     """Run a shard to its end; `ready` is called once it is bound. Returns facts of the training for `--json`."""
     keep_freed_memory()
@@ -189,7 +197,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             return _catch_up(config, dataset, *found)
     generation = generations.next_generation(config)
     state = prepare(config, dataset, generation, time.monotonic())
-    keep_freed_memory(max(KEEP_BYTES, state.table.nbytes // 2))  # before-images come and go
+    _keep_freed_memory(state.table, config.options.schedule)
     core, largest = Core(state), largest_frame(state)
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine, largest)
     try:

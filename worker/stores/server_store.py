@@ -22,8 +22,10 @@ from .interface import Change, Pulled, Reply, empty_aligned
 
 TABLE = "rows"
 LEAVING_S = 10.0
-PULL_BYTES = PUSH_BYTES = 4 << 20
-"""Largest pull and push of a partition's rows in one message."""
+PIECE_BYTES = 1 << 20, 4 << 20
+PIECE_SHARE = 1 / 16
+"""Largest pull and push of a partition's rows in one message: a share of the table, within these limits. So buffers
+beside a small table stay small."""
 ADDED_BYTES = 1 << 18
 """Largest push of differences; small pushes limit the memory that many workers take on a server."""
 NO_LEASE = m.Granted(-1, m.NO_VERSION, 0)
@@ -47,6 +49,9 @@ class ServerStore:
     def __post_init__(self) -> None:
         """Start the sequence numbers of pushes, leases and reports."""
         self._sharding = Sharding(self.rows, len(self.client.channels))
+        least, most = PIECE_BYTES
+        row = self.width * 4
+        self._piece_rows = int(min(max(PIECE_SHARE * self.rows * row, least), most)) // row
         self._sequences = [0] * len(self.client.channels)
         self._tickets = self._reports = 0
         self._low_water = 0, 0  # with its token
@@ -73,7 +78,7 @@ class ServerStore:
         out = empty_aligned(last - first if rows is None else len(rows), self.width)
         reply: Reply[Rows] = Reply(out, 0)
         pieces: dict[int, list[tuple[m.Pull, Rows]]] = {}
-        for part, span in self._sharding.split_small(first, last, PULL_BYTES // (self.width * 4), rows):
+        for part, span in self._sharding.split_small(first, last, self._piece_rows, rows):
             if span.start < span.stop or version != m.NO_VERSION:
                 pull = m.Pull(TABLE, part.first, part.last, version, None if rows is None else rows[span])
                 reply.missing += 1
@@ -104,7 +109,7 @@ class ServerStore:
     def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
         """See Store. A shard that has none of the changed rows gets a push, too: it ends the visit of the partition."""
         reply: Reply[int] = Reply(0, 0)
-        most = (PUSH_BYTES if operation == "assign" else ADDED_BYTES) // (self.width * 4)
+        most = self._piece_rows if operation == "assign" else ADDED_BYTES // (self.width * 4)
 
         def arrived(message: m.Message) -> None:
             assert reply.value is not None

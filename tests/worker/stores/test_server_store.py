@@ -223,10 +223,10 @@ def test_pieces_of_a_partition_that_is_not_ready_take_the_place_of_one_request(
 ) -> None:
     """A partition of 65,536 large rows travels in hundreds of pieces, and a server lets 64 requests wait."""
     monkeypatch.setattr(waiting, "MAX_WAITING_PER_SESSION", 1)
+    monkeypatch.setattr(remote, "PIECE_BYTES", (1, 1))
     with workers(tmp_path, schedule="blocks", optimizer="adagrad-row") as pair:
         first, last = pair.shard.dataset.layout.span(0)
         store, rows = pair.stores[0], np.arange(first, last)
-        monkeypatch.setattr(remote, "PULL_BYTES", 2 * store.width * 4)
         later = store.pull_range(first, last, 1, rows[1:])
         leased = pair.done(pair.stores[1].lease()).get()
         values = np.repeat(rows[:, None], store.width, axis=1).astype(np.float32)
@@ -247,8 +247,7 @@ def test_a_partition_too_large_for_one_message_travels_in_pieces(
     """A shard with no row of a piece hears of it too; the vectors are those of a training in memory."""
     whole, rows = trained_over(tmp_path / "whole", shards)
     row = RowLayout.of(whole[0].state.options).width * 4
-    for limit in ("PULL_BYTES", "PUSH_BYTES"):
-        monkeypatch.setattr(remote, limit, 3 * row)
+    monkeypatch.setattr(remote, "PIECE_BYTES", (3 * row, 3 * row))
     pieces, again = trained_over(tmp_path / "pieces", shards)
     np.testing.assert_array_equal(again, rows)
     for few, many in zip(*map(messages, (whole, pieces)), strict=True):
