@@ -40,7 +40,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.dataset import Dataset
 from glovewire.worker.dense import Client
 
-WORDS, ENTRIES, PARTITIONS, DIM, EPOCHS = 12_000, 150_000, 8, 256, 12
+WORDS, ENTRIES, PARTITIONS, DIM, EPOCHS = 12_000, 150_000, 8, 256, 10
 STEPS = 400
 LEASE_S, LATENCY = 2.0, "40ms"
 FIXED_BYTES, TABLES, CONNECTION_BYTES = 150e6, 1.5, 64e3

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they end the run; return the fields of `--json`."""
-    keep_freed_memory(KEEP_BYTES, all_sizes=True)
+    keep_freed_memory(KEEP_BYTES, heap_bytes=None)
     mine = None if config.keys is None else keys.load_client_keys(config.keys, Role.WORKER)
     name = config.full_name if mine is None else mine.session_name(config.full_name)
     try:

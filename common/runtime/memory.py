@@ -25,23 +25,20 @@ def memory_bytes(pid: int) -> tuple[int, int]:
     return found.get("Pss", 0), found.get("Anonymous", 0)
 
 
-def keep_freed_memory(
-    keep_bytes: int = KEEP_BYTES, *, heap_bytes: int = FROM_THE_HEAP_BYTES, all_sizes: bool = False
-) -> bool:
+def keep_freed_memory(keep_bytes: int = KEEP_BYTES, heap_bytes: int | None = FROM_THE_HEAP_BYTES) -> bool:
     """Reuse freed buffers instead of returning them to the kernel; return False if the C library cannot.
 
     By default glibc returns every freed buffer over 128 KiB, and the kernel must clear the pages of the next one. That
     took a third of the time of exchanging messages of a megabyte (benchmarks/README.md) and of counting co-occurrences.
-    At most `keep_bytes` stay free at the end of the heap. Buffers above `heap_bytes` are not allocated there, unless
-    with `all_sizes`.
+    At most `keep_bytes` stay free at the end of the heap. Buffers above `heap_bytes` (None: none) are not allocated
+    there, but mapped and unmapped.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
     wanted = (
-        (_M_MMAP_THRESHOLD, heap_bytes),
+        (_M_MMAP_MAX, 0) if heap_bytes is None else (_M_MMAP_THRESHOLD, heap_bytes),
         (_M_TRIM_THRESHOLD, keep_bytes),
-        *([(_M_MMAP_MAX, 0)] if all_sizes else []),
         (_M_ARENA_MAX, 1),  # one heap for all threads: ZeroMQ's thread fills what this one frees
     )
     return [mallopt(option, value) for option, value in wanted] == [1] * len(wanted)  # each is tried

@@ -41,7 +41,8 @@ from .waiting import Condition, MayWait, Outgoing, Replies, WaitingRequest
 
 DRAIN_S = 10.0
 """Seconds that workers have to complete their rounds and leave once the run is ending."""
-DRAIN_AFTER_SIGNAL_S = 3.0
+BRIEF_DRAIN_S = 3.0
+"""The same after a signal, and for workers that have not trained a strip of a complete run."""
 DESCRIBE_EVERY_S = 30.0
 """Shard 0 publishes this often what is trained, for subscribers that do not ask for the history."""
 ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
@@ -502,7 +503,7 @@ class Core:
         if self._ending_since is None:
             self._ending_since = now
         waited_s = now - self._ending_since
-        late = waited_s > (DRAIN_AFTER_SIGNAL_S if end.ending is Ending.STOPPED else DRAIN_S)
+        late = waited_s > (BRIEF_DRAIN_S if self._drains_briefly(end) else DRAIN_S)
         if late or not state.sessions.workers:
             self._close(end)
         if state.over is None:
@@ -510,6 +511,12 @@ class Core:
         if state.over.ending is Ending.COMPLETE and state.sessions.absent and waited_s < state.identity.lease_s:
             return False
         return late or not state.sessions.workers
+
+    def _drains_briefly(self, end: RunEnd) -> bool:
+        progress = self._state.progress
+        if end.ending is not Ending.COMPLETE or progress.schedule is None:
+            return end.ending is Ending.STOPPED
+        return not any(progress.patience.is_proven(worker.name) for worker in self._state.sessions.workers)
 
     def _require_open(self) -> None:
         if self._state.over is not None:

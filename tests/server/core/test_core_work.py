@@ -23,7 +23,7 @@ from shards import (
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
-from glovewire.server.core.core import DRAIN_AFTER_SIGNAL_S
+from glovewire.server.core.core import BRIEF_DRAIN_S, DRAIN_S
 from glovewire.server.core.state import NetworkCounts
 
 
@@ -202,11 +202,37 @@ def test_a_shard_that_has_to_end_waits_for_workers_but_not_for_ever(dataset: Dat
     effects = one.core.tick(one.now, NetworkCounts())
     assert (effects.ending, effects.finished) == (RunEnd(Ending.STOPPED), None)
     assert one.state.over is None
-    one.tick(DRAIN_AFTER_SIGNAL_S)
+    one.tick(BRIEF_DRAIN_S)
     assert one.inbox.get((b"eye", 0)) is None
     one.now += 0.1
     assert one.carry_out(one.core.tick(one.now, NetworkCounts())).finished == RunEnd(Ending.STOPPED)
     assert one.inbox[b"eye", 0] == [m.Refused("finishing", "the run is over (stopped)", "stopped")]
+
+
+@pytest.mark.parametrize(("has_trained", "seconds"), [(True, DRAIN_S), (False, BRIEF_DRAIN_S)])
+def test_a_complete_run_waits_longer_for_those_who_trained_it(
+    dataset: Dataset, has_trained: bool, seconds: float
+) -> None:
+    """A client that only joined held a server for ten seconds."""
+    one = shard(dataset, epochs=1, lease_s=20.0)
+    for name in ("w", "stays"):
+        one.hello(name)
+    if has_trained:
+        strip = one.ask(b"stays", m.Lease(1))
+        assert isinstance(strip, m.Granted)
+        one.ask(b"stays", trained(1, strip, one))
+    for number in range(1, 100):
+        strip = one.ask(b"w", m.Lease(number))
+        if not isinstance(strip, m.Granted):
+            break
+        one.ask(b"w", trained(number, strip, one))
+    assert strip == m.Done(Ending.COMPLETE)
+    one.ask(b"w", m.Leave(Ending.COMPLETE))
+    for passed in (0.0, seconds - 0.1):
+        one.now += passed
+        assert one.carry_out(one.core.tick(one.now, NetworkCounts())).finished is None
+    one.now += 0.2
+    assert one.carry_out(one.core.tick(one.now, NetworkCounts())).finished == RunEnd(Ending.COMPLETE)
 
 
 def test_a_complete_run_waits_a_lease_for_workers_that_have_not_come(dataset: Dataset) -> None:
