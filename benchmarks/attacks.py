@@ -29,7 +29,9 @@ import psutil
 import strangers
 import zmq
 
+from glovewire.common.array_types import Array
 from glovewire.common.endings import Ending
+from glovewire.common.model.bfloat16 import to_bfloat16
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
@@ -236,17 +238,18 @@ def message(kind: type[M], **fields: Any) -> M:
 def pull(target: Target, first: int = 0, last: int = -1, version: int = m.NO_VERSION, **fields: Any) -> m.Pull:
     """Return a pull of rows, by default of all."""
     end = target.bounds[-1] if last < 0 else last
-    return message(m.Pull, table="rows", first=first, last=end, version=version, **{"low_water": 0, **fields})
+    own = {"low_water": 0, "bfloat16": version != m.NO_VERSION, **fields}
+    return message(m.Pull, table="rows", first=first, last=end, version=version, **own)
 
 
 def push(target: Target, sequence: int, partition: int, version: int, lease: int = -1, **fields: Any) -> m.Push:
-    """Return a push that sets a partition to ones."""
+    """Return a push that adds ones to a partition."""
     first, last = target.bounds[partition : partition + 2]
-    values = np.ones((last - first, target.width), np.float32)
-    return push_of(values, sequence, first=first, last=last, version=version, lease=lease, **fields)
+    values = to_bfloat16(np.ones((last - first, target.width), np.float32))
+    return push_of(values, sequence, operation="add", first=first, last=last, version=version, lease=lease, **fields)
 
 
-def push_of(values: npt.NDArray[np.float32], sequence: int, **fields: Any) -> m.Push:
+def push_of(values: Array, sequence: int, **fields: Any) -> m.Push:
     """Return a push of these values, by default an assignment of rows from 0 on."""
     usual = {"table": "rows", "operation": "assign", "first": 0, "last": len(values), "version": 0, "lease": -1}
     return message(m.Push, values=values, sequence=sequence, **{**usual, "rate": 0.0, **fields})

@@ -176,6 +176,11 @@ class TrainingOptions(Config):
     )
     clip_norm: float = option(0.0, range=_AMOUNT, help="Tensors: longest gradient that is pushed; 0 is any.")
     steps: int = option(0, range=between(0, 1 << 53), help="Tensors: updates until training is complete; 0 is no end.")
+    bfloat16: bool = option(
+        True,
+        flags=("--bfloat16/--float32",),
+        help="Blocks: rows travel as bfloat16, in half the bytes, or as float32. The server's are float32 either way.",
+    )
     seed: int = option(0, range=between(0, (1 << 63) - 1), help="Fixes initial values and every order.")
 
     @classmethod
@@ -190,6 +195,16 @@ class TrainingOptions(Config):
     def of_tensors(cls, **options: Any) -> Self:
         """Return the options of a dense model; those not given have the defaults of the objective `tensors`."""
         return cls.from_flags(objective="tensors", **options)
+
+    @property
+    def wire_bytes(self) -> int:
+        """Return the bytes of a number of a row in a message."""
+        return 2 if self.sends_bfloat16 else 4
+
+    @property
+    def sends_bfloat16(self) -> bool:
+        """Return whether workers pull rows, and push their differences, as bfloat16."""
+        return self.bfloat16 and self.schedule == "blocks"
 
     def as_message(self) -> dict[str, Scalar]:
         """Return the options as plain values, for a Welcome message."""

@@ -1,4 +1,4 @@
-"""Lay out the tensors of a dense model as rows of one table, and convert gradients to bfloat16. No I/O, no framework.
+"""Lay out the tensors of a dense model as rows of one table. No I/O, no framework.
 
 Tensors are stored one after the other, ROW elements per row; each begins a new row. So a large tensor spreads over
 every shard, and many small tensors are sent in one message. Trained tensors come first, so that a gradient is one range
@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Array, Floats
+from ..array_types import Array
 from ..errors import BadRequest, LimitExceeded, ModelMismatch
 
 ROW = 256
@@ -33,8 +33,6 @@ MAX_ROWS = 1 << 27
 MAX_EXAMPLES = 1 << 40
 """Largest number of examples in one report."""
 TRAINABLE = ("<f4", "<f8")
-BFLOAT16 = np.dtype("<u2")
-"""The upper 16 bits of a float32 (sign, exponent, 7 fraction bits), as an unsigned integer."""
 
 
 @dataclass(frozen=True)
@@ -291,16 +289,3 @@ def _is_kept(text: object) -> bool:
         return np.dtype(text).str == text
     except TypeError:
         return False
-
-
-def to_bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
-    """Round finite values to bfloat16, ties to even: relative error up to 1/256, infinity from about 3.4e38 on."""
-    with np.errstate(over="ignore"):
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return ((bits + half) >> np.uint32(16)).astype(BFLOAT16)
-
-
-def from_bfloat16(values: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """Return the exact float32 of each bfloat16."""
-    return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -149,7 +149,7 @@ class Pull(Message):
 
     `version`: in exclusive order, wait until the partition of [first, last), which contains `rows`, may take part in
     this round, and answer with the rows as they were at its start; of dense models, wait for at least this many
-    updates; otherwise ignored. NO_VERSION never waits for a version.
+    updates; otherwise ignored. NO_VERSION never waits for a version. With `bfloat16` the values come as bfloat16.
     """
 
     table: str
@@ -157,6 +157,7 @@ class Pull(Message):
     last: int
     version: int
     rows: Array | None = array("<i8", rank=1, optional=True)
+    bfloat16: bool = False
 
 
 @message
@@ -167,7 +168,7 @@ class Rows(Message):
     """
 
     version: int
-    values: Array = array("<f4", "<f8", rank=2)
+    values: Array = array("<f4", "<f8", "<u2", rank=2)
     gradients: int = 0
     versions: Array | None = array("<i8", rank=1, optional=True)
 
@@ -179,8 +180,9 @@ class Push(Message):
     In block training the push stands for [first, last), of which only `rows`, if given, have changed. `operation`:
     `assign` (the rows become `values`), `add` (`values` are added) or `gradient` (the server's optimizer makes a step
     at learning rate `rate`). `values` were computed from rows at `version`, or `versions` row by row, and under
-    `lease`, or -1; `token` is the lease's. `low_water` and its token are those of the last Granted. Gradients of
-    tensors may be bfloat16 (`<u2`). With `then_pull` the push is also a pull of the same rows, or of those in `wanted`.
+    `lease`, or -1; `token` is the lease's. `low_water` and its token are those of the last Granted. Differences, and
+    gradients of tensors, may be bfloat16 (`<u2`). With `then_pull` the push is also a pull of the same rows, or of
+    those in `wanted`.
     Replies: `Applied` at once, `Rows` when a `Pull` would get them; if both are ready together, `Rows` alone.
     """
 

@@ -90,8 +90,8 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     options, link = TrainingOptions(dim=config.dim, tied=config.tied), bytes_per_second(config.bandwidth)
     rate = config.kernel_rate or measured_rate(options, opened)
     cluster = Cluster(
-        work, RowLayout.of(options).width * 4, config.workers, config.servers or 1, rate, link, SERVED_PER_S,
-        config.round_trip / 1e3, config.epochs,
+        work, RowLayout.of(options).width * options.wire_bytes, config.workers, config.servers or 1, rate, link,
+        SERVED_PER_S, config.round_trip / 1e3, config.epochs,
     )  # fmt: skip
     _tell(f"simulating an epoch of {work.partitions:,} strips with different numbers of servers")
     needed = servers_needed(cluster)

@@ -4,6 +4,7 @@ import numpy as np
 
 from glovewire.common.array_types import Indices
 from glovewire.common.errors import BadRequest, LeaseLost
+from glovewire.common.model.bfloat16 import BFLOAT16
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol.messages import NO_VERSION, Pull, Push
 
@@ -51,13 +52,14 @@ class ExclusiveBlocks(PartitionBounds):
     is not applied.
 
     The pushes of a visit bring ranges of rows, in order, that make up all rows that the shard has of the partition
-    (`leases.pushes` checks it); rows of such a range that a push leaves out are unchanged.
+    (`leases.pushes` checks it); rows of such a range that a push leaves out are unchanged. With `bfloat16` a push adds
+    differences, otherwise it assigns rows.
     """
 
     missing = gradients = steps = 0
 
-    def __init__(self, bounds: Indices, start: int, order: Rounds) -> None:
-        self.bounds, self._order = bounds, order
+    def __init__(self, bounds: Indices, start: int, order: Rounds, *, bfloat16: bool = False) -> None:
+        self.bounds, self._order, self._bfloat16 = bounds, order, bfloat16
         partitions = range(len(bounds) - 1)
         self.rounds = np.array([order.next_visit(partition, start) for partition in partitions], np.int64)
         self.begun = np.full(len(partitions), start - 1, np.int64)
@@ -81,9 +83,11 @@ class ExclusiveBlocks(PartitionBounds):
         return bool(self.rounds[partition] >= pull.version)
 
     def admit(self, push: Push, worker: int) -> Admission:
-        """Queue a push that assigns rows of a partition at its current round; from an earlier round it is REPEATED."""
-        if push.operation != "assign":
-            raise BadRequest("in exclusive order a push assigns rows of one partition")
+        """Queue a push that changes rows of a partition at its current round; from an earlier round it is REPEATED."""
+        if self._bfloat16 and (push.operation, push.values.dtype) != ("add", BFLOAT16):
+            raise BadRequest("in this training a push adds bfloat16 to rows of one partition")
+        if not self._bfloat16 and push.operation != "assign":
+            raise BadRequest("in exclusive order with float32 a push assigns rows of one partition")
         current = self.rounds[self.partition(push.first, push.last)]
         self.require_inside(push)
         if push.version > current:

@@ -39,7 +39,7 @@ def make_consistency(options: TrainingOptions, bounds: Indices, reached: Reached
     match mode.kind:
         case "exclusive":
             order = Rounds(len(bounds) - 1, options.epochs)
-            return ExclusiveBlocks(bounds, reached.round, order)
+            return ExclusiveBlocks(bounds, reached.round, order, bfloat16=options.sends_bfloat16)
         case "sync":
             return Synchronous(options.backup, workers, *counts)
         case "ssp":

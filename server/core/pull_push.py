@@ -5,6 +5,7 @@ The core checks the sender; this module reads and changes the table, versions, u
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import POLICIES, Mode, TrainingOptions
@@ -29,7 +30,8 @@ class PullPush:
     """Serves the pulls and pushes of one table; after a change, wakes the requests in `waiting` that it may allow.
 
     Counts `pulls` and `late` gradients in `counters`, and the staleness and hot rows of the pushes that are applied.
-    Reads from `options` only how gradients are combined and weighted. `leased` checks the pushes of block training.
+    Reads from `options` only how gradients are combined and weighted, and how rows are sent. `leased` checks the pushes
+    of block training.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class PullPush:
         self._exclusive = consistency if isinstance(consistency, ExclusiveBlocks) else None
         self._waiting, self._tensors, self._leased = waiting, tensors, leased
         self._policy = StalenessPolicy(Mode.parse(options.staleness, POLICIES), table, by_row=options.clock == "row")
+        self._bfloat16 = options.sends_bfloat16
         self._mean, self._most_updates = options.mean_gradient, options.steps
         self.undo_log, self.credit = UndoLog(), Credit()
         self.staleness, self.hot_rows = StalenessHistogram(), HotRows(table.first, table.shape[0])
@@ -105,6 +108,9 @@ class PullPush:
         if self._tensors is not None:
             self._tensors.require_complete()
         self._table.check_pull(pull)
+        if self._exclusive is not None and pull.version != m.NO_VERSION and pull.bfloat16 != self._bfloat16:
+            form = "bfloat16" if self._bfloat16 else "float32"
+            raise BadRequest(f"in this training, rows with a version are sent as {form}")
 
     def rounds_complete(self, low_water: int) -> None:
         """Record that every round before `low_water` is in every table."""
@@ -207,10 +213,20 @@ class PullPush:
     def _change(self, push: m.Push) -> None:
         if self._exclusive is not None:
             partition = self._exclusive.partition(push.first, push.last)
+            self._undo_partial_visit(partition, push)
             self.undo_log.keep(partition, push, self._table.exchange(push))
+            if push.operation == "add" and self._exclusive.rounds[partition] > push.version:
+                self.undo_log.narrow(partition, push.version)
         else:
             self._table.apply(push)
         self._cuts.push_applied(push)
+
+    def _undo_partial_visit(self, partition: int, push: m.Push) -> None:
+        """Restore those rows of a push to which a lost worker has added in the same round."""
+        if push.operation == "add" and self.undo_log.holds(partition, push):
+            rows = self._table.read(m.Pull(push.table, push.first, push.last, push.version, push.rows))
+            before = self.undo_log.restore(push, partition, [push.version], rows)
+            self._table.apply(replace(push, operation="assign", values=before))
 
     def _measure(self, push: m.Push) -> None:
         """Count the rows and, if it names a version, the staleness of a push that is about to be applied."""

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.errors import BadRequest, LimitExceeded, ModelMismatch, NotReady
+from glovewire.common.model.bfloat16 import BFLOAT16, from_bfloat16
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import state_columns
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.model.tensor_layout import BFLOAT16, MAX_EXAMPLES, ROW, TABLE, ModelSpec, from_bfloat16
+from glovewire.common.model.tensor_layout import MAX_EXAMPLES, ROW, TABLE, ModelSpec
 from glovewire.common.protocol.messages import Create, Created, Push
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 

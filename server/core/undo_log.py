@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glovewire.common.array_types import Indices, Rows
+from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.errors import NotReady
+from glovewire.common.model.bfloat16_kernels import narrow
 from glovewire.common.protocol.messages import Pull, Push
 
 from ..table import kernels
@@ -26,7 +27,7 @@ class BeforeImage(NamedTuple):
     first: int
     last: int
     rows: Indices | None
-    values: Rows
+    values: Array
 
 
 class UndoLog:
@@ -44,7 +45,7 @@ class UndoLog:
         A lost worker may have pushed some of the rows, in other pieces: those that it found are kept.
         """
         images = self._kept[push.version].setdefault(partition, [])
-        earlier = [_numbers(image) for image in images if image.first < push.last and push.first < image.last]
+        earlier = [_numbers(image) for image in self._overlapping(partition, push)]
         if not earlier:
             images.append(BeforeImage(push.first, push.last, push.rows, values))
             return
@@ -53,13 +54,26 @@ class UndoLog:
         if fresh.any():
             images.append(BeforeImage(push.first, push.last, numbers[fresh], values[fresh]))
 
+    def holds(self, partition: int, push: Push) -> bool:
+        """Return whether an image is kept of rows in the range of a push, from before its round."""
+        return bool(self._overlapping(partition, push))
+
+    def narrow(self, partition: int, round: int) -> None:
+        """Keep as bfloat16 what was pushed in a round that has completed its visit: it is only pulled from now on."""
+        images = self._kept[round][partition]
+        images[:] = [image._replace(values=narrow(image.values)) for image in images]
+
+    def _overlapping(self, partition: int, push: Push) -> list[BeforeImage]:
+        images = self._kept.get(push.version, {}).get(partition, ())
+        return [image for image in images if image.first < push.last and push.first < image.last]
+
     def drop_before(self, round: int) -> None:
         """Drop the images of all rounds before `round`."""
         for early in [kept for kept in self._kept if kept < round]:
             del self._kept[early]
 
-    def restore(self, pull: Pull, partition: int, rounds: Sequence[int], values: Rows) -> Rows:
-        """Undo in `values`, the current rows of a pull, what was pushed in `rounds`, ascending; return `values`.
+    def restore(self, pull: Pull | Push, partition: int, rounds: Sequence[int], values: Array) -> Array:
+        """Undo in `values`, the current rows of a request, what was pushed in `rounds`, ascending; return `values`.
 
         Raises NotReady if the images of a round but the last are not kept.
         """
@@ -72,8 +86,10 @@ class UndoLog:
         return values
 
 
-def _overlay(pull: Pull, image: BeforeImage, values: Rows) -> None:
+def _overlay(pull: Pull | Push, image: BeforeImage, values: Array) -> None:
     """Replace the rows of `values` (those of the pull) that are in the image."""
+    if image.values.dtype != values.dtype:
+        image = image._replace(values=narrow(image.values))
     if pull.rows is None and image.rows is None:
         low, high = max(pull.first, image.first), min(pull.last, image.last)
         if low < high:

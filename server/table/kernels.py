@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glovewire.common.array_types import Array, Indices, Rows, Scales
+from glovewire.common.array_types import Array, Halves, Indices, Rows, Scales
+from glovewire.common.model.bfloat16_kernels import all_finite as all_finite_bfloat16
+from glovewire.common.model.bfloat16_kernels import narrow, narrowed, widened
 from glovewire.common.runtime.compiled import compiled, compiled_fast
 
 TINY = np.float32(1e-12)
@@ -70,6 +72,17 @@ def gather(table: Rows, rows: Indices, first: int) -> Rows:
 
 
 @compiled_fast
+def gather_bfloat16(table: Rows, rows: Indices, first: int) -> Halves:
+    """Return table[rows - first] as bfloat16, shape (len(rows), width); rows may repeat."""
+    out = np.empty((rows.size, table.shape[1]), np.uint16)
+    for n in range(rows.size):
+        row = rows[n] - first
+        for k in range(table.shape[1]):
+            out[n, k] = narrowed(table[row, k])
+    return out
+
+
+@compiled_fast
 def exchange(table: Rows, rows: Indices, values: Rows, first: int) -> Rows:
     """Assign table[rows - first] = values for distinct rows; return the values before, shape (len(rows), width)."""
     before = np.empty((rows.size, table.shape[1]), table.dtype)
@@ -82,7 +95,19 @@ def exchange(table: Rows, rows: Indices, values: Rows, first: int) -> Rows:
 
 
 @compiled_fast
-def replace_common(values: Rows, rows: Indices, others: Rows, numbers: Indices) -> None:
+def exchange_bfloat16(table: Rows, rows: Indices, values: Halves) -> Rows:
+    """Compute table[rows] += values; return the values before, shape (len(rows), width); repeated rows all add."""
+    before = np.empty((rows.size, table.shape[1]), table.dtype)
+    for n in range(rows.size):
+        row = rows[n]
+        for k in range(table.shape[1]):
+            before[n, k] = table[row, k]
+            table[row, k] += widened(values[n, k])
+    return before
+
+
+@compiled_fast
+def replace_common(values: Array, rows: Indices, others: Array, numbers: Indices) -> None:
     """Replace those of the values of `rows` that are in `others`, the values of rows `numbers`; both ascend."""
     n = k = 0
     while n < rows.size and k < numbers.size:
@@ -216,9 +241,15 @@ def step_adam(
 def warm() -> None:
     """Compile the kernels that every server needs, or load them from the cache, so that no request waits for them."""
     table, values, rows = np.ones((1, 16), np.float32), np.ones((1, 16), np.float32), np.zeros(1, np.int64)
+    halves = narrow(table)
+    replace_common(halves, rows, halves, rows)
+    gather_bfloat16(table, rows, 0)
     for writable, frozen in itertools.product((True, False), repeat=2):  # small frames are read-only, large ones not
         values.setflags(write=writable)
+        halves.setflags(write=writable)
         rows.setflags(write=not frozen)
+        all_finite_bfloat16(halves)
+        exchange_bfloat16(table, rows, halves)
         all_finite(values)
         add_range(table, 0, values)
         add_rows(table, rows, values, 0)

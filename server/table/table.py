@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common.array_types import Indices, Rows, Scales
+from glovewire.common.array_types import Array, Indices, Rows, Scales
 from glovewire.common.errors import BadRequest, LimitExceeded, NotFinite
+from glovewire.common.model.bfloat16 import BFLOAT16
+from glovewire.common.model.bfloat16_kernels import all_finite, narrow
 from glovewire.common.model.options import MAX_RATE
 from glovewire.common.protocol.messages import Pull, Push
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
@@ -90,19 +92,30 @@ class Table:
             count = pull.rows.size
             if count > self.rows:
                 raise LimitExceeded(f"{count} rows of {self.rows}: name each row once")
-        if count * self._request_width * self.dtype.itemsize > MAX_FRAME_BYTES:
+        if pull.bfloat16 and not self._sends_bfloat16:
+            raise BadRequest(f"rows of the table {self.name!r} are sent as {self.dtype} alone")
+        itemsize = BFLOAT16.itemsize if pull.bfloat16 else self.dtype.itemsize
+        if count * self._request_width * itemsize > MAX_FRAME_BYTES:
             raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")
         if pull.rows is not None:
             self._check_rows(pull.rows)
 
-    def read(self, pull: Pull) -> Rows:
+    @property
+    def _sends_bfloat16(self) -> bool:
+        """Return whether rows and differences may be bfloat16: rows of a model of words, not of tensors."""
+        return self.dtype == np.float32 and not self._parameters_only
+
+    def read(self, pull: Pull) -> Array:
         """Return the current rows of a pull that has passed `check_pull`; later changes do not affect them."""
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
+            if pull.bfloat16:
+                return narrow(self._values[low:high])
             return self._values[low:high, : self._request_width].copy()
         if self._parameters_only:
             return self.parameters_of(pull.rows - self.first)
-        return kernels.gather(self._values, kernels.aligned(pull.rows), self.first)
+        gather = kernels.gather_bfloat16 if pull.bfloat16 else kernels.gather
+        return gather(self._values, kernels.aligned(pull.rows), self.first)
 
     def between(self, first: int, last: int) -> Rows:
         """Return rows [first, last) of this shard, valid until the next change."""
@@ -110,8 +123,10 @@ class Table:
         return self._values[low:high]
 
     def exchange(self, push: Push) -> Rows:
-        """Assign the rows of a push that has passed `check_push`; return a copy of their values before it."""
+        """Assign the rows of a push that has passed `check_push`, or add bfloat16; return a copy of them before it."""
         values = kernels.aligned(push.values)
+        if values.dtype == BFLOAT16:
+            return kernels.exchange_bfloat16(self._values, kernels.aligned(self.local_rows(push)), values)
         if push.rows is not None:
             return kernels.exchange(self._values, kernels.aligned(push.rows), values, self.first)
         low, high = self._range(push.first, push.last)
@@ -127,20 +142,27 @@ class Table:
             raise BadRequest(f"rate must be between 0 and {MAX_RATE:g}, not {push.rate}")
         count = push.last - push.first if push.rows is None else push.rows.size
         width = self.parameters if push.operation == "gradient" else self._request_width
-        if push.values.dtype != self.dtype or push.values.shape != (count, width):
-            raise BadRequest(f"values must be {self.dtype} of shape ({count}, {width})")
+        narrow_too = push.operation == "add" and self._sends_bfloat16
+        if push.values.shape != (count, width) or not (
+            push.values.dtype == self.dtype or (narrow_too and push.values.dtype == BFLOAT16)
+        ):
+            raise BadRequest(f"values must be {self.dtype}{' or bfloat16' * narrow_too} of shape ({count}, {width})")
         if push.rows is None:
             self._range(push.first, push.last)
         else:
             self._check_rows(push.rows)
             if push.operation == "gradient" and (np.diff(push.rows) <= 0).any():
                 raise BadRequest("rows of a gradient must be ascending and distinct")
-        if not kernels.all_finite(kernels.aligned(push.values)):
+        finite = all_finite if push.values.dtype == BFLOAT16 else kernels.all_finite
+        if not finite(kernels.aligned(push.values)):
             raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
 
     def apply(self, push: Push) -> None:
         """Apply a push that has passed `check_push`."""
         values = kernels.aligned(push.values)
+        if values.dtype == BFLOAT16:
+            self.exchange(push)
+            return
         if push.operation == "gradient":
             rows = self.local_rows(push)
             self.step(rows, values, push.rate, ones(len(rows)))

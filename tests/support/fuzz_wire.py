@@ -23,11 +23,29 @@ import atheris
 import msgpack
 import numpy as np
 
-COMPILED = ["glovewire.server.table.kernels", "glovewire.common.model.random_streams"]
+COMPILED = [
+    "glovewire.server.table.kernels",
+    "glovewire.common.model.bfloat16_kernels",
+    "glovewire.common.model.random_streams",
+]
 """Numba must see these as they were written."""
 
 with atheris.instrument_imports(include=["glovewire.common", "glovewire.server"], exclude=COMPILED):
-    from shards import ASYNC, MINIBATCH, SECRET, Shard, in_memory, leased, pull, push, report, shard, trained
+    from shards import (
+        ASYNC,
+        MINIBATCH,
+        SECRET,
+        Shard,
+        in_memory,
+        leased,
+        pull,
+        push,
+        report,
+        rounds_of,
+        shard,
+        span,
+        trained,
+    )  # fmt: skip
     from strategies import same
 
     from glovewire.common.errors import GlovewireError, NotFinite, ProtocolError
@@ -50,10 +68,12 @@ REQUESTS = ("Hello", "Lease", "Pull", "Push", "Report", "Leave", "Create", "Chec
 BYTES = 1 << 12
 LEASE_S = 4.0
 MODES: tuple[dict[str, Any] | None, ...] = (
-    {}, {}, {"epochs": 2}, ASYNC, MINIBATCH, {"schedule": "minibatch", "consistency": "sync", "workers": 2}, None
+    {}, {"bfloat16": True}, {"epochs": 2}, ASYNC, MINIBATCH,
+    {"schedule": "minibatch", "consistency": "sync", "workers": 2}, None,
 )  # fmt: skip
-"""Options of the core that a first byte chooses; None is one for tensors. With {} a run must end well: there the peers
-do not know the secret of the shards."""
+"""Options of the core that a first byte chooses; None is one for tensors. With the first two a run must end well: there
+the peers do not know the secret of the shards."""
+WITHOUT_SECRET = MODES[:2]
 SPEC_WORDS = ("w", "b", "", "<f4", "<f8", "|u1", "<c8", "\ud800", "x\n", "w" * 600)
 
 
@@ -105,10 +125,9 @@ class Inventor:
         if not isinstance(message, m.Push | m.Report) or self._data.ConsumeBool():
             return message
         if isinstance(message, m.Push):
-            partition = int(np.searchsorted(of.dataset.layout.bounds, message.first, "right")) - 1
-            return leased(message, partition, worker=self._data.ConsumeIntInRange(0, 1), lease=self._small())
+            return leased(message, worker=self._data.ConsumeIntInRange(0, 1), lease=self._small())
         granted = [reply for replies in of.inbox.values() for reply in replies if isinstance(reply, m.Granted)]
-        found = next((trained(1, block) for block in granted if block.lease == message.lease), message)
+        found = next((trained(1, strip, of) for strip in granted if strip.lease == message.lease), message)
         return dataclasses.replace(message, receipt=found.receipt)
 
     def _fields(self, kind: type[Message]) -> dict[Any, Any]:
@@ -234,7 +253,7 @@ def begun(dataset: Dataset, options: dict[str, Any] | None) -> Shard:
 
 
 def trains_to_the_end(one: Shard) -> None:
-    """Once its peers are silent, an honest worker trains every block that is left."""
+    """Once its peers are silent, an honest worker trains every strip that is left."""
     one.tick(3 * LEASE_S)
     one.hello("honest", peer=HONEST, incarnation=7)
     sequence = 0
@@ -246,14 +265,15 @@ def trains_to_the_end(one: Shard) -> None:
         if isinstance(granted, m.Done):
             return
         receipt = 0
-        for partition in sorted({granted.a, granted.b}):
-            first, last = one.dataset.layout.bounds[partition : partition + 2].tolist()
-            rows = one.ask(HONEST, pull(first, last, granted.round))
+        for partition in rounds_of(one).visits(granted.round):
+            first, last = span(one, partition)
+            rows = one.ask(HONEST, pull(first, last, granted.round, bfloat16=one.state.options.bfloat16))
             assert isinstance(rows, m.Rows), rows
             sequence += 1
-            change = push("assign", rows.values, first, last, sequence=sequence, version=granted.round)
-            lease = {"lease": granted.lease, "token": granted.token(partition)}
-            applied = one.ask(HONEST, dataclasses.replace(change, **lease))
+            operation = "add" if one.state.options.bfloat16 else "assign"
+            change = push(operation, rows.values, first, last, sequence=sequence, version=granted.round)
+            own = {"lease": granted.lease, "token": granted.token, "values": rows.values}
+            applied = one.ask(HONEST, dataclasses.replace(change, **own))
             assert isinstance(applied, m.Applied), applied
             receipt ^= applied.receipt
         recorded = one.ask(HONEST, report(number, granted.lease, receipt=receipt))
@@ -289,14 +309,15 @@ def main() -> None:
                 continue
             spec_decoded(found.message)
             one = one or begun(dataset, options)
-            message = inventor.vouched(found.message, one) if options else found.message
+            alone = options is None or options in WITHOUT_SECRET
+            message = found.message if alone else inventor.vouched(found.message, one)
             one.send(peer, message, found.number)
             for reply in one.inbox.get((peer, found.number), [])[-1:]:
                 inventor.note(reply)
             one.tick(0.01)
         if one is not None:
             holds(one)
-            if options == {}:
+            if options in WITHOUT_SECRET:
                 trains_to_the_end(one)
                 holds(one)
 

@@ -120,10 +120,10 @@ class Shard:
 def shard(
     dataset: Dataset, *, number: int = 0, shards: int = 1, out: Path = Path("run"), now: float = 0.0, **options: Any
 ) -> Shard:
-    """A shard of a small model; `options` are of the training, but for `own` ones and `life`, its number."""
+    """A shard of a small model, by default with float32; `options` are of the training, but for `own` ones."""
     generation = Generation(options.pop("generation", 0), "run", secret=SECRET)
     own = {key: options.pop(key) for key in ("lease_s", "patience_s", "checkpoint_every", "workers") if key in options}
-    training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, **options})
+    training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, "bfloat16": False, **options})
     config = ServerConfig(dataset=dataset.path, out=out, options=training, shard=number, shards=shards, **own)
     return Shard(prepare(config, dataset, generation, now), dataset, now)
 
@@ -136,7 +136,7 @@ def in_memory(path: Path, **options: Any) -> Dataset:
 
 USUAL: dict[str, Any] = {
     "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "token": 0, "low_water": 0,
-    "low_water_token": 0, "rate": 0.0, "rows": None, "then_pull": False,
+    "low_water_token": 0, "rate": 0.0, "rows": None, "then_pull": False, "bfloat16": False,
 }  # fmt: skip
 """What a request says when a test does not care."""
 

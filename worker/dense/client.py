@@ -26,8 +26,9 @@ import numpy.typing as npt
 from glovewire.common import errors, log
 from glovewire.common.array_types import Array
 from glovewire.common.endings import Ending
+from glovewire.common.model.bfloat16 import to_bfloat16
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.tensor_layout import MAX_EXAMPLES, ModelSpec, to_bfloat16
+from glovewire.common.model.tensor_layout import MAX_EXAMPLES, ModelSpec
 from glovewire.common.protocol.messages import NO_VERSION, Finish, Score
 from glovewire.common.roles import Role
 from glovewire.common.runtime.memory import keep_freed_memory

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from glovewire.common.array_types import Indices, Rows
+from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.endings import RunEnd
 from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import messages as m
@@ -65,7 +65,7 @@ class Change(NamedTuple):
 
     first: int
     last: int
-    values: Rows
+    values: Array
     rows: Indices | None = None
 
 
@@ -77,8 +77,13 @@ class Store(Protocol):
     def lease(self) -> Reply[m.Granted | m.Done]:
         """Request the next strip; the reply is Done once no strip is left."""
 
-    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
-        """Request rows [first, last), or those in `rows` (ascending, distinct); the reply waits for their `version`."""
+    def pull_range(
+        self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
+    ) -> Reply[Array]:
+        """Request rows [first, last), or those in `rows` (ascending, distinct); the reply waits for their `version`.
+
+        The reply is float32, or with `bfloat16` that, which a store in place does not take.
+        """
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:
         """Request a copy of rows (ascending, distinct); synchronous modes delay the reply."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from glovewire.common.array_types import Indices, Rows
+from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import TrainingOptions
@@ -49,9 +49,11 @@ class MemoryStore:
         round = self._next_round()
         return Reply(m.Done(Ending.COMPLETE) if round >= self._rounds.total else m.Granted(0, round, 0), 0)
 
-    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
+    def pull_range(
+        self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
+    ) -> Reply[Array]:
         """Return rows [first, last) themselves, not a copy; the other arguments have no effect."""
-        del version, rows
+        del version, rows, bfloat16
         return Reply(self._rows[first:last], 0)
 
     def pull_rows(self, rows: Indices) -> Reply[Pulled]:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common.array_types import Indices, Rows
+from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import GlovewireError
+from glovewire.common.model.bfloat16 import BFLOAT16
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
@@ -50,7 +51,7 @@ class ServerStore:
         """Start the sequence numbers of pushes, leases and reports."""
         self._sharding = Sharding(self.rows, len(self.client.channels))
         least, most = PIECE_BYTES
-        row = self.width * 4
+        row = self.width * self.options.wire_bytes
         self._piece_rows = int(min(max(PIECE_SHARE * self.rows * row, least), most)) // row
         self._sequences = [0] * len(self.client.channels)
         self._tickets = self._reports = 0
@@ -69,25 +70,28 @@ class ServerStore:
         self._send(0, m.Lease(self._tickets), reply, arrived)
         return reply
 
-    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
+    def pull_range(
+        self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
+    ) -> Reply[Array]:
         """See Store. A pull that waits for a version goes to a shard that has none of the rows, too, as the push will.
 
         Of several pulls to one shard, the first is sent now and the others when it is answered, which then do not wait:
         a server lets few requests of a worker wait.
         """
-        out = empty_aligned(last - first if rows is None else len(rows), self.width)
-        reply: Reply[Rows] = Reply(out, 0)
-        pieces: dict[int, list[tuple[m.Pull, Rows]]] = {}
+        count = last - first if rows is None else len(rows)
+        out: Array = np.empty((count, self.width), BFLOAT16) if bfloat16 else empty_aligned(count, self.width)
+        reply: Reply[Array] = Reply(out, 0)
+        pieces: dict[int, list[tuple[m.Pull, Array]]] = {}
         for part, span in self._sharding.split_small(first, last, self._piece_rows, rows):
             if span.start < span.stop or version != m.NO_VERSION:
-                pull = m.Pull(TABLE, part.first, part.last, version, None if rows is None else rows[span])
+                pull = m.Pull(TABLE, part.first, part.last, version, None if rows is None else rows[span], bfloat16)
                 reply.missing += 1
                 pieces.setdefault(part.shard, []).append((pull, out[span]))
         for shard, found in pieces.items():
             self._pull_pieces(shard, found, reply)
         return reply
 
-    def _pull_pieces(self, shard: int, pieces: list[tuple[m.Pull, Rows]], reply: Reply[Rows]) -> None:
+    def _pull_pieces(self, shard: int, pieces: list[tuple[m.Pull, Array]], reply: Reply[Array]) -> None:
         (pull, out), *others = pieces
 
         def arrived(message: m.Message) -> None:
@@ -109,7 +113,8 @@ class ServerStore:
     def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
         """See Store. A shard that has none of the changed rows gets a push, too: it ends the visit of the partition."""
         reply: Reply[int] = Reply(0, 0)
-        most = self._piece_rows if operation == "assign" else ADDED_BYTES // (self.width * 4)
+        small = operation == "add" and self.options.consistency != "exclusive"
+        most = ADDED_BYTES // (self.width * self.options.wire_bytes) if small else self._piece_rows
 
         def arrived(message: m.Message) -> None:
             assert reply.value is not None
@@ -230,7 +235,7 @@ def _settle(reply: Reply[Any], take: OnReply, message: m.Message) -> None:
         reply.error = error
 
 
-def _put_range(out: Rows, message: m.Message) -> None:
+def _put_range(out: Array, message: m.Message) -> None:
     if isinstance(message, m.Rows):
         out[:] = message.values
 

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import xor
+from typing import Self
 
 import numpy as np
 
-from glovewire.common.array_types import Indices, Rows
+from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver, TrainingDiverged, parse_ending
+from glovewire.common.model.bfloat16 import BFLOAT16
+from glovewire.common.model.bfloat16_kernels import subtract_from, widen
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
 from glovewire.common.model.rounds import Rounds
@@ -26,7 +29,7 @@ from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
 from ..kernels.objectives import OBJECTIVES, Sums, Tiles, renumbered
-from ..stores.interface import Change, Reply, Store, still_pending
+from ..stores.interface import Change, Reply, Store, empty_aligned, still_pending
 from .loss_sums import MakeReport, check_finite
 from .minibatch_trainer import MinibatchTrainer
 from .prefetch import PrefetchWindow, needs_visit
@@ -64,22 +67,53 @@ class Visit:
 
     partition: int
     rows: Indices | None
-    pulled: Reply[Rows]
+    pulled: Reply[Array]
     nbytes: int
 
 
 @dataclass
+class LocalRows:
+    """Rows to train, and their values `before`, which are subtracted for a push; None if the push assigns the rows."""
+
+    values: Rows
+    before: Array | None
+
+    @classmethod
+    def of(cls, pulled: Reply[Array], *, adds: bool) -> Self:
+        """Return float32 rows of what was pulled; with `adds`, and always of bfloat16, with those before."""
+        rows = pulled.get()
+        assert rows is not None
+        if rows.dtype == BFLOAT16:
+            values = empty_aligned(*rows.shape)
+            widen(rows, values)
+            return cls(values, rows)
+        return cls(rows, rows.copy() if adds else None)
+
+    def change(self) -> Array:
+        """Return what to push; the rows must not be trained any more."""
+        if self.before is None:
+            return self.values
+        if self.before.dtype == BFLOAT16:
+            subtract_from(self.values, self.before)
+            return self.before
+        return np.subtract(self.values, self.before, out=self.before)
+
+
+@dataclass
 class Task:
-    """A leased strip of partition `own`: its rows, the partitions to visit, and the visits whose rows are pulled."""
+    """A leased strip of partition `own`: its rows, the partitions to visit, and the visits whose rows are pulled.
+
+    `local` are its rows once it is in training.
+    """
 
     granted: m.Granted
     own: int
-    rows: Reply[Rows]
+    rows: Reply[Array]
     nbytes: int
     ahead: deque[int]
     left: int
     visits: deque[Visit] = field(default_factory=deque)
-    before: Rows | None = None
+    local: LocalRows | None = None
     pushes: list[Reply[int]] = field(default_factory=list)
     sums: Sums = (0.0, 0.0, 0)
     seconds: float = 0.0
@@ -120,6 +154,7 @@ class BlockTrainer:
         self._rounds = Rounds(dataset.layout.partitions, options.epochs)
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
+        self._bfloat16 = options.sends_bfloat16 and not store.in_place
         self._tasks: list[Task] = []
         self._window = PrefetchWindow()
         self._distinct: dict[tuple[int, int], Indices | None] = {}
@@ -188,7 +223,7 @@ class BlockTrainer:
         """Pull the own rows of a strip, which are the rows of its first visit as well."""
         own, *others = self._rounds.visits(granted.round)
         pulled = self._pull(granted, own, None)
-        nbytes = self._dataset.layout.size(own) * self._layout.width * 4
+        nbytes = self._nbytes(self._dataset.layout.size(own))
         task = Task(granted, own, pulled, nbytes, deque(others), self._entries(own, [own, *others]))
         task.visits.append(Visit(own, None, pulled, 0))
         return task
@@ -202,11 +237,15 @@ class BlockTrainer:
             rows = self._rows_of(task.own, other)
             count = self._dataset.layout.size(other) if rows is None else len(rows)
             pulled = self._pull(task.granted, other, rows)
-            task.visits.append(Visit(other, rows, pulled, count * self._layout.width * 4))
+            task.visits.append(Visit(other, rows, pulled, self._nbytes(count)))
 
-    def _pull(self, granted: m.Granted, partition: int, rows: Indices | None) -> Reply[Rows]:
+    def _nbytes(self, rows: int) -> int:
+        """Return the bytes of pulled rows."""
+        return rows * self._layout.width * self._options.wire_bytes
+
+    def _pull(self, granted: m.Granted, partition: int, rows: Indices | None) -> Reply[Array]:
         version = granted.round if self._exclusive else m.NO_VERSION
-        return self._store.pull_range(*self._dataset.layout.span(partition), version, rows)
+        return self._store.pull_range(*self._dataset.layout.span(partition), version, rows, bfloat16=self._bfloat16)
 
     def _rows_of(self, own: int, other: int) -> Indices | None:
         """Return the rows of another partition that a strip needs; None for all, which a store in place returns."""
@@ -225,33 +264,27 @@ class BlockTrainer:
     def _train(self, task: Task) -> None:
         """Train the next visit of a ready strip and push it; after the last one, push and report the strip."""
         began = time.perf_counter()
-        visit, own = task.visits.popleft(), _arrived(task.rows)
-        adds = not self._exclusive and not self._in_place
-        if adds and task.before is None:
-            task.before = own.copy()
-        rows = _arrived(visit.pulled)
-        before = rows.copy() if adds and visit.partition != task.own else None
-        loss, bias_only, covered = self._compute(task, visit, own, rows)
+        visit, adds = task.visits.popleft(), not self._exclusive and not self._in_place
+        task.local = own = task.local or LocalRows.of(task.rows, adds=adds)
+        others = own if visit.partition == task.own else LocalRows.of(visit.pulled, adds=adds)
+        loss, bias_only, covered = self._compute(task, visit, own.values, others.values)
         task.sums = task.sums[0] + loss, task.sums[1] + bias_only, task.sums[2] + covered
-        if visit.partition != task.own:
-            self._push(task, visit.partition, visit.rows, rows, before)
+        if others is not own:
+            self._push(task, visit.partition, visit.rows, others)
         task.seconds += time.perf_counter() - began
         self._moved_at = time.perf_counter()
         if not task.visits and not task.ahead:
             self._finish(task, own)
 
-    def _push(self, task: Task, partition: int, numbers: Indices | None, rows: Rows, before: Rows | None) -> None:
-        """Push the rows of a partition, or with `before` the differences."""
-        if before is not None:
-            rows = np.subtract(rows, before, out=before)
-        change = Change(*self._dataset.layout.span(partition), rows, numbers)
-        task.pushes.append(self._store.push_range("assign" if before is None else "add", task.granted, change))
+    def _push(self, task: Task, partition: int, numbers: Indices | None, rows: LocalRows) -> None:
+        change = Change(*self._dataset.layout.span(partition), rows.change(), numbers)
+        task.pushes.append(self._store.push_range("assign" if rows.before is None else "add", task.granted, change))
 
-    def _finish(self, task: Task, own: Rows) -> None:
+    def _finish(self, task: Task, own: LocalRows) -> None:
         """Push the own rows of a trained strip; its report waits until all pushes are answered."""
         self._tasks.remove(task)
-        norm = kernels.mean_norm(own, self._layout.columns, self._options.dim)
-        self._push(task, task.own, None, own, task.before)
+        norm = kernels.mean_norm(own.values, self._layout.columns, self._options.dim)
+        self._push(task, task.own, None, own)
         self._window.trained(task.seconds)
         loss, bias_only, entries = task.sums
         pushes = list(task.pushes)
@@ -297,12 +330,6 @@ class BlockTrainer:
 
 def _round(task: Task) -> int:
     return task.granted.round
-
-
-def _arrived(reply: Reply[Rows]) -> Rows:
-    rows = reply.get()
-    assert rows is not None
-    return rows
 
 
 def shuffled_tiles(draw: np.random.Generator, stripes: int, tiles: int) -> Indices:

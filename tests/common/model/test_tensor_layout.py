@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import quick
 
 from glovewire.common.errors import BadRequest, LimitExceeded, ModelMismatch
-from glovewire.common.model.tensor_layout import ROW, ModelSpec, from_bfloat16, to_bfloat16
+from glovewire.common.model.tensor_layout import ROW, ModelSpec
 
 DTYPES = ["<f4", "<f8", "<i8", "<i4", "|u1", "|b1", "<f2", "<c8"]
 SHAPES = st.lists(st.integers(0, 19), max_size=3).map(tuple)
@@ -113,36 +113,6 @@ def test_what_is_no_spec_is_refused(data: bytes) -> None:
 def test_a_spec_beyond_all_bounds_is_refused() -> None:
     with pytest.raises(LimitExceeded, match="at most"):
         ModelSpec.from_json(described(shape=[1 << 39]))
-
-
-# ---- bfloat16
-
-EDGES = [0.0, -0.0, 1.0, 1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, -2.5e-45, 1e-38, 3.3e38]
-
-
-def edges_and_numbers() -> np.ndarray:
-    draw = np.random.default_rng(0)
-    spread = draw.normal(size=10_000) * 10.0 ** draw.uniform(-30, 30, 10_000)
-    return np.concatenate([EDGES, spread]).astype(np.float32)
-
-
-def test_each_becomes_the_nearest_and_a_tie_the_even_one() -> None:
-    values = edges_and_numbers()
-    halves = to_bfloat16(values)
-    found, away = from_bfloat16(halves).astype(float), np.abs(from_bfloat16(halves).astype(float) - values)
-    for other in (from_bfloat16(halves + np.uint16(1)), from_bfloat16(halves - np.uint16(1))):
-        near = np.isfinite(other) & (np.sign(other) == np.sign(found))
-        distance = np.abs(other[near].astype(float) - values[near])
-        assert (away[near] <= distance).all()
-        assert not (halves[near][away[near] == distance] & 1).any()
-    np.testing.assert_array_equal(to_bfloat16(from_bfloat16(halves)), halves)
-    assert np.isinf(from_bfloat16(to_bfloat16(np.array([3.4e38, -1e300]))[:1])).all()
-
-
-def test_pytorch_rounds_alike() -> None:
-    torch = pytest.importorskip("torch")
-    theirs = torch.from_numpy(edges_and_numbers()).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal(from_bfloat16(to_bfloat16(edges_and_numbers())), theirs)
 
 
 @pytest.mark.parametrize("tensors", [{}, {"w": np.zeros(0, np.float32), "n": np.zeros((3, 0), np.int64)}])

@@ -263,7 +263,7 @@ def test_blocks_in_any_order_go_on_after_the_rounds_that_shard_0_knows_to_be_who
         one = shard(dataset, number=number, shards=2, consistency="async")
         one.state.pull_push.rounds_complete(low_water)
         checkpoint.write(tmp_path, one.core.final())
-    options = TrainingOptions(dim=4, epochs=2, tied=True, consistency="async")
+    options = TrainingOptions(dim=4, epochs=2, tied=True, bfloat16=False, consistency="async")
     assert checkpoint.newest(tmp_path) == ("final", 2)
     begin = initial_state.restore_state(tmp_path, "final", 2, options, dataset, 0, dataset.layout.rows)
     assert begin.reached.round == 2
@@ -275,7 +275,7 @@ def test_a_checkpoint_that_training_cannot_have_left_is_not_resumed(
     dataset: Dataset, tmp_path: Path, change: Callable[[Path], Any]
 ) -> None:
     write(dataset, tmp_path, 1)
-    options, rows = TrainingOptions(dim=4, epochs=2, tied=True), dataset.layout.rows
+    options, rows = TrainingOptions(dim=4, epochs=2, tied=True, bfloat16=False), dataset.layout.rows
     assert len(initial_state.restore_state(tmp_path, "final", 1, options, dataset, 0, rows).rows) == rows
     change(checkpoint.part_folder(tmp_path, "final", 0, 1))
     with pytest.raises(ArtifactError, match="that training cannot have reached"):
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_training_cannot_have_left_is_not_resumed(
 def test_a_checkpoint_of_a_version_without_one_of_the_options_says_so(dataset: Dataset, tmp_path: Path) -> None:
     """What this version takes for it by default is not what that one did."""
     write(dataset, tmp_path, 1)
-    options = TrainingOptions(dim=4, epochs=2, tied=True).as_message()
+    options = TrainingOptions(dim=4, epochs=2, tied=True, bfloat16=False).as_message()
     del options["sample"]
     resealed(checkpoint.part_folder(tmp_path, "final", 0, 1), options=options)
     with pytest.raises(UsageError, match=r"cannot be resumed from final: .* missing: sample"):

@@ -99,7 +99,7 @@ def test_parts_of_different_generations_are_a_checkpoint_only_where_every_genera
 # ---- a shard that was killed at the very end
 
 
-OPTIONS = TrainingOptions(dim=4, epochs=2, tied=True)
+OPTIONS = TrainingOptions(dim=4, epochs=2, tied=True, bfloat16=False)
 
 
 def config(dataset: Dataset, run: Path, number: int = 0, **how: Any) -> ServerConfig:

@@ -12,8 +12,9 @@ from shards import SECRET, Shard, applied, code, pull, push, statistics
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import NotReady
+from glovewire.common.model.bfloat16 import to_bfloat16
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.tensor_layout import ROW, ModelSpec, to_bfloat16
+from glovewire.common.model.tensor_layout import ROW, ModelSpec
 from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig

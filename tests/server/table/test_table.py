@@ -155,6 +155,17 @@ def test_an_answer_must_fit_in_a_message(monkeypatch: pytest.MonkeyPatch) -> Non
             target.check_pull(request)
 
 
+def test_tensors_are_neither_pulled_nor_added_to_as_bfloat16() -> None:
+    """Their gradients may be bfloat16, which are widened before the table sees them."""
+    values = np.zeros((8, WIDTH), np.float32)
+    target = Table("tensors", 10, values, WIDTH, optimizers.make(OPTIONS), parameters_only=True)
+    with pytest.raises(BadRequest, match="sent as float32 alone"):
+        target.check_pull(pull(10, 12, bfloat16=True))
+    halves = dataclasses.replace(push("add", ONE, 10, 11), values=np.zeros((1, WIDTH), np.uint16))
+    with pytest.raises(BadRequest, match="must be float32 of shape"):
+        target.check_push(halves)
+
+
 # ---- optimizers
 
 

@@ -14,7 +14,8 @@ from processes import until
 
 from glovewire.common import errors
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.model.tensor_layout import ROW, from_bfloat16, to_bfloat16
+from glovewire.common.model.bfloat16 import from_bfloat16, to_bfloat16
+from glovewire.common.model.tensor_layout import ROW
 from glovewire.common.storage.run_folder import load_tensors
 from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit

@@ -15,9 +15,10 @@ import pytest
 import scipy.sparse
 from handmade import random_dataset, write_dataset
 
-from glovewire.common.array_types import Indices, Rows
+from glovewire.common.array_types import Array, Indices
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
+from glovewire.common.model.bfloat16 import BFLOAT16, from_bfloat16, to_bfloat16
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
@@ -52,8 +53,10 @@ class Far:
         granted = self._schedule.grant("w")
         return Reply() if granted is None else Reply(m.Granted(*granted, 0), 0)
 
-    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
-        del version
+    def pull_range(
+        self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
+    ) -> Reply[Array]:
+        del version, bfloat16
         count = last - first if rows is None else len(rows)
         return Reply(np.full((count, WIDTH), 0.1, np.float32), 0) if self._rows_come else Reply()
 
@@ -112,9 +115,9 @@ class Table:
         layout = RowLayout.of(options)
         self.rows = layout.initial(0, dataset.layout.rows, options)
         self._dataset, self._rounds = dataset, Rounds(dataset.layout.partitions, options.epochs)
-        self._granted = list(granted)
+        self._granted, self._bfloat16 = list(granted), options.bfloat16
         self._version = dict.fromkeys(dataset.layout.bounds[:-1], 0)
-        self._waiting: list[tuple[Reply[Rows], int, Any, int]] = []
+        self._waiting: list[tuple[Reply[Array], int, Any, int]] = []
         self.pulled = self.waits = 0
         self.order: list[int] = []
 
@@ -124,16 +127,24 @@ class Table:
         round = self._granted.pop(0)
         return Reply(m.Granted(round + 1, round, 0), 0)
 
-    def pull_range(self, first: int, last: int, version: int, rows: Indices | None = None) -> Reply[Rows]:
+    def pull_range(
+        self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
+    ) -> Reply[Array]:
         which = slice(first, last) if rows is None else rows
-        reply: Reply[Rows] = Reply()
+        reply: Reply[Array] = Reply()
+        assert bfloat16 == self._bfloat16
         self._waiting.append((reply, first, which, version))
         self._answer()
         return reply
 
     def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
-        assert operation == "assign"
-        self.rows[slice(change.first, change.last) if change.rows is None else change.rows] = change.values
+        which = slice(change.first, change.last) if change.rows is None else change.rows
+        if self._bfloat16:
+            assert (operation, change.values.dtype) == ("add", BFLOAT16)
+            self.rows[which] += from_bfloat16(change.values)
+        else:
+            assert operation == "assign"
+            self.rows[which] = change.values
         self._version[change.first] = lease.round + 1
         self.order.append(lease.round)
         self._answer()
@@ -155,7 +166,8 @@ class Table:
         partition = {first: p for p, first in enumerate(self._dataset.layout.bounds[:-1])}
         for reply, first, which, version in self._waiting:
             if not reply.done and self._rounds.next_visit(partition[first], self._version[first]) >= version:
-                reply.value, reply.missing = self.rows[which].copy(), 0
+                rows = self.rows[which]
+                reply.value, reply.missing = to_bfloat16(rows) if self._bfloat16 else rows.copy(), 0
                 self.pulled += len(reply.value)
 
 
@@ -168,10 +180,13 @@ def trained(dataset: Dataset, options: TrainingOptions, granted: Sequence[int]) 
 
 @pytest.mark.parametrize("objective", ["glove", "sgns"])
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_distinct_rows_are_trained_as_whole_partitions_are(tmp_path: Path, symmetric: bool, objective: str) -> None:
+@pytest.mark.parametrize("bfloat16", [True, False])
+def test_distinct_rows_are_trained_as_whole_partitions_are(
+    tmp_path: Path, symmetric: bool, objective: str, bfloat16: bool
+) -> None:
     """In memory the rows of a whole partition are there; over the network only those that a strip needs."""
     dataset = sparse_dataset(tmp_path, symmetric=symmetric)
-    options = TrainingOptions(dim=4, epochs=2, objective=objective, tied=False)
+    options = TrainingOptions(dim=4, epochs=2, objective=objective, tied=False, bfloat16=bfloat16)
     rounds = Rounds(dataset.layout.partitions, options.epochs)
     over_network = trained(dataset, options, range(rounds.total))
     rows = RowLayout.of(options).initial(0, dataset.layout.rows, options)
@@ -180,7 +195,10 @@ def test_distinct_rows_are_trained_as_whole_partitions_are(tmp_path: Path, symme
         rows, dataset.layout.partitions, options, following.__next__, lambda *_: None, lambda n: n, lambda _: False
     )
     assert BlockTrainer(store, dataset, options).run() == RunEnd(Ending.COMPLETE)
-    np.testing.assert_array_equal(over_network.rows, rows)
+    if bfloat16:
+        np.testing.assert_allclose(over_network.rows, rows, rtol=0.01, atol=0.01)
+    else:
+        np.testing.assert_array_equal(over_network.rows, rows)
     whole = sum(sum(map(dataset.layout.size, rounds.visits(round))) for round in range(rounds.total))
     assert 0 < over_network.pulled < whole
 
