@@ -179,7 +179,7 @@ class TrainingOptions(Config):
     bfloat16: bool = option(
         True,
         flags=("--bfloat16/--float32",),
-        help="Blocks: rows travel as bfloat16, in half the bytes, or as float32. The server's are float32 either way.",
+        help="Blocks: send rows as bfloat16, in half the bytes, or as the server has them, which is float32.",
     )
     seed: int = option(0, range=between(0, (1 << 63) - 1), help="Fixes initial values and every order.")
 

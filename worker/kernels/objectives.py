@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Indices, Rows
+from glovewire.common.model import bfloat16_kernels
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.dataset import ENTRY
@@ -114,6 +115,10 @@ OBJECTIVES = {each.name: each for each in (Objective("glove", _train_glove), Obj
 
 
 def warm() -> None:
-    """Compile the loops of every objective."""
+    """Compile the loops of every objective, and those of rows that travel."""
+    rows = np.ones((1, 16), np.float32)
+    halves = bfloat16_kernels.narrow(rows)
+    bfloat16_kernels.widen(halves, rows)
+    bfloat16_kernels.subtract_from(rows, halves)
     for objective in OBJECTIVES.values():
         objective.warm()
