@@ -8,13 +8,13 @@ dropped in the order of the rounds, once all earlier ones are complete in every 
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.errors import NotReady
-from glovewire.common.model.bfloat16_kernels import narrow
+from glovewire.common.model import bfloat16_kernels
 from glovewire.common.protocol.messages import Pull, Push
 
 from ..table import kernels
@@ -28,6 +28,10 @@ class BeforeImage(NamedTuple):
     last: int
     rows: Indices | None
     values: Array
+
+    def narrow(self) -> Self:
+        """Return this image as bfloat16."""
+        return type(self)(self.first, self.last, self.rows, bfloat16_kernels.narrow(self.values))
 
 
 class UndoLog:
@@ -61,7 +65,7 @@ class UndoLog:
     def narrow(self, partition: int, round: int) -> None:
         """Keep as bfloat16 what was pushed in a round that has completed its visit: it is only pulled from now on."""
         images = self._kept[round][partition]
-        images[:] = [image._replace(values=narrow(image.values)) for image in images]
+        images[:] = [image.narrow() for image in images]
 
     def _overlapping(self, partition: int, push: Push) -> list[BeforeImage]:
         images = self._kept.get(push.version, {}).get(partition, ())
@@ -89,7 +93,7 @@ class UndoLog:
 def _overlay(pull: Pull | Push, image: BeforeImage, values: Array) -> None:
     """Replace the rows of `values` (those of the pull) that are in the image."""
     if image.values.dtype != values.dtype:
-        image = image._replace(values=narrow(image.values))
+        image = image.narrow()
     if pull.rows is None and image.rows is None:
         low, high = max(pull.first, image.first), min(pull.last, image.last)
         if low < high:
