@@ -29,9 +29,9 @@ def flatten_spectrum(vectors: Rows, power: float) -> Rows:
 
 def flattened_in_pieces(vectors: Rows, power: float) -> Iterator[None]:
     """Do what `flatten_spectrum` does, and yield after each piece of CHUNK_ROWS rows, for a caller with other work."""
-    if power == 1.0 or not np.isfinite(vectors).all():
-        return
     pieces = [slice(first, first + CHUNK_ROWS) for first in range(0, len(vectors), CHUNK_ROWS)]
+    if power == 1.0 or not all(np.isfinite(vectors[piece]).all() for piece in pieces):
+        return
     squares = np.zeros((vectors.shape[1],) * 2)
     for piece in pieces:
         unit = vectors[piece].astype(np.float64)
