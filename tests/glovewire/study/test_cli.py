@@ -24,7 +24,7 @@ LONG_S = 110.0
 def test_one_command_trains_every_variant_and_leaves_table_and_pictures(tmp_path: Path) -> None:
     random_dataset(tmp_path / HARD_TO_DRAW, size=40)
     with Flow(tmp_path) as flow:
-        words = ("--dim", 8, "--epochs", 3, "--workers", 1, "--json")
+        words = ("--dim", 8, "--epochs", 3, "--workers", 1, "--float32", "--json")
         result = flow.start("study", "speedup", HARD_TO_DRAW, "--out", "study", *words).ends(0, LONG_S).json
     names = ["baseline", "local", "server-1"]
     assert [one["run"] for one in result["variants"]] == names
