@@ -4,15 +4,14 @@
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from ..array_types import Floats
+from ..array_types import Floats, Halves, Rows
 
 BFLOAT16 = np.dtype("<u2")
 """The upper 16 bits of a float32 (sign, exponent, 7 fraction bits), as an unsigned integer."""
 
 
-def to_bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
+def to_bfloat16(values: Floats) -> Halves:
     """Round finite values to bfloat16, ties to even: relative error up to 1/256, infinity from about 3.4e38 on."""
     with np.errstate(over="ignore"):
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
@@ -20,6 +19,6 @@ def to_bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
     return ((bits + half) >> np.uint32(16)).astype(BFLOAT16)
 
 
-def from_bfloat16(values: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+def from_bfloat16(values: Halves) -> Rows:
     """Return the exact float32 of each bfloat16."""
     return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -513,10 +513,11 @@ class Core:
         return late or not state.sessions.workers
 
     def _drains_briefly(self, end: RunEnd) -> bool:
-        progress = self._state.progress
-        if end.ending is not Ending.COMPLETE or progress.schedule is None:
-            return end.ending is Ending.STOPPED
-        return not any(progress.patience.is_proven(worker.name) for worker in self._state.sessions.workers)
+        if end.ending is Ending.STOPPED:
+            return True
+        progress, workers = self._state.progress, self._state.sessions.workers
+        has_strips = end.ending is Ending.COMPLETE and progress.schedule is not None
+        return has_strips and not any(progress.patience.is_proven(worker.name) for worker in workers)
 
     def _require_open(self) -> None:
         if self._state.over is not None:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Array, Halves, Indices, Rows, Scales
-from glovewire.common.model.bfloat16_kernels import all_finite as all_finite_bfloat16
-from glovewire.common.model.bfloat16_kernels import narrow, narrowed, widened
+from glovewire.common.model import bfloat16_kernels
+from glovewire.common.model.bfloat16_kernels import narrowed, widened
 from glovewire.common.runtime.compiled import compiled, compiled_fast
 
 TINY = np.float32(1e-12)
@@ -241,14 +241,14 @@ def step_adam(
 def warm() -> None:
     """Compile the kernels that every server needs, or load them from the cache, so that no request waits for them."""
     table, values, rows = np.ones((1, 16), np.float32), np.ones((1, 16), np.float32), np.zeros(1, np.int64)
-    halves = narrow(table)
+    halves = bfloat16_kernels.narrow(table)
     replace_common(halves, rows, halves, rows)
     gather_bfloat16(table, rows, 0)
     for writable, frozen in itertools.product((True, False), repeat=2):  # small frames are read-only, large ones not
         values.setflags(write=writable)
         halves.setflags(write=writable)
         rows.setflags(write=not frozen)
-        all_finite_bfloat16(halves)
+        bfloat16_kernels.all_finite(halves)
         exchange_bfloat16(table, rows, halves)
         all_finite(values)
         add_range(table, 0, values)

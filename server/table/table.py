@@ -11,8 +11,8 @@ import numpy as np
 
 from glovewire.common.array_types import Array, Indices, Rows, Scales
 from glovewire.common.errors import BadRequest, LimitExceeded, NotFinite
-from glovewire.common.model.bfloat16 import BFLOAT16
-from glovewire.common.model.bfloat16_kernels import all_finite, narrow
+from glovewire.common.model import bfloat16_kernels
+from glovewire.common.model.bfloat16 import BFLOAT16, from_bfloat16
 from glovewire.common.model.options import MAX_RATE
 from glovewire.common.protocol.messages import Pull, Push
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
@@ -110,7 +110,7 @@ class Table:
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
             if pull.bfloat16:
-                return narrow(self._values[low:high])
+                return bfloat16_kernels.narrow(self._values[low:high])
             return self._values[low:high, : self._request_width].copy()
         if self._parameters_only:
             return self.parameters_of(pull.rows - self.first)
@@ -153,16 +153,15 @@ class Table:
             self._check_rows(push.rows)
             if push.operation == "gradient" and (np.diff(push.rows) <= 0).any():
                 raise BadRequest("rows of a gradient must be ascending and distinct")
-        finite = all_finite if push.values.dtype == BFLOAT16 else kernels.all_finite
-        if not finite(kernels.aligned(push.values)):
+        all_finite = (bfloat16_kernels if push.values.dtype == BFLOAT16 else kernels).all_finite
+        if not all_finite(kernels.aligned(push.values)):
             raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
 
     def apply(self, push: Push) -> None:
         """Apply a push that has passed `check_push`."""
         values = kernels.aligned(push.values)
         if values.dtype == BFLOAT16:
-            self.exchange(push)
-            return
+            values = from_bfloat16(values)
         if push.operation == "gradient":
             rows = self.local_rows(push)
             self.step(rows, values, push.rate, ones(len(rows)))

@@ -50,9 +50,6 @@ class ServerStore:
     def __post_init__(self) -> None:
         """Start the sequence numbers of pushes, leases and reports."""
         self._sharding = Sharding(self.rows, len(self.client.channels))
-        least, most = PIECE_BYTES
-        row = self.width * self.options.wire_bytes
-        self._piece_rows = int(min(max(PIECE_SHARE * self.rows * row, least), most)) // row
         self._sequences = [0] * len(self.client.channels)
         self._tickets = self._reports = 0
         self._low_water = 0, 0  # with its token
@@ -82,7 +79,7 @@ class ServerStore:
         out: Array = np.empty((count, self.width), BFLOAT16) if bfloat16 else empty_aligned(count, self.width)
         reply: Reply[Array] = Reply(out, 0)
         pieces: dict[int, list[tuple[m.Pull, Array]]] = {}
-        for part, span in self._sharding.split_small(first, last, self._piece_rows, rows):
+        for part, span in self._sharding.split_small(first, last, self._piece_rows(out), rows):
             if span.start < span.stop or version != m.NO_VERSION:
                 pull = m.Pull(TABLE, part.first, part.last, version, None if rows is None else rows[span], bfloat16)
                 reply.missing += 1
@@ -114,7 +111,7 @@ class ServerStore:
         """See Store. A shard that has none of the changed rows gets a push, too: it ends the visit of the partition."""
         reply: Reply[int] = Reply(0, 0)
         small = operation == "add" and self.options.consistency != "exclusive"
-        most = ADDED_BYTES // (self.width * self.options.wire_bytes) if small else self._piece_rows
+        most = ADDED_BYTES // (self.width * change.values.itemsize) if small else self._piece_rows(change.values)
 
         def arrived(message: m.Message) -> None:
             assert reply.value is not None
@@ -194,6 +191,12 @@ class ServerStore:
         until = time.monotonic() + latency_s
         while (rest := until - time.monotonic()) > 0:
             self.client.poll(min(math.ceil(rest * 1e3), POLL_MS))
+
+    def _piece_rows(self, values: Array) -> int:
+        """Return how many rows of the dtype of `values` one message carries at most."""
+        row = self.width * values.itemsize
+        least, most = PIECE_BYTES
+        return int(min(max(PIECE_SHARE * self.rows * row, least), most)) // row
 
     def _next(self, shard: int) -> int:
         self._sequences[shard] += 1
