@@ -43,6 +43,28 @@ class Signalled(BaseException):
     """Raised by a signal in a `signals_raise` block; a BaseException, so that `except Exception` does not catch it."""
 
 
+_held = 0
+"""How many `signals_held` blocks the main thread is in."""
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Raise no Signalled inside the block; one that is due is raised within AGAIN_S of its end.
+
+    For code that must not be left half-way. An example is `Popen.poll`: an exception between its taking a lock and its
+    `try` leaves the lock taken for ever.
+    """
+    global _held
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _held += 1
+    try:
+        yield
+    finally:
+        _held -= 1
+
+
 class _Raise:
     """The handler of `signals_raise`; `message` names the signal received, "" before that."""
 
@@ -55,15 +77,16 @@ class _Raise:
             signal.signal(each, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, self._again)
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
-        raise Signalled
+        if not _held:
+            raise Signalled
 
     @staticmethod
     def _again(*_: object) -> None:
-        """Raise Signalled again, unless it is being handled: in an `except`, a `finally` or the end of a `with`."""
+        """Raise Signalled again, unless it is held or being handled, by `except`, `finally` or a `with`."""
         error = sys.exception()
         while error is not None and not isinstance(error, Signalled):
             error = error.__context__
-        if error is None:
+        if error is None and not _held:
             raise Signalled
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from glovewire.common.cli.command import variable
 from glovewire.common.errors import GlovewireError, ProcessDied
 from glovewire.common.ready import Ready
-from glovewire.common.runtime.signals import PARENT_VARIABLE, parent_token
+from glovewire.common.runtime.signals import PARENT_VARIABLE, parent_token, signals_held
 
 READY_S = 180.0
 """Time limit for a server to start; a busy machine needs more than a minute to compile a server's loops."""
@@ -67,26 +67,32 @@ class Child:
         """Return the error for a process that ended unexpectedly, with its last `error:` line or its log's path."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
         last = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
-        code = self.process.poll()
+        code = self.status
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit status {code}"
         if not last and shutil.disk_usage(self.log.parent).free < NO_SPACE_BYTES:
             last = f"no space left on the disk of {self.log.parent}"
         return ProcessDied(f"{self.role} {how}: {last}" if last else f"{self.role} {how}; see {self.log}")
 
     @property
+    def status(self) -> int | None:
+        """Return the exit status, or minus the signal that ended the process; None while it runs."""
+        with signals_held():
+            return self.process.poll()
+
+    @property
     def running(self) -> bool:
         """Return whether the process has not ended."""
-        return self.process.poll() is None
+        return self.status is None
 
     @property
     def killed(self) -> bool:
         """Return whether a signal ended the process, such as the kernel's when memory ran out."""
-        return (self.process.poll() or 0) < 0
+        return (self.status or 0) < 0
 
     @property
     def failed(self) -> bool:
         """Return whether the process has ended with a non-zero status or by a signal."""
-        return self.process.poll() not in (None, 0)
+        return self.status not in (None, 0)
 
 
 class Children:
@@ -116,7 +122,7 @@ class Children:
         if Path.cwd() != CHECKOUT:
             environment["PYTHONSAFEPATH"] = "1"  # files of the current folder must not be imported instead of ours
         out, log = (self.logs / f"{role.replace(' ', '-')}.{kind}" for kind in ("out", "log"))
-        with out.open("wb") as stdout, log.open("ab") as stderr:
+        with out.open("wb") as stdout, log.open("ab") as stderr, signals_held():
             process = subprocess.Popen(
                 [sys.executable, "-m", "glovewire", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -125,8 +131,8 @@ class Children:
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others in order
             )
-        child = Child(role, process, out, log, arguments)
-        self.all.append(child)
+            child = Child(role, process, out, log, arguments)
+            self.all.append(child)
         return child
 
     def start_shards(self, arguments: Sequence[str], shards: int) -> list[Child]:
@@ -142,12 +148,13 @@ class Children:
 
     def end(self) -> None:
         """Send SIGTERM to all, and SIGKILL to those that run after `patience_s` seconds; return when all have ended."""
-        for child in self.all:
-            child.terminate()
-        deadline = time.monotonic() + self.patience_s
-        for child in self.all:
-            try:
-                child.process.wait(max(deadline - time.monotonic(), 0.01))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
+        with signals_held():
+            for child in self.all:
+                child.terminate()
+            deadline = time.monotonic() + self.patience_s
+            for child in self.all:
+                try:
+                    child.process.wait(max(deadline - time.monotonic(), 0.01))
+                except subprocess.TimeoutExpired:
+                    child.process.kill()
+                    child.process.wait()

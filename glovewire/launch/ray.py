@@ -62,7 +62,7 @@ class Role:
             child.process.wait()
         if child is None or list(child.arguments) != words or (child.killed and self._children.may_restart(self._role)):
             child = self._child = self._children.start(self._role, words)
-        status = child.process.poll()  # first: a process that ends now may not have printed its last line yet
+        status = child.status  # first: a process that ends now may not have printed its last line yet
         lines = child.printed().splitlines() or [""]
         return State(status, lines[0], lines[-1], str(child.died()) if child.failed else "")
 
