@@ -23,8 +23,9 @@ from typing import Any
 from commands import glovewire, server, server_status, wait_until
 
 from glovewire.bench.measurements import surroundings
+from glovewire.common.client.pending import check_reply
 from glovewire.common.protocol.messages import Checkpoint, Checkpointed, Message
-from glovewire.common.transport.client import RequestClient, check_reply
+from glovewire.common.transport.client import RequestClient
 
 SLOWER = 0.9
 NOW = Checkpoint(-1)

@@ -1,47 +1,42 @@
-"""Send requests to shards and match replies to them.
-
-`RequestClient`, for workers and observers, has a session with every shard; `QueryClient`, for monitors, sends one query
-at a time to one shard. Both retransmit a request until it is answered; the server recognises repeats, so nothing is
-applied twice. One thread, no locks.
-"""
+"""Run a `ClientCore` on ZeroMQ sockets: one thread, no locks."""
 
 import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import zmq
 
 from .. import errors
+from ..client.channel import UNSENT, OnReply, Request
+from ..client.core import APART, ClientCore
+from ..client.pending import Pending
 from ..endings import RunEnd
 from ..protocol import messages as m
 from ..protocol import wire
 from . import sockets
-from .channel import Channel, OnReply
 from .curve_keys import ClientKeys
 
-HEARTBEAT_AFTER_S = 1.0
 STALL_S = 1.0
 SILENCE_S = 30.0
 PARTING_S = 3.0
 POLL_MS = 100
-KEEP_ALIVE_EVERY_S = 0.01
-HELLO_AGAIN_S = 0.5
-
-APART = "the shards are not in the same run: do they share the run folder?"
+CHECK_EVERY_S = 0.01
+"""Interval at which refused handshakes are looked for."""
 
 M = TypeVar("M", bound=m.Message)
 
 
 class RequestClient:
-    """A session with every shard as the worker (or observer) called `name`; use it as a context manager.
+    """Requests to every shard as the worker, observer or monitor called `name`; use it as a context manager.
 
-    `dataset` is the dataset's checksum, "" for observers. Every wait ends at a deadline with DeadlineExceeded, which
-    names the silent shard; a `Refused` reply is raised as the GlovewireError of its code. `keys` are required if the
-    servers have keys; the session's name then begins with theirs. Replies are handled inside `poll`. Programs that
-    train tensors use `worker.dense.Client` instead.
+    `connect` opens a session with every shard; queries need none. Requests are retransmitted until they are answered;
+    the server recognises repeats, so nothing is applied twice. `dataset` is the dataset's checksum, "" for observers.
+    Every wait ends at a deadline with DeadlineExceeded, which names the silent shard; a `Refused` reply is raised as
+    the GlovewireError of its code. `keys` are required if the servers have keys; the session's name then begins with
+    theirs. Replies are handled inside `poll`. Programs that train tensors use `worker.dense.Client` instead.
     """
 
     def __init__(
@@ -54,26 +49,33 @@ class RequestClient:
     ) -> None:
         if not addresses:
             raise errors.UsageError("no server address was given")
-        self._name = name if keys is None else keys.session_name(name)
-        self._dataset, self._silence_s = dataset, silence_s
-        self._incarnation = secrets.randbits(62)
-        self._joined = False
-        self._not_ready: errors.NotReady | None = None
-        self._kept_alive = 0.0
-        self._polled = time.monotonic()
-        self._context = sockets.Context(keys)
+        self._silence_s = silence_s
+        self._polled = self._checked = now = time.monotonic()
+        name = name if keys is None else keys.session_name(name)
+        self._core = ClientCore(addresses, name, dataset, secrets.randbits(62), now)
+        self.channels = self._core.channels
         self.bytes_sent = 0
         self.on_sent: Callable[[m.Message, int], None] = lambda _, __: None
-        self.failed: errors.GlovewireError | None = None
+        self._context = sockets.Context(keys)
         try:
-            self.channels = [Channel(self._context, address) for address in addresses]
-            self._poller = zmq.Poller()
-            self._channel_of = {channel.socket: channel for channel in self.channels}
-            for socket in self._channel_of:
-                self._poller.register(socket, zmq.POLLIN)
+            self._sockets = [self._context.dealer(address) for address in addresses]
         except errors.GlovewireError:
             self.close()
             raise
+        self._handshakes = [self._context.handshakes(socket) for socket in self._sockets]
+        self._shard_of = {socket: shard for shard, socket in enumerate(self._sockets)}
+        self._poller = zmq.Poller()
+        for socket in self._sockets:
+            self._poller.register(socket, zmq.POLLIN)
+
+    @property
+    def failed(self) -> errors.GlovewireError | None:
+        """Return the error that ended the sessions, None before; one that is set ends the next wait."""
+        return self._core.failed
+
+    @failed.setter
+    def failed(self, error: errors.GlovewireError | None) -> None:
+        self._core.failed = error
 
     def connect(self, role: str = "worker", timeout_s: float | None = None) -> m.Welcome:
         """Open a session with every shard and return the Welcome of shard 0.
@@ -81,49 +83,86 @@ class RequestClient:
         Raises UsageError unless the addresses are those of all shards of one training, in order; DatasetMismatch,
         VersionMismatch; after `timeout_s` DeadlineExceeded, or NotReady if another process still has the name.
         """
-        self._role = role
-        self._send_hello(self.channels[0])  # its welcome has the worker's number, which the other shards are told
-        others = self.channels[1:]
-        deadline, greeted = time.monotonic() + (timeout_s or self._silence_s), time.monotonic()
-        while (silent := [each.where for each in self.channels if each.welcome is None]) or self._runs_differ():
+        now = time.monotonic()
+        deadline = now + (timeout_s or self._silence_s)
+        self._core.join(role, now)
+        self._tick(now, math.inf)
+        while not self._core.joined:
             self.poll(POLL_MS, silence=False)
-            if (now := time.monotonic()) > deadline:
+            if time.monotonic() > deadline and not self._core.joined:
+                silent = [self.where(shard) for shard in self._core.strangers]
                 where = f"no server answers at {', '.join(silent)}"
-                raise self._not_ready or errors.DeadlineExceeded(where if silent else APART)
-            if others and self.channels[0].welcome is not None:
-                for channel in others:
-                    self._send_hello(channel)
-                others = []
-            if (not silent or self._not_ready is not None) and now - greeted > HELLO_AGAIN_S:
-                greeted = now
-                for channel in [each for each in self.channels if each not in others]:
-                    self._send_hello(channel)
-        self._joined = True
-        return self._welcomes()[0]
+                raise self._core.not_ready or errors.DeadlineExceeded(where if silent else APART)
+        welcome = self.channels[0].welcome
+        assert welcome is not None
+        return welcome
+
+    def where(self, shard: int) -> str:
+        """Return a shard's address, followed by a guess at why no server answers there, if there is one."""
+        return self.channels[shard].address + self._handshakes[shard].doubt
 
     def send(self, shard: int, message: m.Message, on_reply: OnReply) -> None:
         """Send a request; a later `poll` calls `on_reply` with the reply. `on_reply` must not call `poll`."""
-        size = self.channels[shard].send(message, on_reply)
-        self.bytes_sent += size
-        self.on_sent(message, size)
+        now = time.monotonic()
+        request = self._core.send(shard, message, on_reply, now)
+        if request.sent != UNSENT:
+            self._transmit([(shard, request)], now)
+        self._count(request)
+
+    def request(self, shard: int, message: m.Message, pending: Pending[Any], take: OnReply | None = None) -> None:
+        """Send a request that `pending` waits for; `take` stores the reply, which is otherwise the value itself.
+
+        A push waits until it fits in the credit of every shard.
+        """
+        if isinstance(message, m.Push):
+            self.wait_for_credit(message.values.nbytes)
+        self.send(shard, message, partial(pending.settle, take or pending.set))
+
+    def push_and_pull(
+        self,
+        shard: int,
+        push: m.Push,
+        applied: Pending[Any],
+        take_applied: OnReply,
+        rows: Pending[Any],
+        take_rows: OnReply,
+    ) -> None:
+        """Send a push with `then_pull`: `applied` waits for the push, `rows` for the rows that follow.
+
+        The first reply settles the push, whatever it is: the rows may come alone, and an error ends both.
+        """
+        unanswered = [applied]
+
+        def answered(reply: m.Message) -> None:
+            if unanswered:
+                unanswered.pop().settle(take_applied, reply)
+            if not isinstance(reply, m.Applied):
+                rows.settle(take_rows, reply)
+
+        self.wait_for_credit(push.values.nbytes)
+        self.send(shard, push, answered)
+
+    def ask(self, shard: int, message: m.Message, timeout_s: float | None = None) -> m.Message:
+        """Send a request and return its reply; raises DeadlineExceeded or the error that a refusal names."""
+        pending: Pending[m.Message] = Pending()
+        self.request(shard, message, pending)
+        return self.wait_for(shard, pending, timeout_s or self._silence_s, silence=timeout_s is None)
+
+    def wait_for(self, shard: int, pending: Pending[M], within_s: float, late: str = "", *, silence: bool = True) -> M:
+        """Return the reply of `shard` that `pending` waits for; raises its error, or DeadlineExceeded saying `late`."""
+        deadline = time.monotonic() + within_s
+        while not pending.done:
+            self.poll(POLL_MS, silence=silence)
+            if time.monotonic() > deadline and not pending.done:
+                raise errors.DeadlineExceeded(late or f"no answer from {self.where(shard)} in time")
+        value = pending.get()
+        assert value is not None
+        return value
 
     def wait_for_credit(self, nbytes: int) -> None:
         """Wait until a push of `nbytes` fits in the credit of every shard, or no push is in flight."""
-        while in_flight := sum(channel.in_flight for channel in self.channels):
-            if in_flight + nbytes <= min(channel.credit for channel in self.channels):
-                return
+        while not self._core.has_credit(nbytes):
             self.poll(POLL_MS)
-
-    def ask(self, shard: int, message: m.Message, timeout_s: float | None = None) -> m.Message:
-        """Send a request and wait for its reply; raises DeadlineExceeded or the error that a refusal names."""
-        replies: list[m.Message] = []
-        self.send(shard, message, replies.append)
-        deadline = time.monotonic() + (timeout_s or self._silence_s)
-        while not replies:
-            self.poll(POLL_MS, silence=timeout_s is None)
-            if time.monotonic() > deadline:
-                raise errors.DeadlineExceeded(f"no answer from {self.channels[shard].where} in time")
-        return check_reply(replies[0])
 
     def poll(self, timeout_ms: int, *, silence: bool = True) -> None:
         """Handle received replies, waiting up to `timeout_ms` for the first, and keep the sessions alive.
@@ -132,18 +171,19 @@ class RequestClient:
         False), NotAdmitted when a shard refuses this client's keys, and the error of a session that failed.
         """
         for socket, _ in self._poller.poll(timeout_ms):
-            self._receive(self._channel_of[socket])
-        if self.failed is not None:
-            raise self.failed
+            self._receive(self._shard_of[socket], socket)
+        if self._core.failed is not None:
+            raise self._core.failed
         now = time.monotonic()
-        if (stall := now - self._polled) > STALL_S:  # this process was busy or stopped: no silence of the servers
-            for channel in self.channels:
-                channel.heard = min(channel.heard + stall, now)
+        if (stall := now - self._polled) > STALL_S:
+            self._core.note_stall(stall, now)
         self._polled = now
-        if now - self._kept_alive >= KEEP_ALIVE_EVERY_S:
-            self._kept_alive = now
-            for channel in self.channels:
-                self._keep_alive(channel, now, silence)
+        if now - self._checked >= CHECK_EVERY_S:
+            self._checked = now
+            for handshakes in self._handshakes:
+                handshakes.check()
+        if now >= self._core.deadline():
+            self._tick(now, self._silence_s if silence else math.inf)
 
     def flush(self, deadline: float = math.inf) -> None:
         """Wait, at most until `deadline`, for all replies except to pulls and leases, which wait for other workers."""
@@ -158,9 +198,11 @@ class RequestClient:
         """
         deadline = time.monotonic() + (within_s or PARTING_S)
         self.flush(deadline)
-        for shard, link in enumerate(self.channels):
-            if link.welcome is not None:
-                self.send(shard, m.Leave(*end, link.pushes), link.end_session)
+        now = time.monotonic()
+        goodbyes = self._core.leave(end, now)
+        for _, request in goodbyes:
+            self._count(request)
+        self._transmit([each for each in goodbyes if each[1].sent != UNSENT], now)
         self.flush(deadline)
 
     def close(self) -> None:
@@ -173,149 +215,30 @@ class RequestClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send_hello(self, channel: Channel) -> None:
-        first = self.channels[0].welcome
-        number, token = (-1, 0) if channel is self.channels[0] or first is None else (first.worker, first.token)
-        hello = m.Hello(self._role, self._name, self._incarnation, self._dataset, number, token)
-        channel.send(hello, partial(self._take_welcome, channel))
-
-    def _take_welcome(self, channel: Channel, reply: m.Message) -> None:
-        try:
-            welcome = check_reply(reply)
-        except errors.NotReady as error:
-            self._not_ready = error  # `connect` says hello again
-            if self._joined:
-                self.failed = self.failed or errors.UnknownSession(str(error))
-            return
-        except errors.GlovewireError as error:
-            self.failed = self.failed or error
-            return
-        if isinstance(welcome, m.Welcome):
-            before, channel.welcome = channel.welcome or welcome, welcome
-            if self._joined and (welcome.run, welcome.worker) != (before.run, before.worker):
-                self.failed = errors.UnknownSession(
-                    f"{channel.address} has forgotten this worker: it was taken for lost, or the server was restarted"
-                )
-            elif before is not welcome:
-                channel.mark_unsent()
-
-    def _welcomes(self) -> list[m.Welcome]:
-        return [channel.welcome for channel in self.channels if channel.welcome is not None]
-
-    def _runs_differ(self) -> bool:
-        """Return whether shards are in different generations of the run; UsageError if they do not fit together."""
-        welcomes = self._welcomes()
-        if [(w.shard, w.shards) for w in welcomes] != [(k, len(welcomes)) for k in range(len(welcomes))]:
-            found = [
-                f"{channel.address} is shard {w.shard}/{w.shards}"
-                for channel, w in zip(self.channels, welcomes, strict=True)
-            ]
-            raise errors.UsageError(f"give every shard's address once, in order; {', '.join(found)}")
-        if any(w.options != welcomes[0].options for w in welcomes):
-            raise errors.UsageError("the shards were started with different training options")
-        return len({welcome.run for welcome in welcomes}) > 1
-
-    def _receive(self, channel: Channel) -> None:
+    def _receive(self, shard: int, socket: zmq.Socket[bytes]) -> None:
         """Handle the message that has arrived, and further ones while requests are pending."""
-        self._dispatch(channel, sockets.receive(channel.socket))
-        while channel.pending and sockets.has_message(channel.socket):
-            self._dispatch(channel, sockets.receive(channel.socket))
+        while True:
+            answer = self._core.receive(shard, sockets.receive(socket)[1:], time.monotonic())
+            if answer is not None:
+                answer.request.on_reply(answer.reply)
+            if not (self.channels[shard].pending and sockets.has_message(socket)):
+                return
 
-    def _dispatch(self, channel: Channel, frames: list[wire.Frame]) -> None:
-        channel.heard = time.monotonic()
-        try:
-            reply = wire.decode(frames[1:])
-        except errors.GlovewireError as error:
-            self.failed = errors.ProtocolError(f"{channel.address} does not answer in this protocol: {error}")
-            return
-        if reply.number == 0 and isinstance(reply.message, m.Refused):
-            self.failed = errors.from_wire(reply.message.code, reply.message.text, reply.message.ending)
-            return
-        pending = channel.pending.get(reply.number)
-        if pending is None or (isinstance(pending.message, m.Pull) and isinstance(reply.message, m.Applied)):
-            if isinstance(reply.message, m.Rows):
-                channel.note_duplicate(reply.number)
-            return  # a repeated `Applied` of a push whose rows are still to come
-        refused = reply.message.code if isinstance(reply.message, m.Refused) else ""
-        if refused == errors.UnknownSession.code and not isinstance(pending.message, m.Hello):
-            if isinstance(pending.message, m.Heartbeat):
-                del channel.pending[reply.number]
-            if not any(isinstance(other.message, m.Hello) for other in channel.pending.values()):
-                self._send_hello(channel)
-            return
-        if refused == errors.OutOfOrder.code:
-            channel.mark_unsent(pending)
-            return
-        channel.complete(reply.number, reply.message, channel.heard)
-        pending.on_reply(reply.message)
+    def _tick(self, now: float, silence_s: float) -> None:
+        self._transmit(self._core.tick(now, silence_s), now)
 
-    def _keep_alive(self, channel: Channel, now: float, silence: bool) -> None:
-        """Retransmit requests, send a heartbeat if one is due, and check that the shard is not silent for too long.
+    def _transmit(self, requests: Sequence[tuple[int, Request]], now: float) -> None:
+        """Queue requests in this order; once one does not fit in a shard's queue, give the others back to the core."""
+        full = set()
+        for shard, request in requests:
+            if shard in full or not sockets.send_if_room(self._sockets[shard], request.frames):
+                full.add(shard)
+                self._core.note_blocked(shard, request, now)
 
-        A worker that waits for one shard sends heartbeats to the others, too, because each of them would time it out.
-        """
-        channel.handshakes.check()
-        silent_s = now - channel.heard
-        if channel.pending and silent_s > self._silence_s and silence:
-            raise errors.DeadlineExceeded(f"{channel.address} has not answered for {self._silence_s:.0f} s")
-        if min(silent_s, now - channel.last_heartbeat) > HEARTBEAT_AFTER_S and channel.welcome is not None:
-            channel.last_heartbeat = now
-            if not any(isinstance(pending.message, m.Heartbeat) for pending in channel.pending.values()):
-                channel.send(m.Heartbeat(), lambda _: None)
-        channel.resend(now)
-
-
-class QueryClient:
-    """A connection to the shard at `address` with at most one open query; no method blocks."""
-
-    def __init__(self, address: str, keys: ClientKeys | None = None) -> None:
-        self.address = address
-        self.sent_at: float | None = None
-        self._context = sockets.Context(keys)
-        try:
-            self._channel = Channel(self._context, address)
-        except errors.GlovewireError:
-            self._context.close()
-            raise
-
-    def ask(self, query: m.Message) -> None:
-        """Send a query; a reply to an earlier query is then dropped."""
-        self._channel.pending.clear()
-        self._channel.send(query, lambda _: None)
-        self.sent_at = time.monotonic()
-
-    def answer(self) -> m.Message | None:
-        """Return the reply (perhaps `Refused`), None if it has not arrived; ProtocolError or NotFinite if malformed."""
-        channel = self._channel
-        while channel.pending and sockets.has_message(channel.socket):
-            number, reply, _ = wire.decode(sockets.receive(channel.socket)[1:])
-            if number in channel.pending:
-                channel.complete(number, reply, time.monotonic())
-            elif number == 0 and isinstance(reply, m.Refused):  # the server could not read the query
-                channel.pending.clear()
-            else:  # the reply to an earlier query
-                if isinstance(reply, m.Rows):
-                    channel.note_duplicate(number)
-                continue
-            self.sent_at = None
-            return reply
-        channel.resend(time.monotonic())
-        return None
-
-    def waits_s(self) -> float:
-        """Return how many seconds the open query has waited for its reply, 0 if no query is open."""
-        return 0.0 if self.sent_at is None else time.monotonic() - self.sent_at
-
-    def close(self) -> None:
-        """Close the connection; may be called twice."""
-        self._context.close()
-
-
-def check_reply(reply: m.Message) -> m.Message:
-    """Return `reply`, or raise the error that it names if it is `Refused`."""
-    if isinstance(reply, m.Refused):
-        raise errors.from_wire(reply.code, reply.text, reply.ending)
-    return reply
+    def _count(self, request: Request) -> None:
+        size = wire.bytes_of(request.frames)
+        self.bytes_sent += size
+        self.on_sent(request.message, size)
 
 
 def expect(reply: m.Message, kind: type[M]) -> M:

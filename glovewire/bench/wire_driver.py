@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.client.pending import Pending
 from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.procfs import cpu_seconds
-from glovewire.worker.stores.interface import Change, Reply
+from glovewire.worker.stores.interface import Change
 from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
 
 from .config import NULL_ROWS
@@ -27,7 +28,7 @@ NULL_STEPS = {
 }
 """Variants of a null step, a training step without the computation, and how `table` describes them."""
 
-Start = Callable[[int], Reply[Any]]
+Start = Callable[[int], Pending[Any]]
 
 
 @dataclass(frozen=True, order=True)
@@ -57,17 +58,17 @@ class WireDriver:
         first = self._draw.integers(0, self._rows - case.size + 1, PLACES).tolist()
         ones, store = self._ones[: case.size], self._store
 
-        def pull_rows(n: int) -> Reply[Any]:
+        def pull_rows(n: int) -> Pending[Any]:
             return store.pull_rows(places[n % PLACES])
 
-        def pull_range(n: int) -> Reply[Any]:
+        def pull_range(n: int) -> Pending[Any]:
             return store.pull_range(first[n % PLACES], first[n % PLACES] + case.size, m.NO_VERSION)
 
-        def push_rows(n: int) -> Reply[Any]:
+        def push_rows(n: int) -> Pending[Any]:
             self._pushed.append(places[n % PLACES])
             return store.push_rows("add", places[n % PLACES], ones, 0.0)[0]
 
-        def push_range(n: int) -> Reply[Any]:
+        def push_range(n: int) -> Pending[Any]:
             self._pushed.append(slice(first[n % PLACES], first[n % PLACES] + case.size))
             low = first[n % PLACES]
             return store.push_range("add", NO_LEASE, Change(low, low + case.size, ones))
@@ -77,7 +78,7 @@ class WireDriver:
 
     def run(self, start: Start, window: int, seconds: float) -> Repeat:
         """Keep `window` messages in flight for `seconds`, wait for the last reply, and return the measurements."""
-        pending: deque[tuple[float, Reply[Any]]] = deque()
+        pending: deque[tuple[float, Pending[Any]]] = deque()
         latencies: list[float] = []
         failed = number = 0
         clock, before = time.perf_counter, self._cpu()
@@ -104,7 +105,7 @@ class WireDriver:
         """
         pull, push = (self.starter(Case(operation, "random", NULL_ROWS, 1)) for operation in ("pull", "push"))
         latencies: list[float] = []
-        pushes: list[Reply[Any]] = []
+        pushes: list[Pending[Any]] = []
         failed, before = 0, self._cpu()
         clock = time.perf_counter
         began = asked = clock()
@@ -130,13 +131,13 @@ class WireDriver:
         self._store.flush()
         return self._repeat(asked - began, latencies, failed, before)
 
-    def _push_and_pull(self, number: int) -> tuple[Reply[Any], Reply[Any]]:
+    def _push_and_pull(self, number: int) -> tuple[Pending[Any], Pending[Any]]:
         places = self._of_size(NULL_ROWS)
         rows, wanted = places[number % PLACES], places[(number + 1) % PLACES]
         self._pushed.append(rows)
         return self._store.push_rows("add", rows, self._ones[:NULL_ROWS], 0.0, wanted=wanted)
 
-    def _await(self, reply: Reply[Any]) -> bool:
+    def _await(self, reply: Pending[Any]) -> bool:
         while not reply.done:
             self._store.wait()
         return _succeeded(reply)
@@ -170,7 +171,7 @@ class WireDriver:
         return self._places[size]
 
 
-def _succeeded(reply: Reply[Any]) -> bool:
+def _succeeded(reply: Pending[Any]) -> bool:
     try:
         reply.get()
     except GlovewireError:

@@ -107,9 +107,9 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
     A run without rounds identifies the cut by a random number, sent again until every shard has accepted it. Raises
     NotReady, LimitExceeded or DeadlineExceeded if no checkpoint is written within `timeout` seconds.
     """
+    from glovewire.common.client.pending import Pending
     from glovewire.common.errors import DeadlineExceeded, LimitExceeded, NotReady
     from glovewire.common.protocol.messages import Checkpoint, Checkpointed
-    from glovewire.common.transport.client import check_reply
 
     deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
     refused: NotReady | LimitExceeded | None = None
@@ -117,15 +117,16 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
         if not isinstance(refused, LimitExceeded):  # after that, the same again: some shards may have accepted it
             reached = max(one["round"] for one in _all_shards(client, servers, timeout))
             cut = Checkpoint(reached + ahead if reached >= 0 else without_rounds)
-        replies: list[Message] = []
-        for shard in range(len(servers)):
-            client.send(shard, cut, replies.append)
+        written: list[Pending[Message]] = [Pending() for _ in servers]
+        for shard, each in enumerate(written):
+            client.request(shard, cut, each)
         try:
-            while len(replies) < len(servers):
-                client.poll(100, silence=False)
-                if time.monotonic() > deadline:
-                    raise DeadlineExceeded(f"no checkpoint was written within {timeout:g} s: is a worker training?")
-            return [reply.name for reply in map(check_reply, replies) if isinstance(reply, Checkpointed)]
+            text = f"no checkpoint was written within {timeout:g} s: is a worker training?"
+            replies = [
+                client.wait_for(shard, each, deadline - time.monotonic(), text, silence=False)
+                for shard, each in enumerate(written)
+            ]
+            return [reply.name for reply in replies if isinstance(reply, Checkpointed)]
         except DeadlineExceeded as late:
             raise refused or late from None
         except (NotReady, LimitExceeded) as error:

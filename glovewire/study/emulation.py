@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Protocol
 
 from glovewire.common.cli.config_file import configured
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending
 from glovewire.common.errors import GlovewireError, NotReady, ProcessDied, RunOver
 from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.tensor_layout import TABLE
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.signals import Signalled
-from glovewire.common.transport.client import RequestClient, check_reply
+from glovewire.common.transport.client import RequestClient
 from glovewire.server.config import ServerConfig
 from glovewire.worker.config import WorkerConfig
 from glovewire.worker.dense.client import Client
@@ -226,14 +227,16 @@ def _one(
 
 def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
     """Implement Ask; detect the end of the server process at once instead of at the client's deadline."""
-    answer: list[m.Message] = []
-    client.send(0, request, answer.append)
-    while not answer:
+    answer: Pending[m.Message] = Pending()
+    client.request(0, request, answer)
+    while not answer.done:
         ended = not server.running
         client.poll(int(LOOK_EVERY_S * 1e3))
-        if ended and not answer:
+        if ended and not answer.done:
             raise RunOver(text="the server has ended")
-    return check_reply(answer[0])
+    reply = answer.get()
+    assert reply is not None
+    return reply
 
 
 def _observe(

@@ -14,6 +14,7 @@ from typing import Self
 import zmq
 
 from glovewire.common.addresses import check_address, with_port
+from glovewire.common.client.pending import Pending
 from glovewire.common.errors import (
     DeadlineExceeded,
     GlovewireError,
@@ -23,10 +24,10 @@ from glovewire.common.errors import (
     VersionMismatch,
     require,
 )
-from glovewire.common.protocol.messages import TOPICS, GetHistory, History
+from glovewire.common.protocol.messages import TOPICS, GetHistory, History, Message
 from glovewire.common.protocol.wire import decode_sample
 from glovewire.common.roles import Role
-from glovewire.common.transport.client import QueryClient, expect
+from glovewire.common.transport.client import RequestClient, expect
 from glovewire.common.transport.curve_keys import load_client_keys
 from glovewire.common.transport.sockets import Context, receive
 from glovewire.common.transport.zap import HandshakeMonitor
@@ -53,12 +54,13 @@ class _Subscription:
     socket: zmq.Socket[bytes]
     stream: Reassembly
     attempts: HandshakeMonitor
-    client: QueryClient | None = None
+    client: RequestClient | None = None
+    requested: Pending[Message] | None = None
 
     def close_client(self) -> None:
         if self.client is not None:
             self.client.close()
-            self.client = None
+            self.client = self.requested = None
 
 
 class Feed:
@@ -190,19 +192,25 @@ class Feed:
         found: list[ReceivedSample] = []
         stream = each.stream
         try:
-            if each.client is not None and (answer := each.client.answer()) is not None:
+            if each.client is not None:
+                each.client.poll(0, silence=False)
+            if each.requested is not None and each.requested.done:
+                answer, each.requested = each.requested.get(), None
+                assert answer is not None
                 found += stream.fill(expect(answer, History), self._now)
-        except (ProtocolError, LimitExceeded, NotFinite, VersionMismatch):
+        except GlovewireError:
             stream.refused += 1
+            each.close_client()
             found += stream.give_up(self._now, at_once=True)
         found += stream.give_up(self._now)
         if stream.missing_after is None or stream.port is None:
             each.close_client()
             return found
         if each.client is None:
-            each.client = QueryClient(with_port(stream.address, stream.port), self.keys)
-        if each.client.sent_at is None:
-            each.client.ask(GetHistory(stream.missing_after))
+            each.client = RequestClient([with_port(stream.address, stream.port)], "monitor", keys=self.keys)
+        if each.requested is None:
+            each.requested = Pending()
+            each.client.request(0, GetHistory(stream.missing_after), each.requested)
         return found
 
     def _check_silence(self) -> None:

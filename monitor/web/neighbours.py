@@ -10,6 +10,7 @@ itself is in `common.model.neighbours`.
 import json
 import math
 import secrets
+import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Rows
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, GlovewireError, LimitExceeded, ProtocolError
 from glovewire.common.model.neighbours import UnitVectors, unit_rows
@@ -25,7 +27,7 @@ from glovewire.common.model.postprocess import flattened_in_pieces
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.run_folder import load_vectors
-from glovewire.common.transport.client import QueryClient, expect
+from glovewire.common.transport.client import RequestClient, expect
 from glovewire.common.transport.curve_keys import ClientKeys
 
 from .unseen import UnseenWords
@@ -83,7 +85,9 @@ class ServerLookup:
         self._requests, self._keys = requests, keys
         name = f"monitor-{secrets.token_hex(4)}"
         self._name = name if keys is None else keys.session_name(name)
-        self._client: QueryClient | None = None
+        self._client: RequestClient | None = None
+        self._reply: Pending[m.Message] = Pending()
+        self._asked_at = 0.0
         self._fetching: Requests | None = None
         self._computing = False
         self._words: list[str] = []
@@ -127,10 +131,12 @@ class ServerLookup:
         try:
             if self._computing:
                 self._send(self._fetching.send(None))
-            elif (reply := self._client.answer()) is not None:
-                self._send(self._fetching.send(reply))  # this may connect to the next shard
-            elif self._client.waits_s() > ANSWER_S:
-                self._end(f"{self._client.address} does not answer")
+                return
+            self._client.poll(0, silence=False)
+            if self._reply.done:
+                self._send(self._fetching.send(self._reply.get()))  # this may connect to the next shard
+            elif time.monotonic() - self._asked_at > ANSWER_S:
+                self._end(f"{self._client.where(0)} does not answer")
         except StopIteration:
             self._end("")
         except GlovewireError as error:
@@ -160,13 +166,14 @@ class ServerLookup:
     def _connect(self, address: str) -> None:
         if self._client is not None:
             self._client.close()
-        self._client = QueryClient(address, self._keys)
+        self._client = RequestClient([address], "monitor", keys=self._keys)
 
     def _send(self, request: m.Message | None) -> None:
         assert self._client is not None
         self._computing = request is None
         if request is not None:
-            self._client.ask(request)
+            self._reply, self._asked_at = Pending(), time.monotonic()
+            self._client.request(0, request, self._reply)
 
     def _fetch(self, addresses: Sequence[str], now: float) -> Requests:
         """Request the words (once per run) and all rows from the shards in turn; then set `vectors`."""

@@ -45,7 +45,7 @@ CONFINED = {
 """Libraries that only these modules may import, at the top or inside a function."""
 
 PURE = {
-    "common/model/", "server/core/", "server/table/", "server/consistency/", "server/leases/", "server/sessions.py",
+    "common/client/", "common/model/", "server/core/", "server/table/", "server/consistency/", "server/leases/", "server/sessions.py",
     "server/checkpoints/cuts.py", "monitor/history/history.py",
 }  # fmt: skip
 """Folders and modules that decide without I/O."""

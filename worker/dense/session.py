@@ -3,21 +3,22 @@
 `worker.dense.client` maps tensor names to rows, and creates a new session after a restart of a server.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from glovewire.common import errors
 from glovewire.common.array_types import Array
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding, ShardRange
 from glovewire.common.model.tensor_layout import ROW, TABLE, ModelSpec
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import POLL_MS, RequestClient, check_reply
+from glovewire.common.transport.client import POLL_MS, RequestClient, expect
 from glovewire.common.transport.curve_keys import ClientKeys
 
 from ..training.loss_sums import LossSums
@@ -26,27 +27,18 @@ PIECE_BYTES = 32 << 20
 IN_FLIGHT = 4
 """Number of unanswered pushes allowed per shard."""
 
-OnError = Callable[[errors.GlovewireError], None]
-
 
 @dataclass
-class _PendingRows:
-    """Rows being pulled, with the version of each shard's part; `missing` replies have not arrived."""
+class _Pulled:
+    """Rows that were pulled, with the version of each shard's part."""
 
     rows: Array
     versions: list[int]
-    missing: int = 0
-    failure: errors.GlovewireError | None = None
 
     def take(self, shard: int, at: slice, reply: m.Message) -> None:
         """Store the rows of one reply of `shard` at rows `at`."""
-        assert isinstance(reply, m.Rows)
-        self.rows[at], self.versions[shard] = reply.values, reply.version
-        self.missing -= 1
-
-    def fail(self, error: errors.GlovewireError) -> None:
-        """Record why the rows will not arrive."""
-        self.failure = error
+        if isinstance(reply, m.Rows):
+            self.rows[at], self.versions[shard] = reply.values, reply.version
 
 
 class TensorSession:
@@ -62,9 +54,9 @@ class TensorSession:
         self.versions = [m.NO_VERSION] * len(addresses)
         self._addresses, self._timeout_s = addresses, timeout_s
         self._sequences = [0] * len(addresses)
-        self._in_flight: set[tuple[int, int]] = set()
+        self._unanswered: list[Pending[Any]] = []
         self._reports, self._sums = 0, LossSums()
-        self._next_rows: _PendingRows | None = None
+        self._next_rows: Pending[_Pulled] | None = None
         self._failure: errors.GlovewireError | None = None
         self._client = RequestClient(addresses, name, "", timeout_s, keys)
         try:
@@ -103,14 +95,15 @@ class TensorSession:
             pending, self._next_rows = self._next_rows, None
         if pending is None or after != m.NO_VERSION:
             pending = self._request_rows(trained=trained, after=after)
-        while pending.missing and pending.failure is None:
+        while not pending.done:
             self._wait()
-        if pending.failure is not None:
-            self._fail(pending.failure)
-            raise pending.failure
+        if pending.error is not None:
+            self._fail(pending.error)
+        pulled = pending.get()
+        assert pulled is not None
         if trained:
-            self.versions = pending.versions
-        return pending.rows
+            self.versions = pulled.versions
+        return pulled.rows
 
     def push(self, gradient: Array, rate: float) -> None:
         """Push a gradient of all trained rows, without copying it; wait while too many pushes are unanswered.
@@ -122,7 +115,7 @@ class TensorSession:
         self._next_rows = self._empty_rows(trained=True)
         for part in self._trained_parts():
             self._push("gradient", part, gradient[part.first : part.last], rate, self._next_rows)
-        while len(self._in_flight) > IN_FLIGHT * len(self._addresses):
+        while len(self._unanswered) > IN_FLIGHT * len(self._addresses):
             self._wait()
 
     def assign(self, rows: Array, first: int) -> None:
@@ -144,12 +137,13 @@ class TensorSession:
     def flush(self) -> None:
         """Report the remaining sums, and wait until every push is answered."""
         self._report()
-        while self._in_flight:
+        while self._unanswered:
             self._wait()
         self._raise_failure()
 
     def leave(self) -> None:
         """Report the remaining sums and leave the servers, unless a request failed before the end of the run."""
+        self._settle()
         if self._client.failed is None and (self._failure is None or self.over):
             self._report()
             self._client.part(RunEnd(Ending.LEFT))
@@ -159,18 +153,10 @@ class TensorSession:
         self._client.close()
 
     def _create(self, shard: int, create: m.Create, wait_s: float) -> m.Created:
-        replies: list[m.Message] = []
-        self._client.send(shard, create, replies.append)
-        deadline = time.monotonic() + wait_s
-        while not replies:
-            self._client.poll(POLL_MS)
-            if time.monotonic() > deadline:
-                raise errors.DeadlineExceeded(
-                    f"no worker has brought values for the tensors of {self._addresses[shard]} within {wait_s:g} s"
-                )
-        created = check_reply(replies[0])
-        assert isinstance(created, m.Created)
-        return created
+        created: Pending[m.Message] = Pending()
+        self._client.request(shard, create, created)
+        late = f"no worker has brought values for the tensors of {self._addresses[shard]} within {wait_s:g} s"
+        return expect(self._client.wait_for(shard, created, wait_s, late), m.Created)
 
     def _fill(self, shard: int, trained: Array, fixed: Array) -> None:
         first, last = self._sharding.range(shard)
@@ -181,31 +167,24 @@ class TensorSession:
         self.flush()
 
     def _push(
-        self, operation: str, part: ShardRange, values: Array, rate: float = 0.0, pulled: _PendingRows | None = None
+        self, operation: str, part: ShardRange, values: Array, rate: float = 0.0, rows: Pending[_Pulled] | None = None
     ) -> None:
-        """Push rows of one shard; with `pulled`, the same message also pulls them, into `pulled`."""
+        """Push rows of one shard; with `rows`, the same message also pulls them."""
         self._sequences[part.shard] += 1
-        version = m.NO_VERSION if pulled is None else self.versions[part.shard]
-        sent = part.shard, self._sequences[part.shard]
+        version = m.NO_VERSION if rows is None else self.versions[part.shard]
         push = m.Push(
-            TABLE, sent[1], operation, part.first, part.last, version, -1, rate, values, then_pull=pulled is not None
-        )
-
-        def arrived(reply: m.Message) -> None:
-            self._in_flight.discard(sent)
-            if pulled is not None and isinstance(reply, m.Rows):
-                pulled.take(part.shard, slice(part.first, part.last), reply)
-
-        def failed(error: errors.GlovewireError) -> None:
-            only_rows = sent not in self._in_flight or isinstance(error, errors.RunOver)
-            self._in_flight.discard(sent)
-            (pulled.fail if pulled is not None and only_rows else self._fail)(error)
-
-        self._client.wait_for_credit(values.nbytes)
-        self._in_flight.add(sent)
-        if pulled is not None:
-            pulled.missing += 1
-        self._send(part.shard, push, arrived, failed)
+            TABLE, self._sequences[part.shard], operation, part.first, part.last, version, -1, rate, values,
+            then_pull=rows is not None,
+        )  # fmt: skip
+        applied: Pending[Any] = Pending()
+        self._unanswered.append(applied)
+        if rows is None:
+            self._client.request(part.shard, push, applied)
+            return
+        assert rows.value is not None
+        rows.missing += 1
+        take = partial(rows.value.take, part.shard, slice(part.first, part.last))
+        self._client.push_and_pull(part.shard, push, applied, applied.set, rows, take)
 
     def _trained_parts(self) -> Iterator[ShardRange]:
         """Yield one range per shard, which fits in a message: its trained rows, possibly none."""
@@ -218,38 +197,31 @@ class TensorSession:
         most = PIECE_BYTES // (ROW * self._spec.dtype.itemsize)
         return (part for part, _ in self._sharding.split_small(first, last, most))
 
-    def _empty_rows(self, *, trained: bool) -> _PendingRows:
+    def _empty_rows(self, *, trained: bool) -> Pending[_Pulled]:
         first, last = self._spec.part(trained)
-        return _PendingRows(np.empty((last - first, ROW), self._spec.dtype), list(self.versions))
+        return Pending(_Pulled(np.empty((last - first, ROW), self._spec.dtype), list(self.versions)), 0)
 
-    def _request_rows(self, *, trained: bool, after: int) -> _PendingRows:
-        first, last = self._spec.part(trained)
+    def _request_rows(self, *, trained: bool, after: int) -> Pending[_Pulled]:
+        first, _ = self._spec.part(trained)
         rows = self._empty_rows(trained=trained)
-        for part in self._trained_parts() if trained else self._pieces(first, last):
-            arrived = partial(rows.take, part.shard, slice(part.first - first, part.last - first))
+        assert rows.value is not None
+        for part in self._trained_parts() if trained else self._pieces(*self._spec.part(trained)):
+            take = partial(rows.value.take, part.shard, slice(part.first - first, part.last - first))
             rows.missing += 1
-            self._send(part.shard, m.Pull(TABLE, part.first, part.last, after), arrived, rows.fail)
+            self._client.request(part.shard, m.Pull(TABLE, part.first, part.last, after), rows, take)
         return rows
 
     def _report(self) -> None:
         if self._sums.entries:
             self._reports += 1
-            self._send(0, self._sums.report(self._reports, self._client.bytes_sent), self._recorded)
+            recorded: Pending[Any] = Pending()
+            self._unanswered.append(recorded)
+            report = self._sums.report(self._reports, self._client.bytes_sent)
+            self._client.request(0, report, recorded, self._recorded)
             self._sums = LossSums()
 
     def _recorded(self, reply: m.Message) -> None:
         self.over = self.over or (isinstance(reply, m.Recorded) and reply.stop)
-
-    def _send(
-        self, shard: int, request: m.Message, arrived: Callable[[m.Message], None], failed: OnError | None = None
-    ) -> None:
-        def settle(reply: m.Message) -> None:
-            try:
-                arrived(check_reply(reply))
-            except errors.GlovewireError as error:
-                (failed or self._fail)(error)
-
-        self._client.send(shard, request, settle)
 
     def _fail(self, error: errors.GlovewireError) -> None:
         self.over = self.over or isinstance(error, errors.RunOver)
@@ -259,6 +231,14 @@ class TensorSession:
         self._client.poll(POLL_MS)
         self._raise_failure()
 
+    def _settle(self) -> None:
+        """Forget the requests that were answered, and note the error of one that was refused."""
+        for each in self._unanswered:
+            if each.error is not None:
+                self._fail(each.error)
+        self._unanswered = [each for each in self._unanswered if not each.done]
+
     def _raise_failure(self) -> None:
+        self._settle()
         if self._failure is not None:
             raise self._failure

@@ -6,45 +6,16 @@ parameter server, the store in `memory_store` in this machine's memory.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from glovewire.common.array_types import Array, Indices, Rows
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import RunEnd
-from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import messages as m
 
-T = TypeVar("T")
 CACHE_LINE_FLOATS = 16
-
-
-@dataclass
-class Reply(Generic[T]):
-    """A value that arrives later; `missing` of its messages have not arrived."""
-
-    value: T | None = None
-    missing: int = 1
-    error: GlovewireError | None = None
-
-    @property
-    def done(self) -> bool:
-        """Return whether the value is complete or has failed."""
-        return self.missing == 0 or self.error is not None
-
-    def get(self) -> T | None:
-        """Return the value of a reply that is done; raise its error if it has failed."""
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
-def still_pending(replies: list[Reply[T]]) -> list[Reply[T]]:
-    """Return the replies that are not done; raise the error of the first that failed."""
-    for reply in replies:
-        if reply.done:
-            reply.get()
-    return [reply for reply in replies if not reply.done]
 
 
 @dataclass
@@ -74,21 +45,21 @@ class Store(Protocol):
 
     in_place: bool
 
-    def lease(self) -> Reply[m.Granted | m.Done]:
+    def lease(self) -> Pending[m.Granted | m.Done]:
         """Request the next strip; the reply is Done once no strip is left."""
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
-    ) -> Reply[Array]:
+    ) -> Pending[Array]:
         """Request rows [first, last), or those in `rows` (ascending, distinct); the reply waits for their `version`.
 
         The reply is float32, or with `bfloat16` that, which a store in place does not take.
         """
 
-    def pull_rows(self, rows: Indices) -> Reply[Pulled]:
+    def pull_rows(self, rows: Indices) -> Pending[Pulled]:
         """Request a copy of rows (ascending, distinct); synchronous modes delay the reply."""
 
-    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
         """Push a change to one partition of a strip; its values must not change until the reply is done.
 
         The reply is the exclusive or of the receipts, for the report.
@@ -96,14 +67,14 @@ class Store(Protocol):
 
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
-    ) -> tuple[Reply[bool], Reply[Pulled]]:
+    ) -> tuple[Pending[bool], Pending[Pulled]]:
         """Push changes to rows (ascending, distinct), then pull the rows `wanted`.
 
         Returns two replies: whether the gradient was applied (False: too late for its step), and the rows. `values`
         must not change until the first reply is done. `pulled` has the versions that the gradient was computed from.
         """
 
-    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
+    def report(self, report: Callable[[int, int], m.Report]) -> Pending[m.Recorded]:
         """Send a report: `report(sequence, bytes_sent)` returns the message."""
 
     def poll(self) -> None:

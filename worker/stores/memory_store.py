@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Array, Indices, Rows
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol import messages as m
 
-from .interface import Change, Pulled, Reply
+from .interface import Change, Pulled
 
 Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 
@@ -44,44 +45,44 @@ class MemoryStore:
         self._next_round, self._step, self._count, self._on_report = next_round, step, count, on_report
         self._reports = self._entries = 0
 
-    def lease(self) -> Reply[m.Granted | m.Done]:
+    def lease(self) -> Pending[m.Granted | m.Done]:
         """Return the next strip, in the order in which a server grants strips; Done after the last epoch."""
         round = self._next_round()
-        return Reply(m.Done(Ending.COMPLETE) if round >= self._rounds.total else m.Granted(0, round, 0), 0)
+        return Pending(m.Done(Ending.COMPLETE) if round >= self._rounds.total else m.Granted(0, round, 0), 0)
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
-    ) -> Reply[Array]:
+    ) -> Pending[Array]:
         """Return rows [first, last) themselves, not a copy; the other arguments have no effect."""
         del version, rows, bfloat16
-        return Reply(self._rows[first:last], 0)
+        return Pending(self._rows[first:last], 0)
 
-    def pull_rows(self, rows: Indices) -> Reply[Pulled]:
+    def pull_rows(self, rows: Indices) -> Pending[Pulled]:
         """Return a copy of the rows."""
-        return Reply(Pulled(self._rows[rows], gradients=self._count(0)), 0)
+        return Pending(Pulled(self._rows[rows], gradients=self._count(0)), 0)
 
-    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
         """Do nothing: the rows were changed in place."""
         del operation, lease, change
-        return Reply(0, 0)
+        return Pending(0, 0)
 
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
-    ) -> tuple[Reply[bool], Reply[Pulled]]:
+    ) -> tuple[Pending[bool], Pending[Pulled]]:
         """Step the optimizer on `rows`, and return a copy of the rows `wanted`; BadRequest for another operation."""
         del pulled
         if operation != "gradient":
             raise BadRequest(f"rows in memory take gradients, not {operation!r}")
         self._step(self._rows, rows, values, rate, np.ones(len(rows), np.float32))
         self._count(1)
-        return Reply(True, 0), self.pull_rows(wanted)
+        return Pending(True, 0), self.pull_rows(wanted)
 
-    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
+    def report(self, report: Callable[[int, int], m.Report]) -> Pending[m.Recorded]:
         """Pass a report on to `on_report`, with 0 as the bytes sent."""
         self._reports += 1
         message = report(self._reports, 0)
         self._entries += message.entries
-        return Reply(m.Recorded(self._on_report(message), 0, self._entries), 0)
+        return Pending(m.Recorded(self._on_report(message), 0, self._entries), 0)
 
     def poll(self) -> None:
         """Do nothing: nothing arrives."""

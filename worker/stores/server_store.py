@@ -5,21 +5,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from glovewire.common.array_types import Array, Indices, Rows
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import GlovewireError
 from glovewire.common.model.bfloat16 import BFLOAT16
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.channel import OnReply
-from glovewire.common.transport.client import POLL_MS, RequestClient, check_reply
+from glovewire.common.transport.client import POLL_MS, RequestClient
 
-from .interface import Change, Pulled, Reply, empty_aligned
+from .interface import Change, Pulled, empty_aligned
 
 TABLE = "rows"
 LEAVING_S = 10.0
@@ -54,22 +52,22 @@ class ServerStore:
         self._tickets = self._reports = 0
         self._low_water = 0, 0  # with its token
 
-    def lease(self) -> Reply[m.Granted | m.Done]:
+    def lease(self) -> Pending[m.Granted | m.Done]:
         """See Store."""
-        reply: Reply[m.Granted | m.Done] = Reply()
+        lease: Pending[m.Granted | m.Done] = Pending()
         self._tickets += 1
 
         def arrived(message: m.Message) -> None:
-            reply.value = message if isinstance(message, m.Granted | m.Done) else None
+            lease.value = message if isinstance(message, m.Granted | m.Done) else None
             if isinstance(message, m.Granted):
                 self._low_water = message.low_water, message.low_water_token
 
-        self._send(0, m.Lease(self._tickets), reply, arrived)
-        return reply
+        self.client.request(0, m.Lease(self._tickets), lease, arrived)
+        return lease
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
-    ) -> Reply[Array]:
+    ) -> Pending[Array]:
         """See Store. A pull that waits for a version goes to a shard that has none of the rows, too, as the push will.
 
         Of several pulls to one shard, the first is sent now and the others when it is answered, which then do not wait:
@@ -77,7 +75,7 @@ class ServerStore:
         """
         count = last - first if rows is None else len(rows)
         out: Array = np.empty((count, self.width), BFLOAT16) if bfloat16 else empty_aligned(count, self.width)
-        reply: Reply[Array] = Reply(out, 0)
+        reply: Pending[Array] = Pending(out, 0)
         pieces: dict[int, list[tuple[m.Pull, Array]]] = {}
         for part, span in self._sharding.split_small(first, last, self._piece_rows(out), rows):
             if span.start < span.stop or version != m.NO_VERSION:
@@ -88,28 +86,28 @@ class ServerStore:
             self._pull_pieces(shard, found, reply)
         return reply
 
-    def _pull_pieces(self, shard: int, pieces: list[tuple[m.Pull, Array]], reply: Reply[Array]) -> None:
+    def _pull_pieces(self, shard: int, pieces: list[tuple[m.Pull, Array]], reply: Pending[Array]) -> None:
         (pull, out), *others = pieces
 
         def arrived(message: m.Message) -> None:
             _put_range(out, message)
             for later, where in others:
-                self._send(shard, later, reply, partial(_put_range, where))
+                self.client.request(shard, later, reply, partial(_put_range, where))
 
-        self._send(shard, pull, reply, arrived)
+        self.client.request(shard, pull, reply, arrived)
 
-    def pull_rows(self, rows: Indices) -> Reply[Pulled]:
+    def pull_rows(self, rows: Indices) -> Pending[Pulled]:
         """See Store. Shards that hold none of the rows are asked too, because every shard counts the steps."""
         pulled, reply = self._expect_rows(len(rows))
         for shard, span in self._sharding.split_rows(rows):
             request = m.Pull(TABLE, 0, 0, m.NO_VERSION, rows[span])
             reply.missing += 1
-            self._send(shard, request, reply, partial(_put, pulled, shard, span))
+            self.client.request(shard, request, reply, partial(_put, pulled, shard, span))
         return reply
 
-    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
         """See Store. A shard that has none of the changed rows gets a push, too: it ends the visit of the partition."""
-        reply: Reply[int] = Reply(0, 0)
+        reply: Pending[int] = Pending(0, 0)
         small = operation == "add" and self.options.consistency != "exclusive"
         most = ADDED_BYTES // (self.width * change.values.itemsize) if small else self._piece_rows(change.values)
 
@@ -125,8 +123,7 @@ class ServerStore:
                 *self._low_water,
             )  # fmt: skip
             reply.missing += 1
-            self.client.wait_for_credit(push.values.nbytes)
-            self._send(part.shard, push, reply, arrived)
+            self.client.request(part.shard, push, reply, arrived)
         return reply
 
     def push_rows(
@@ -137,9 +134,9 @@ class ServerStore:
         rate: float,
         pulled: Pulled | None = None,
         wanted: Indices | None = None,
-    ) -> tuple[Reply[bool], Reply[Pulled]]:
+    ) -> tuple[Pending[bool], Pending[Pulled]]:
         """See Store. Sends one message per shard; shard 0 decides whether a gradient is late. `wanted` may be None."""
-        reply: Reply[bool] = Reply(True, 0)
+        reply: Pending[bool] = Pending(True, 0)
         known, requested = pulled or Pulled(values), rows[:0] if wanted is None else wanted
         next_rows, rows_reply = self._expect_rows(len(requested))
         self._pause()
@@ -150,20 +147,18 @@ class ServerStore:
                 values[span], rows[span], None if known.versions is None else known.versions[span],
                 then_pull=wanted is not None, wanted=None if wanted is None else wanted[next_span],
             )  # fmt: skip
+            reply.missing += 1
             rows_reply.missing += push.then_pull
-            self._push(shard, push, reply, partial(_settle, rows_reply, partial(_put, next_rows, shard, next_span)))
+            take = partial(_put, next_rows, shard, next_span)
+            self.client.push_and_pull(shard, push, reply, partial(_take_late, reply, shard), rows_reply, take)
         return reply, rows_reply
 
-    def report(self, report: Callable[[int, int], m.Report]) -> Reply[m.Recorded]:
+    def report(self, report: Callable[[int, int], m.Report]) -> Pending[m.Recorded]:
         """See Store."""
-        reply: Reply[m.Recorded] = Reply()
+        recorded: Pending[m.Recorded] = Pending()
         self._reports += 1
-
-        def arrived(message: m.Message) -> None:
-            reply.value = message if isinstance(message, m.Recorded) else None
-
-        self._send(0, report(self._reports, self.client.bytes_sent), reply, arrived)
-        return reply
+        self.client.request(0, report(self._reports, self.client.bytes_sent), recorded)
+        return recorded
 
     def poll(self) -> None:
         """See Store."""
@@ -202,40 +197,16 @@ class ServerStore:
         self._sequences[shard] += 1
         return self._sequences[shard]
 
-    def _push(self, shard: int, push: m.Push, reply: Reply[bool], rows_came: OnReply) -> None:
-        unanswered = [reply]
-
-        def arrived(message: m.Message) -> None:
-            if shard == 0 and isinstance(message, m.Applied) and message.late:
-                reply.value = False
-
-        def answered(message: m.Message) -> None:
-            """Take the first reply as the push's; a reply with rows, or with an error, may follow."""
-            if unanswered:
-                _settle(unanswered.pop(), arrived, message)
-            if not isinstance(message, m.Applied):
-                rows_came(message)
-
-        reply.missing += 1
-        self.client.wait_for_credit(push.values.nbytes)
-        self.client.send(shard, push, answered)
-
-    def _expect_rows(self, rows: int) -> tuple[Pulled, Reply[Pulled]]:
+    def _expect_rows(self, rows: int) -> tuple[Pulled, Pending[Pulled]]:
         """Return an empty Pulled for `rows` rows, and the Reply that has it as value."""
         pulled = Pulled(np.empty((rows, self.width), np.float32), versions=np.empty(rows, np.int64))
-        return pulled, Reply(pulled, 0)
-
-    def _send(self, shard: int, request: m.Message, reply: Reply[Any], arrived: OnReply) -> None:
-        self.client.send(shard, request, partial(_settle, reply, arrived))
+        return pulled, Pending(pulled, 0)
 
 
-def _settle(reply: Reply[Any], take: OnReply, message: m.Message) -> None:
-    """Pass one of the messages that `reply` waits for to `take`; store an error in `reply` instead."""
-    reply.missing -= 1
-    try:
-        take(check_reply(message))
-    except GlovewireError as error:
-        reply.error = error
+def _take_late(reply: Pending[bool], shard: int, message: m.Message) -> None:
+    """Note whether shard 0 has found the gradient too late."""
+    if shard == 0 and isinstance(message, m.Applied) and message.late:
+        reply.value = False
 
 
 def _put_range(out: Array, message: m.Message) -> None:

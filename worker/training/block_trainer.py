@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 
 from glovewire.common.array_types import Array, Indices, Rows
+from glovewire.common.client.pending import Pending, still_pending
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver, TrainingDiverged, parse_ending
 from glovewire.common.model.bfloat16 import BFLOAT16
@@ -29,7 +30,7 @@ from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
 from ..kernels.objectives import OBJECTIVES, Sums, Tiles, renumbered
-from ..stores.interface import Change, Reply, Store, empty_aligned, still_pending
+from ..stores.interface import Change, Store, empty_aligned
 from .loss_sums import MakeReport, check_finite
 from .minibatch_trainer import MinibatchTrainer
 from .prefetch import PrefetchWindow, needs_visit
@@ -67,7 +68,7 @@ class Visit:
 
     partition: int
     rows: Indices | None
-    pulled: Reply[Array]
+    pulled: Pending[Array]
     nbytes: int
 
 
@@ -79,7 +80,7 @@ class LocalRows:
     before: Array | None
 
     @classmethod
-    def of(cls, pulled: Reply[Array], *, adds: bool) -> Self:
+    def of(cls, pulled: Pending[Array], *, adds: bool) -> Self:
         """Return float32 rows of what was pulled; with `adds`, and always of bfloat16, with those before."""
         rows = pulled.get()
         assert rows is not None
@@ -108,13 +109,13 @@ class Task:
 
     granted: m.Granted
     own: int
-    rows: Reply[Array]
+    rows: Pending[Array]
     nbytes: int
     ahead: deque[int]
     left: int
     visits: deque[Visit] = field(default_factory=deque)
     local: LocalRows | None = None
-    pushes: list[Reply[int]] = field(default_factory=list)
+    pushes: list[Pending[int]] = field(default_factory=list)
     sums: Sums = (0.0, 0.0, 0)
     seconds: float = 0.0
 
@@ -133,7 +134,7 @@ class Task:
 class UnreportedStrip:
     """A trained strip with unanswered pushes: the report to send then, and the last push's least latency (`took_s`)."""
 
-    pushes: list[Reply[int]]
+    pushes: list[Pending[int]]
     report: MakeReport
     pushed: float
     took_s: float = 0.0
@@ -159,8 +160,8 @@ class BlockTrainer:
         self._window = PrefetchWindow()
         self._distinct: dict[tuple[int, int], Indices | None] = {}
         self._unreported: list[UnreportedStrip] = []
-        self._reports: list[Reply[m.Recorded]] = []
-        self._lease: Reply[m.Granted | m.Done] | None = None
+        self._reports: list[Pending[m.Recorded]] = []
+        self._lease: Pending[m.Granted | m.Done] | None = None
         self._end: RunEnd | None = None
         self._missing, self._moved_at = 0, time.perf_counter()
 
@@ -243,7 +244,7 @@ class BlockTrainer:
         """Return the bytes of pulled rows."""
         return rows * self._layout.width * self._options.wire_bytes
 
-    def _pull(self, granted: m.Granted, partition: int, rows: Indices | None) -> Reply[Array]:
+    def _pull(self, granted: m.Granted, partition: int, rows: Indices | None) -> Pending[Array]:
         version = granted.round if self._exclusive else m.NO_VERSION
         return self._store.pull_range(*self._dataset.layout.span(partition), version, rows, bfloat16=self._bfloat16)
 

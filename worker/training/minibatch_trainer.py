@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Indices
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
 from glovewire.common.model.options import TrainingOptions
@@ -19,7 +20,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
-from ..stores.interface import Reply, Store
+from ..stores.interface import Store
 from .loss_sums import LossSums, check_finite
 
 MAX_UNREPORTED = 1 / 8
@@ -88,8 +89,8 @@ class MinibatchTrainer:
         self._batches = MinibatchSampler(dataset, options.batch_size, options.seed, worker, step)
         self._total = dataset.total_entries * options.epochs
         self._sums = LossSums()
-        self._pushed: list[tuple[Reply[bool], tuple[int, float, float, float]]] = []
-        self._reported: Reply[m.Recorded] | None = None
+        self._pushed: list[tuple[Pending[bool], tuple[int, float, float, float]]] = []
+        self._reported: Pending[m.Recorded] | None = None
 
     def run(self) -> RunEnd:
         """Train until the store reports the end of training; return why it ended."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_server import FakeServer, Heard, fake_server, polite, welcome
+from fake_server import Heard, fake_server, polite, welcome
 from processes import until
 from shards import push
 
+from glovewire.common.client import channel as channel_module
+from glovewire.common.client import core as core_module
+from glovewire.common.client.channel import UNSENT
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import (
     BadRequest,
@@ -22,22 +24,22 @@ from glovewire.common.errors import (
     GlovewireError,
     ProtocolError,
     RunOver,
-    UnknownSession,
     UsageError,
     VersionMismatch,
 )
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
-from glovewire.common.transport import channel as channel_module
 from glovewire.common.transport import client as client_module
-from glovewire.common.transport.client import QueryClient, RequestClient, expect
+from glovewire.common.transport import sockets
+from glovewire.common.transport.client import RequestClient, expect
+from glovewire.common.transport.sockets import Context
 
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "RESEND_FIRST_S", 0.1)
     monkeypatch.setattr(channel_module, "RESEND_BIG_S", 0.1)
-    monkeypatch.setattr(client_module, "HEARTBEAT_AFTER_S", 0.05)
+    monkeypatch.setattr(core_module, "HEARTBEAT_AFTER_S", 0.05)
     monkeypatch.setattr(client_module, "POLL_MS", 10)
 
 
@@ -55,92 +57,6 @@ def unused_address() -> str:
 def with_replies(answers: Callable[[Heard], m.Message | None]) -> Callable[[Heard], m.Message | None]:
     """`polite`, unless `answers` has something to say."""
     return lambda heard: answers(heard) or polite(heard)
-
-
-# ---- requests and repeats
-
-
-def test_a_request_is_repeated_until_it_is_answered_and_answered_once() -> None:
-    def third_time(heard: Heard) -> m.Message | None:
-        return m.Applied(1, 1, False) if isinstance(heard.message, m.Push) and heard.before == 2 else None
-
-    with fake_server(with_replies(third_time)) as server, RequestClient([server.address], "w", silence_s=10) as client:
-        client.connect()
-        assert client.ask(0, one_row()) == m.Applied(1, 1, False)
-        pushes = server.messages(m.Push)
-        assert [one.before for one in pushes] == [0, 1, 2]
-        assert len({one.number for one in pushes}) == 1
-
-
-def test_replies_find_their_requests_in_any_order() -> None:
-    def backwards(heard: Heard) -> m.Message | None:
-        if not isinstance(heard.message, m.GetStatus):
-            return polite(heard)
-        first = server.messages(m.GetStatus)[0].number
-        number = np.frombuffer(str(heard.number).encode(), np.uint8)
-        return None if heard.number == first and heard.before == 0 else m.Status(number)
-
-    with fake_server() as server, RequestClient([server.address], "w") as client:
-        server.script = backwards
-        replies: list[tuple[int, bytes]] = []
-        for n in range(3):
-            client.send(0, m.GetStatus(), lambda reply, n=n: replies.append((n, bytes(reply.body))))  # type: ignore[attr-defined,misc]
-        client.flush()
-        assert [n for n, _ in replies] == [1, 2, 0]
-        assert [text for _, text in sorted(replies)] == [
-            str(one).encode() for one in sorted({h.number for h in server.heard})
-        ]
-
-
-def test_a_second_answer_to_a_request_is_ignored() -> None:
-    with fake_server(lambda heard: m.HeartbeatAck(False)) as server, RequestClient([server.address], "w") as client:
-        answers: list[m.Message] = []
-        client.send(0, m.Heartbeat(), answers.append)
-        until(lambda: len(server.heard) == 1, "it has arrived")
-        client.channels[0].resend(now=float("inf"))
-        client.flush()
-        assert isinstance(client.ask(0, m.Heartbeat()), m.HeartbeatAck)
-        assert len(answers) == 1
-
-
-def test_a_server_that_parks_a_request_hears_that_we_live() -> None:
-    def park(heard: Heard) -> m.Message | None:
-        if isinstance(heard.message, m.Lease) and len(server.messages(m.Heartbeat)) >= 2:
-            return m.Done(Ending.COMPLETE)
-        return None
-
-    with fake_server() as server, RequestClient([server.address], "w", silence_s=5) as client:
-        server.script = with_replies(park)
-        client.connect()
-        assert client.ask(0, m.Lease(1)) == m.Done(Ending.COMPLETE)
-
-
-# ---- sessions
-
-
-def test_a_server_that_does_not_know_us_hears_hello_again_and_what_was_pending() -> None:
-    """Both pushes arrive twice, with the same numbers and sequences: the server can tell that they are repeats."""
-
-    def forgets(heard: Heard) -> m.Message | None:
-        if not isinstance(heard.message, m.Push):
-            return None
-        if len(server.messages(m.Hello)) < 2:
-            return m.Refused(UnknownSession.code, "say hello first")
-        return m.Applied(heard.message.sequence, 1, False)
-
-    with fake_server() as server, RequestClient([server.address], "w", "data", silence_s=10) as client:
-        server.script = with_replies(forgets)
-        client.connect()
-        applied: list[m.Message] = []
-        for sequence in (1, 2):
-            client.send(0, one_row(sequence), applied.append)
-        client.flush()
-        assert applied == [m.Applied(1, 1, False), m.Applied(2, 1, False)]
-        hellos = server.messages(m.Hello)
-        assert len(hellos) == 2
-        assert hellos[0].message == hellos[1].message
-        again = [one for one in server.messages(m.Push) if one.before]
-        assert [one.message.sequence for one in again][:2] == [1, 2]  # type: ignore[attr-defined]
 
 
 def test_processes_of_one_name_differ_in_their_incarnation() -> None:
@@ -204,14 +120,6 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
         client.ask(0, m.GetStatus(), timeout_s=0.2)
 
 
-def test_silence_counts_only_while_a_reply_is_owed() -> None:
-    with fake_server() as server, RequestClient([server.address], "w", silence_s=1.0) as client:
-        client.connect()
-        until(lambda: time.monotonic() - client.channels[0].heard > 1.1, "more than the silence that it bears")
-        client.poll(0)
-        assert client.ask(0, m.Heartbeat()) == m.HeartbeatAck(False)
-
-
 # ---- refusals
 
 
@@ -255,32 +163,7 @@ def test_something_else_at_the_address_is_said_to_be_something_else(monkeypatch:
         assert server.address in str(caught.value)
 
 
-# ---- shards
-
-
-def shard_script(number: int, shards: int, **options: object) -> Callable[[Heard], m.Message | None]:
-    return lambda heard: welcome(number, shards, **options) if isinstance(heard.message, m.Hello) else polite(heard)
-
-
-def connected(servers: list[FakeServer]) -> m.Welcome:
-    with RequestClient([server.address for server in servers], "w") as client:
-        return client.connect()
-
-
-def test_shards_are_given_once_and_in_order() -> None:
-    with fake_server(shard_script(0, 2)) as zero, fake_server(shard_script(1, 2)) as one:
-        assert connected([zero, one]).shard == 0
-        for wrong in ([one, zero], [zero], [one], [zero, zero], [zero, one, one]):
-            with pytest.raises(UsageError, match="every shard's address once, in order") as caught:
-                connected(wrong)
-            assert "is shard" in str(caught.value)
-
-
-def test_shards_of_different_trainings_are_refused() -> None:
-    with fake_server(shard_script(0, 2)) as zero, fake_server(shard_script(1, 2, dim=8)) as one:
-        servers = [zero, one]
-        with pytest.raises(UsageError, match="different training options"):
-            connected(servers)
+# ---- addresses and bytes
 
 
 def test_addresses_are_checked_before_anything_is_opened() -> None:
@@ -300,60 +183,55 @@ def test_what_is_asked_is_counted_and_closing_twice_is_fine() -> None:
         client.close()
 
 
-# ---- queries without a session
-
-
-def answer(client: QueryClient) -> m.Message:
-    """The reply to the open query."""
-    replies: list[m.Message] = []
-
-    def arrived() -> bool:
-        replies.extend(filter(None, [client.answer()]))
-        return bool(replies)
-
-    until(arrived, "the reply")
-    return replies[0]
-
-
-def test_a_query_is_sent_again_until_it_is_answered() -> None:
-    def third_time(heard: Heard) -> m.Message | None:
-        return m.HeartbeatAck(False) if heard.before == 2 else None
-
-    with fake_server(third_time) as server, closing(QueryClient(server.address)) as client:
-        assert client.answer() is None
-        assert client.waits_s() == 0.0
-        client.ask(m.Heartbeat())
-        assert client.waits_s() > 0.0
-        assert answer(client) == m.HeartbeatAck(False)
-        assert client.sent_at is None
-        assert client.answer() is None
-        assert [one.before for one in server.heard] == [0, 1, 2]
-
-
-def test_the_reply_to_an_earlier_query_is_dropped() -> None:
-    """The server answers the first query once the second has been asked."""
-    asked_again = threading.Event()
-
-    def late(heard: Heard) -> m.Message | None:
-        assert asked_again.wait(10)
-        return m.Status(np.full(1, heard.number, np.uint8))
-
-    with fake_server(late) as server, closing(QueryClient(server.address)) as client:
-        client.ask(m.GetStatus())
-        client.ask(m.GetStatus())
-        asked_again.set()
-        reply = answer(client)
-        assert isinstance(reply, m.Status)
-        assert list(reply.body) == [2]
-
-
-def test_a_refused_query_is_a_reply_and_another_kind_than_expected_an_error() -> None:
-    with fake_server(lambda _: m.Refused("busy", "not now")) as server, closing(QueryClient(server.address)) as client:
-        client.ask(m.Heartbeat())
-        reply = answer(client)
-        with pytest.raises(ProtocolError, match="not now"):
-            expect(reply, m.HeartbeatAck)
+def test_a_reply_of_another_kind_than_expected_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="not now"):
+        expect(m.Refused("busy", "not now"), m.HeartbeatAck)
     with pytest.raises(ProtocolError, match="HeartbeatAck does not answer"):
         expect(m.HeartbeatAck(False), m.Status)
-    with pytest.raises(UsageError, match="is not an address"):
-        QueryClient("nowhere")
+
+
+def test_what_finds_no_room_in_the_queue_waits_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server listens yet; once one does, every push arrives, the first of each in the order of the numbers."""
+    monkeypatch.setattr(sockets, "QUEUE_MESSAGES", 3)
+    monkeypatch.setattr(channel_module, "RESEND_FIRST_S", 60.0)
+    with RequestClient([f"ipc://{tmp_path}/s"], "w") as client, Context() as context:
+        (channel,) = client.channels
+        for sequence in range(1, 7):
+            client.send(0, one_row(sequence), print)
+        assert [request.sent != UNSENT for request in channel.pending.values()] == [True] * 3 + [False] * 3
+        assert channel.pushes == 3
+        router, _ = context.router(channel.address)
+        heard: list[int] = []
+
+        def come() -> bool:
+            client.poll(10)
+            while sockets.has_message(router):
+                request = wire.decode(sockets.receive(router)[2:])
+                heard.append(request.message.sequence)  # type: ignore[attr-defined]
+            return len(heard) >= 6
+
+        until(come, "all six")
+        assert heard == [1, 2, 3, 4, 5, 6]
+        assert channel.pushes == 6
+
+
+def test_who_has_said_goodbye_waits_for_nothing_else() -> None:
+    """The first server is gone when the second one answers; a sign of life to it stays without an answer."""
+
+    def shard(number: int) -> Callable[[Heard], m.Message | None]:
+        def script(heard: Heard) -> m.Message | None:
+            if isinstance(heard.message, m.Leave):
+                return m.Left() if number == 0 or heard.before == 2 else None
+            return welcome(number, 2) if isinstance(heard.message, m.Hello) else None
+
+        return script
+
+    with (
+        fake_server(shard(0)) as gone,
+        fake_server(shard(1)) as slow,
+        RequestClient([gone.address, slow.address], "w") as client,
+    ):
+        client.connect()
+        client.part(RunEnd(Ending.LEFT))
+        assert len(slow.messages(m.Leave)) >= 3
+        assert not any(channel.pending for channel in client.channels)

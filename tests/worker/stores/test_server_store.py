@@ -16,6 +16,7 @@ import pytest
 from processes import until
 from shards import Shard, in_memory, served, shard, statistics
 
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import BadRequest, RunOver
 from glovewire.common.model.row_layout import RowLayout
@@ -25,7 +26,7 @@ from glovewire.server import limits as credit
 from glovewire.server.core import waiting
 from glovewire.server.daemon import Daemon
 from glovewire.worker.stores import server_store as remote
-from glovewire.worker.stores.interface import Change, Reply
+from glovewire.worker.stores.interface import Change
 from glovewire.worker.stores.memory_store import MemoryStore
 from glovewire.worker.stores.server_store import NO_LEASE, ServerStore
 from glovewire.worker.training.block_trainer import train
@@ -45,13 +46,13 @@ class Pair:
         """The rows HERE."""
         return self.done(self.stores[worker].pull_rows(HERE)).get()
 
-    def push(self, worker: int, pulled: Any, rows: Any = HERE) -> tuple[Reply[bool], Reply[Any]]:
+    def push(self, worker: int, pulled: Any, rows: Any = HERE) -> tuple[Pending[bool], Pending[Any]]:
         """A gradient of ones, which wants the rows NEXT."""
         width = RowLayout.of(self.stores[worker].options).parameters
         gradient = np.ones((len(rows), width), np.float32)
         return self.stores[worker].push_rows("gradient", rows, gradient, 0.5, pulled, NEXT)
 
-    def done(self, reply: Reply[Any]) -> Reply[Any]:
+    def done(self, reply: Pending[Any]) -> Pending[Any]:
         """The reply, once it is here."""
 
         def came() -> bool:

@@ -16,6 +16,7 @@ import scipy.sparse
 from handmade import random_dataset, write_dataset
 
 from glovewire.common.array_types import Array, Indices
+from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
 from glovewire.common.model.bfloat16 import BFLOAT16, from_bfloat16, to_bfloat16
@@ -25,7 +26,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, Schedule
-from glovewire.worker.stores.interface import Change, Reply
+from glovewire.worker.stores.interface import Change
 from glovewire.worker.stores.memory_store import MemoryStore
 from glovewire.worker.training import block_trainer as trainer
 from glovewire.worker.training.block_trainer import STUCK_S, BlockTrainer
@@ -48,22 +49,22 @@ class Far:
         self.asked: list[float] = []
         self.pushed: list[tuple[float, int]] = []
 
-    def lease(self) -> Reply[m.Granted | m.Done]:
+    def lease(self) -> Pending[m.Granted | m.Done]:
         self.asked.append(self.now)
         granted = self._schedule.grant("w")
-        return Reply() if granted is None else Reply(m.Granted(*granted, 0), 0)
+        return Pending() if granted is None else Pending(m.Granted(*granted, 0), 0)
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
-    ) -> Reply[Array]:
+    ) -> Pending[Array]:
         del version, bfloat16
         count = last - first if rows is None else len(rows)
-        return Reply(np.full((count, WIDTH), 0.1, np.float32), 0) if self._rows_come else Reply()
+        return Pending(np.full((count, WIDTH), 0.1, np.float32), 0) if self._rows_come else Pending()
 
-    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
         del operation, change
         self.pushed.append((self.now, lease.round))
-        return Reply()
+        return Pending()
 
     def poll(self) -> None:
         """Nothing arrives."""
@@ -117,27 +118,27 @@ class Table:
         self._dataset, self._rounds = dataset, Rounds(dataset.layout.partitions, options.epochs)
         self._granted, self._bfloat16 = list(granted), options.bfloat16
         self._version = dict.fromkeys(dataset.layout.bounds[:-1], 0)
-        self._waiting: list[tuple[Reply[Array], int, Any, int]] = []
+        self._waiting: list[tuple[Pending[Array], int, Any, int]] = []
         self.pulled = self.waits = 0
         self.order: list[int] = []
 
-    def lease(self) -> Reply[m.Granted | m.Done]:
+    def lease(self) -> Pending[m.Granted | m.Done]:
         if not self._granted:
-            return Reply(m.Done(Ending.COMPLETE), 0)
+            return Pending(m.Done(Ending.COMPLETE), 0)
         round = self._granted.pop(0)
-        return Reply(m.Granted(round + 1, round, 0), 0)
+        return Pending(m.Granted(round + 1, round, 0), 0)
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
-    ) -> Reply[Array]:
+    ) -> Pending[Array]:
         which = slice(first, last) if rows is None else rows
-        reply: Reply[Array] = Reply()
+        reply: Pending[Array] = Pending()
         assert bfloat16 == self._bfloat16
         self._waiting.append((reply, first, which, version))
         self._answer()
         return reply
 
-    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Reply[int]:
+    def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
         which = slice(change.first, change.last) if change.rows is None else change.rows
         if self._bfloat16:
             assert (operation, change.values.dtype) == ("add", BFLOAT16)
@@ -148,11 +149,11 @@ class Table:
         self._version[change.first] = lease.round + 1
         self.order.append(lease.round)
         self._answer()
-        return Reply(0, 0)
+        return Pending(0, 0)
 
-    def report(self, report: object) -> Reply[m.Recorded]:
+    def report(self, report: object) -> Pending[m.Recorded]:
         del report
-        return Reply(m.Recorded(stop=False, epoch=0, entries=0), 0)
+        return Pending(m.Recorded(stop=False, epoch=0, entries=0), 0)
 
     def poll(self) -> None:
         """Nothing arrives."""

@@ -1,0 +1,159 @@
+"""Keep the pending requests of one shard, and say which are due (again).
+
+Retransmitted requests keep their order. Apart from pulls and pushes, a channel treats all messages alike.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..protocol import messages as m
+from ..protocol import wire
+
+RESEND_FIRST_S = 0.5
+RESEND_BIG_S = 5.0
+RESEND_MAX_S = 10.0
+BIG_BYTES = 64 << 10
+"""A request above this size is not sent again before RESEND_BIG_S."""
+ROUND_TRIPS = 2.0
+"""A pull is retransmitted after this many round trips at the earliest."""
+DECAY = 0.7
+"""A faster reply does not lower the estimated round trip below this fraction of its last value."""
+MAX_AMBIGUOUS = 64
+MAX_DOUBLINGS = 8
+UNSENT = -math.inf
+
+OnReply = Callable[[m.Message], None]
+
+
+@dataclass
+class Request:
+    """An unanswered request: sent `times` times, at `first` and last at `sent` (seconds of the caller's clock)."""
+
+    message: m.Message
+    frames: list[wire.Frame]
+    on_reply: OnReply
+    sent: float = UNSENT
+    times: int = 0
+    first: float = 0.0
+
+    def due_at(self, round_trip_s: float) -> float:
+        """Return when to send the request (again).
+
+        A small request is due after RESEND_FIRST_S, then at doubling intervals; a big one every RESEND_BIG_S. A pull is
+        not due before ROUND_TRIPS x `round_trip_s`, because a retransmission makes a slow network send the rows twice.
+        """
+        if self.sent == UNSENT:
+            return UNSENT
+        if wire.bytes_of(self.frames) > BIG_BYTES:
+            return self.sent + RESEND_BIG_S
+        rows_s = min(ROUND_TRIPS * round_trip_s, RESEND_MAX_S) if isinstance(self.message, m.Pull) else 0.0
+        first_s = max(RESEND_FIRST_S, rows_s)
+        return self.sent + min(first_s * 2.0 ** min(self.times - 1, MAX_DOUBLINGS), max(RESEND_BIG_S, first_s))
+
+
+class Channel:
+    """The requests to one shard, and when the shard was last heard; `now` is the time of the caller's clock."""
+
+    def __init__(self, address: str, now: float) -> None:
+        self.address = address
+        self.pending: dict[int, Request] = {}
+        self.heard = now
+        self.last_heartbeat = UNSENT
+        self.welcome: m.Welcome | None = None
+        self.pushes = 0  # sent, repeats included
+        self.credit = 0  # bytes of pushes that the server allows in flight
+        self.in_flight = 0  # bytes of pushes that have not been answered
+        self.round_trip_s = 0.0  # of a pull, the slowest of late
+        self._ambiguous: dict[int, float] = {}  # round trips of pulls that were sent more than once
+        self._number = 0
+
+    @property
+    def owes_reply(self) -> bool:
+        """Return whether a request is pending that waits neither for other workers nor for the server to start."""
+        return any(not isinstance(each.message, m.Hello | m.Pull | m.Lease) for each in self.pending.values())
+
+    def add(self, message: m.Message, on_reply: OnReply, now: float) -> Request:
+        """Return a new request; it is to be sent after those that are UNSENT."""
+        if not self.pending:
+            self.heard = now
+        self._number += 1
+        request = Request(message, [b"", *wire.encode(self._number, message)], on_reply)
+        self.pending[self._number] = request
+        self.in_flight += message.values.nbytes if isinstance(message, m.Push) else 0
+        return request
+
+    def send(self, message: m.Message, on_reply: OnReply, now: float) -> Request:
+        """Return a new request, which is to be transmitted now unless it is UNSENT: then it waits for others."""
+        must_wait = any(request.sent == UNSENT for request in self.pending.values())  # nothing may overtake these
+        request = self.add(message, on_reply, now)
+        if not must_wait:
+            self._note_sent(request, now)
+        return request
+
+    def complete(self, number: int, reply: m.Message, now: float) -> None:
+        """Remove the request that `reply` answers; after `Applied`, a push with `then_pull` stays pending as a pull.
+
+        The round trip of a pull that was sent once updates `round_trip_s`. That of a retransmitted pull is ambiguous
+        (Karn's algorithm): the rows were slow, or the first request was lost. Counting losses as slowness would make
+        the wait for each retransmission longer than the one before.
+        """
+        request = self.pending[number]
+        if isinstance(reply, (m.Welcome, m.Applied)):
+            self.credit = reply.credit
+        if isinstance(request.message, m.Push):
+            self.in_flight -= request.message.values.nbytes
+            if request.message.then_pull and isinstance(reply, m.Applied):
+                request.message = request.message.pull
+                request.frames = [b"", *wire.encode(number, request.message)]
+                return
+        del self.pending[number]
+        if not isinstance(request.message, m.Pull):
+            return
+        took_s = now - request.first
+        if request.times == 1:
+            self.round_trip_s = max(took_s, DECAY * self.round_trip_s)
+            return
+        self._ambiguous[number] = took_s
+        if len(self._ambiguous) > MAX_AMBIGUOUS:
+            del self._ambiguous[next(iter(self._ambiguous))]
+
+    def note_duplicate(self, number: int) -> None:
+        """Count the ambiguous round trip of pull `number` after all: its rows came twice, so nothing was lost."""
+        self.round_trip_s = max(self.round_trip_s, self._ambiguous.pop(number, 0.0))
+
+    def end_session(self, _: m.Message) -> None:
+        """Forget every pending request; called with the server's reply to `Leave`."""
+        self.welcome = None
+        self.pending.clear()
+
+    def due(self, now: float) -> Iterator[Request]:
+        """Yield, in order, every request that has waited too long for its reply: it is to be transmitted now."""
+        for request in self.pending.values():
+            if request.due_at(self.round_trip_s) < now:
+                self._note_sent(request, now)
+                yield request
+
+    def next_due(self) -> float:
+        """Return when the next request is due, infinity if none is pending."""
+        return min((request.due_at(self.round_trip_s) for request in self.pending.values()), default=math.inf)
+
+    def mark_unsent(self, last: Request | None = None) -> None:
+        """Mark pending requests to be sent again at once: all, or those up to `last` that were last sent no later."""
+        for request in self.pending.values():
+            if last is None or request.sent <= last.sent:
+                request.sent = UNSENT
+            if request is last:
+                return
+
+    def note_blocked(self, request: Request) -> None:
+        """Mark a request UNSENT that could not be transmitted, because the connection's queue was full."""
+        request.sent = UNSENT
+        request.times -= 1
+        self.pushes -= isinstance(request.message, m.Push)
+
+    def _note_sent(self, request: Request, now: float) -> None:
+        request.first = request.first if request.times else now
+        request.sent = now
+        request.times += 1
+        self.pushes += isinstance(request.message, m.Push)

@@ -1,0 +1,57 @@
+"""Hold a value that arrives later, in one message or in several."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ..errors import GlovewireError, from_wire
+from ..protocol import messages as m
+from .channel import OnReply
+
+T = TypeVar("T")
+
+
+@dataclass
+class Pending(Generic[T]):
+    """A value that arrives later; `missing` of its messages have not arrived."""
+
+    value: T | None = None
+    missing: int = 1
+    error: GlovewireError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Return whether the value is complete or has failed."""
+        return self.missing == 0 or self.error is not None
+
+    def get(self) -> T | None:
+        """Return the value once `done`; raise its error if it has failed."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def settle(self, take: OnReply, reply: m.Message) -> None:
+        """Pass one of the messages that are missing to `take`; if it is a refusal, keep its error instead."""
+        self.missing -= 1
+        try:
+            take(check_reply(reply))
+        except GlovewireError as error:
+            self.error = error
+
+    def set(self, reply: T) -> None:
+        """Use the message `reply` itself as the value; for `settle`."""
+        self.value = reply
+
+
+def still_pending(those: list[Pending[T]]) -> list[Pending[T]]:
+    """Return those that are not done; raise the error of the first that failed."""
+    for each in those:
+        if each.done:
+            each.get()
+    return [each for each in those if not each.done]
+
+
+def check_reply(reply: m.Message) -> m.Message:
+    """Return `reply`, or raise the error that it names if it is `Refused`."""
+    if isinstance(reply, m.Refused):
+        raise from_wire(reply.code, reply.text, reply.ending)
+    return reply
