@@ -36,6 +36,11 @@ class Request:
     sent: float = UNSENT
     times: int = 0
     first: float = 0.0
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        """Count the bytes of the frames."""
+        self.size = wire.bytes_of(self.frames)
 
     def due_at(self, round_trip_s: float) -> float:
         """Return when to send the request (again).
@@ -45,7 +50,7 @@ class Request:
         """
         if self.sent == UNSENT:
             return UNSENT
-        if wire.bytes_of(self.frames) > BIG_BYTES:
+        if self.size > BIG_BYTES:
             return self.sent + RESEND_BIG_S
         rows_s = min(ROUND_TRIPS * round_trip_s, RESEND_MAX_S) if isinstance(self.message, m.Pull) else 0.0
         first_s = max(RESEND_FIRST_S, rows_s)
@@ -67,6 +72,7 @@ class Channel:
         self.round_trip_s = 0.0  # of a pull, the slowest of late
         self._ambiguous: dict[int, float] = {}  # round trips of pulls that were sent more than once
         self._number = 0
+        self._holds_back = False  # whether requests are UNSENT, which nothing may overtake
 
     @property
     def owes_reply(self) -> bool:
@@ -80,14 +86,16 @@ class Channel:
         self._number += 1
         request = Request(message, [b"", *wire.encode(self._number, message)], on_reply)
         self.pending[self._number] = request
+        self._holds_back = True
         self.in_flight += message.values.nbytes if isinstance(message, m.Push) else 0
         return request
 
     def send(self, message: m.Message, on_reply: OnReply, now: float) -> Request:
         """Return a new request, which is to be transmitted now unless it is UNSENT: then it waits for others."""
-        must_wait = any(request.sent == UNSENT for request in self.pending.values())  # nothing may overtake these
+        must_wait = self._holds_back
         request = self.add(message, on_reply, now)
         if not must_wait:
+            self._holds_back = False
             self._note_sent(request, now)
         return request
 
@@ -106,6 +114,7 @@ class Channel:
             if request.message.then_pull and isinstance(reply, m.Applied):
                 request.message = request.message.pull
                 request.frames = [b"", *wire.encode(number, request.message)]
+                request.size = wire.bytes_of(request.frames)
                 return
         del self.pending[number]
         if not isinstance(request.message, m.Pull):
@@ -129,6 +138,7 @@ class Channel:
 
     def due(self, now: float) -> Iterator[Request]:
         """Yield, in order, every request that has waited too long for its reply: it is to be transmitted now."""
+        self._holds_back = False
         for request in self.pending.values():
             if request.due_at(self.round_trip_s) < now:
                 self._note_sent(request, now)
@@ -140,6 +150,7 @@ class Channel:
 
     def mark_unsent(self, last: Request | None = None) -> None:
         """Mark pending requests to be sent again at once: all, or those up to `last` that were last sent no later."""
+        self._holds_back = True
         for request in self.pending.values():
             if last is None or request.sent <= last.sent:
                 request.sent = UNSENT
@@ -148,6 +159,7 @@ class Channel:
 
     def note_blocked(self, request: Request) -> None:
         """Mark a request UNSENT that could not be transmitted, because the connection's queue was full."""
+        self._holds_back = True
         request.sent = UNSENT
         request.times -= 1
         self.pushes -= isinstance(request.message, m.Push)

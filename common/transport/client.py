@@ -15,7 +15,6 @@ from ..client.core import APART, ClientCore
 from ..client.pending import Pending
 from ..endings import RunEnd
 from ..protocol import messages as m
-from ..protocol import wire
 from . import sockets
 from .curve_keys import ClientKeys
 
@@ -105,8 +104,8 @@ class RequestClient:
         """Send a request; a later `poll` calls `on_reply` with the reply. `on_reply` must not call `poll`."""
         now = time.monotonic()
         request = self._core.send(shard, message, on_reply, now)
-        if request.sent != UNSENT:
-            self._transmit([(shard, request)], now)
+        if request.sent != UNSENT and not sockets.send_if_room(self._sockets[shard], request.frames):
+            self._core.note_blocked(shard, request, now)
         self._count(request)
 
     def request(self, shard: int, message: m.Message, pending: Pending[Any], take: OnReply | None = None) -> None:
@@ -236,9 +235,8 @@ class RequestClient:
                 self._core.note_blocked(shard, request, now)
 
     def _count(self, request: Request) -> None:
-        size = wire.bytes_of(request.frames)
-        self.bytes_sent += size
-        self.on_sent(request.message, size)
+        self.bytes_sent += request.size
+        self.on_sent(request.message, request.size)
 
 
 def expect(reply: m.Message, kind: type[M]) -> M:

@@ -45,8 +45,8 @@ CONFINED = {
 """Libraries that only these modules may import, at the top or inside a function."""
 
 PURE = {
-    "common/client/", "common/model/", "server/core/", "server/table/", "server/consistency/", "server/leases/", "server/sessions.py",
-    "server/checkpoints/cuts.py", "monitor/history/history.py",
+    "common/client/", "common/model/", "server/core/", "server/table/", "server/consistency/", "server/leases/",
+    "server/sessions.py", "server/checkpoints/cuts.py", "monitor/history/history.py",
 }  # fmt: skip
 """Folders and modules that decide without I/O."""
 IMPURE_IMPORTS = {"zmq", "time", "datetime", "socket", "select", "subprocess", "common.transport.sockets"}
