@@ -1,13 +1,10 @@
-"""Run a `ClientCore` on ZeroMQ sockets: one thread, no locks."""
+"""Run a `ClientCore` on its connections: one thread, no locks."""
 
 import math
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
-
-import zmq
 
 from .. import errors
 from ..client.channel import UNSENT, OnReply, Request
@@ -15,8 +12,8 @@ from ..client.core import APART, ClientCore
 from ..client.pending import Pending
 from ..endings import RunEnd
 from ..protocol import messages as m
-from . import sockets
 from .curve_keys import ClientKeys
+from .links import Links, ShardLinks
 
 STALL_S = 1.0
 SILENCE_S = 30.0
@@ -35,7 +32,8 @@ class RequestClient:
     the server recognises repeats, so nothing is applied twice. `dataset` is the dataset's checksum, "" for observers.
     Every wait ends at a deadline with DeadlineExceeded, which names the silent shard; a `Refused` reply is raised as
     the GlovewireError of its code. `keys` are required if the servers have keys; the session's name then begins with
-    theirs. Replies are handled inside `poll`. Programs that train tensors use `worker.dense.Client` instead.
+    theirs. `links` are its connections, by default over ZeroMQ. Replies are handled inside `poll`. Programs that train
+    tensors use `worker.dense.Client` instead.
     """
 
     def __init__(
@@ -45,27 +43,18 @@ class RequestClient:
         dataset: str = "",
         silence_s: float = SILENCE_S,
         keys: ClientKeys | None = None,
+        links: Links | None = None,
     ) -> None:
         if not addresses:
             raise errors.UsageError("no server address was given")
         self._silence_s = silence_s
-        self._polled = self._checked = now = time.monotonic()
+        self._links = links or ShardLinks(addresses, keys)
+        self._polled = self._checked = now = self._links.now()
         name = name if keys is None else keys.session_name(name)
         self._core = ClientCore(addresses, name, dataset, secrets.randbits(62), now)
         self.channels = self._core.channels
         self.bytes_sent = 0
         self.on_sent: Callable[[m.Message, int], None] = lambda _, __: None
-        self._context = sockets.Context(keys)
-        try:
-            self._sockets = [self._context.dealer(address) for address in addresses]
-        except errors.GlovewireError:
-            self.close()
-            raise
-        self._handshakes = [self._context.handshakes(socket) for socket in self._sockets]
-        self._shard_of = {socket: shard for shard, socket in enumerate(self._sockets)}
-        self._poller = zmq.Poller()
-        for socket in self._sockets:
-            self._poller.register(socket, zmq.POLLIN)
 
     @property
     def failed(self) -> errors.GlovewireError | None:
@@ -82,13 +71,13 @@ class RequestClient:
         Raises UsageError unless the addresses are those of all shards of one training, in order; DatasetMismatch,
         VersionMismatch; after `timeout_s` DeadlineExceeded, or NotReady if another process still has the name.
         """
-        now = time.monotonic()
+        now = self._links.now()
         deadline = now + (timeout_s or self._silence_s)
         self._core.join(role, now)
         self._tick(now, math.inf)
         while not self._core.joined:
             self.poll(POLL_MS, silence=False)
-            if time.monotonic() > deadline and not self._core.joined:
+            if self._links.now() > deadline and not self._core.joined:
                 silent = [self.where(shard) for shard in self._core.strangers]
                 where = f"no server answers at {', '.join(silent)}"
                 raise self._core.not_ready or errors.DeadlineExceeded(where if silent else APART)
@@ -98,13 +87,13 @@ class RequestClient:
 
     def where(self, shard: int) -> str:
         """Return a shard's address, followed by a guess at why no server answers there, if there is one."""
-        return self.channels[shard].address + self._handshakes[shard].doubt
+        return self.channels[shard].address + self._links.doubt(shard)
 
     def send(self, shard: int, message: m.Message, on_reply: OnReply) -> None:
         """Send a request; a later `poll` calls `on_reply` with the reply. `on_reply` must not call `poll`."""
-        now = time.monotonic()
+        now = self._links.now()
         request = self._core.send(shard, message, on_reply, now)
-        if request.sent != UNSENT and not sockets.send_if_room(self._sockets[shard], request.frames):
+        if request.sent != UNSENT and not self._links.send(shard, request.frames):
             self._core.note_blocked(shard, request, now)
         self._count(request)
 
@@ -149,10 +138,10 @@ class RequestClient:
 
     def wait_for(self, shard: int, pending: Pending[M], within_s: float, late: str = "", *, silence: bool = True) -> M:
         """Return the reply of `shard` that `pending` waits for; raises its error, or DeadlineExceeded saying `late`."""
-        deadline = time.monotonic() + within_s
+        deadline = self._links.now() + within_s
         while not pending.done:
             self.poll(POLL_MS, silence=silence)
-            if time.monotonic() > deadline and not pending.done:
+            if self._links.now() > deadline and not pending.done:
                 raise errors.DeadlineExceeded(late or f"no answer from {self.where(shard)} in time")
         value = pending.get()
         assert value is not None
@@ -169,24 +158,23 @@ class RequestClient:
         Raises DeadlineExceeded when a shard with pending requests has been silent for too long (unless `silence` is
         False), NotAdmitted when a shard refuses this client's keys, and the error of a session that failed.
         """
-        for socket, _ in self._poller.poll(timeout_ms):
-            self._receive(self._shard_of[socket], socket)
+        for shard in self._links.wait(timeout_ms):
+            self._receive(shard)
         if self._core.failed is not None:
             raise self._core.failed
-        now = time.monotonic()
+        now = self._links.now()
         if (stall := now - self._polled) > STALL_S:
             self._core.note_stall(stall, now)
         self._polled = now
         if now - self._checked >= CHECK_EVERY_S:
             self._checked = now
-            for handshakes in self._handshakes:
-                handshakes.check()
+            self._links.check()
         if now >= self._core.deadline():
             self._tick(now, self._silence_s if silence else math.inf)
 
     def flush(self, deadline: float = math.inf) -> None:
         """Wait, at most until `deadline`, for all replies except to pulls and leases, which wait for other workers."""
-        while any(channel.owes_reply for channel in self.channels) and time.monotonic() < deadline:
+        while any(channel.owes_reply for channel in self.channels) and self._links.now() < deadline:
             self.poll(POLL_MS)
 
     def part(self, end: RunEnd, within_s: float | None = None) -> None:
@@ -195,9 +183,9 @@ class RequestClient:
         Pending pulls and leases are abandoned: the server drops them with the session. A silent server is waited for
         at most `within_s` seconds (default PARTING_S); other workers can redo any work that this loses.
         """
-        deadline = time.monotonic() + (within_s or PARTING_S)
+        deadline = self._links.now() + (within_s or PARTING_S)
         self.flush(deadline)
-        now = time.monotonic()
+        now = self._links.now()
         goodbyes = self._core.leave(end, now)
         for _, request in goodbyes:
             self._count(request)
@@ -205,8 +193,8 @@ class RequestClient:
         self.flush(deadline)
 
     def close(self) -> None:
-        """Close every socket, after up to 200 ms for sending queued messages; may be called twice."""
-        self._context.close(last_words_ms=200)
+        """Close every connection, after a short time for sending what is queued; may be called twice."""
+        self._links.close()
 
     def __enter__(self) -> Self:
         return self
@@ -214,13 +202,13 @@ class RequestClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _receive(self, shard: int, socket: zmq.Socket[bytes]) -> None:
+    def _receive(self, shard: int) -> None:
         """Handle the message that has arrived, and further ones while requests are pending."""
         while True:
-            answer = self._core.receive(shard, sockets.receive(socket)[1:], time.monotonic())
+            answer = self._core.receive(shard, self._links.receive(shard), self._links.now())
             if answer is not None:
                 answer.request.on_reply(answer.reply)
-            if not (self.channels[shard].pending and sockets.has_message(socket)):
+            if not (self.channels[shard].pending and self._links.has_message(shard)):
                 return
 
     def _tick(self, now: float, silence_s: float) -> None:
@@ -230,7 +218,7 @@ class RequestClient:
         """Queue requests in this order; once one does not fit in a shard's queue, give the others back to the core."""
         full = set()
         for shard, request in requests:
-            if shard in full or not sockets.send_if_room(self._sockets[shard], request.frames):
+            if shard in full or not self._links.send(shard, request.frames):
                 full.add(shard)
                 self._core.note_blocked(shard, request, now)
 

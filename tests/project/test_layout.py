@@ -35,7 +35,7 @@ CONFINED = {
         "common/transport/connections.py",
         "common/transport/curve_keys.py",
         "common/transport/zap.py",
-        "common/transport/client.py",
+        "common/transport/links.py",
         "server/daemon.py",
         "monitor/stream/feed.py",
     },
