@@ -13,11 +13,14 @@ PREPROCESS_ARGS ?=
 TRAIN_ARGS ?= --workers 2
 BENCH_ARGS ?=
 FUZZ_S ?= 60
+SEEDS ?= 1000
+FIRST ?= 0
+SEED ?=
 QUERY ?= matrix probability exception server
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help train test lint fuzz bench demo clean
+.PHONY: help train test lint fuzz simulate bench demo clean
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -44,6 +47,7 @@ help:
 	@echo 'make test    lint, type check and test; EXTRAS=all with every optional dependency; PYTEST_ARGS="-k wire"'
 	@echo 'make lint    ruff and mypy alone'
 	@echo 'make fuzz    hostile bytes, found by coverage, into the decoder and the core; FUZZ_S=60 seconds of them'
+	@echo 'make simulate   clusters with faults in virtual time; SEEDS=10000 of them, or SEED=17 with its story'
 	@echo 'make demo    a short tour of what one can do with the vectors'
 	@echo 'make bench   the wire and training, measured; JSON in $(OUT)/'
 	@echo 'make clean   remove caches and build outputs; keeps $(VENV), data/, runs/ and $(OUT)/'
@@ -77,6 +81,10 @@ fuzz: $(VENV)/installed-dev,web,fuzz
 	$(say) 'fuzzing for $(FUZZ_S) s; corpus in $(OUT)/fuzz'
 	@$(WITH) PYTHONPATH=tests/support python tests/support/fuzz_wire.py -max_total_time=$(FUZZ_S) -max_len=2048 -len_control=0 \
 	  -print_final_stats=1 -artifact_prefix=$(OUT)/fuzz/ $(OUT)/fuzz
+
+# A few hundred seeds are part of `make test`.
+simulate: $(VENV)/installed-dev,web
+	@$(WITH) PYTHONPATH=tests/simulation:tests/support python tests/simulation/simulate.py --first $(FIRST) --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(CORE)
 	@mkdir -p $(OUT)

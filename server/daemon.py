@@ -196,6 +196,10 @@ class Daemon:
                 self._cut_unfinished(time.monotonic())
             return future.result()
 
+    def farewell(self) -> None:
+        """Let the workers of a complete run go, which waited until its rows are on disk."""
+        self._carry_out(self._core.farewell())
+
     def announce(self, kind: str, text: str = "") -> None:
         """Publish everything that is queued, then an event of `kind` that says how this shard ended."""
         self._carry_out(self._core.announce(time.monotonic(), kind, text))

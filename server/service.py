@@ -292,10 +292,14 @@ def leave(
         # A disk may have room for one of the two: a finished run needs its vectors, a stopped one its checkpoint.
         results = partial(assemble, config, dataset, generation, facts, last)
         order = (partial(daemon.aside, results), partial(daemon.write_now, last))
-        artifacts.attempt_all(*(order if end.ending is Ending.COMPLETE else reversed(order)))
+        first, second = order if end.ending is Ending.COMPLETE else reversed(order)
+        artifacts.attempt_all(first, daemon.farewell, second)
     else:
         if last is not None:
             daemon.write_now(last)
+        daemon.farewell()
+        if config.shard and last is not None and end.ending is Ending.COMPLETE:
+            daemon.aside(partial(await_final_checkpoints, config, generation))
         del last
         core.free_table()
         if config.shard == 0:
@@ -321,6 +325,17 @@ def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -
                 f"shards {names} left no final checkpoint in {config.out / runs.CHECKPOINTS} within "
                 f"{patience_s:g} s: were they told to finish, and do they share this folder?"
             )
+        time.sleep(0.05)
+
+
+def await_final_checkpoints(config: ServerConfig, generation: Generation) -> None:
+    """Wait until every shard has written its final checkpoint, at most OTHER_SHARDS_S.
+
+    A shard that is lost before that begins a new generation, which needs all the others.
+    """
+    deadline = time.monotonic() + OTHER_SHARDS_S
+    while checkpoint.missing(config.out, final_label(generation.number), config.shards) and time.monotonic() < deadline:
+        generations.require_current(config, generation)
         time.sleep(0.05)
 
 

@@ -45,6 +45,8 @@ BRIEF_DRAIN_S = 3.0
 """The same after a signal, and for workers that have not trained a strip of a complete run."""
 DESCRIBE_EVERY_S = 30.0
 """Shard 0 publishes this often what is trained, for subscribers that do not ask for the history."""
+MAX_LEFT = 4096
+"""Peers that have left a complete run and are still known, in case the answer was lost."""
 ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
 ORDINARY = (LeaseLost, NotReady, OutOfOrder, RunOver, UnknownSession)
 """Refusals that are part of a normal run; all others are audited."""
@@ -77,6 +79,8 @@ class Core:
         self._audit: list[tuple[str, dict[str, str]]] = []
         self._ending_since: float | None = None
         self._dismissed = False
+        self._left: dict[Peer, m.Left | None] = {}
+        self._goodbyes: list[Outgoing] = []
         self._described = -math.inf
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello,
@@ -197,6 +201,14 @@ class Core:
         self._state.publisher.event(now, kind, f"shard {self._state.identity.shard}", text)
         return self._effects([*published, *self._publish(now, everything=True)])
 
+    def farewell(self) -> Effects:
+        """Let the workers of a complete run go: its rows are on disk, or cannot be written."""
+        for goodbye in self._goodbyes:
+            self._left[goodbye.peer] = m.Left()
+            self._replies.send(goodbye)
+        self._goodbyes.clear()
+        return self._effects()
+
     def final(self) -> Snapshot | None:
         """Return the snapshot for the final checkpoint; None if tensors lack values, so that no run could resume."""
         state = self._state
@@ -257,14 +269,29 @@ class Core:
         self._state.sessions.of(peer, now)
         return m.HeartbeatAck(self._state.over is not None)
 
-    def _leave(self, leave: m.Leave, peer: Peer, _: int, now: float) -> m.Message:
+    def _leave(self, leave: m.Leave, peer: Peer, number: int, now: float) -> m.Message | None:
+        """End a session. A worker that leaves a complete run hears of it from `farewell`, when the rows are safe.
+
+        One that this generation does not know, because a shard was lost meanwhile, has to join again: the rows that it
+        trained are lost.
+        """
         end = parse_ending(leave.ending, leave.text)
-        if self._state.sessions.name_at(peer) is not None:  # otherwise it has left already, and the answer was lost
-            session = self._state.sessions.of(peer, now)
-            self._end_session(session, now, "left", str(end), leave.pushes)
-            if session.is_worker:
-                self._believe_last(end)
-        return m.Left()
+        if self._state.sessions.name_at(peer) is None:
+            if end.ending is Ending.COMPLETE and peer not in self._left:
+                raise UnknownSession("say hello first")
+            return self._left.get(peer, m.Left())  # it has left already, and the answer was lost
+        session = self._state.sessions.of(peer, now)
+        self._end_session(session, now, "left", str(end), leave.pushes)
+        if not session.is_worker:
+            return m.Left()
+        self._believe_last(end)
+        if end.ending is not Ending.COMPLETE:
+            return m.Left()
+        self._left[peer] = None
+        self._goodbyes.append(Outgoing(peer, number, m.Left()))
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
+        return None
 
     def _believe_last(self, end: RunEnd) -> None:
         """End the run as the last worker that leaves says that it ended, if this shard cannot know that by itself.

@@ -124,6 +124,19 @@ def test_a_goodbye_gives_blocks_back(dataset: Dataset) -> None:
     assert again.round == granted.round
 
 
+def test_a_worker_of_a_complete_run_is_let_go_when_the_rows_are_safe(dataset: Dataset) -> None:
+    """One that repeats its goodbye hears the same; a shard that was started again does not know it."""
+    goodbye = m.Leave(Ending.COMPLETE)
+    one = shard(dataset)
+    one.hello("a")
+    number = one.send(b"a", goodbye)
+    assert one.ask(b"a", goodbye, number) is None
+    one.carry_out(one.core.farewell())
+    assert one.reply(b"a", number) == m.Left()
+    assert one.ask(b"a", goodbye) == m.Left()
+    assert code(shard(dataset).ask(b"a", goodbye)) == "unknown-session"
+
+
 IMPOSSIBLE = {
     "negative entries": m.Report(1, -1, -5, 1.0, 1.0, 1.0, 1.0, 0),
     "more than there are": m.Report(1, -1, 1 << 62, 1.0, 1.0, 1.0, 1.0, 0),

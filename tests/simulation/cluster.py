@@ -1,0 +1,258 @@
+"""Shards and workers of one run, made of the program's own code; only sockets, clock, signals and threads are replaced.
+
+A shard is `server.service.serve` on a `SimulatedDaemon`, a worker is `worker.service.work` on `SimulatedLinks`. The run
+folder is a real one: generations, checkpoints and results are those of a real run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+from network import Network, SimulatedLinks
+from world import Clock, Process, Secrets, World
+
+from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.errors import GlovewireError, Interrupted, ProtocolError
+from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol import messages as m
+from glovewire.common.protocol import wire
+from glovewire.common.protocol.wire import Frame
+from glovewire.common.transport import client as clients
+from glovewire.server import service
+from glovewire.server.checkpoints import files as checkpoint
+from glovewire.server.checkpoints import generations
+from glovewire.server.checkpoints.cuts import Snapshot
+from glovewire.server.config import ServerConfig
+from glovewire.server.core.core import Core, Effects
+from glovewire.server.core.state import NetworkCounts
+from glovewire.server.daemon import CHECK_EVERY_S, CheckShards
+from glovewire.worker import service as work
+from glovewire.worker.config import WorkerConfig
+from glovewire.worker.stores import server_store
+from glovewire.worker.training import block_trainer, loss_sums
+
+TICK_S = 0.05
+WRITING_S = 0.05
+T = TypeVar("T")
+
+
+class SimulatedDaemon:
+    """Carries out the effects of a core, as `Daemon` does, on a simulated network."""
+
+    def __init__(self, cluster: Cluster, core: Core, run: Path, bind: str, keep: int) -> None:
+        self._cluster, self._core, self._run, self.address = cluster, core, run, bind
+        self.stream_address = bind
+        self.signalled, self._keep = False, keep
+        self._ending: RunEnd | None = None
+        self._arrived: deque[tuple[bytes, list[Frame]]] = deque()
+        self._unwritten: deque[Snapshot] = deque()
+        self._written_at = 0.0
+        self._wake: Callable[[], object] | None = None
+        cluster.network.listeners[bind] = self
+
+    def install_signals(self) -> None:
+        """See Daemon."""
+
+    def replace_core(self, core: Core) -> None:
+        """See Daemon."""
+        self._core, self._ending = core, None
+
+    def arrive(self, peer: bytes, frames: list[Frame]) -> None:
+        """Take a request from the network."""
+        self._arrived.append((peer, frames))
+        if self._wake is not None:
+            self._wake()
+
+    def serve(self, check_shards: CheckShards) -> RunEnd:
+        """See Daemon."""
+        world = self._cluster.world
+        checked, known = 0.0, None
+        while True:
+            if not self._arrived:
+                self._wake = world.waker()
+                world.wait(TICK_S)
+                self._wake = None
+            while self._arrived:
+                peer, frames = self._arrived.popleft()
+                try:
+                    request = wire.decode(frames)
+                    effects = self._core.receive(peer, request.number, request.message, world.now)
+                except ProtocolError as error:
+                    effects = self._core.reject(peer, error)
+                self._carry_out(effects)
+            if self._unwritten and world.now >= self._written_at:
+                self._write(self._unwritten.popleft())
+            effects = self._core.tick(world.now, NetworkCounts())
+            self._carry_out(effects)
+            if world.now - checked >= CHECK_EVERY_S or known != self._ending:
+                checked, known = world.now, self._ending
+                if (end := check_shards(self._ending)) is not None and known is None:
+                    self._carry_out(self._core.finish(end))
+            if effects.finished is not None:
+                return effects.finished
+
+    def finish_writing(self) -> None:
+        """See Daemon."""
+        while self._unwritten:
+            self._write(self._unwritten.popleft())
+
+    def write_now(self, snapshot: Snapshot) -> None:
+        """See Daemon."""
+        self.finish_writing()
+        checkpoint.write(self._run, snapshot)
+
+    def aside(self, action: Callable[[], T]) -> T:
+        """See Daemon."""
+        return action()
+
+    def farewell(self) -> None:
+        """See Daemon."""
+        self._carry_out(self._core.farewell())
+
+    def announce(self, kind: str, text: str = "") -> None:
+        """See Daemon."""
+        self._carry_out(self._core.announce(self._cluster.world.now, kind, text))
+
+    def close(self) -> None:
+        """See Daemon."""
+        self._cluster.network.listeners.pop(self.address, None)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint; the shard may be killed before each piece of it."""
+        world, error = self._cluster.world, None
+        try:
+            checkpoint.write(self._run, snapshot)
+            newest = generations.newest(self._run)
+            shard, shards = int(snapshot.facts["shard"]), int(snapshot.facts["shards"])
+            removed = checkpoint.prune(self._run, shard, shards, self._keep, newest.label if newest else "")
+        except GlovewireError as problem:
+            error, removed = problem, []
+        world.tell(f"has written {snapshot.label}")
+        self._carry_out(self._core.checkpointed(snapshot.label, world.now, error, WRITING_S, removed))
+
+    def _carry_out(self, effects: Effects) -> None:
+        for reply in effects.replies:
+            frames = [bytes(frame) for frame in wire.encode(reply.number, reply.message)]
+            if not self._cluster.network.to_client(reply.peer, frames):
+                self._core.disconnected(reply.peer)
+        for snapshot in effects.snapshots:
+            self._unwritten.append(snapshot)
+            self._written_at = self._cluster.world.now + WRITING_S
+        for published in effects.published:
+            if isinstance(published.sample, m.Event):
+                self._cluster.world.tell(f"{published.sample.kind} {published.sample.subject} {published.sample.text}")
+        self._ending = effects.ending
+
+
+class Cluster:
+    """The processes of one run in `folder`: shards by number, workers by name. A process that was killed is restarted.
+
+    `options` are those of the training, `checkpoint_every` counts epochs.
+    """
+
+    def __init__(
+        self, world: World, dataset: Path, folder: Path, options: TrainingOptions, shards: int, workers: int,
+        checkpoint_every: int = 0, lease_s: float = 3.0,
+    ) -> None:  # fmt: skip
+        self.world, self.network = world, Network(world)
+        self.dataset, self.folder, self.options = dataset, folder, options
+        self.checkpoint_every, self.lease_s, self.count = checkpoint_every, lease_s, workers
+        self.addresses = tuple(f"tcp://10.0.0.{shard + 1}:5555" for shard in range(shards))
+        self.shards: dict[int, Process] = {}
+        self.workers: dict[str, Process] = {}
+        self.clients: dict[str, clients.RequestClient] = {}
+        for shard in range(shards):
+            self.start_shard(shard)
+        for number in range(workers):
+            self.start_worker(f"w{number}")
+
+    def start_shard(self, shard: int, *, recover: bool = False) -> None:
+        """Start a shard."""
+        config = ServerConfig(
+            dataset=self.dataset, out=self.folder, bind=self.addresses[shard], publish="tcp://127.0.0.1:0", shard=shard,
+            shards=len(self.addresses), checkpoint_every=self.checkpoint_every, lease_s=self.lease_s, join=not recover,
+            recover=recover, workers=self.count, insecure=True, verify=False, options=self.options,
+        )  # fmt: skip
+        self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, lambda _: None))
+
+    def start_worker(self, name: str) -> None:
+        """Start a worker."""
+        config = WorkerConfig(dataset=self.dataset, servers=self.addresses, name=name, timeout_s=20.0, verify=False)
+        self.workers[name] = self.world.start(name, lambda: work.work(config))
+
+    def interrupt(self, name: str) -> None:
+        """Tell a worker to leave, as a signal does."""
+        if (client := self.clients.get(name)) is not None and self.workers[name].alive:
+            client.failed = Interrupted("told to stop")
+
+    @property
+    def over(self) -> bool:
+        """Return whether every shard has ended without an error."""
+        return all(not each.alive and each.error is None and each.result is not None for each in self.shards.values())
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what shard 0 says of the run."""
+        found = self.shards[0].result
+        assert isinstance(found, dict)
+        return found
+
+    @property
+    def vectors(self) -> bytes:
+        """Return the bytes of the results."""
+        return (self.folder / "vectors.npy").read_bytes()
+
+    def revive(self) -> None:
+        """Start again what was killed or has given up, and with a shard the workers that have ended: it needs some."""
+        if self.over:
+            return
+        killed = [shard for shard, process in self.shards.items() if not process.alive and process.result is None]
+        for shard in killed:
+            self.start_shard(shard, recover=True)
+        for name, process in self.workers.items():
+            ended = process.result is not None and process.result["ending"] != Ending.INTERRUPTED
+            if not process.alive and (killed or not ended):
+                self.start_worker(name)
+
+
+@contextlib.contextmanager
+def simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[None]:
+    """Let the program's modules use the virtual time, the seed and the simulated network of `cluster()`."""
+    clock, chance = Clock(world), Secrets(world)
+
+    def daemon(core: Core, run: Path, bind: str, publish: str, keep: int, *_: object) -> SimulatedDaemon:
+        del publish
+        return SimulatedDaemon(cluster(), core, run, bind, keep)
+
+    def client(addresses: tuple[str, ...], name: str, dataset: str, silence_s: float, _: object) -> Any:
+        links = SimulatedLinks(cluster().network, name, tuple(addresses))
+        made = cluster().clients[name] = clients.RequestClient(addresses, name, dataset, silence_s, None, links)
+        return made
+
+    def nothing(*_: object, **__: object) -> None:
+        pass
+
+    with contextlib.ExitStack() as stack:
+        for module in (service, block_trainer, loss_sums, server_store):
+            stack.enter_context(mock.patch.object(module, "time", clock))
+        for module in (generations, clients):
+            stack.enter_context(mock.patch.object(module, "secrets", chance))
+        for module, name in [
+            (service, "keep_freed_memory"), (service, "trim"), (service, "freeze_loaded_objects"),
+            (work, "keep_freed_memory"), (work, "freeze_loaded_objects"), (work, "stop_on_signals"),
+        ]:  # fmt: skip
+            stack.enter_context(mock.patch.object(module, name, nothing))
+        for module in (service, work):
+            stack.enter_context(mock.patch.object(module, "signals_raise", contextlib.nullcontext))
+            stack.enter_context(mock.patch.object(module, "without_blas", contextlib.nullcontext))
+        stack.enter_context(mock.patch.object(service, "Daemon", daemon))
+        stack.enter_context(mock.patch.object(work, "RequestClient", client))
+        try:
+            yield
+        finally:
+            world.end()

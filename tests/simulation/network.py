@@ -1,0 +1,184 @@
+"""A network between processes: messages take time, get lost, come twice, overtake each other; links are cut.
+
+A client has a connection to every shard. When a link is cut, what is under way is lost; afterwards the server knows the
+client under another routing id, as ZeroMQ's ROUTER does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from world import World
+
+from glovewire.common.protocol.wire import Frame
+
+OVERTAKEN_S = 0.2
+STEP_S = 0.0005
+"""What a look at the messages costs: training between two looks takes time."""
+
+
+@dataclass
+class Weather:
+    """How bad the network is: seconds of delay, and the probabilities of what may happen to a message."""
+
+    delay_s: float = 0.0005
+    jitter_s: float = 0.0005
+    loss: float = 0.0
+    repeat: float = 0.0
+    overtake: float = 0.0
+
+
+class Listener(Protocol):
+    """A shard that serves an address."""
+
+    def arrive(self, peer: bytes, frames: list[Frame]) -> None:
+        """Take a message."""
+
+
+class Network:
+    """Carries messages; `weather` applies to all of them, `cuts` says until when links are cut."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.weather = world, Weather()
+        self.listeners: dict[str, Listener] = {}
+        self.cut_until: dict[tuple[str, str], float] = {}
+        self.counts = {"sent": 0, "lost": 0, "repeated": 0, "cut": 0}
+        self._clients: dict[bytes, tuple[SimulatedLinks, int]] = {}
+        self._last: dict[tuple[bytes, bool], float] = {}
+        self._peers = 0
+
+    def new_peer(self, links: SimulatedLinks, shard: int) -> bytes:
+        """Return the routing id of a new connection."""
+        self._peers += 1
+        peer = f"peer-{self._peers}".encode()
+        self._clients[peer] = links, shard
+        return peer
+
+    def cut(self, client: str, address: str, seconds: float) -> None:
+        """Cut the link between a client and an address."""
+        self.world.tell(f"cuts {client} from {address} for {seconds:.2f} s")
+        self.cut_until[client, address] = self.world.now + seconds
+        for peer, (links, shard) in list(self._clients.items()):
+            if links.name == client and links.addresses[shard] == address:
+                del self._clients[peer]
+                links.peers[shard] = self.new_peer(links, shard)
+
+    def knows(self, peer: bytes) -> bool:
+        """Return whether a routing id is that of an open connection."""
+        return peer in self._clients
+
+    def to_server(self, links: SimulatedLinks, shard: int, frames: list[Frame]) -> None:
+        """Carry a request."""
+        peer, address = links.peers[shard], links.addresses[shard]
+
+        def arrive() -> None:
+            if self.knows(peer) and not self._is_cut(links.name, address) and (there := self.listeners.get(address)):
+                there.arrive(peer, frames)
+            else:
+                self.counts["lost"] += 1
+
+        self._carry(arrive, (peer, True))
+
+    def to_client(self, peer: bytes, frames: list[Frame]) -> bool:
+        """Carry a reply; return whether the client is connected."""
+        if (found := self._clients.get(peer)) is None:
+            return False
+        links, shard = found
+
+        def arrive() -> None:
+            if self.knows(peer) and not self._is_cut(links.name, links.addresses[shard]):
+                links.arrive(shard, frames)
+            else:
+                self.counts["lost"] += 1
+
+        self._carry(arrive, (peer, False))
+        return True
+
+    def forget(self, links: SimulatedLinks) -> None:
+        """Close the connections of a client."""
+        for peer in links.peers:
+            self._clients.pop(peer, None)
+
+    def _is_cut(self, client: str, address: str) -> bool:
+        return self.cut_until.get((client, address), 0.0) > self.world.now
+
+    def _carry(self, arrive: Callable[[], None], way: tuple[bytes, bool]) -> None:
+        """Let a message arrive after those that went the same way before it, unless the weather is bad."""
+        chance, weather, now = self.world.random, self.weather, self.world.now
+        self.counts["sent"] += 1
+        if chance.random() < weather.loss:
+            self.counts["lost"] += 1
+            return
+        again = chance.random() < weather.repeat
+        self.counts["repeated"] += again
+        for _ in range(1 + again):
+            at = now + weather.delay_s + chance.random() * weather.jitter_s
+            if chance.random() < weather.overtake:
+                at += chance.random() * OVERTAKEN_S
+            else:
+                at = self._last[way] = max(at, self._last.get(way, 0.0))
+            self.world.at(at, arrive)
+
+
+@dataclass
+class SimulatedLinks:
+    """A client's connections to `addresses`; implements `Links`."""
+
+    network: Network
+    name: str
+    addresses: tuple[str, ...]
+    peers: list[bytes] = field(default_factory=list)
+    _arrived: list[deque[list[Frame]]] = field(default_factory=list)
+    _wake: object = None
+
+    def __post_init__(self) -> None:
+        self._arrived = [deque() for _ in self.addresses]
+        self.peers = [self.network.new_peer(self, shard) for shard in range(len(self.addresses))]
+
+    def now(self) -> float:
+        """See Links."""
+        return self.network.world.now
+
+    def send(self, shard: int, frames: list[Frame]) -> bool:
+        """See Links. What is sent must not change any more, so it is copied."""
+        self.network.to_server(self, shard, [bytes(frame) for frame in frames[1:]])
+        return True
+
+    def wait(self, timeout_ms: int) -> list[int]:
+        """See Links."""
+        world = self.network.world
+        world.sleep(STEP_S)
+        if timeout_ms and not any(self._arrived):
+            self._wake = world.waker()
+            world.wait(timeout_ms / 1e3)
+            self._wake = None
+        return [shard for shard, messages in enumerate(self._arrived) if messages]
+
+    def has_message(self, shard: int) -> bool:
+        """See Links."""
+        return bool(self._arrived[shard])
+
+    def receive(self, shard: int) -> list[Frame]:
+        """See Links."""
+        return self._arrived[shard].popleft()
+
+    def arrive(self, shard: int, frames: list[Frame]) -> None:
+        """Take a reply from the network."""
+        self._arrived[shard].append(frames)
+        if callable(self._wake):
+            self._wake()
+
+    def check(self) -> None:
+        """See Links."""
+
+    def doubt(self, shard: int) -> str:
+        """See Links."""
+        del shard
+        return ""
+
+    def close(self) -> None:
+        """See Links."""
+        self.network.forget(self)

@@ -1,0 +1,97 @@
+"""Play many seeds on all cores, or one with its story: `make simulate SEEDS=10000`, `make simulate SEED=17`.
+
+This folder and tests/support have to be on the PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from handmade import random_dataset
+from scenario import WORDS, Outcome, Scenario, play, play_all
+
+CHUNK = 50
+SHOWN = 10
+STORY_LINES = 80
+"""Of a failed run, so many lines at its end; SEED shows all."""
+
+
+def main() -> int:
+    """Play the seeds that the command line names; return 1 if one has failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="play this many seeds")
+    parser.add_argument("--first", type=int, default=0, help="from this seed on")
+    parser.add_argument("--seed", type=int, help="play this one alone and print its story")
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    if given.seed is not None:
+        outcome = replay(Scenario.of(given.seed))
+        print("\n".join([*told(outcome.scenario), *outcome.story, "", outcome.problem or "all holds"]))
+        return bool(outcome.problem)
+    return many(given.first, given.seeds)
+
+
+def many(first: int, count: int) -> int:
+    """Play `count` seeds on all cores; print the failed ones, shrunk, and how to play them again."""
+    began, played, longest = time.monotonic(), 0, 0.0
+    failed: list[Outcome] = []
+    chunks = [range(seed, min(seed + CHUNK, first + count)) for seed in range(first, first + count, CHUNK)]
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        for outcomes in pool.imap_unordered(play_chunk, chunks):
+            played += len(outcomes)
+            longest = max([longest, *(outcome.seconds for outcome in outcomes)])
+            failed += [outcome for outcome in outcomes if outcome.problem]
+            print(f"\r{played:,} of {count:,} seeds, {len(failed)} failed", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    for outcome in sorted(failed, key=lambda each: each.scenario.seed)[:SHOWN]:
+        small = shrunk(outcome.scenario)
+        print(f"seed {outcome.scenario.seed}: {outcome.problem}\n  play it: make simulate SEED={outcome.scenario.seed}")
+        print("\n".join(f"  {line}" for line in [*told(small), *replay(small).story[-STORY_LINES:]]))
+    took = f"{played:,} seeds in {time.monotonic() - began:.0f} s"
+    print(f"{took}: {len(failed)} failed; the longest run took {longest:.0f} s of virtual time")
+    return bool(failed)
+
+
+def play_chunk(seeds: range) -> list[Outcome]:
+    """Play seeds in this process; only what has failed keeps its story."""
+    logging.disable(logging.CRITICAL)
+    outcomes: list[Outcome] = []
+    play_all(seeds, outcomes.append)
+    return [each if each.problem else dataclasses.replace(each, story=[]) for each in outcomes]
+
+
+def replay(scenario: Scenario) -> Outcome:
+    """Play one scenario."""
+    with TemporaryDirectory() as name:
+        random_dataset(Path(name) / "data", size=WORDS)
+        return play(scenario, Path(name))
+
+
+def shrunk(scenario: Scenario) -> Scenario:
+    """Leave faults out, one after the other, as long as the run still fails."""
+    for fault in scenario.faults:
+        fewer = dataclasses.replace(scenario, faults=tuple(each for each in scenario.faults if each is not fault))
+        if replay(fewer).problem:
+            scenario = fewer
+    return scenario
+
+
+def told(scenario: Scenario) -> list[str]:
+    """Describe a scenario in lines."""
+    lines = [
+        f"{scenario.shards} shards, {scenario.workers} workers, a checkpoint every {scenario.checkpoint_every} epochs",
+        f"{scenario.options}",
+        f"{scenario.weather}",
+    ]
+    return [*lines, *(f"fault: {fault}" for fault in scenario.faults)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

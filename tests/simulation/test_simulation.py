@@ -1,0 +1,62 @@
+"""A few hundred clusters with faults; `make simulate` plays many more. See docs/simulation.md."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from scenario import Outcome, play_all
+
+from glovewire.server.consistency.blocks import ExclusiveBlocks
+
+SEEDS, CHUNK = 300, 25
+HERE = Path(__file__).parent
+PATH = f"{HERE}{os.pathsep}{HERE.parent / 'support'}"
+FOUND = {
+    205: "the workers of a complete run left before a shard, which was killed, had saved its rows",
+    10190: "shards left before another one, which was killed, had saved its rows",
+}
+"""Seeds that have failed, and what they have found."""
+
+
+def failed(seeds: range) -> list[str]:
+    """What went wrong, as one line for each seed."""
+    outcomes: list[Outcome] = []
+    play_all(seeds, outcomes.append)
+    return [f"make simulate SEED={each.scenario.seed}: {each.problem}" for each in outcomes if each.problem]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_whatever_happens_a_run_ends_with_the_same_bytes(first: int) -> None:
+    assert failed(range(first, first + CHUNK)) == []
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_once_stays_mended(seed: int) -> None:
+    assert failed(range(seed, seed + 1)) == []
+
+
+def test_a_protection_that_is_missing_is_found() -> None:
+    """Rows are given to whoever asks, whatever version of them it needs."""
+    with mock.patch.object(ExclusiveBlocks, "may_pull", return_value=True):
+        assert any("not those of an undisturbed run" in problem for problem in failed(range(20)))
+
+
+def test_a_seed_tells_the_same_story_again() -> None:
+    stories = [
+        subprocess.run(
+            [sys.executable, HERE / "simulate.py", "--seed", "7"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": PATH},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert stories[0] == stories[1]
+    assert "kills shard" in stories[0]
+    assert stories[0].endswith("all holds\n")

@@ -1,0 +1,188 @@
+"""One virtual time for many processes, of which one runs at a time; a seed decides everything that is left to chance.
+
+A process is a greenlet: it runs the program's own code until that waits, which is `World.sleep` or `World.wait`. Then
+the time moves on to whatever is due next. Nothing here reads a real clock or a real source of random numbers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+Action = Callable[[], object]
+
+
+class Killed(GreenletExit):
+    """Ends a process at the point at which it waits, as SIGKILL does."""
+
+
+class Overdue(AssertionError):
+    """The run has not ended in its time."""
+
+
+@dataclass
+class Process:
+    """A process of the cluster: what it does, and what became of it."""
+
+    name: str
+    task: greenlet
+    result: Any = None
+    error: BaseException | None = None
+    awaited: int = 0
+    """Number of the wait that may wake it; what comes for an earlier one is too late."""
+    stopped_until: float = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Return whether it has not ended."""
+        return not self.task.dead
+
+
+@dataclass
+class World:
+    """Virtual time, the events to come, and the story so far."""
+
+    seed: int
+    now: float = 1000.0
+    story: list[str] = field(default_factory=list)
+    events: list[tuple[float, int, Action]] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
+    _number: int = 0
+    _current: Process | None = None
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self._hub = getcurrent()
+
+    def tell(self, text: str) -> None:
+        """Add a line to the story."""
+        who = self._current.name if self._current else "world"
+        self.story.append(f"{self.now - 1000.0:10.4f}  {who:9} {text}")
+
+    def at(self, time: float, action: Action) -> None:
+        """Do something at a time; of two at the same time the first comes first."""
+        self._number += 1
+        heapq.heappush(self.events, (max(time, self.now), self._number, action))
+
+    def after(self, seconds: float, action: Action) -> None:
+        """Do something after so many seconds."""
+        self.at(self.now + seconds, action)
+
+    def start(self, name: str, task: Callable[[], Any]) -> Process:
+        """Start a process, which runs from the next event on."""
+        process = Process(name, greenlet(lambda: None))
+
+        def run() -> None:
+            try:
+                process.result = task()
+                self.tell("ends")
+            except Killed:
+                pass
+            except Exception as error:  # noqa: BLE001
+                process.error = error
+                self.tell(f"fails: {type(error).__name__}: {error}")
+
+        process.task = greenlet(run, parent=self._hub)
+        self.processes.append(process)
+        self.after(0.0, lambda: self._switch(process, process.awaited))
+        return process
+
+    def kill(self, process: Process) -> None:
+        """End a process at once; called between its steps."""
+        if process.alive:
+            process.awaited += 1
+            self.tell(f"kills {process.name}")
+            before, self._current = self._current, process
+            process.task.throw(Killed)
+            self._current = before
+
+    def stop(self, process: Process, seconds: float) -> None:
+        """Let a process do nothing for a time, as SIGSTOP does."""
+        self.tell(f"stops {process.name} for {seconds:.2f} s")
+        process.stopped_until = self.now + seconds
+
+    # ---- for the code that runs in a process
+
+    def sleep(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        self.wait(seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Let at most so many seconds pass: what `waker` returned before ends the wait earlier."""
+        process = self._running()
+        process.awaited += 1
+        number = process.awaited
+        self.after(seconds, lambda: self._switch(process, number))
+        self._hub.switch()
+
+    def waker(self) -> Action:
+        """Return an action that ends the next wait of the process that runs."""
+        process = self._running()
+        number = process.awaited + 1
+        return lambda: self.after(0.0, lambda: self._switch(process, number))
+
+    def _running(self) -> Process:
+        assert self._current is not None, "only a process waits"
+        return self._current
+
+    def _switch(self, process: Process, number: int) -> None:
+        if process.task.dead or process.awaited != number:
+            return
+        if process.stopped_until > self.now:
+            self.at(process.stopped_until, lambda: self._switch(process, number))
+            return
+        self._current = process
+        process.task.switch()
+        self._current = None
+
+    # ---- for the test
+
+    def run(self, until: Callable[[], bool], latest: float) -> None:
+        """Let time pass until `until()`; Overdue if it is later than `latest`."""
+        while not until():
+            if not self.events or self.events[0][0] > latest:
+                raise Overdue(f"not over after {latest - 1000.0:.0f} s")
+            self.now, _, action = heapq.heappop(self.events)
+            action()
+
+    def end(self) -> None:
+        """End every process, so that nothing is left of this world."""
+        for process in self.processes:
+            self.kill(process)
+
+
+class Clock:
+    """Stands for the module `time` in the program's modules."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        """Return the virtual time."""
+        return self._world.now
+
+    perf_counter = time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self._world.sleep(seconds)
+
+
+class Secrets:
+    """Stands for the module `secrets`: numbers that follow from the seed."""
+
+    def __init__(self, world: World) -> None:
+        self._random = random.Random(f"secrets {world.seed}")
+
+    def randbits(self, bits: int) -> int:
+        """Return a random number."""
+        return self._random.getrandbits(bits)
+
+    def token_hex(self, count: int) -> str:
+        """Return random bytes in hexadecimal digits."""
+        return self._random.randbytes(count).hex()
