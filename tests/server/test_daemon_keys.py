@@ -138,7 +138,7 @@ def test_something_else_that_listens(words: bytes) -> None:
         stranger.sendall(words)
         if not words:
             stranger.close()
-        until(lambda: (lost.poll(10), lost.channels[0].where)[1].endswith("or not yet)"), "the client has its doubts")
+        until(lambda: (lost.poll(10), lost.where(0))[1].endswith("or not yet)"), "the client has its doubts")
         stranger.close()
 
 
