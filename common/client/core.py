@@ -83,8 +83,9 @@ class ClientCore:
                 self._greet(channel, now)
             return None
         if refused == errors.OutOfOrder.code:
-            channel.mark_unsent(request)
-            self._tick_at = UNSENT
+            if request is not next(iter(channel.pending.values())):  # or else it waits for its time to be sent again
+                channel.mark_unsent(request)
+                self._tick_at = UNSENT
             return None
         channel.complete(reply.number, reply.message, now)
         return Answer(request, reply.message)

@@ -65,6 +65,9 @@ class Scenario:
             "bfloat16": chance.random() < 0.7,
             "consistency": "exclusive" if chance.random() < 0.8 else "async",
         }
+        if chance.random() < 0.25:
+            mode = chance.choice(["async", "sync", "ssp:2", "softsync:2"])
+            options |= {"schedule": "minibatch", "consistency": mode, "batch_size": chance.choice([50, 200])}
         slow = chance.choice([0.0005, 0.005, 0.05])
         weather = Weather(
             slow, slow, *(chance.choice([0.0, 0.0, 0.02, 0.1]) for _ in ("loss", "repeat", "overtake"))

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from glovewire.common.errors import TrainingDiverged
 from glovewire.common.protocol import messages as m
@@ -22,7 +22,11 @@ class LossSums:
     loss: float = 0.0
     bias_only_loss: float = 0.0
     norm: float = 0.0
-    began: float = field(default_factory=time.perf_counter)
+    began: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Begin the time that the report tells."""
+        self.began = time.perf_counter()
 
     def add(self, entries: int, loss: float, bias_only_loss: float, norm: float) -> None:
         """Add the loss sums of a batch of `entries` entries, and the mean norm of its vectors."""

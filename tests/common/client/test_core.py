@@ -100,6 +100,14 @@ def test_what_came_out_of_order_is_sent_again_in_its_order() -> None:
     assert talk.core.channels[0].pushes == 4
 
 
+def test_what_is_refused_again_and_again_is_not_sent_again_at_once() -> None:
+    """The one before it was refused for good. Seen to fail: 1,300 messages a second, found by the simulation."""
+    talk = joined(lambda heard: m.Refused(OutOfOrder.code, "") if isinstance(heard.message, m.Push) else None)
+    talk.send(one_row(2))
+    talk.rest(10.0)
+    assert 3 < len(talk.messages(m.Push)) < 8
+
+
 def test_rows_that_come_twice_were_slow_and_not_lost() -> None:
     """The server answers when it has been asked three times, and then answers the others, too."""
     talk = joined(lambda heard: ROWS if isinstance(heard.message, m.Pull) and heard.before >= 2 else None)
