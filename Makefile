@@ -20,7 +20,7 @@ QUERY ?= matrix probability exception server
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help train test lint fuzz simulate bench demo clean
+.PHONY: help train test lint fuzz simulate mutants bench demo clean
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -85,6 +85,9 @@ fuzz: $(VENV)/installed-dev,web,fuzz
 # A few hundred seeds are part of `make test`.
 simulate: $(VENV)/installed-dev,web
 	@$(WITH) PYTHONPATH=tests/simulation:tests/support python tests/simulation/simulate.py --first $(FIRST) --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+mutants: $(VENV)/installed-dev,web
+	@$(WITH) PYTHONPATH=tests/simulation:tests/support python tests/simulation/mutants.py
 
 bench: $(CORE)
 	@mkdir -p $(OUT)

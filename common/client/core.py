@@ -79,6 +79,9 @@ class ClientCore:
         if refused == errors.UnknownSession.code and self._role and not isinstance(request.message, m.Hello):
             if isinstance(request.message, m.Heartbeat):
                 del channel.pending[reply.number]
+            if self.joined and self.channels[0].welcome is None:  # it has left shard 0, which gave it its number
+                self.failed = _forgotten(channel)
+                return None
             if not any(isinstance(other.message, m.Hello) for other in channel.pending.values()):
                 self._greet(channel, now)
             return None
@@ -176,9 +179,7 @@ class ClientCore:
             return
         before, channel.welcome = channel.welcome, welcome
         if self.joined and before is not None and (welcome.run, welcome.worker) != (before.run, before.worker):
-            self.failed = errors.UnknownSession(
-                f"{channel.address} has forgotten this worker: it was taken for lost, or the server was restarted"
-            )
+            self.failed = _forgotten(channel)
         elif before is not None:
             channel.mark_unsent()
             self._tick_at = UNSENT
@@ -216,3 +217,10 @@ class ClientCore:
             yield channel.next_due()
             if channel.pending:
                 yield channel.heard + silence_s
+
+
+def _forgotten(channel: Channel) -> errors.UnknownSession:
+    """Return the error of a worker whose session a shard does not know any more."""
+    return errors.UnknownSession(
+        f"{channel.address} has forgotten this worker: it was taken for lost, or the server was restarted"
+    )

@@ -29,13 +29,29 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="play this many seeds")
     parser.add_argument("--first", type=int, default=0, help="from this seed on")
     parser.add_argument("--seed", type=int, help="play this one alone and print its story")
+    parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if given.seed is not None:
         outcome = replay(Scenario.of(given.seed))
         print("\n".join([*told(outcome.scenario), *outcome.story, "", outcome.problem or "all holds"]))
         return bool(outcome.problem)
+    if given.until_failure:
+        return until_failure(given.first, given.seeds)
     return many(given.first, given.seeds)
+
+
+def until_failure(first: int, count: int) -> int:
+    """Play seeds in this process until one fails; print how many it took, 0 if none failed, and its problem."""
+    with TemporaryDirectory() as name:
+        random_dataset(Path(name) / "data", size=WORDS)
+        for played in range(1, count + 1):
+            outcome = play(Scenario.of(first + played - 1), Path(name))
+            if outcome.problem:
+                print(played, outcome.problem)
+                return 1
+    print(0)
+    return 0
 
 
 def many(first: int, count: int) -> int:

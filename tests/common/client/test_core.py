@@ -223,6 +223,23 @@ def test_a_server_that_was_started_again_has_forgotten_us() -> None:
     assert "has forgotten this worker" in str(error)
 
 
+def test_who_leaves_and_is_not_known_any_more_has_to_join_again() -> None:
+    """Shard 0 has let it go, shard 1 was started again: the number that shard 0 gave it is no use any more.
+
+    Seen to fail: the hello to shard 1 alone was refused for a wrong order of addresses (simulation, seed 10190).
+    """
+    talk = shards(
+        shard_script(0), lambda heard: shard_script(1)(heard) if isinstance(heard.message, m.Hello) else unknown
+    )
+    unknown = m.Refused(UnknownSession.code, "say hello first")
+    for shard, _ in talk.core.leave(RunEnd(Ending.COMPLETE), talk.now):
+        number = max(talk.core.channels[shard].pending)
+        talk.deliver(number, unknown if shard else m.Left(), shard)
+    error = failing(talk)
+    assert isinstance(error, UnknownSession)
+    assert "tcp://shard-1:1 has forgotten this worker" in str(error)
+
+
 def test_a_name_that_is_still_taken_is_asked_for_again() -> None:
     talk = Conversation(
         [lambda heard: polite(heard) if len(talk.messages(m.Hello)) > 3 else m.Refused(NotReady.code, "")]

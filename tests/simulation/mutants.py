@@ -1,0 +1,141 @@
+"""Remove one protection at a time, and see after how many seeds the simulation finds it: `make mutants`.
+
+A protection is some text of the program and what replaces it. Each mutant is a copy of the tree. This folder and
+tests/support have to be on the PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("common", "glovewire", "monitor", "preprocess", "server", "tests", "worker")
+SEEDS = 2000
+
+
+class Mutant(NamedTuple):
+    """A protection that is removed: what it is, and where."""
+
+    what: str
+    path: str
+    old: str
+    new: str
+
+
+MUTANTS = (
+    Mutant("a pull waits for its version", "server/consistency/blocks.py",
+           "return bool(self.rounds[partition] >= pull.version)", "return True"),
+    Mutant("a push from an earlier round is a repeat", "server/consistency/blocks.py",
+           "if push.version < current:", "if False:"),
+    Mutant("a push counts once", "server/sessions.py",
+           'return _is_new("push", sequence, self.pushed)', "return True"),
+    Mutant("a push before which one is missing is refused", "server/sessions.py",
+           "    if sequence > last + 1:", "    if False:"),
+    Mutant("a report counts once", "server/sessions.py",
+           'return _is_new("report", sequence, self.reported)', "return True"),
+    Mutant("before-images undo what a lost worker has added", "server/core/pull_push.py",
+           "            self._undo_partial_visit(partition, push)\n", ""),
+    Mutant("before-images are kept until all rounds are complete", "server/core/pull_push.py",
+           "        self.undo_log.drop_before(low_water)\n", "        self.undo_log.drop_before(low_water + 1)\n"),
+    Mutant("of rows pushed twice in a round the first image counts", "server/core/undo_log.py",
+           "        fresh = ~np.isin(numbers, np.concatenate(earlier))", "        fresh = np.ones(len(numbers), bool)"),
+    Mutant("a silent worker is lost", "server/sessions.py",
+           "lost = [session for session in self.by_name.values() if now - session.seen > lease_s]", "lost = []"),
+    Mutant("strips of a lost worker go to others", "server/core/core.py",
+           'rounds = state.progress.release(session.name, lost=kind == "lost")', "rounds = []"),
+    Mutant("a push under an ended lease is refused", "server/leases/pushes.py",
+           "if push.lease < newest or push.version < self.low_water:", "if push.version < self.low_water:"),
+    Mutant("under a lease each row is pushed once, in order", "server/leases/pushes.py",
+           "if push.first != start:", "if False:"),
+    Mutant("a report needs the receipts of all pushes", "server/leases/progress.py",
+           "if report.receipt ^ expected:", "if False:"),
+    Mutant("shards notice a newer generation", "server/checkpoints/generations.py",
+           "if _generation_file(config.out, generation.number + 1).exists():", "if False:"),
+    Mutant("a shard that died in a generation begins the next", "server/checkpoints/generations.py",
+           "if generation.shards != config.shards or entered or not generation.secret:",
+           "if generation.shards != config.shards or not generation.secret:"),
+    Mutant("a checkpoint is complete when every shard has its part", "server/checkpoints/files.py",
+           "return [shard for shard in range(shards) if not part_folder(run, label, shard, shards).exists()]",
+           "return []"),
+    Mutant("a cut copies a partition when it reaches its round", "server/checkpoints/cuts.py",
+           "if partition in self._missing and self._blocks.rounds[partition] >= self.round:",
+           "if partition in self._missing:"),
+    Mutant("workers leave a complete run when its rows are saved", "server/core/core.py",
+           "        if end.ending is not Ending.COMPLETE:\n            return m.Left()\n", "        return m.Left()\n"),
+    Mutant("shards end when all rows are saved", "server/service.py",
+           "if config.shard and last is not None and end.ending is Ending.COMPLETE:", "if False:"),
+    Mutant("a restarted shard does not know a goodbye", "server/core/core.py",
+           "if end.ending is Ending.COMPLETE and peer not in self._left:", "if False:"),
+    Mutant("requests are retransmitted", "common/client/channel.py",
+           "            if request.due_at(self.round_trip_s) < now:", "            if request.sent == UNSENT:"),
+    Mutant("nothing overtakes a request that is held back", "common/client/channel.py",
+           "        must_wait = self._holds_back", "        must_wait = False"),
+    Mutant("an unknown session is opened again", "common/client/core.py",
+           "if refused == errors.UnknownSession.code and self._role and not isinstance(request.message, m.Hello):",
+           "if False:"),
+    Mutant("a refusal as out of order is no answer", "common/client/core.py",
+           "if refused == errors.OutOfOrder.code:", "if False:"),
+    Mutant("a welcome of another run ends the session", "common/client/core.py",
+           "(welcome.run, welcome.worker) != (before.run, before.worker):", "False:"),
+    Mutant("pending requests go to a session that was opened again", "common/client/core.py",
+           "        elif before is not None:\n            channel.mark_unsent()\n",
+           "        elif before is not None:\n"),
+    Mutant("who has left shard 0 joins all shards again", "common/client/core.py",
+           "if self.joined and self.channels[0].welcome is None:", "if False:"),
+    Mutant("shards of two generations are greeted again", "common/client/core.py",
+           "if not self.strangers or self.not_ready is not None:", "if False:"),
+    Mutant("waiting workers send heartbeats", "common/client/core.py",
+           "if self._heartbeat_at(channel) < now:", "if False:"),
+    Mutant("a worker whose session is over joins again", "worker/service.py",
+           "except (errors.LeaseLost, errors.UnknownSession) as error:", "except errors.LeaseLost as error:"),
+    Mutant("a worker that holds up the others is overdue", "server/core/core.py",
+           "        for name in overdue:\n", "        for name in ():\n"),
+    Mutant("a worker that is stuck leases another strip", "worker/training/block_trainer.py",
+           "(self._needs_strip() or self._is_stuck())", "self._needs_strip()"),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Try every mutant whose text the arguments name (default: all); print a table; return 1 if one was not found."""
+    chosen = [each for each in MUTANTS if not sys.argv[1:] or any(word in each.what for word in sys.argv[1:])]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(tried, chosen))
+    print("| protection | seeds needed | what failed |\n|---|---|---|")
+    for mutant, (seeds, problem) in zip(chosen, found, strict=True):
+        print(f"| {mutant.what} | {seeds or 'not found'} | {problem} |")
+    return any(not seeds for seeds, _ in found)
+
+
+def tried(mutant: Mutant) -> tuple[int, str]:
+    """Return how many seeds it took to find a mutant, 0 if none of SEEDS did, and the problem of the last."""
+    with TemporaryDirectory() as name:
+        for folder in COPIED:
+            shutil.copytree(ROOT / folder, Path(name) / folder, symlinks=True)
+        path = Path(name) / mutant.path
+        text = path.read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1, f"{mutant.what}: {mutant.path} has {text.count(mutant.old)} such texts"
+        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+        here = Path(name) / "tests"
+        paths = [name, str(here / "simulation"), str(here / "support")]
+        run = subprocess.run(
+            [sys.executable, here / "simulation" / "simulate.py", "--until-failure", "--seeds", str(SEEDS)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=name,
+        )
+    seeds, _, problem = run.stdout.strip().partition(" ")
+    assert seeds.isdigit(), run.stderr
+    return int(seeds), problem[:90]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
