@@ -173,7 +173,10 @@ class ClientCore:
                 self.failed = self.failed or errors.UnknownSession(str(error))
             return
         except errors.GlovewireError as error:
-            self.failed = self.failed or error
+            if isinstance(error, errors.RunOver) and not self.joined and self._is_welcome_elsewhere(channel):
+                self.not_ready = errors.NotReady(f"{channel.address}: {error}")
+            else:
+                self.failed = self.failed or error
             return
         if not isinstance(welcome, m.Welcome):
             return
@@ -191,6 +194,10 @@ class ClientCore:
                 self.joined = not self._runs_differ()
             except errors.UsageError as error:
                 self.failed = error
+
+    def _is_welcome_elsewhere(self, channel: Channel) -> bool:
+        """Return whether shard 0 goes on with a run that is over for a shard: that one is in an earlier generation."""
+        return channel is not self.channels[0] and self.channels[0].welcome is not None
 
     def _runs_differ(self) -> bool:
         """Return whether shards are in different generations of the run; UsageError if they do not fit together."""

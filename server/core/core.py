@@ -46,7 +46,7 @@ BRIEF_DRAIN_S = 3.0
 DESCRIBE_EVERY_S = 30.0
 """Shard 0 publishes this often what is trained, for subscribers that do not ask for the history."""
 MAX_LEFT = 4096
-"""Peers that have left a complete run and are still known, in case the answer was lost."""
+"""Most peers that are remembered to have left a complete run."""
 ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
 ORDINARY = (LeaseLost, NotReady, OutOfOrder, RunOver, UnknownSession)
 """Refusals that are part of a normal run; all others are audited."""
@@ -79,8 +79,8 @@ class Core:
         self._audit: list[tuple[str, dict[str, str]]] = []
         self._ending_since: float | None = None
         self._dismissed = False
-        self._left: dict[Peer, m.Left | None] = {}
-        self._goodbyes: list[Outgoing] = []
+        self._left: dict[Peer, int] = {}  # peers that have left a complete run, with the number of their goodbye
+        self._rows_saved = False
         self._described = -math.inf
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
             m.Hello: self._hello,
@@ -203,10 +203,9 @@ class Core:
 
     def farewell(self) -> Effects:
         """Let the workers of a complete run go: its rows are on disk, or cannot be written."""
-        for goodbye in self._goodbyes:
-            self._left[goodbye.peer] = m.Left()
-            self._replies.send(goodbye)
-        self._goodbyes.clear()
+        self._rows_saved = True
+        for peer, number in self._left.items():
+            self._replies.send(Outgoing(peer, number, m.Left()))
         return self._effects()
 
     def final(self) -> Snapshot | None:
@@ -266,7 +265,8 @@ class Core:
         )
 
     def _heartbeat(self, _: m.Heartbeat, peer: Peer, __: int, now: float) -> m.Message:
-        self._state.sessions.of(peer, now)
+        if peer not in self._left:  # who has left waits for `farewell`, and must not join again meanwhile
+            self._state.sessions.of(peer, now)
         return m.HeartbeatAck(self._state.over is not None)
 
     def _leave(self, leave: m.Leave, peer: Peer, number: int, now: float) -> m.Message | None:
@@ -279,7 +279,7 @@ class Core:
         if self._state.sessions.name_at(peer) is None:
             if end.ending is Ending.COMPLETE and peer not in self._left:
                 raise UnknownSession("say hello first")
-            return self._left.get(peer, m.Left())  # it has left already, and the answer was lost
+            return None if peer in self._left and not self._rows_saved else m.Left()  # it repeats its goodbye
         session = self._state.sessions.of(peer, now)
         self._end_session(session, now, "left", str(end), leave.pushes)
         if not session.is_worker:
@@ -287,11 +287,10 @@ class Core:
         self._believe_last(end)
         if end.ending is not Ending.COMPLETE:
             return m.Left()
-        self._left[peer] = None
-        self._goodbyes.append(Outgoing(peer, number, m.Left()))
+        self._left[peer] = number
         if len(self._left) > MAX_LEFT:
             del self._left[next(iter(self._left))]
-        return None
+        return m.Left() if self._rows_saved else None
 
     def _believe_last(self, end: RunEnd) -> None:
         """End the run as the last worker that leaves says that it ended, if this shard cannot know that by itself.

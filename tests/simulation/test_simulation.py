@@ -17,6 +17,8 @@ SEEDS, CHUNK = 300, 25
 HERE = Path(__file__).parent
 PATH = f"{HERE}{os.pathsep}{HERE.parent / 'support'}"
 FOUND = {
+    1007: "a worker that waited to be let go sent heartbeats and was told to join again",
+    1822: "a worker took the end of an earlier generation for that of its own",
     205: "the workers of a complete run left before a shard, which was killed, had saved its rows",
     10190: "shards left before another one, which was killed, had saved its rows",
 }

@@ -304,6 +304,16 @@ def test_shards_of_two_generations_are_greeted_until_they_are_in_one() -> None:
     assert 1.0 < talk.now < 1.5
 
 
+def test_a_run_that_is_over_for_one_shard_only_goes_on_once_that_one_has_noticed() -> None:
+    """It is in an earlier generation. Seen to fail: the worker ended as if the run were complete (seed 1822)."""
+
+    def behind(heard: Heard) -> m.Message | None:
+        return m.Refused(RunOver.code, "", Ending.COMPLETE) if heard.number < 3 else shard_script(1)(heard)
+
+    talk = shards(shard_script(0), behind)
+    assert 1.0 < talk.now < 1.5
+
+
 def test_the_other_shards_are_told_the_number_that_the_first_has_given() -> None:
     first = dataclasses.replace(welcome(0, 2), worker=5, token=77)
     talk = shards(lambda _: first, shard_script(1))

@@ -131,6 +131,7 @@ def test_a_worker_of_a_complete_run_is_let_go_when_the_rows_are_safe(dataset: Da
     one.hello("a")
     number = one.send(b"a", goodbye)
     assert one.ask(b"a", goodbye, number) is None
+    assert isinstance(one.ask(b"a", m.Heartbeat()), m.HeartbeatAck)
     one.carry_out(one.core.farewell())
     assert one.reply(b"a", number) == m.Left()
     assert one.ask(b"a", goodbye) == m.Left()
