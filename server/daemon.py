@@ -98,6 +98,7 @@ class Daemon:
         self.signalled = False
         """Whether a signal has asked the server to stop."""
         self._ending: RunEnd | None = None
+        self._check_shards: CheckShards = lambda _: None
         self._unanswered = False
         try:
             self._router, self.address = self._context.router(bind, largest_frame)
@@ -137,8 +138,10 @@ class Daemon:
     def serve(self, check_shards: CheckShards = lambda _: None) -> RunEnd:
         """Answer requests until the run is over and workers have left; return why it ended.
 
-        `check_shards` is called twice a second, and at once when the run begins to end; its exceptions end serving.
+        `check_shards` is called twice a second, at once when the run begins to end, and from then on before a client is
+        told so in answer to its `Hello`; its exceptions end serving.
         """
+        self._check_shards = check_shards
         poller = self._poller()
         poller.register(self._router, zmq.POLLIN)
         ticked, checked, tick_owed = 0.0, 0.0, False
@@ -168,7 +171,7 @@ class Daemon:
             if now - checked >= CHECK_EVERY_S or known != self._ending:
                 checked, known = now, self._ending
                 self._revoke_keys(now)
-                if (end := self._check(check_shards)) is not None and known is None:
+                if (end := self._check()) is not None and known is None:
                     self._carry_out(self._core.finish(end))
                     self._wakeup.set()  # tick at once
             if effects.finished is not None:
@@ -223,9 +226,9 @@ class Daemon:
             poller.register(zap.socket, zmq.POLLIN)
         return poller
 
-    def _check(self, check_shards: CheckShards) -> RunEnd | None:
+    def _check(self) -> RunEnd | None:
         try:
-            return check_shards(self._ending)
+            return self._check_shards(self._ending)
         except GlovewireError as error:
             if not descriptors.is_shortage(error):
                 raise
@@ -327,6 +330,8 @@ class Daemon:
             if isinstance(request.message, QUERIES) and self._outbox.is_full(peer):
                 self._counts.undelivered += 1  # before the work for a reply that could not be sent; it may ask again
                 return
+            if isinstance(request.message, m.Hello) and self._ending is not None:
+                self._check()  # the run may go on in another generation
             effects = self._core.receive(peer, request.number, request.message, now, client)
             joins = isinstance(request.message, m.Hello) and self._core.has_session(peer)
         for what, facts in effects.audit:

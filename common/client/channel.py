@@ -5,7 +5,7 @@ Retransmitted requests keep their order. Apart from pulls and pushes, a channel 
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..protocol import messages as m
 from ..protocol import wire
@@ -36,7 +36,7 @@ class Request:
     sent: float = UNSENT
     times: int = 0
     first: float = 0.0
-    size: int = 0
+    size: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Count the bytes of the frames."""
@@ -156,6 +156,11 @@ class Channel:
                 request.sent = UNSENT
             if request is last:
                 return
+
+    def has_earlier(self, request: Request) -> bool:
+        """Return whether another request of the same kind is pending that comes before `request` in its sequence."""
+        first = next(each for each in self.pending.values() if type(each.message) is type(request.message))
+        return first is not request
 
     def note_blocked(self, request: Request) -> None:
         """Mark a request UNSENT that could not be transmitted, because the connection's queue was full."""

@@ -11,7 +11,6 @@ from functools import partial
 from typing import NamedTuple
 
 from .. import errors
-from ..endings import RunEnd
 from ..protocol import messages as m
 from ..protocol import wire
 from .channel import UNSENT, Channel, OnReply, Request
@@ -86,10 +85,10 @@ class ClientCore:
                 self._greet(channel, now)
             return None
         if refused == errors.OutOfOrder.code:
-            if request is not next(iter(channel.pending.values())):  # or else it waits for its time to be sent again
+            if channel.has_earlier(request):
                 channel.mark_unsent(request)
                 self._tick_at = UNSENT
-            return None
+            return None  # with nothing before it to send again, it waits until it is due
         channel.complete(reply.number, reply.message, now)
         return Answer(request, reply.message)
 
@@ -127,7 +126,7 @@ class ClientCore:
         in_flight = sum(channel.in_flight for channel in self.channels)
         return not in_flight or in_flight + nbytes <= min(channel.credit for channel in self.channels)
 
-    # ---- joining and leaving
+    # ---- joining
 
     def join(self, role: str, now: float) -> None:
         """Open a session with every shard; `joined` once all have answered and are in one run.
@@ -141,14 +140,6 @@ class ClientCore:
     def strangers(self) -> list[int]:
         """Return the shards that have not welcomed this client yet."""
         return [shard for shard, channel in enumerate(self.channels) if channel.welcome is None]
-
-    def leave(self, end: RunEnd, now: float) -> list[tuple[int, Request]]:
-        """Return the requests that close the session with every shard; a shard's reply drops what is pending there."""
-        return [
-            (shard, self.send(shard, m.Leave(*end, channel.pushes), channel.end_session, now))
-            for shard, channel in enumerate(self.channels)
-            if channel.welcome is not None
-        ]
 
     def _greet(self, channel: Channel, now: float) -> None:
         first = self.channels[0].welcome
@@ -196,7 +187,7 @@ class ClientCore:
                 self.failed = error
 
     def _is_welcome_elsewhere(self, channel: Channel) -> bool:
-        """Return whether shard 0 goes on with a run that is over for a shard: that one is in an earlier generation."""
+        """Return whether shard 0 has welcomed this client: who has ended the run is a generation behind."""
         return channel is not self.channels[0] and self.channels[0].welcome is not None
 
     def _runs_differ(self) -> bool:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..errors import GlovewireError, from_wire
+from ..errors import GlovewireError, ProtocolError, from_wire
 from ..protocol import messages as m
 from .channel import OnReply
 
 T = TypeVar("T")
+M = TypeVar("M", bound=m.Message)
 
 
 @dataclass
@@ -55,3 +56,11 @@ def check_reply(reply: m.Message) -> m.Message:
     if isinstance(reply, m.Refused):
         raise from_wire(reply.code, reply.text, reply.ending)
     return reply
+
+
+def expect(reply: m.Message, kind: type[M]) -> M:
+    """Return `reply` if it is a message of type `kind`; otherwise ProtocolError, with the text of a `Refused`."""
+    if isinstance(reply, kind):
+        return reply
+    why = reply.text if isinstance(reply, m.Refused) else f"{type(reply).__name__} does not answer this query"
+    raise ProtocolError(why)

@@ -185,11 +185,9 @@ class RequestClient:
         """
         deadline = self._links.now() + (within_s or PARTING_S)
         self.flush(deadline)
-        now = self._links.now()
-        goodbyes = self._core.leave(end, now)
-        for _, request in goodbyes:
-            self._count(request)
-        self._transmit([each for each in goodbyes if each[1].sent != UNSENT], now)
+        for shard, channel in enumerate(self.channels):
+            if channel.welcome is not None:
+                self.send(shard, m.Leave(*end, channel.pushes), channel.end_session)
         self.flush(deadline)
 
     def close(self) -> None:
@@ -225,11 +223,3 @@ class RequestClient:
     def _count(self, request: Request) -> None:
         self.bytes_sent += request.size
         self.on_sent(request.message, request.size)
-
-
-def expect(reply: m.Message, kind: type[M]) -> M:
-    """Return `reply` if it is a message of type `kind`; otherwise ProtocolError, with the text of a `Refused`."""
-    if isinstance(reply, kind):
-        return reply
-    why = reply.text if isinstance(reply, m.Refused) else f"{type(reply).__name__} does not answer this query"
-    raise errors.ProtocolError(why)

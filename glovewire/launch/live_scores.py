@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from glovewire.common.array_types import Rows
+from glovewire.common.client.pending import expect
 from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded, RunOver, UnknownSession
 from glovewire.common.model.options import TrainingOptions
@@ -22,7 +23,7 @@ from glovewire.common.protocol.messages import NO_VERSION, Finish, GetStatus, Pr
 from glovewire.common.roles import Role
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
-from glovewire.common.transport.client import RequestClient, expect
+from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import load_client_keys
 from glovewire.worker.stores.server_store import ServerStore
 

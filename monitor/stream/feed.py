@@ -14,7 +14,7 @@ from typing import Self
 import zmq
 
 from glovewire.common.addresses import check_address, with_port
-from glovewire.common.client.pending import Pending
+from glovewire.common.client.pending import Pending, expect
 from glovewire.common.errors import (
     DeadlineExceeded,
     GlovewireError,
@@ -27,7 +27,7 @@ from glovewire.common.errors import (
 from glovewire.common.protocol.messages import TOPICS, GetHistory, History, Message
 from glovewire.common.protocol.wire import decode_sample
 from glovewire.common.roles import Role
-from glovewire.common.transport.client import RequestClient, expect
+from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import load_client_keys
 from glovewire.common.transport.sockets import Context, receive
 from glovewire.common.transport.zap import HandshakeMonitor

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Rows
-from glovewire.common.client.pending import Pending
+from glovewire.common.client.pending import Pending, expect
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, GlovewireError, LimitExceeded, ProtocolError
 from glovewire.common.model.neighbours import UnitVectors, unit_rows
@@ -27,7 +27,7 @@ from glovewire.common.model.postprocess import flattened_in_pieces
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.run_folder import load_vectors
-from glovewire.common.transport.client import RequestClient, expect
+from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys
 
 from .unseen import UnseenWords

@@ -265,7 +265,7 @@ class Core:
         )
 
     def _heartbeat(self, _: m.Heartbeat, peer: Peer, __: int, now: float) -> m.Message:
-        if peer not in self._left:  # who has left waits for `farewell`, and must not join again meanwhile
+        if peer not in self._left:  # a worker that has left waits for `farewell`, and must not join again
             self._state.sessions.of(peer, now)
         return m.HeartbeatAck(self._state.over is not None)
 

@@ -81,6 +81,8 @@ class SimulatedDaemon:
                 peer, frames = self._arrived.popleft()
                 try:
                     request = wire.decode(frames)
+                    if isinstance(request.message, m.Hello) and self._ending is not None:
+                        check_shards(self._ending)
                     effects = self._core.receive(peer, request.number, request.message, world.now)
                 except ProtocolError as error:
                     effects = self._core.reject(peer, error)
@@ -123,7 +125,7 @@ class SimulatedDaemon:
         self._cluster.network.listeners.pop(self.address, None)
 
     def _write(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint; the shard may be killed before each piece of it."""
+        """Write a checkpoint, between two steps of the shard: it is killed before or after that."""
         world, error = self._cluster.world, None
         try:
             checkpoint.write(self._run, snapshot)

@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant("pending requests go to a session that was opened again", "common/client/core.py",
            "        elif before is not None:\n            channel.mark_unsent()\n",
            "        elif before is not None:\n"),
-    Mutant("who has left shard 0 joins all shards again", "common/client/core.py",
+    Mutant("a worker that has left shard 0 joins all shards again", "common/client/core.py",
            "if self.joined and self.channels[0].welcome is None:", "if False:"),
     Mutant("shards of two generations are greeted again", "common/client/core.py",
            "if not self.strangers or self.not_ready is not None:", "if False:"),

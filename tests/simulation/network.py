@@ -45,7 +45,7 @@ class Network:
         self.world, self.weather = world, Weather()
         self.listeners: dict[str, Listener] = {}
         self.cut_until: dict[tuple[str, str], float] = {}
-        self.counts = {"sent": 0, "lost": 0, "repeated": 0, "cut": 0}
+        self.counts = {"sent": 0, "lost": 0, "repeated": 0}
         self._clients: dict[bytes, tuple[SimulatedLinks, int]] = {}
         self._last: dict[tuple[bytes, bool], float] = {}
         self._peers = 0
@@ -132,7 +132,7 @@ class SimulatedLinks:
     addresses: tuple[str, ...]
     peers: list[bytes] = field(default_factory=list)
     _arrived: list[deque[list[Frame]]] = field(default_factory=list)
-    _wake: object = None
+    _wake: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         self._arrived = [deque() for _ in self.addresses]
@@ -168,7 +168,7 @@ class SimulatedLinks:
     def arrive(self, shard: int, frames: list[Frame]) -> None:
         """Take a reply from the network."""
         self._arrived[shard].append(frames)
-        if callable(self._wake):
+        if self._wake is not None:
             self._wake()
 
     def check(self) -> None:

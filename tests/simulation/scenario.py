@@ -26,7 +26,6 @@ from glovewire.common.model.options import TrainingOptions
 ENDS_WITHIN_S = 180.0
 REVIVE_S = 0.5
 WORDS = 40
-STORY_LINES = 400
 
 
 @dataclass(frozen=True)
@@ -174,8 +173,8 @@ def _let_happen(cluster: Cluster, fault: Fault) -> None:
 
 
 def _still_there(cluster: Cluster) -> str:
-    everybody = [*cluster.shards.values(), *cluster.workers.values()]
-    return ", ".join(f"{each.name} {'runs' if each.alive else each.error or each.result}" for each in everybody)
+    processes = [*cluster.shards.values(), *cluster.workers.values()]
+    return ", ".join(f"{each.name} {'runs' if each.alive else each.error or each.result}" for each in processes)
 
 
 # ---- what must hold

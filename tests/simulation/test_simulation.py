@@ -43,7 +43,7 @@ def test_what_was_found_once_stays_mended(seed: int) -> None:
 
 
 def test_a_protection_that_is_missing_is_found() -> None:
-    """Rows are given to whoever asks, whatever version of them it needs."""
+    """Answer every pull at once, whatever version of the rows it asks for."""
     with mock.patch.object(ExclusiveBlocks, "may_pull", return_value=True):
         assert any("not those of an undisturbed run" in problem for problem in failed(range(20)))
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from glovewire.common import errors
 from glovewire.common.array_types import Array
-from glovewire.common.client.pending import Pending
+from glovewire.common.client.pending import Pending, expect
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding, ShardRange
 from glovewire.common.model.tensor_layout import ROW, TABLE, ModelSpec
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import POLL_MS, RequestClient, expect
+from glovewire.common.transport.client import POLL_MS, RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys
 
 from ..training.loss_sums import LossSums

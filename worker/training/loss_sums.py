@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from glovewire.common.errors import TrainingDiverged
 from glovewire.common.protocol import messages as m
@@ -22,7 +22,7 @@ class LossSums:
     loss: float = 0.0
     bias_only_loss: float = 0.0
     norm: float = 0.0
-    began: float = 0.0
+    began: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin the time that the report tells."""

@@ -12,7 +12,7 @@ from fake_server import Heard, Script, polite, welcome
 from shards import push
 
 from glovewire.common.client.core import HEARTBEAT_AFTER_S, TICK_S
-from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.endings import Ending
 from glovewire.common.errors import (
     DatasetMismatch,
     DeadlineExceeded,
@@ -232,9 +232,9 @@ def test_who_leaves_and_is_not_known_any_more_has_to_join_again() -> None:
         shard_script(0), lambda heard: shard_script(1)(heard) if isinstance(heard.message, m.Hello) else unknown
     )
     unknown = m.Refused(UnknownSession.code, "say hello first")
-    for shard, _ in talk.core.leave(RunEnd(Ending.COMPLETE), talk.now):
-        number = max(talk.core.channels[shard].pending)
-        talk.deliver(number, unknown if shard else m.Left(), shard)
+    for shard, channel in enumerate(talk.core.channels):
+        talk.send(m.Leave(Ending.COMPLETE), channel.end_session, shard)
+        talk.deliver(max(channel.pending), unknown if shard else m.Left(), shard)
     error = failing(talk)
     assert isinstance(error, UnknownSession)
     assert "tcp://shard-1:1 has forgotten this worker" in str(error)
@@ -361,14 +361,14 @@ def test_time_in_which_we_were_stopped_is_no_silence_of_the_servers() -> None:
     assert isinstance(talk.ask(m.GetStatus()), m.Status)
 
 
-def test_a_goodbye_says_how_many_pushes_there_were_and_drops_what_is_pending() -> None:
+def test_a_goodbye_drops_what_is_pending() -> None:
     talk = joined(lambda heard: m.Applied(1, 1, False) if isinstance(heard.message, m.Push) else None)
     talk.ask(one_row())
     talk.send(m.Lease(1))
-    ((_, goodbye),) = talk.core.leave(RunEnd(Ending.LEFT), talk.now)
-    assert isinstance(goodbye.message, m.Leave)
-    assert goodbye.message.pushes == 1
-    talk.deliver(max(talk.core.channels[0].pending), m.Left())
-    talk.until(lambda: not talk.core.channels[0].pending)
+    (channel,) = talk.core.channels
+    assert channel.pushes == 1
+    talk.send(m.Leave(Ending.LEFT, "", channel.pushes), channel.end_session)
+    talk.deliver(max(channel.pending), m.Left())
+    talk.until(lambda: not channel.pending)
     talk.rest(10 * HEARTBEAT_AFTER_S)
     assert not talk.messages(m.Heartbeat)

@@ -16,6 +16,7 @@ from shards import push
 from glovewire.common.client import channel as channel_module
 from glovewire.common.client import core as core_module
 from glovewire.common.client.channel import UNSENT
+from glovewire.common.client.pending import expect
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import (
     BadRequest,
@@ -31,7 +32,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.transport import client as client_module
 from glovewire.common.transport import sockets
-from glovewire.common.transport.client import RequestClient, expect
+from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.sockets import Context
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from processes import until
 
 from glovewire.common.errors import Interrupted
-from glovewire.common.runtime.signals import AGAIN_S, signals_raise
+from glovewire.common.runtime.signals import signals_raise
 from glovewire.launch.processes import Child, Children
 
 LINES = 10
@@ -47,8 +47,7 @@ def test_an_interruption_while_a_child_is_asked_for_its_status_ends_it(tmp_path:
             child = lasting(children)
             interrupt_at(line)
             try:
-                while child.running:
-                    time.sleep(AGAIN_S / 10)
+                until(lambda: not child.running, "the interruption", seconds=25)
             finally:
                 sys.settrace(before)
 
