@@ -152,6 +152,10 @@ class RequestClient:
         while not self._core.has_credit(nbytes):
             self.poll(POLL_MS)
 
+    def now(self) -> float:
+        """Return the time in seconds, of a clock that never goes back."""
+        return self._links.now()
+
     def poll(self, timeout_ms: int, *, silence: bool = True) -> None:
         """Handle received replies, waiting up to `timeout_ms` for the first, and keep the sessions alive.
 

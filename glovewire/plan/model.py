@@ -1,8 +1,8 @@
 """Predict how long an epoch takes on a cluster, by simulating the block schedule in virtual time. No I/O.
 
-The `Schedule` of training grants strips. A worker prefetches as many strips and visits as in training, pulls the rows
-that they need, trains one visit at a time and pushes its rows, for which it needs credit; a pull waits until its
-partition has been through the rounds before. Shards and workers are queues with a service rate. Connections share
+The `Schedule` of training grants strips, and its `Strips` say what a worker does next: pull rows, train one visit at a
+time and push its rows, for which it needs credit; a pull waits until its partition has been through the rounds before.
+Shards and workers are queues with a service rate. Connections share
 links, and messages of a connection, requests among them, stay in their order.
 """
 
@@ -10,16 +10,17 @@ import heapq
 import itertools
 import math
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.sharding import Sharding
+from glovewire.common.protocol.messages import Granted
 from glovewire.server.leases.schedule import Schedule
 from glovewire.server.limits import TOTAL_CREDIT_BYTES, WORKER_CREDIT_BYTES
-from glovewire.worker.training.prefetch import PrefetchWindow, needs_visit
+from glovewire.worker.training.strips import Lease, Pull, Push, Report, Strip, Strips, Train, Visit
 
 from .links import Links
 from .work import Work
@@ -123,40 +124,23 @@ def partitions_advised(cluster: Cluster, estimate: Callable[[int], Work]) -> int
 
 
 @dataclass(eq=False)
-class _Visit:
-    """A partition that a strip visits, and how many parts of its rows are missing."""
+class _Worker:
+    """A worker: what it does next, and what it has sent and has to send yet."""
 
-    partition: int
-    missing: int
-    nbytes: float
-
-
-@dataclass(eq=False)
-class _Task:
-    """A strip leased to a worker: the partitions still to pull, its own one first, and the visits that are pulled."""
-
-    lease: int
-    round: int
-    own: int
-    ahead: deque[int]
-    left: float
-    visits: deque[_Visit] = field(default_factory=deque)
-    seconds: float = 0.0
-    unanswered: int = 0
-    sent: float = 0.0
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the rows of the next visit have arrived."""
-        return bool(self.visits) and not self.visits[0].missing
+    number: int
+    strips: Strips
+    in_flight: float = 0.0
+    unsent: deque["_Piece"] = field(default_factory=deque)
+    unanswered: Counter[Strip] = field(default_factory=Counter)
+    ended: dict[Strip, float] = field(default_factory=dict)
+    """When it has sent the last piece of each strip that it has trained."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
     """A message of a push to a shard; `left` is how many pieces of this push the shard has not applied."""
 
-    task: _Task
-    partition: int
+    visit: Visit
     shard: int
     nbytes: float
     left: list[int]
@@ -177,15 +161,10 @@ class _Epochs:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._free: dict[Resource, float] = defaultdict(float)
         self._waiting_pulls: dict[tuple[int, int], list[Callable[[], None]]] = defaultdict(list)
-        self._tasks: list[list[_Task]] = [[] for _ in range(cluster.workers)]
-        self._asking = [False] * cluster.workers
-        self._waiting_leases: list[int] = []  # workers whose request shard 0 could not answer yet
-        self._computing = [False] * cluster.workers
-        self._ahead = [PrefetchWindow() for _ in range(cluster.workers)]
+        self._waiting_leases: list[_Worker] = []  # whose request shard 0 could not answer yet
+        strips = partial(Strips, self._rounds, self._entries, self._nbytes, 0.0)
+        self._workers = [_Worker(number, strips()) for number in range(cluster.workers)]
         self._credit = min(WORKER_CREDIT_BYTES, TOTAL_CREDIT_BYTES // cluster.workers)
-        self._in_flight = [0.0] * cluster.workers
-        self._unsent: list[deque[_Piece]] = [deque() for _ in range(cluster.workers)]
-        self._then: list[Callable[[], None] | None] = [None] * cluster.workers  # when the worker has sent its push
         self.now = 0.0
         self.pulled = self.pushed = 0.0
         self.busy: dict[Resource, float] = defaultdict(float)
@@ -203,8 +182,8 @@ class _Epochs:
 
     def run(self) -> None:
         """Process events until every strip is trained."""
-        for worker in range(self._cluster.workers):
-            self._ask(worker)
+        for worker in self._workers:
+            self._go_on(worker)
         while self._events:
             self.now, _, event = heapq.heappop(self._events)
             event()
@@ -218,173 +197,139 @@ class _Epochs:
         self.busy[resource] += seconds
         self._after(self._free[resource] - self.now, event)
 
-    def _request(self, worker: int, shard: int, nbytes: float, event: Callable[[], None]) -> None:
+    def _serve(self, shard: int, nbytes: float, event: Callable[[], None]) -> None:
+        self._use(("server", shard), nbytes / self._cluster.served_per_second, event)
+
+    def _request(self, worker: _Worker, shard: int, nbytes: float, event: Callable[[], None]) -> None:
         """Send a message to a shard, behind those that the worker has sent to it before."""
         came = partial(self._after, self._cluster.round_trip_s / 2, event)
-        self.links.send(("worker link, out", worker), ("server link, in", shard), nbytes / self._goodput, came)
+        self.links.send(("worker link, out", worker.number), ("server link, in", shard), nbytes / self._goodput, came)
 
-    def _reply(self, worker: int, shard: int, nbytes: float, event: Callable[[], None]) -> None:
+    def _reply(self, worker: _Worker, shard: int, nbytes: float, event: Callable[[], None]) -> None:
         """Send a message to a worker, behind those that the shard has sent to it before."""
         came = partial(self._after, self._cluster.round_trip_s / 2, event)
-        self.links.send(("server link, out", shard), ("worker link, in", worker), nbytes / self._goodput, came)
+        self.links.send(("server link, out", shard), ("worker link, in", worker.number), nbytes / self._goodput, came)
+
+    def _entries(self, own: int) -> float:
+        return float(self._work.entries[own].sum())
 
     def _nbytes(self, own: int, partition: int) -> float:
         return float(self._work.rows[own, partition]) * self._cluster.row_bytes
 
-    def _ask(self, worker: int) -> None:
-        """Send a lease request, unless the worker has one unanswered, holds enough strips, or waits for credit."""
-        tasks = self._tasks[worker]
-        left = tasks[0].left / max(float(self._work.entries[tasks[0].own].sum()), 1.0) if tasks else 0.0
-        waiting = int(sum(self._nbytes(task.own, task.own) for task in tasks[1:]))
-        if self._asking[worker] or self._then[worker]:
-            return
-        if self._ahead[worker].needs_strip(len(tasks), waiting, left):
-            self._asking[worker] = True
-            self._request(worker, 0, 0.0, partial(self._asked, worker))
+    # ---- workers
 
-    def _asked(self, worker: int) -> None:
+    def _go_on(self, worker: _Worker) -> None:
+        """Do what the worker's strips need, unless it waits for credit."""
+        while not worker.unsent and (instruction := worker.strips.next(self.now)) is not None:
+            match instruction:
+                case Lease():
+                    self._request(worker, 0, 0.0, partial(self._asked, worker))
+                case Pull(visit):
+                    self._pull(worker, visit)
+                case Train(visit):
+                    self._train(worker, visit)
+                case Push(visit):
+                    self._push(worker, visit)
+                case Report(strip):
+                    self._request(worker, 0, 0.0, partial(self._reported, strip.granted.lease))
+
+    def _granted(self, worker: _Worker, granted: Granted) -> None:
+        worker.strips.granted(granted)
+        self._go_on(worker)
+
+    def _pull(self, worker: _Worker, visit: Visit) -> None:
+        parts = self._parts[visit.partition]
+        visit.missing = len(parts)
+        for shard, share in parts:
+            self._request(worker, shard, 0.0, partial(self._asked_rows, worker, visit, shard, share * visit.nbytes))
+
+    def _came(self, worker: _Worker, visit: Visit) -> None:
+        worker.strips.came(visit, visit.missing - 1, self.now)
+        self._go_on(worker)
+
+    def _train(self, worker: _Worker, visit: Visit) -> None:
+        """Train a visit, and say so when half of its strip is trained: the next strip may be due then."""
+        rate, entries = self._cluster.entries_per_second, float(self._work.entries[visit.strip.own, visit.partition])
+        before, seconds = visit.strip.left - visit.strip.total / 2, entries / rate
+
+        def half() -> None:
+            worker.strips.progressed(before)
+            self._go_on(worker)
+
+        def trained() -> None:
+            worker.strips.progressed(entries - before if 0 <= before < entries else entries)
+            worker.strips.trained(seconds, self.now)
+            self._go_on(worker)
+
+        if 0 <= before < entries:
+            self._after(before / rate, half)
+        self._use(("worker", worker.number), seconds, trained)
+
+    def _push(self, worker: _Worker, visit: Visit) -> None:
+        """Push the rows of a visit in pieces."""
+        for shard, share in self._parts[visit.partition]:
+            nbytes = share * visit.nbytes
+            self.pushed += nbytes
+            count = max(1, math.ceil(nbytes / PIECE_BYTES))
+            left = [count]
+            worker.unsent += [_Piece(visit, shard, nbytes / count, left) for _ in range(count)]
+            worker.unanswered[visit.strip] += count
+        self._send(worker)
+
+    def _send(self, worker: _Worker) -> None:
+        """Send as many pieces as the worker has credit for."""
+        unsent = worker.unsent
+        while unsent and (not worker.in_flight or worker.in_flight + unsent[0].nbytes <= self._credit):
+            piece = unsent.popleft()
+            worker.in_flight += piece.nbytes
+            if piece.visit.is_own:
+                worker.ended[piece.visit.strip] = self.now
+            applied = partial(self._applied, worker, piece)
+            self._request(worker, piece.shard, piece.nbytes, partial(self._serve, piece.shard, piece.nbytes, applied))
+
+    def _answered(self, worker: _Worker, piece: _Piece) -> None:
+        strip = piece.visit.strip
+        worker.in_flight -= piece.nbytes
+        worker.unanswered[strip] -= 1
+        self._send(worker)
+        if strip in worker.ended and not worker.unanswered[strip]:
+            worker.strips.answered(strip, self.now - worker.ended.pop(strip))
+        self._go_on(worker)
+
+    # ---- shards
+
+    def _asked(self, worker: _Worker) -> None:
         self._waiting_leases.append(worker)
         self._grant()
 
     def _grant(self) -> None:
         """Grant strips to waiting workers, as shard 0, in the order of their requests."""
         for worker in list(self._waiting_leases):
-            if granted := self._schedule.grant(str(worker)):
+            if granted := self._schedule.grant(str(worker.number)):
                 self._waiting_leases.remove(worker)
-                visits = self._rounds.visits(granted[1])
-                task = _Task(*granted, visits[0], deque(visits), float(self._work.entries[visits[0]].sum()))
-                self._reply(worker, 0, 0.0, partial(self._take, worker, task))
+                self._reply(worker, 0, 0.0, partial(self._granted, worker, Granted(*granted, 0)))
 
-    def _take(self, worker: int, task: _Task) -> None:
-        self._tasks[worker].append(task)
-        self._asking[worker] = False
-        self._go_on(worker)
-
-    def _go_on(self, worker: int) -> None:
-        """Ask for a strip, prefetch visits and train what is ready, as far as each is due."""
-        if self._then[worker]:
-            return
-        self._ask(worker)
-        for place, task in enumerate(self._tasks[worker]):
-            while task.ahead and (
-                task.ahead[0] == task.own
-                or (len(task.visits) < 2 and place)
-                or (not place and needs_visit(len(task.visits), int(sum(each.nbytes for each in task.visits))))
-            ):
-                self._prefetch(worker, task, task.ahead.popleft())
-        self._compute(worker)
-
-    def _prefetch(self, worker: int, task: _Task, partition: int) -> None:
-        parts = self._parts[partition]
-        nbytes = self._nbytes(task.own, partition)
-        task.visits.append(visit := _Visit(partition, len(parts), 0.0 if partition == task.own else nbytes))
-        for shard, share in parts:
-            self._request(worker, shard, 0.0, partial(self._pull, worker, task, visit, shard, share * nbytes))
-
-    def _pull(self, worker: int, task: _Task, visit: _Visit, shard: int, nbytes: float) -> None:
+    def _asked_rows(self, worker: _Worker, visit: Visit, shard: int, nbytes: float) -> None:
         """Answer a pull that has reached a shard, once the partition has been through the rounds before."""
-        if self._version[visit.partition, shard] < task.round:
-            again = partial(self._pull, worker, task, visit, shard, nbytes)
+        if self._version[visit.partition, shard] < visit.strip.round:
+            again = partial(self._asked_rows, worker, visit, shard, nbytes)
             self._waiting_pulls[visit.partition, shard].append(again)
             return
         self.pulled += nbytes
-        sent = partial(self._reply, worker, shard, nbytes, partial(self._arrived, worker, visit))
-        self._use(("server", shard), nbytes / self._cluster.served_per_second, sent)
+        self._serve(shard, nbytes, partial(self._reply, worker, shard, nbytes, partial(self._came, worker, visit)))
 
-    def _arrived(self, worker: int, visit: _Visit) -> None:
-        visit.missing -= 1
-        self._compute(worker)
-
-    def _compute(self, worker: int) -> None:
-        """Train the next visit whose rows have arrived, of the earliest round, if the worker is idle."""
-        ready = [task for task in self._tasks[worker] if task.is_ready]
-        if self._computing[worker] or self._then[worker] or not ready:
-            return
-        task = min(ready, key=lambda task: task.round)
-        visit = task.visits.popleft()
-        entries, half = float(self._work.entries[task.own, visit.partition]), self._work.entries[task.own].sum() / 2
-        seconds = entries / self._cluster.entries_per_second
-        if task.left > half >= task.left - entries:
-            self._after(seconds * (task.left - half) / entries, partial(self._half, worker, task))
-        self._computing[worker] = True
-        computed = partial(self._computed, worker, task, visit, task.left - entries, self.now)
-        self._use(("worker", worker), seconds, computed)
-
-    def _half(self, worker: int, task: _Task) -> None:
-        """Ask for the next strip, as a worker does when it has trained half of one."""
-        task.left = self._work.entries[task.own].sum() / 2
-        self._ask(worker)
-
-    def _computed(self, worker: int, task: _Task, visit: _Visit, left: float, began: float) -> None:
-        self._computing[worker] = False
-        task.left = left
-        visited = partial(self._visited, worker, task, began)
-        if visit.partition == task.own:
-            visited()
-        else:
-            self._push(worker, task, visit.partition, visited)
-
-    def _visited(self, worker: int, task: _Task, began: float) -> None:
-        """Go on when the rows of a visit have been sent; after the last one push the strip's own rows."""
-        task.seconds += self.now - began
-        if task.visits or task.ahead:
-            self._go_on(worker)
-            return
-        self._tasks[worker].remove(task)
-        self._ahead[worker].trained(task.seconds)
-        self._push(worker, task, task.own, partial(self._go_on, worker))
-
-    def _push(self, worker: int, task: _Task, partition: int, then: Callable[[], None]) -> None:
-        """Push the rows of a visit in pieces; `then` is called when the last of them has been sent."""
-        for shard, share in self._parts[partition]:
-            nbytes = share * self._nbytes(task.own, partition)
-            self.pushed += nbytes
-            count = max(1, math.ceil(nbytes / PIECE_BYTES))
-            left = [count]
-            self._unsent[worker] += [_Piece(task, partition, shard, nbytes / count, left) for _ in range(count)]
-            task.unanswered += count
-        self._then[worker] = then
-        self._send(worker)
-
-    def _send(self, worker: int) -> None:
-        """Send as many pieces as the worker has credit for."""
-        unsent, in_flight = self._unsent[worker], self._in_flight
-        while unsent and (not in_flight[worker] or in_flight[worker] + unsent[0].nbytes <= self._credit):
-            piece = unsent.popleft()
-            in_flight[worker] += piece.nbytes
-            piece.task.sent = self.now
-            applied = partial(self._applied, worker, piece)
-            served = partial(
-                self._use, ("server", piece.shard), piece.nbytes / self._cluster.served_per_second, applied
-            )
-            self._request(worker, piece.shard, piece.nbytes, served)
-        if not unsent and (then := self._then[worker]):
-            self._then[worker] = None
-            then()
-
-    def _applied(self, worker: int, piece: _Piece) -> None:
+    def _applied(self, worker: _Worker, piece: _Piece) -> None:
         """Answer a piece; after the last one, answer pulls that waited for this version."""
         piece.left[0] -= 1
         if not piece.left[0]:
-            place = piece.partition, piece.shard
-            self._version[place] = self._rounds.next_visit(piece.partition, piece.task.round + 1)
+            place = piece.visit.partition, piece.shard
+            self._version[place] = self._rounds.next_visit(piece.visit.partition, piece.visit.strip.round + 1)
             for pull in self._waiting_pulls.pop(place, []):
                 pull()
         self._reply(worker, piece.shard, 0.0, partial(self._answered, worker, piece))
 
-    def _answered(self, worker: int, piece: _Piece) -> None:
-        """Report a strip whose pushes are answered; the report ends its lease."""
-        task = piece.task
-        task.unanswered -= 1
-        self._in_flight[worker] -= piece.nbytes
-        self._send(worker)
-        if task not in self._tasks[worker] and not task.unanswered:
-            self._ahead[worker].pushed(self.now - task.sent)
-            self._request(worker, 0, 0.0, partial(self._reported, task))
-            self._ask(worker)
-
-    def _reported(self, task: _Task) -> None:
-        self._schedule.finish(task.lease)
+    def _reported(self, lease: int) -> None:
+        self._schedule.finish(lease)
         while (len(self.ends) + 1) * self._work.partitions <= self._schedule.low_water:
             self.ends.append(self.now)
         self._grant()

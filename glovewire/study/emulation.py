@@ -111,7 +111,7 @@ class GloveWorkload:
         rows = ask(m.Pull("rows", 0, self._problem.dataset.layout.rows, m.NO_VERSION))
         assert isinstance(rows, m.Rows)
         sample = self._problem.sample
-        return rows.gradients, self._problem.gradients(sample, rows.values[sample.rows], options)[1]
+        return rows.gradients, self._problem.gradients(sample, rows.values[sample.rows], options).mean_loss
 
 
 class ImageWorkload:
@@ -144,9 +144,9 @@ class ImageWorkload:
         try:
             rows = ask(m.Pull(TABLE, 0, len(problem.rows), m.NO_VERSION))
         except NotReady:  # the first worker has not sent the network yet
-            return 0, problem.gradients(problem.sample, problem.initial(options)[0], options)[1]
+            return 0, problem.gradients(problem.sample, problem.initial(options)[0], options).mean_loss
         assert isinstance(rows, m.Rows)
-        return rows.gradients, problem.gradients(problem.sample, rows.values, options)[1]
+        return rows.gradients, problem.gradients(problem.sample, rows.values, options).mean_loss
 
 
 def _together(options: TrainingOptions, workers: int) -> int:

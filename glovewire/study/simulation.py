@@ -6,11 +6,14 @@ depend on the load of the machine.
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from glovewire.common.array_types import Indices, Rows
+from glovewire.common.client.pending import Pending
+from glovewire.common.errors import TrainingDiverged
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints.cuts import Cuts
@@ -20,6 +23,8 @@ from glovewire.server.core.waiting import WaitingRequests
 from glovewire.server.table import optimizers
 from glovewire.server.table.table import Table
 from glovewire.worker.simulated_latency import Latency
+from glovewire.worker.stores.interface import Pulled
+from glovewire.worker.training.minibatch_trainer import MinibatchTrainer
 
 from .emulation import DIVERGED, Trace
 from .trainings import Conditions
@@ -31,92 +36,129 @@ SAMPLES = 100
 """The loss is sampled after every 1/SAMPLES of the time limit, or of all gradients, whichever comes first."""
 
 
-@dataclass(order=True)
-class Arrival:
-    """A push of a gradient by `worker` that arrives at time `t` (seconds of virtual time)."""
-
-    t: float
-    worker: int
-    push: m.Push = field(compare=False)
-
-
 def simulate(problem: Problem, options: TrainingOptions, conditions: Conditions) -> Trace:
     """Train on one shard until the run is complete, has diverged or has used up its time."""
     return _Simulation(problem, options, conditions).trace()
 
 
 class _Simulation:
-    """State of one training: one shard, and workers that pull, compute and push."""
+    """State of one training: one shard, the trainers of all workers, and the gradients on their way."""
 
     def __init__(self, problem: Problem, options: TrainingOptions, conditions: Conditions) -> None:
         self._problem, self._options, self._scene = problem, options, conditions
         values, parameters = problem.initial(options)
         versions, step = np.zeros(len(values), np.int64), optimizers.make(options)
-        self._table = Table("rows", 0, values, parameters, step, versions)
+        table = Table("rows", 0, values, parameters, step, versions)
         self._mode = make_consistency(options, np.zeros(2, np.int64), BEGINNING, conditions.workers)
-        cuts = Cuts(self._table, self._mode, options.epochs, 0, dict)
-        self._pull_push = PullPush(self._table, self._mode, options, cuts, Counter(), WaitingRequests())
+        cuts = Cuts(table, self._mode, options.epochs, 0, dict)
+        self.pull_push = PullPush(table, self._mode, options, cuts, Counter(), WaitingRequests())
+        self.now = 0.0
         self._total = problem.examples * options.epochs
-        self._batches = [problem.batches(options, n) for n in range(conditions.workers)]
-        laws = [Latency.parse(conditions.latency_of(n)) for n in range(conditions.workers)]
-        self._delays = [law.draws(options.seed, n) for n, law in enumerate(laws)]
-        self._sequences = [0] * conditions.workers
-        self._in_flight: list[Arrival] = []
-        self._waiting: dict[int, Any] = {}  # batch by worker
+        self._arrivals: list[tuple[float, int, Callable[[], None]]] = []
+        for worker in range(conditions.workers):
+            self.pull_push.joined(worker)
+        self._stores = [_Store(self, options, n, conditions.latency_of(n)) for n in range(conditions.workers)]
 
     def trace(self) -> Trace:
         """Train to the end and return the samples of the loss."""
         trace, last = Trace(), -(-self._total // self._options.batch_size)
-        self._sample(trace, 0.0)
-        for worker in range(self._scene.workers):
-            self._pull_push.joined(worker)
-        for worker in range(self._scene.workers):
-            self._begin(worker, 0.0)
-        every, t = max(last // SAMPLES, 1), 0.0
-        while self._mode.gradients < last and trace.ended == "complete":
-            arrival = heapq.heappop(self._in_flight)
-            t = arrival.t
-            self._pull_push.apply(arrival.push, arrival.worker)
-            self._begin(arrival.worker, t)
-            for worker in sorted(self._waiting):
-                self._pull(worker, self._waiting.pop(worker), t)
-            late = t >= trace.t[-1] + self._scene.seconds / SAMPLES
-            if late or self._mode.gradients >= trace.gradients[-1] + every:
-                self._sample(trace, t)
+        self._sample(trace)
+        gradients = partial(self._problem.gradients, options=self._options)
+        trainers = [
+            MinibatchTrainer(store, self._problem.batches(self._options, n), gradients, self._options, self._total)
+            for n, store in enumerate(self._stores)
+        ]
+        every = max(last // SAMPLES, 1)
+        try:
+            while self._mode.gradients < last and trace.ended == "complete":
+                for trainer in trainers:
+                    trainer.advance()
+                self.now, worker, arrive = heapq.heappop(self._arrivals)
+                arrive()
+                for store in [self._stores[worker], *self._stores]:
+                    store.answer()
+                late = self.now >= trace.t[-1] + self._scene.seconds / SAMPLES
+                if late or self._mode.gradients >= trace.gradients[-1] + every:
+                    self._sample(trace)
+        except TrainingDiverged:
+            trace.ended = "diverged"
         if trace.ended == "complete":
-            self._sample(trace, t)
-        trace.staleness, trace.row_ages = self._pull_push.staleness.as_fields(), self._pull_push.ages.as_fields()
+            self._sample(trace)
+        trace.staleness, trace.row_ages = self.pull_push.staleness.as_fields(), self.pull_push.ages.as_fields()
         return trace
 
-    def _begin(self, worker: int, t: float) -> None:
-        self._pull(worker, self._batches[worker](), t)
+    def send(self, worker: int, seconds: float, arrive: Callable[[], None]) -> None:
+        """Let a message of a worker arrive after so many seconds; a worker has one on its way."""
+        heapq.heappush(self._arrivals, (self.now + seconds, worker, arrive))
 
-    def _pull(self, worker: int, batch: Any, t: float) -> None:
-        """Answer a worker's pull at time `t` and queue its gradient, or keep its batch if the pull must wait."""
-        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, batch.rows), worker)
-        if rows is None:
-            self._waiting[worker] = batch
-            return
-        gradients, _ = self._problem.gradients(batch, rows.values, self._options)
-        if not np.isfinite(gradients).all():
-            gradients[:] = 0  # the next sample shows what became of the table
-        rate = self._options.rate(rows.gradients * self._options.batch_size / self._total)
-        self._sequences[worker] += 1
-        push = m.Push(
-            "rows", self._sequences[worker], "gradient", 0, 0, rows.version, -1, rate, gradients, batch.rows,
-            rows.versions,
-        )  # fmt: skip
-        heapq.heappush(self._in_flight, Arrival(t + COMPUTE_S + self._delays[worker](), worker, push))
-
-    def _sample(self, trace: Trace, t: float) -> None:
+    def _sample(self, trace: Trace) -> None:
         sample = self._problem.sample
-        rows = self._pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, sample.rows), OBSERVER)
+        rows = self.pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, sample.rows), OBSERVER)
         assert rows is not None
-        loss = self._problem.gradients(sample, rows.values, self._options)[1]
-        trace.t.append(t)
+        loss = self._problem.gradients(sample, rows.values, self._options).mean_loss
+        trace.t.append(self.now)
         trace.gradients.append(self._mode.gradients)
         trace.loss.append(loss)
         if not loss <= DIVERGED * trace.loss[0]:
             trace.ended = "diverged"
-        elif t > self._scene.seconds:
+        elif self.now > self._scene.seconds:
             trace.ended = "out of time"
+
+
+class _Store:
+    """The store of a worker; implements `BatchStore`. Its pulls are answered when the consistency mode allows."""
+
+    def __init__(self, shard: _Simulation, options: TrainingOptions, worker: int, latency: str) -> None:
+        self._shard, self._worker, self._pushes = shard, worker, 0
+        self._delay = Latency.parse(latency).draws(options.seed, worker)
+        self._waiting: tuple[Indices, Pending[Pulled]] | None = None
+
+    def now(self) -> float:
+        """See BatchStore."""
+        return self._shard.now
+
+    def pull_rows(self, rows: Indices) -> Pending[Pulled]:
+        """See BatchStore."""
+        reply: Pending[Pulled] = Pending()
+        self._waiting = rows, reply
+        self.answer()
+        return reply
+
+    def answer(self) -> None:
+        """Answer the pull that waits, if that is possible now."""
+        if self._waiting is None:
+            return
+        numbers, reply = self._waiting
+        rows = self._shard.pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, numbers), self._worker)
+        if rows is not None:
+            self._waiting = None
+            reply.value, reply.missing = Pulled(rows.values, {0: rows.version}, rows.versions, rows.gradients), 0
+
+    def push_rows(
+        self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
+    ) -> tuple[Pending[bool], Pending[Pulled]]:
+        """See BatchStore."""
+        self._pushes += 1
+        push = m.Push(
+            "rows", self._pushes, operation, 0, 0, pulled.clocks[0], -1, rate, values, rows, pulled.versions
+        )  # fmt: skip
+        applied: Pending[bool] = Pending()
+        reply: Pending[Pulled] = Pending()
+
+        def arrive() -> None:
+            late = self._shard.pull_push.apply(push, self._worker).late
+            applied.value, applied.missing = not late, 0
+            self._waiting = wanted, reply
+
+        self._shard.send(self._worker, COMPUTE_S + self._delay(), arrive)
+        return applied, reply
+
+    def report(self, report: Callable[[int, int], m.Report]) -> Pending[m.Recorded]:
+        """See BatchStore. The simulation counts gradients itself."""
+        del report
+        return Pending(m.Recorded(stop=False, epoch=0, entries=0), 0)
+
+    def wait(self) -> None:
+        """See BatchStore. The simulation does not wait: `advance` returns to it."""
+
+    flush = wait

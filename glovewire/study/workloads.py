@@ -20,8 +20,7 @@ from glovewire.common.model.row_layout import RowLayout, state_columns
 from glovewire.common.model.tensor_layout import ROW
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
-from glovewire.worker.kernels import glove as kernels
-from glovewire.worker.training.minibatch_trainer import Minibatch, MinibatchSampler
+from glovewire.worker.training.minibatch_trainer import Gradients, Minibatch, MinibatchSampler, glove_gradients
 
 SAMPLE = 20_000
 NO_WORKER = 1 << 40
@@ -48,8 +47,8 @@ class Problem(Protocol):
     def batches(self, options: TrainingOptions, worker: int) -> Callable[[], Any]:
         """Return a function that draws the next batch of a worker."""
 
-    def gradients(self, batch: Any, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
-        """Return the gradients of a batch, one per row of `rows`, and its mean loss."""
+    def gradients(self, batch: Any, rows: Rows, options: TrainingOptions) -> Gradients:
+        """Return the gradients of a batch, one per row of `rows`."""
 
 
 def problem(data: Path) -> Problem:
@@ -82,17 +81,9 @@ class GloveProblem:
         """See Problem."""
         return MinibatchSampler(self.dataset, options.batch_size, options.seed, worker).next
 
-    def gradients(self, batch: Minibatch, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
+    def gradients(self, batch: Minibatch, rows: Rows, options: TrainingOptions) -> Gradients:
         """See Problem."""
-        layout = RowLayout.of(options)
-        gradients = np.zeros((len(batch.rows), layout.parameters), np.float32)
-        loss, _ = kernels.batch_gradients(
-            rows, batch.at_i, batch.at_j, batch.counts, layout.columns, options.dim, options.x_max, options.alpha,
-            gradients,
-        )  # fmt: skip
-        if options.mean_gradient:
-            gradients *= 2.0 / len(batch.counts)
-        return gradients, float(loss) / len(batch.counts)
+        return glove_gradients(batch, rows, options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +125,12 @@ class ImageProblem:
         draw = stream(options.seed, Purpose.BATCHES, worker)
         return lambda: ImageBatch(draw.integers(0, self.examples, options.batch_size), self.rows)
 
-    def gradients(self, batch: ImageBatch, rows: Rows, options: TrainingOptions) -> tuple[Rows, float]:
+    def gradients(self, batch: ImageBatch, rows: Rows, options: TrainingOptions) -> Gradients:
         """See Problem."""
         del options
         found = np.zeros((len(self.rows), ROW), np.float32)
         found.flat[: self.size], loss = self.slope(rows[:, :ROW].reshape(-1)[: self.size], batch.images)
-        return found, loss
+        return Gradients(found, len(batch.images), loss * len(batch.images))
 
     def network(self, seed: int) -> Rows:
         """Return the initial network, shape (size,): weights by He et al. 2015, biases 0."""

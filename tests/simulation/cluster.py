@@ -33,8 +33,6 @@ from glovewire.server.core.state import NetworkCounts
 from glovewire.server.daemon import CHECK_EVERY_S, CheckShards
 from glovewire.worker import service as work
 from glovewire.worker.config import WorkerConfig
-from glovewire.worker.stores import server_store
-from glovewire.worker.training import block_trainer, loss_sums
 
 TICK_S = 0.05
 WRITING_S = 0.05
@@ -240,8 +238,7 @@ def simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[None]:
         pass
 
     with contextlib.ExitStack() as stack:
-        for module in (service, block_trainer, loss_sums, server_store):
-            stack.enter_context(mock.patch.object(module, "time", clock))
+        stack.enter_context(mock.patch.object(service, "time", clock))
         for module in (generations, clients):
             stack.enter_context(mock.patch.object(module, "secrets", chance))
         for module, name in [

@@ -97,8 +97,8 @@ MUTANTS = (
            "except (errors.LeaseLost, errors.UnknownSession) as error:", "except errors.LeaseLost as error:"),
     Mutant("a worker that holds up the others is overdue", "server/core/core.py",
            "        for name in overdue:\n", "        for name in ():\n"),
-    Mutant("a worker that is stuck leases another strip", "worker/training/block_trainer.py",
-           "(self._needs_strip() or self._is_stuck())", "self._needs_strip()"),
+    Mutant("a worker that is stuck leases another strip", "worker/training/strips.py",
+           "or now - self._moved_at <= STUCK_S:", "or True:"),
 )  # fmt: skip
 
 

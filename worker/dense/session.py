@@ -55,10 +55,11 @@ class TensorSession:
         self._addresses, self._timeout_s = addresses, timeout_s
         self._sequences = [0] * len(addresses)
         self._unanswered: list[Pending[Any]] = []
-        self._reports, self._sums = 0, LossSums()
+        self._reports = 0
         self._next_rows: Pending[_Pulled] | None = None
         self._failure: errors.GlovewireError | None = None
         self._client = RequestClient(addresses, name, "", timeout_s, keys)
+        self._sums = LossSums(self._client.now())
         try:
             self.options = TrainingOptions.from_message(self._client.connect(role).options)
         except BaseException:
@@ -127,7 +128,7 @@ class TensorSession:
     def count(self, examples: int, loss: float, norm: float) -> None:
         """Add a batch (mean loss, gradient norm) to the sums since the last report, and report when due."""
         self._sums.add(examples, loss * examples, 0.0, norm)
-        if self._sums.is_due:
+        if self._sums.is_due(self._client.now()):
             self._report()
 
     def ask(self, shard: int, request: m.Message) -> m.Message:
@@ -216,9 +217,9 @@ class TensorSession:
             self._reports += 1
             recorded: Pending[Any] = Pending()
             self._unanswered.append(recorded)
-            report = self._sums.report(self._reports, self._client.bytes_sent)
+            report = self._sums.report(self._client.now(), self._reports, self._client.bytes_sent)
             self._client.request(0, report, recorded, self._recorded)
-            self._sums = LossSums()
+            self._sums = LossSums(self._client.now())
 
     def _recorded(self, reply: m.Message) -> None:
         self.over = self.over or (isinstance(reply, m.Recorded) and reply.stop)

@@ -40,7 +40,35 @@ class Change(NamedTuple):
     rows: Indices | None = None
 
 
-class Store(Protocol):
+class BatchStore(Protocol):
+    """What a store does for training by minibatches."""
+
+    def now(self) -> float:
+        """Return the time in seconds, of a clock that never goes back."""
+
+    def pull_rows(self, rows: Indices) -> Pending[Pulled]:
+        """Request a copy of rows (ascending, distinct); synchronous modes delay the reply."""
+
+    def push_rows(
+        self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
+    ) -> tuple[Pending[bool], Pending[Pulled]]:
+        """Push changes to rows (ascending, distinct), then pull the rows `wanted`.
+
+        Returns two replies: whether the gradient was applied (False: too late for its step), and the rows. `values`
+        must not change until the first reply is done. `pulled` has the versions that the gradient was computed from.
+        """
+
+    def report(self, report: Callable[[int, int], m.Report]) -> Pending[m.Recorded]:
+        """Send a report: `report(sequence, bytes_sent)` returns the message."""
+
+    def wait(self) -> None:
+        """Wait until a message arrives or a short time has passed, and handle what has arrived."""
+
+    def flush(self) -> None:
+        """Wait until every push and report is answered."""
+
+
+class Store(BatchStore, Protocol):
     """A parameter store; with `in_place`, `pull_range` returns the parameters themselves, not a copy, of all rows."""
 
     in_place: bool
@@ -56,35 +84,14 @@ class Store(Protocol):
         The reply is float32, or with `bfloat16` that, which a store in place does not take.
         """
 
-    def pull_rows(self, rows: Indices) -> Pending[Pulled]:
-        """Request a copy of rows (ascending, distinct); synchronous modes delay the reply."""
-
     def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
         """Push a change to one partition of a strip; its values must not change until the reply is done.
 
         The reply is the exclusive or of the receipts, for the report.
         """
 
-    def push_rows(
-        self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
-    ) -> tuple[Pending[bool], Pending[Pulled]]:
-        """Push changes to rows (ascending, distinct), then pull the rows `wanted`.
-
-        Returns two replies: whether the gradient was applied (False: too late for its step), and the rows. `values`
-        must not change until the first reply is done. `pulled` has the versions that the gradient was computed from.
-        """
-
-    def report(self, report: Callable[[int, int], m.Report]) -> Pending[m.Recorded]:
-        """Send a report: `report(sequence, bytes_sent)` returns the message."""
-
     def poll(self) -> None:
         """Handle what has arrived, without waiting."""
-
-    def wait(self) -> None:
-        """Wait until a message arrives or a short time has passed, and handle what has arrived."""
-
-    def flush(self) -> None:
-        """Wait until every push and report is answered."""
 
     def leave(self, end: RunEnd) -> None:
         """End the session and tell the servers why training ended (`end`)."""

@@ -3,6 +3,7 @@
 Strips are trained in place, without copies. An update may be lost when two processes change the same row at once.
 """
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -44,6 +45,10 @@ class MemoryStore:
         self._rows, self._rounds = rows, Rounds(partitions, options.epochs)
         self._next_round, self._step, self._count, self._on_report = next_round, step, count, on_report
         self._reports = self._entries = 0
+
+    def now(self) -> float:
+        """See Store."""
+        return time.perf_counter()
 
     def lease(self) -> Pending[m.Granted | m.Done]:
         """Return the next strip, in the order in which a server grants strips; Done after the last epoch."""

@@ -1,7 +1,6 @@
 """Keep parameters on the shards of a parameter server: turn a trainer's calls into messages, limited by credit."""
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +50,10 @@ class ServerStore:
         self._sequences = [0] * len(self.client.channels)
         self._tickets = self._reports = 0
         self._low_water = 0, 0  # with its token
+
+    def now(self) -> float:
+        """See Store."""
+        return self.client.now()
 
     def lease(self) -> Pending[m.Granted | m.Done]:
         """See Store."""
@@ -183,8 +186,8 @@ class ServerStore:
         """Wait for the simulated latency of a push."""
         if not (latency_s := self.latency()):
             return
-        until = time.monotonic() + latency_s
-        while (rest := until - time.monotonic()) > 0:
+        until = self.now() + latency_s
+        while (rest := until - self.now()) > 0:
             self.client.poll(min(math.ceil(rest * 1e3), POLL_MS))
 
     def _piece_rows(self, values: Array) -> int:

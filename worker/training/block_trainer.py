@@ -1,16 +1,12 @@
 """Train leased strips: lease, pull, compute, push, until no more are granted. The loop is the same for every store.
 
-The rows of a strip's own partition stay here while it visits other partitions: only those of their rows that the strip
-needs are pulled, and pushed after the visit. The rows of the next visits, and of the next strip, are prefetched.
-No sockets.
+What to do next is decided in `strips`. The rows of a strip's own partition stay here while it visits other partitions:
+only those of their rows that the strip needs are pulled, and pushed after the visit. No sockets.
 """
 
-import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import xor
 from typing import Self
 
 import numpy as np
@@ -31,15 +27,15 @@ from glovewire.common.storage.dataset import Dataset
 from ..kernels import glove as kernels
 from ..kernels.objectives import OBJECTIVES, Sums, Tiles, renumbered
 from ..stores.interface import Change, Store, empty_aligned
-from .loss_sums import MakeReport, check_finite
-from .minibatch_trainer import MinibatchTrainer
-from .prefetch import PrefetchWindow, needs_visit
+from .loss_sums import check_finite
+from .minibatch_trainer import Minibatch, MinibatchTrainer, glove_trainer
+from .strips import Instruction, Lease, Pull, Push, Report, Strip, Strips, Train, Visit, told
 
 PORTION_ENTRIES = 1 << 18
-STUCK_S = 1.0
-"""Time without any row after which those that were pulled are overdue."""
 STRIPES_TOGETHER = 8
 """Stripes whose tiles are trained in one shuffled order: the rows of 8,192 words, 17 MB, stay in the last cache."""
+
+logger = logging.getLogger(__name__)
 
 
 def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> RunEnd:
@@ -48,10 +44,10 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
     Minibatches are drawn from the random stream of `worker`, from step `step` on. If the loss is not finite, reports
     the failure to the store and raises TrainingDiverged.
     """
-    trainer: BlockTrainer | MinibatchTrainer = (
+    trainer: BlockTrainer | MinibatchTrainer[Minibatch] = (
         BlockTrainer(store, dataset, options)
         if options.schedule == "blocks"
-        else MinibatchTrainer(store, dataset, options, worker, step)
+        else glove_trainer(store, dataset, options, worker, step)
     )
     try:
         end = trainer.run()
@@ -63,13 +59,11 @@ def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int,
 
 
 @dataclass
-class Visit:
-    """Blocks of a strip between its own partition and `partition`: the rows pulled, or `rows` of them if not all."""
+class PulledRows:
+    """Rows of a partition that are on their way: those numbered `numbers`, None for all."""
 
-    partition: int
-    rows: Indices | None
-    pulled: Pending[Array]
-    nbytes: int
+    values: Pending[Array]
+    numbers: Indices | None
 
 
 @dataclass
@@ -101,49 +95,25 @@ class LocalRows:
 
 
 @dataclass
-class Task:
-    """A leased strip of partition `own`: its rows, the partitions to visit, and the visits whose rows are pulled.
+class StripResult:
+    """What training a strip has brought so far: sums of the loss, and the exclusive or of the receipts of its pushes.
 
-    `local` are its rows once it is in training.
+    Once its own rows are pushed, at `pushed_at`: their mean norm, and the least that the last answer took.
     """
 
-    granted: m.Granted
-    own: int
-    rows: Pending[Array]
-    nbytes: int
-    ahead: deque[int]
-    left: int
-    visits: deque[Visit] = field(default_factory=deque)
-    local: LocalRows | None = None
-    pushes: list[Pending[int]] = field(default_factory=list)
     sums: Sums = (0.0, 0.0, 0)
-    seconds: float = 0.0
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the rows of the next visit have arrived."""
-        return bool(self.visits) and self.rows.done and self.visits[0].pulled.done
-
-    @property
-    def missing(self) -> int:
-        """Return how many messages with pulled rows have not arrived."""
-        return self.rows.missing + sum(visit.pulled.missing for visit in self.visits)
-
-
-@dataclass
-class UnreportedStrip:
-    """A trained strip with unanswered pushes: the report to send then, and the last push's least latency (`took_s`)."""
-
-    pushes: list[Pending[int]]
-    report: MakeReport
-    pushed: float
+    pushes: list[Pending[int]] = field(default_factory=list)
+    receipt: int = 0
+    norm: float = 0.0
+    pushed_at: float = 0.0
     took_s: float = 0.0
 
-    @property
-    def done(self) -> bool:
-        """Return whether all pushes are answered; raise the error of one that failed."""
-        self.pushes = [push for push in self.pushes if not push.done or push.get()]
-        return all(push.done for push in self.pushes)
+    def settle(self) -> bool:
+        """Add up the receipts that have come; return whether all have. Raises the error of a push that failed."""
+        for push in self.pushes:
+            self.receipt ^= (push.get() or 0) if push.done else 0
+        self.pushes = [push for push in self.pushes if not push.done]
+        return not self.pushes
 
 
 class BlockTrainer:
@@ -156,97 +126,86 @@ class BlockTrainer:
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
         self._bfloat16 = options.sends_bfloat16 and not store.in_place
-        self._tasks: list[Task] = []
-        self._window = PrefetchWindow()
+        self._strips = Strips(self._rounds, self._entries, self._nbytes, store.now())
         self._distinct: dict[tuple[int, int], Indices | None] = {}
-        self._unreported: list[UnreportedStrip] = []
+        self._pulled: dict[Visit, PulledRows] = {}
+        self._own: dict[Strip, LocalRows] = {}
+        self._others: dict[Visit, tuple[LocalRows, Indices | None]] = {}
+        self._results: dict[Strip, StripResult] = {}
+        self._unanswered: list[Strip] = []
         self._reports: list[Pending[m.Recorded]] = []
         self._lease: Pending[m.Granted | m.Done] | None = None
         self._end: RunEnd | None = None
-        self._missing, self._moved_at = 0, time.perf_counter()
 
     def run(self) -> RunEnd:
         """Train every granted strip; return why no more are granted."""
         try:
-            while self._end is None or self._tasks:
-                self._collect()
-                task = min((task for task in self._tasks if task.is_ready), key=_round, default=None)
-                if task is not None:
-                    self._train(task)
-                elif self._end is None or self._tasks:
+            while not (self._strips.is_over and not self._reports):
+                if not self._go_on():
                     self._store.wait()
-            while self._unreported or self._reports:
-                self._store.wait()
-                self._collect()
         except RunOver as error:
             return self._end or error.end
         assert self._end is not None
         return self._end
 
-    def _collect(self) -> None:
-        """Keep one lease request open, pull rows, and report strips whose pushes are answered."""
+    def _go_on(self) -> bool:
+        """Do what can be done without waiting; return whether there was anything."""
+        any_done = False
+        while (instruction := self._instruction()) is not None:
+            self._carry_out(instruction)
+            any_done = True
+        return any_done
+
+    def _instruction(self) -> Instruction | None:
+        """Pass on what has come, and return what to do next."""
+        now = self._store.now()
         if self._lease is not None and self._lease.done:
             answer, self._lease = self._lease.get(), None
             if isinstance(answer, m.Granted):
-                self._tasks.append(self._task(answer))
-                self._tasks.sort(key=_round)
+                self._strips.granted(answer)
             elif answer is not None:
                 self._end = parse_ending(answer.ending, answer.text)
-        if self._lease is None and self._end is None and (self._needs_strip() or self._is_stuck()):
-            self._lease = self._store.lease()
-        for place, task in enumerate(self._tasks):
-            self._prefetch(task, needed=place == 0)
-        now = time.perf_counter()
-        for trained in self._unreported:
-            if not trained.done:
-                trained.took_s = now - trained.pushed
-        for trained in [each for each in self._unreported if each.done]:
-            self._unreported.remove(trained)
-            self._window.pushed(trained.took_s)
-            self._reports.append(self._store.report(trained.report))
+                self._strips.ended()
+        for visit, pulled in self._pulled.items():
+            missing = 0 if pulled.values.done else pulled.values.missing
+            if missing != visit.missing:
+                self._strips.came(visit, missing, now)
+        for strip in [strip for strip in self._unanswered if self._results[strip].settle()]:
+            self._unanswered.remove(strip)
+            self._strips.answered(strip, self._results[strip].took_s)
+        for result in map(self._results.__getitem__, self._unanswered):
+            result.took_s = now - result.pushed_at
         self._reports = still_pending(self._reports)
+        return self._strips.next(now)
 
-    def _needs_strip(self) -> bool:
-        total = self._entries(self._tasks[0].own, range(self._tasks[0].own + 1)) if self._tasks else 0
-        left = self._tasks[0].left / total if total else 0.0
-        return self._window.needs_strip(len(self._tasks), sum(task.nbytes for task in self._tasks[1:]), left)
+    def _carry_out(self, instruction: Instruction) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug(told(instruction))
+        match instruction:
+            case Lease():
+                self._lease = self._store.lease()
+            case Pull(visit):
+                self._pull(visit)
+            case Train(visit):
+                self._train(visit)
+            case Push(visit):
+                self._push(visit)
+            case Report(strip):
+                self._report(strip)
 
-    def _is_stuck(self) -> bool:
-        """Return whether pulled rows are overdue: they may wait for a strip that a lost worker gave back."""
-        if any(task.is_ready for task in self._tasks):
-            return False
-        missing = sum(task.missing for task in self._tasks)
-        if missing != self._missing:
-            self._missing, self._moved_at = missing, time.perf_counter()
-        return time.perf_counter() - self._moved_at > STUCK_S
+    def _pull(self, visit: Visit) -> None:
+        numbers = None if visit.is_own else self._rows_of(visit.strip.own, visit.partition)
+        version = visit.strip.round if self._exclusive else m.NO_VERSION
+        span = self._dataset.layout.span(visit.partition)
+        self._pulled[visit] = PulledRows(
+            self._store.pull_range(*span, version, numbers, bfloat16=self._bfloat16), numbers
+        )
 
-    def _task(self, granted: m.Granted) -> Task:
-        """Pull the own rows of a strip, which are the rows of its first visit as well."""
-        own, *others = self._rounds.visits(granted.round)
-        pulled = self._pull(granted, own, None)
-        nbytes = self._nbytes(self._dataset.layout.size(own))
-        task = Task(granted, own, pulled, nbytes, deque(others), self._entries(own, [own, *others]))
-        task.visits.append(Visit(own, None, pulled, 0))
-        return task
-
-    def _prefetch(self, task: Task, *, needed: bool) -> None:
-        """Pull the rows of the next visits of a strip: several while it is `needed` next, else one."""
-        while task.ahead and (
-            needs_visit(len(task.visits), sum(each.nbytes for each in task.visits)) if needed else len(task.visits) < 2
-        ):
-            other = task.ahead.popleft()
-            rows = self._rows_of(task.own, other)
-            count = self._dataset.layout.size(other) if rows is None else len(rows)
-            pulled = self._pull(task.granted, other, rows)
-            task.visits.append(Visit(other, rows, pulled, self._nbytes(count)))
-
-    def _nbytes(self, rows: int) -> int:
-        """Return the bytes of pulled rows."""
-        return rows * self._layout.width * self._options.wire_bytes
-
-    def _pull(self, granted: m.Granted, partition: int, rows: Indices | None) -> Pending[Array]:
-        version = granted.round if self._exclusive else m.NO_VERSION
-        return self._store.pull_range(*self._dataset.layout.span(partition), version, rows, bfloat16=self._bfloat16)
+    def _nbytes(self, own: int, partition: int) -> int:
+        """Return the bytes of the rows of a partition that the strip of `own` pulls."""
+        numbers = None if partition == own else self._rows_of(own, partition)
+        count = self._dataset.layout.size(partition) if numbers is None else len(numbers)
+        return count * self._layout.width * self._options.wire_bytes
 
     def _rows_of(self, own: int, other: int) -> Indices | None:
         """Return the rows of another partition that a strip needs; None for all, which a store in place returns."""
@@ -257,80 +216,74 @@ class BlockTrainer:
             self._distinct[own, other] = rows if len(rows) < self._dataset.layout.size(other) else None
         return self._distinct[own, other]
 
-    def _entries(self, own: int, others: Iterable[int]) -> int:
-        """Return how many stored entries there are between a partition and others."""
-        pairs = (pair for other in others for pair in self._dataset.layout.strip(own, other))
+    def _entries(self, own: int) -> int:
+        """Return how many stored entries the strip of a partition has."""
+        pairs = (pair for other in range(own + 1) for pair in self._dataset.layout.strip(own, other))
         return sum(last - first for first, last in (self._dataset.block_range(a, b) for a, b in pairs))
 
-    def _train(self, task: Task) -> None:
-        """Train the next visit of a ready strip and push it; after the last one, push and report the strip."""
-        began = time.perf_counter()
-        visit, adds = task.visits.popleft(), not self._exclusive and not self._in_place
-        task.local = own = task.local or LocalRows.of(task.rows, adds=adds)
-        others = own if visit.partition == task.own else LocalRows.of(visit.pulled, adds=adds)
-        loss, bias_only, covered = self._compute(task, visit, own.values, others.values)
-        task.sums = task.sums[0] + loss, task.sums[1] + bias_only, task.sums[2] + covered
-        if others is not own:
-            self._push(task, visit.partition, visit.rows, others)
-        task.seconds += time.perf_counter() - began
-        self._moved_at = time.perf_counter()
-        if not task.visits and not task.ahead:
-            self._finish(task, own)
+    def _train(self, visit: Visit) -> None:
+        began, strip, pulled = self._store.now(), visit.strip, self._pulled.pop(visit)
+        rows = LocalRows.of(pulled.values, adds=not self._exclusive and not self._in_place)
+        if visit.is_own:
+            self._own[strip], self._results[strip] = rows, StripResult()
+        else:
+            self._others[visit] = rows, pulled.numbers
+        result = self._results[strip]
+        loss, bias_only, covered = self._compute(visit, self._own[strip].values, rows.values, pulled.numbers)
+        result.sums = result.sums[0] + loss, result.sums[1] + bias_only, result.sums[2] + covered
+        now = self._store.now()
+        self._strips.trained(now - began, now)
 
-    def _push(self, task: Task, partition: int, numbers: Indices | None, rows: LocalRows) -> None:
-        change = Change(*self._dataset.layout.span(partition), rows.change(), numbers)
-        task.pushes.append(self._store.push_range("assign" if rows.before is None else "add", task.granted, change))
+    def _push(self, visit: Visit) -> None:
+        """Push the rows of a trained visit; a strip's own rows are the last."""
+        strip, result = visit.strip, self._results[visit.strip]
+        rows, numbers = (self._own.pop(strip), None) if visit.is_own else self._others.pop(visit)
+        if visit.is_own:
+            result.norm = kernels.mean_norm(rows.values, self._layout.columns, self._options.dim)
+        change = Change(*self._dataset.layout.span(visit.partition), rows.change(), numbers)
+        operation = "assign" if rows.before is None else "add"
+        result.pushes.append(self._store.push_range(operation, strip.granted, change))
+        if visit.is_own:
+            result.pushed_at = self._store.now()
+            self._unanswered.append(strip)
 
-    def _finish(self, task: Task, own: LocalRows) -> None:
-        """Push the own rows of a trained strip; its report waits until all pushes are answered."""
-        self._tasks.remove(task)
-        norm = kernels.mean_norm(own.values, self._layout.columns, self._options.dim)
-        self._push(task, task.own, None, own)
-        self._window.trained(task.seconds)
-        loss, bias_only, entries = task.sums
-        pushes = list(task.pushes)
+    def _report(self, strip: Strip) -> None:
+        result = self._results.pop(strip)
+        loss, bias_only, entries = result.sums
 
         def report(sequence: int, sent: int) -> m.Report:
-            receipt = reduce(xor, (push.get() or 0 for push in pushes), 0)
-            lease, seconds = task.granted.lease, task.seconds
-            return m.Report(sequence, lease, entries, loss, bias_only, norm, seconds, sent, receipt)
+            lease, seconds = strip.granted.lease, strip.seconds
+            return m.Report(sequence, lease, entries, loss, bias_only, result.norm, seconds, sent, result.receipt)
 
-        self._unreported.append(UnreportedStrip(pushes, report, time.perf_counter()))
+        self._reports.append(self._store.report(report))
 
-    def _compute(self, task: Task, visit: Visit, own: Rows, others: Rows) -> Sums:
-        """Train the blocks of a visit; `own` and `others` are the rows of the strip's partition and of the other's."""
+    def _compute(self, visit: Visit, own: Rows, others: Rows, numbers: Indices | None) -> Sums:
+        """Train the blocks of a visit: `own` are the rows of the strip's partition, `others` those of the other one."""
         layout, options, dataset = self._dataset.layout, self._options, self._dataset
-        round, epoch = task.granted.round, self._rounds.epoch(task.granted.round)
-        rate = options.rate(round / self._rounds.total)
-        shares = {task.own: dataset.frequencies[slice(*layout.span(task.own))]}
-        if visit.partition != task.own:
-            shares[visit.partition] = dataset.frequencies[
-                slice(*layout.span(visit.partition)) if visit.rows is None else visit.rows
-            ]
+        strip, other = visit.strip.own, visit.partition
+        epoch, rate = self._rounds.epoch(visit.strip.round), options.rate(visit.strip.round / self._rounds.total)
+        shares = {
+            other: dataset.frequencies[slice(*layout.span(other)) if numbers is None else numbers],
+            strip: dataset.frequencies[slice(*layout.span(strip))],
+        }
         loss, bias_only, covered = 0.0, 0.0, 0
-        for a, b in layout.strip(task.own, visit.partition):
+        for a, b in layout.strip(strip, other):
             entries, starts = dataset.block(a, b)
             draw = stream(options.seed, Purpose.TILES, (epoch << 32) + layout.block_index[a, b])
             order = shuffled_tiles(draw, layout.stripes(b), layout.tile_rows(a))
             seed = int(draw.integers(1 << 31))
-            left, right = (own, others) if a == task.own else (others, own)
+            left, right = (own, others) if a == strip else (others, own)
             for tiles in tile_portions(order, starts):
                 piece = Tiles(entries, (shares[a], shares[b]), starts, tiles, tiles, seed, layout.symmetric, a == b)
-                if visit.rows is not None:
-                    piece = renumbered(
-                        piece, 0 if a == visit.partition else 1, visit.rows - layout.bounds[visit.partition]
-                    )
+                if numbers is not None:
+                    piece = renumbered(piece, 0 if a == other else 1, numbers - layout.bounds[other])
                 sums = self._objective.train(left, right, piece, self._layout, options, rate)
                 loss, bias_only, covered = loss + sums[0], bias_only + sums[1], covered + sums[2]
-                task.left -= int((starts[tiles + 1] - starts[tiles]).sum())
+                self._strips.progressed(int((starts[tiles + 1] - starts[tiles]).sum()))
                 self._store.poll()
-                self._collect()
+                self._go_on()
             check_finite(loss, f"block ({a}, {b}) of epoch {epoch + 1}")
         return loss, bias_only, covered
-
-
-def _round(task: Task) -> int:
-    return task.granted.round
 
 
 def shuffled_tiles(draw: np.random.Generator, stripes: int, tiles: int) -> Indices:

@@ -1,32 +1,23 @@
 """Sum up losses between two reports, and check that a loss is finite."""
 
 import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from glovewire.common.errors import TrainingDiverged
 from glovewire.common.protocol import messages as m
 
 REPORT_EVERY_S = 0.2
 
-MakeReport = Callable[[int, int], m.Report]
-"""(sequence, bytes sent so far) -> the report."""
-
 
 @dataclass
 class LossSums:
-    """The sums over the batches since the last report."""
+    """The sums over the batches since the last report, at the time `began`."""
 
+    began: float
     entries: int = 0
     loss: float = 0.0
     bias_only_loss: float = 0.0
     norm: float = 0.0
-    began: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin the time that the report tells."""
-        self.began = time.perf_counter()
 
     def add(self, entries: int, loss: float, bias_only_loss: float, norm: float) -> None:
         """Add the loss sums of a batch of `entries` entries, and the mean norm of its vectors."""
@@ -35,14 +26,13 @@ class LossSums:
         self.bias_only_loss += bias_only_loss
         self.norm += norm * entries
 
-    @property
-    def is_due(self) -> bool:
+    def is_due(self, now: float) -> bool:
         """Return whether it is time to report."""
-        return time.perf_counter() - self.began >= REPORT_EVERY_S
+        return now - self.began >= REPORT_EVERY_S
 
-    def report(self, sequence: int, sent: int) -> m.Report:
+    def report(self, now: float, sequence: int, sent: int) -> m.Report:
         """Return the report of the batches; its norm is the mean over their entries."""
-        seconds, norm = time.perf_counter() - self.began, self.norm / max(self.entries, 1)
+        seconds, norm = now - self.began, self.norm / max(self.entries, 1)
         return m.Report(sequence, -1, self.entries, self.loss, self.bias_only_loss, norm, seconds, sent)
 
 

@@ -3,13 +3,15 @@
 The loop is the same for every store; the store runs the optimizer. No sockets.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from glovewire.common.array_types import Indices
+from glovewire.common.array_types import Indices, Rows
 from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver
@@ -20,7 +22,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
-from ..stores.interface import Store
+from ..stores.interface import BatchStore
 from .loss_sums import LossSums, check_finite
 
 MAX_UNREPORTED = 1 / 8
@@ -80,70 +82,123 @@ class MinibatchSampler:
         return i, j, entries["x"].copy()
 
 
-class MinibatchTrainer:
-    """Draws minibatches, pulls their rows and pushes summed row gradients."""
+class Gradients(NamedTuple):
+    """Gradients of a batch, one row for each of its rows, the loss sums of its `examples`, and their vectors' norm."""
 
-    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int) -> None:
-        self._store, self._options = store, options
-        self._layout = RowLayout.of(options)
-        self._batches = MinibatchSampler(dataset, options.batch_size, options.seed, worker, step)
-        self._total = dataset.total_entries * options.epochs
-        self._sums = LossSums()
-        self._pushed: list[tuple[Pending[bool], tuple[int, float, float, float]]] = []
+    rows: Rows
+    examples: int
+    loss: float
+    bias_only_loss: float = 0.0
+    norm: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        """Return the mean loss of the examples."""
+        return self.loss / self.examples
+
+
+def glove_gradients(batch: Minibatch, rows: Rows, options: TrainingOptions) -> Gradients:
+    """Return the gradients of GloVe for a minibatch whose rows are `rows`."""
+    layout, examples = RowLayout.of(options), len(batch.counts)
+    gradients = np.zeros((len(batch.rows), layout.parameters), np.float32)
+    loss, bias_only = kernels.batch_gradients(
+        rows, batch.at_i, batch.at_j, batch.counts, layout.columns, options.dim, options.x_max, options.alpha, gradients
+    )
+    if options.mean_gradient:
+        gradients *= 2.0 / examples
+    return Gradients(gradients, examples, loss, bias_only, kernels.mean_norm(rows, layout.columns, options.dim))
+
+
+class Batch(Protocol):
+    """A batch of examples of any model."""
+
+    @property
+    def rows(self) -> Indices:
+        """Return the numbers of the rows that it needs, distinct and ascending."""
+
+
+B = TypeVar("B", bound=Batch)
+
+
+def glove_trainer(
+    store: BatchStore, dataset: Dataset, options: TrainingOptions, worker: int, step: int
+) -> "MinibatchTrainer[Minibatch]":
+    """Return the trainer of GloVe by minibatches, from step `step` of the random stream of `worker` on."""
+    sampler = MinibatchSampler(dataset, options.batch_size, options.seed, worker, step)
+    gradients = partial(glove_gradients, options=options)
+    return MinibatchTrainer(store, sampler.next, gradients, options, dataset.total_entries * options.epochs)
+
+
+class MinibatchTrainer(Generic[B]):
+    """Draws batches, pulls their rows and pushes the gradients; a training has `total` examples.
+
+    A state machine: `advance` does what can be done with what has come, and never waits.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        draw: Callable[[], B],
+        gradients: Callable[[B, Rows], Gradients],
+        options: TrainingOptions,
+        total: int,
+    ) -> None:
+        self._store, self._draw, self._gradients = store, draw, gradients
+        self._options, self._total = options, total
+        self._sums = LossSums(store.now())
+        self._pushed: list[tuple[Pending[bool], Gradients]] = []
         self._reported: Pending[m.Recorded] | None = None
+        self._batch = draw()
+        self._rows, self._next = store.pull_rows(self._batch.rows), draw()
 
     def run(self) -> RunEnd:
         """Train until the store reports the end of training; return why it ended."""
-        self._batch = self._batches.next()
-        self._rows = self._store.pull_rows(self._batch.rows)
         try:
-            while True:
-                self._step()
-                self._add_up()
-                while self._reported is not None and not self._reported.done and self._must_report:
-                    self._store.wait()
-                if self._reported is not None and self._reported.done:
-                    recorded, self._reported = self._reported.get(), None
-                    if recorded is not None and recorded.stop:
-                        return self._leave(RunEnd(Ending.COMPLETE))
-                if self._reported is None and (self._sums.is_due or self._must_report):
-                    self._report()
+            while (end := self.advance()) is None:
+                self._store.wait()
         except RunOver as error:
-            return self._leave(error.end)
+            end = error.end
+        return self._leave(end)
+
+    def advance(self) -> RunEnd | None:
+        """Train the batches whose rows have come, and report them; return why training is over, None if it goes on."""
+        while True:
+            if self._reported is not None and self._reported.done:
+                recorded, self._reported = self._reported.get(), None
+                if recorded is not None and recorded.stop:
+                    return RunEnd(Ending.COMPLETE)
+            if self._reported is None and (self._sums.is_due(self._store.now()) or self._must_report):
+                self._report()
+            if not self._rows.done or (self._reported is not None and self._must_report):
+                return None
+            self._step()
+            self._add_up()
 
     @property
     def _must_report(self) -> bool:
         return self._sums.entries >= MAX_UNREPORTED * self._total
 
     def _step(self) -> None:
-        batch, columns = self._batch, self._layout.columns
-        self._batch = self._batches.next()  # drawn while the rows of this one are on their way
-        while not self._rows.done:
-            self._store.wait()
-        pulled = self._rows.get()
+        """Push the gradients of the batch whose rows are there, and pull those of the next."""
+        batch, pulled = self._batch, self._rows.get()
         assert pulled is not None
-        gradients = np.zeros((len(batch.rows), self._layout.parameters), np.float32)
-        loss, bias_only = kernels.batch_gradients(
-            pulled.values, batch.at_i, batch.at_j, batch.counts, columns, self._options.dim, self._options.x_max,
-            self._options.alpha, gradients,
-        )  # fmt: skip
-        check_finite(loss, "a minibatch")
-        if self._options.mean_gradient:
-            gradients *= 2.0 / len(batch.counts)
+        found = self._gradients(batch, pulled.values)
+        check_finite(found.loss, "a minibatch")
         rate = self._options.rate(pulled.gradients * self._options.batch_size / self._total)
-        norm = kernels.mean_norm(pulled.values, columns, self._options.dim)
-        push, self._rows = self._store.push_rows("gradient", batch.rows, gradients, rate, pulled, self._batch.rows)
-        self._pushed.append((push, (len(batch.counts), loss, bias_only, norm)))
+        push, self._rows = self._store.push_rows("gradient", batch.rows, found.rows, rate, pulled, self._next.rows)
+        self._pushed.append((push, found))
+        self._batch, self._next = self._next, self._draw()  # drawn while the rows of this one are on their way
 
     def _add_up(self) -> None:
         """Add up the batches whose gradients were applied, not those that came too late for their step."""
-        for reply, result in self._pushed:
+        for reply, found in self._pushed:
             if reply.done and reply.get():
-                self._sums.add(*result)
+                self._sums.add(found.examples, found.loss, found.bias_only_loss, found.norm)
         self._pushed = [each for each in self._pushed if not each[0].done]
 
     def _report(self) -> None:
-        self._reported, self._sums = self._store.report(self._sums.report), LossSums()
+        now = self._store.now()
+        self._reported, self._sums = self._store.report(partial(self._sums.report, now)), LossSums(now)
 
     def _leave(self, end: RunEnd) -> RunEnd:
         """Report the remaining sums, so that every applied batch is counted; return `end`."""

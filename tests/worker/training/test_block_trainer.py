@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,9 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, Schedule
 from glovewire.worker.stores.interface import Change
 from glovewire.worker.stores.memory_store import MemoryStore
-from glovewire.worker.training import block_trainer as trainer
-from glovewire.worker.training.block_trainer import STUCK_S, BlockTrainer
+from glovewire.worker.training import strips
+from glovewire.worker.training.block_trainer import BlockTrainer
+from glovewire.worker.training.strips import STUCK_S
 
 TICK_S = 0.3
 PATIENCE_S = 2 * STUCK_S
@@ -45,12 +45,15 @@ class Far:
     def __init__(self, *, rows_come: bool) -> None:
         self._rows_come = rows_come
         self._schedule = Schedule(Rounds(PARTITIONS, 100))
-        self.now = 0.0
+        self._now = 0.0
         self.asked: list[float] = []
         self.pushed: list[tuple[float, int]] = []
 
+    def now(self) -> float:
+        return self._now
+
     def lease(self) -> Pending[m.Granted | m.Done]:
-        self.asked.append(self.now)
+        self.asked.append(self._now)
         granted = self._schedule.grant("w")
         return Pending() if granted is None else Pending(m.Granted(*granted, 0), 0)
 
@@ -63,22 +66,21 @@ class Far:
 
     def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
         del operation, change
-        self.pushed.append((self.now, lease.round))
+        self.pushed.append((self._now, lease.round))
         return Pending()
 
     def poll(self) -> None:
         """Nothing arrives."""
 
     def wait(self) -> None:
-        self.now += TICK_S
-        if self.now > PATIENCE_S:
+        self._now += TICK_S
+        if self._now > PATIENCE_S:
             raise RunOver(Ending.ASKED)
 
 
-def play(folder: Path, monkeypatch: pytest.MonkeyPatch, *, rows_come: bool) -> Far:
+def play(folder: Path, *, rows_come: bool) -> Far:
     """What a worker has asked for and pushed in the time of its patience, by the store's clock."""
     far = Far(rows_come=rows_come)
-    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: far.now))
     store: Any = far
     assert BlockTrainer(store, diagonal_dataset(folder), OPTIONS).run() == RunEnd(Ending.ASKED)
     return far
@@ -91,17 +93,15 @@ def diagonal_dataset(folder: Path) -> Dataset:
     return write_dataset(folder / "data", diagonal, np.ones(2 * PARTITIONS), words, partitions=PARTITIONS)
 
 
-def test_training_does_not_wait_for_pushes_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    far = play(tmp_path, monkeypatch, rows_come=True)
+def test_training_does_not_wait_for_pushes_in_flight(tmp_path: Path) -> None:
+    far = play(tmp_path, rows_come=True)
     assert {round for _, round in far.pushed} == set(range(LEASES_PER_WORKER))
     assert len({now for now, _ in far.pushed}) == 1  # nothing was waited for until the server had no more to give
 
 
-def test_a_worker_has_one_strip_to_train_and_asks_on_only_when_stuck(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_has_one_strip_to_train_and_asks_on_only_when_stuck(tmp_path: Path) -> None:
     """The rows that it waits for may be those of a strip that came back from a lost worker."""
-    far = play(tmp_path, monkeypatch, rows_come=False)
+    far = play(tmp_path, rows_come=False)
     assert sum(asked <= STUCK_S for asked in far.asked) == 1
     assert len(far.asked) > 1
     assert not far.pushed
@@ -121,6 +121,9 @@ class Table:
         self._waiting: list[tuple[Pending[Array], int, Any, int]] = []
         self.pulled = self.waits = 0
         self.order: list[int] = []
+
+    def now(self) -> float:
+        return float(self.waits)
 
     def lease(self) -> Pending[m.Granted | m.Done]:
         if not self._granted:
@@ -218,7 +221,7 @@ def test_a_strip_that_comes_back_is_trained_before_the_later_one_that_waits_for_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost worker had round 1; this one has begun round 2 when round 1 comes to it."""
-    monkeypatch.setattr(trainer, "STUCK_S", 0.0)
+    monkeypatch.setattr(strips, "STUCK_S", 0.0)
     dataset, _ = random_dataset(tmp_path / "data")
     options = TrainingOptions(dim=4, epochs=2, tied=True)
     total = Rounds(3, 2).total

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from glovewire.worker.training.prefetch import (
+from glovewire.worker.training.strips import (
     FEWEST_VISITS,
-    MOST_TASKS,
+    MOST_STRIPS,
     MOST_VISITS,
     OWN_BYTES,
     VISIT_BYTES,
@@ -38,7 +38,7 @@ def test_the_next_strip_is_leased_when_half_of_this_one_is_trained() -> None:
     assert most(PrefetchWindow(), left=0.9) == 1  # nothing was measured
 
 
-@pytest.mark.parametrize(("way_s", "expected"), [(0.04, 2), (0.09, 3), (9.0, MOST_TASKS)])
+@pytest.mark.parametrize(("way_s", "expected"), [(0.04, 2), (0.09, 3), (9.0, MOST_STRIPS)])
 def test_as_many_strips_as_are_trained_while_rows_come_both_ways(way_s: float, expected: int) -> None:
     """A strip takes 0.1 s: of one that another worker pushes, rows are here after two ways."""
     assert most(window(way_s, 0.1), left=0.1) == expected
@@ -47,7 +47,7 @@ def test_as_many_strips_as_are_trained_while_rows_come_both_ways(way_s: float, e
 def test_large_partitions_are_prefetched_one_at_a_time() -> None:
     slow = window(9.0, 0.1)
     assert most(slow, 0.1, OWN_BYTES + 1) == 2
-    assert most(slow, 0.1, OWN_BYTES) == MOST_TASKS
+    assert most(slow, 0.1, OWN_BYTES) == MOST_STRIPS
 
 
 def test_visits_are_prefetched_by_bytes_within_limits() -> None:
