@@ -55,11 +55,10 @@ def assert_is(dataset: Dataset, reference: tuple[list[str], list[int], dict[tupl
     assert list(dataset.words) == words
     assert dataset.counts.tolist() == counts
     found = full_matrix(dataset)
-    cells = dict(zip(zip(found.row.tolist(), found.col.tolist(), strict=True), found.data.tolist(), strict=True))
-    assert cells.keys() == matrix.keys()
-    assert len(cells) == dataset.total_entries == len(found.data)
-    for cell, weight in matrix.items():
-        assert cells[cell] == pytest.approx(weight, rel=1e-7)
+    assert len(matrix) == dataset.total_entries == len(found.data)
+    order, cells = np.lexsort((found.col, found.row)), sorted(matrix)
+    np.testing.assert_array_equal(np.stack([found.row, found.col], 1)[order], np.array(cells).reshape(-1, 2))
+    np.testing.assert_allclose(found.data[order], [matrix[cell] for cell in cells], rtol=1e-7)
     assert dataset.manifest.facts["sum"] == pytest.approx(sum(matrix.values()))
 
 
@@ -214,8 +213,7 @@ def test_what_was_left_out_is_reported(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("sentences", ["punkt", "off"])
-@pytest.mark.parametrize("window", [2, 5, 10])
+@pytest.mark.parametrize(("window", "sentences"), [(2, "off"), (5, "punkt")])
 def test_wikitext_2_is_counted_as_the_seeds_count(
     tmp_path: Path, shared_data: Path, window: int, sentences: str
 ) -> None:
