@@ -14,14 +14,17 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from network import Network, SimulatedLinks
+from oracles import CheckpointOracle, ShardOracle
 from world import Clock, Process, Secrets, World
 
+from glovewire.common.array_types import Rows
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import GlovewireError, Interrupted, ProtocolError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
+from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import client as clients
 from glovewire.server import service
 from glovewire.server.checkpoints import files as checkpoint
@@ -33,6 +36,7 @@ from glovewire.server.core.state import NetworkCounts
 from glovewire.server.daemon import CHECK_EVERY_S, CheckShards
 from glovewire.worker import service as work
 from glovewire.worker.config import WorkerConfig
+from glovewire.worker.stores import server_store
 
 TICK_S = 0.05
 WRITING_S = 0.05
@@ -52,6 +56,7 @@ class SimulatedDaemon:
         self._written_at = 0.0
         self._wake: Callable[[], object] | None = None
         cluster.network.listeners[bind] = self
+        self._oracle = cluster.oracle(core)
 
     def install_signals(self) -> None:
         """See Daemon."""
@@ -59,6 +64,7 @@ class SimulatedDaemon:
     def replace_core(self, core: Core) -> None:
         """See Daemon."""
         self._core, self._ending = core, None
+        self._oracle = self._cluster.oracle(core)
 
     def arrive(self, peer: bytes, frames: list[Frame]) -> None:
         """Take a request from the network."""
@@ -76,18 +82,11 @@ class SimulatedDaemon:
                 world.wait(TICK_S)
                 self._wake = None
             while self._arrived:
-                peer, frames = self._arrived.popleft()
-                try:
-                    request = wire.decode(frames)
-                    if isinstance(request.message, m.Hello) and self._ending is not None:
-                        check_shards(self._ending)
-                    effects = self._core.receive(peer, request.number, request.message, world.now)
-                except ProtocolError as error:
-                    effects = self._core.reject(peer, error)
-                self._carry_out(effects)
+                self._handle(*self._arrived.popleft(), check_shards)
             if self._unwritten and world.now >= self._written_at:
                 self._write(self._unwritten.popleft())
-            effects = self._core.tick(world.now, NetworkCounts())
+            effects = self._core.tick(world.time, NetworkCounts())
+            self._oracle.ticked(effects)
             self._carry_out(effects)
             if world.now - checked >= CHECK_EVERY_S or known != self._ending:
                 checked, known = world.now, self._ending
@@ -95,6 +94,19 @@ class SimulatedDaemon:
                     self._carry_out(self._core.finish(end))
             if effects.finished is not None:
                 return effects.finished
+
+    def _handle(self, peer: bytes, frames: list[Frame], check_shards: CheckShards) -> None:
+        try:
+            request = wire.decode(frames)
+        except ProtocolError as error:
+            self._carry_out(self._core.reject(peer, error))
+            return
+        if isinstance(request.message, m.Hello) and self._ending is not None:
+            check_shards(self._ending)
+        self._oracle.receives(peer, request.message)
+        effects = self._core.receive(peer, request.number, request.message, self._cluster.world.time)
+        self._oracle.received(peer, request.number, request.message, effects)
+        self._carry_out(effects)
 
     def finish_writing(self) -> None:
         """See Daemon."""
@@ -116,7 +128,7 @@ class SimulatedDaemon:
 
     def announce(self, kind: str, text: str = "") -> None:
         """See Daemon."""
-        self._carry_out(self._core.announce(self._cluster.world.now, kind, text))
+        self._carry_out(self._core.announce(self._cluster.world.time, kind, text))
 
     def close(self) -> None:
         """See Daemon."""
@@ -132,8 +144,9 @@ class SimulatedDaemon:
             removed = checkpoint.prune(self._run, shard, shards, self._keep, newest.label if newest else "")
         except GlovewireError as problem:
             error, removed = problem, []
+        self._cluster.checkpoints.removed(removed)
         world.tell(f"has written {snapshot.label}")
-        self._carry_out(self._core.checkpointed(snapshot.label, world.now, error, WRITING_S, removed))
+        self._carry_out(self._core.checkpointed(snapshot.label, world.time, error, WRITING_S, removed))
 
     def _carry_out(self, effects: Effects) -> None:
         for reply in effects.replies:
@@ -152,12 +165,12 @@ class SimulatedDaemon:
 class Cluster:
     """The processes of one run in `folder`: shards by number, workers by name. A process that was killed is restarted.
 
-    `options` are those of the training, `checkpoint_every` counts epochs.
+    `options` are those of the training, `checkpoint_every` counts epochs; `at` is as in `CheckpointOracle`.
     """
 
     def __init__(
         self, world: World, dataset: Path, folder: Path, options: TrainingOptions, shards: int, workers: int,
-        checkpoint_every: int = 0, lease_s: float = 3.0,
+        checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.folder, self.options = dataset, folder, options
@@ -166,19 +179,28 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
+        opened = Dataset.open(dataset, verify=False)
+        self.checkpoints = CheckpointOracle(self._config(0), opened, at)
         for shard in range(shards):
             self.start_shard(shard)
         for number in range(workers):
             self.start_worker(f"w{number}")
 
+    def oracle(self, core: Core) -> ShardOracle:
+        """Return what watches a core."""
+        return ShardOracle(core, self.checkpoints)
+
     def start_shard(self, shard: int, *, recover: bool = False) -> None:
         """Start a shard."""
-        config = ServerConfig(
+        config = self._config(shard, recover=recover)
+        self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, lambda _: None))
+
+    def _config(self, shard: int, *, recover: bool = False) -> ServerConfig:
+        return ServerConfig(
             dataset=self.dataset, out=self.folder, bind=self.addresses[shard], publish="tcp://127.0.0.1:0", shard=shard,
             shards=len(self.addresses), checkpoint_every=self.checkpoint_every, lease_s=self.lease_s, join=not recover,
             recover=recover, workers=self.count, insecure=True, verify=False, options=self.options,
         )  # fmt: skip
-        self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, lambda _: None))
 
     def start_worker(self, name: str) -> None:
         """Start a worker."""
@@ -221,8 +243,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[None]:
-    """Let the program's modules use the virtual time, the seed and the simulated network of `cluster()`."""
+def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0) -> Iterator[None]:
+    """Let the program's modules use the virtual time, the seed and the simulated network of `cluster()`.
+
+    With `piece_bytes`, rows travel in messages of at most this size.
+    """
     clock, chance = Clock(world), Secrets(world)
 
     def daemon(core: Core, run: Path, bind: str, publish: str, keep: int, *_: object) -> SimulatedDaemon:
@@ -249,6 +274,9 @@ def simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[None]:
         for module in (service, work):
             stack.enter_context(mock.patch.object(module, "signals_raise", contextlib.nullcontext))
             stack.enter_context(mock.patch.object(module, "without_blas", contextlib.nullcontext))
+        if piece_bytes:
+            stack.enter_context(mock.patch.object(server_store, "PIECE_BYTES", (piece_bytes, piece_bytes)))
+            stack.enter_context(mock.patch.object(server_store, "ADDED_BYTES", piece_bytes))
         stack.enter_context(mock.patch.object(service, "Daemon", daemon))
         stack.enter_context(mock.patch.object(work, "RequestClient", client))
         try:

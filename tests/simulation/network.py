@@ -6,6 +6,7 @@ client under another routing id, as ZeroMQ's ROUTER does.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from typing import Protocol
 from world import World
 
 from glovewire.common.protocol.wire import Frame
+
+Way = tuple[str, str, str]
+"""A client, an address, and "request" or "reply"."""
 
 OVERTAKEN_S = 0.2
 STEP_S = 0.0005
@@ -47,7 +51,8 @@ class Network:
         self.cut_until: dict[tuple[str, str], float] = {}
         self.counts = {"sent": 0, "lost": 0, "repeated": 0}
         self._clients: dict[bytes, tuple[SimulatedLinks, int]] = {}
-        self._last: dict[tuple[bytes, bool], float] = {}
+        self._last: dict[tuple[bytes, str], float] = {}
+        self._streams: dict[tuple[str, Way], random.Random] = {}
         self._peers = 0
 
     def new_peer(self, links: SimulatedLinks, shard: int) -> bytes:
@@ -80,7 +85,7 @@ class Network:
             else:
                 self.counts["lost"] += 1
 
-        self._carry(arrive, (peer, True))
+        self._carry(arrive, peer, (links.name, address, "request"))
 
     def to_client(self, peer: bytes, frames: list[Frame]) -> bool:
         """Carry a reply; return whether the client is connected."""
@@ -94,7 +99,7 @@ class Network:
             else:
                 self.counts["lost"] += 1
 
-        self._carry(arrive, (peer, False))
+        self._carry(arrive, peer, (links.name, links.addresses[shard], "reply"))
         return True
 
     def forget(self, links: SimulatedLinks) -> None:
@@ -105,22 +110,30 @@ class Network:
     def _is_cut(self, client: str, address: str) -> bool:
         return self.cut_until.get((client, address), 0.0) > self.world.now
 
-    def _carry(self, arrive: Callable[[], None], way: tuple[bytes, bool]) -> None:
-        """Let a message arrive after those that went the same way before it, unless the weather is bad."""
-        chance, weather, now = self.world.random, self.weather, self.world.now
+    def _carry(self, arrive: Callable[[], None], peer: bytes, way: Way) -> None:
+        """Let a message arrive after those of the same connection before it, unless the weather is bad."""
+        weather, now = self.weather, self.world.now
         self.counts["sent"] += 1
-        if chance.random() < weather.loss:
+        if self._happens("loss", weather.loss, way):
             self.counts["lost"] += 1
             return
-        again = chance.random() < weather.repeat
+        again = self._happens("repeat", weather.repeat, way)
         self.counts["repeated"] += again
         for _ in range(1 + again):
-            at = now + weather.delay_s + chance.random() * weather.jitter_s
-            if chance.random() < weather.overtake:
-                at += chance.random() * OVERTAKEN_S
+            at = now + weather.delay_s + self._stream("delay", way).random() * weather.jitter_s
+            if self._happens("overtake", weather.overtake, way):
+                at += self._stream("overtake", way).random() * OVERTAKEN_S
             else:
-                at = self._last[way] = max(at, self._last.get(way, 0.0))
+                at = self._last[peer, way[2]] = max(at, self._last.get((peer, way[2]), 0.0))
             self.world.at(at, arrive)
+
+    def _happens(self, question: str, probability: float, way: Way) -> bool:
+        return probability > 0 and self._stream(question, way).random() < probability
+
+    def _stream(self, question: str, way: Way) -> random.Random:
+        if (stream := self._streams.get((question, way))) is None:
+            stream = self._streams[question, way] = self.world.chance(f"{question} {' '.join(way)}")
+        return stream
 
 
 @dataclass
@@ -140,7 +153,7 @@ class SimulatedLinks:
 
     def now(self) -> float:
         """See Links."""
-        return self.network.world.now
+        return self.network.world.time
 
     def send(self, shard: int, frames: list[Frame]) -> bool:
         """See Links. What is sent must not change any more, so it is copied."""

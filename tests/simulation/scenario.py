@@ -6,10 +6,12 @@ again, and the run must end within ENDS_WITHIN_S.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,12 +21,27 @@ from typing import Any
 from cluster import Cluster, simulated
 from handmade import random_dataset
 from network import Weather
-from world import Overdue, World
+from oracles import CheckpointOracle, ShardOracle
+from world import Broken, Overdue, World
 
+from glovewire.common.array_types import Rows
+from glovewire.common.errors import ArtifactError, DeadlineExceeded, Interrupted, NotReady
 from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol import messages as m
+from glovewire.server.checkpoints import files
+from glovewire.server.checkpoints.cuts import Cut
+from glovewire.server.consistency.blocks import ExclusiveBlocks
+from glovewire.server.core.core import Core, Effects
+from glovewire.server.sessions import Peer
 
+FAULTS = ("kill worker", "kill shard", "stop worker", "stop shard", "cut", "cut all", "leave")
+EACH_KIND = 1 / 7
+"""Of a seed's number of faults, the expected share of each kind."""
+EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
+"""Errors with which a process may end when its peers are away."""
 ENDS_WITHIN_S = 180.0
 REVIVE_S = 0.5
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 WORDS = 40
 
 
@@ -52,38 +69,49 @@ class Scenario:
     options: dict[str, Any]
     weather: Weather
     faults: tuple[Fault, ...]
+    piece_bytes: int = 0
+    """Largest push or pull of rows in one message; 0 is the program's own limit, which no run here reaches."""
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
-        """Draw a scenario."""
-        chance = random.Random(seed)
+        """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
+
+        def ask(question: str) -> random.Random:
+            return random.Random(f"{seed} {question}")
+
+        def share(question: str) -> float:
+            return ask(question).random()
+
         options: dict[str, Any] = {
             "dim": 4,
-            "epochs": chance.choice([2, 3, 5]),
-            "tied": chance.random() < 0.3,
-            "bfloat16": chance.random() < 0.7,
-            "consistency": "exclusive" if chance.random() < 0.8 else "async",
+            "epochs": ask("epochs").choice([2, 3, 5]),
+            "tied": share("tied") < 0.3,
+            "bfloat16": share("bfloat16") < 0.7,
+            "consistency": "exclusive" if share("consistency") < 0.8 else "async",
         }
-        if chance.random() < 0.25:
-            mode = chance.choice(["async", "sync", "ssp:2", "softsync:2"])
-            options |= {"schedule": "minibatch", "consistency": mode, "batch_size": chance.choice([50, 200])}
-        slow = chance.choice([0.0005, 0.005, 0.05])
+        if share("schedule") < 0.25:
+            mode = ask("mode").choice(["async", "sync", "ssp:2", "softsync:2"])
+            size = ask("batch size").choice([50, 200])
+            options |= {"schedule": "minibatch", "consistency": mode, "batch_size": size}
+        slow = ask("delay").choice([0.0005, 0.005, 0.05])
         weather = Weather(
-            slow, slow, *(chance.choice([0.0, 0.0, 0.02, 0.1]) for _ in ("loss", "repeat", "overtake"))
-        )  # fmt: skip
-        faults = tuple(
-            Fault(
-                int(chance.expovariate(1 / 120)),
-                chance.choice(["kill worker", "kill shard", "stop worker", "stop shard", "cut", "cut all", "leave"]),
-                chance.choice([0.05, 0.7, 3.0, 8.0]) * (0.5 + chance.random()),
-                chance.random(),
-            )
-            for _ in range(chance.choice([0, 1, 2, 4, 8]))
+            slow, slow, *(ask(what).choice([0.0, 0.0, 0.02, 0.1]) for what in ("loss", "repeat", "overtake"))
         )
+        most = ask("faults").choice([0, 1, 2, 4, 8])
+        faults = [fault for kind in FAULTS for fault in _faults(kind, most, ask(kind))]
         return cls(
-            seed, chance.randint(1, 4), chance.randint(1, 6), chance.choice([0, 1, 1, 2]), options, weather,
-            tuple(sorted(faults, key=lambda fault: fault.after)),
+            seed, ask("shards").randint(1, 4), ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
+            options, weather, tuple(sorted(faults, key=lambda fault: fault.after)),
+            piece_bytes=ask("pieces").choice([0, 0, 400, 1200]),
         )  # fmt: skip
+
+
+def _faults(kind: str, most: int, chance: random.Random) -> Iterator[Fault]:
+    """Draw the faults of one kind."""
+    for _ in range(most):
+        if chance.random() < EACH_KIND:
+            seconds = chance.choice([0.05, 0.7, 3.0, 8.0]) * (0.5 + chance.random())
+            yield Fault(int(chance.expovariate(1 / 120)), kind, seconds, chance.random())
 
 
 @dataclass
@@ -97,8 +125,36 @@ class Outcome:
     seconds: float = 0.0
 
 
-def play(scenario: Scenario, folder: Path) -> Outcome:
-    """Run a scenario in `folder`, which holds the dataset, and check what must hold."""
+@contextlib.contextmanager
+def _decisions_told(world: World) -> Iterator[None]:
+    """Add to the story what workers log, from level debug on; other processes log nothing."""
+    everything, workers, handler = (
+        logging.getLogger("glovewire"),
+        logging.getLogger("glovewire.worker"),
+        logging.Handler(),
+    )
+    handler.emit = lambda record: world.tell(record.getMessage())  # type: ignore[method-assign]
+    before = everything.level, workers.level, logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    everything.setLevel(logging.CRITICAL)
+    workers.setLevel(logging.DEBUG)
+    workers.addHandler(handler)
+    workers.propagate = False
+    try:
+        yield
+    finally:
+        workers.propagate = True
+        workers.removeHandler(handler)
+        everything.setLevel(before[0])
+        workers.setLevel(before[1])
+        logging.disable(before[2])
+
+
+def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcome:
+    """Run a scenario in `folder`, which holds the dataset, and check what must hold.
+
+    With `decisions`, the story has all that workers log.
+    """
     world, outcome = World(scenario.seed), Outcome(scenario)
     out = folder / f"run-{scenario.seed}"
     shutil.rmtree(out, ignore_errors=True)
@@ -109,27 +165,30 @@ def play(scenario: Scenario, folder: Path) -> Outcome:
         assert cluster is not None
         return cluster
 
+    def at(round: int) -> Rows | None:
+        if scenario.options["consistency"] != "exclusive":
+            return None
+        return undisturbed(json.dumps(scenario.options))[1][round]
+
     try:
-        with simulated(world, its):
+        at(0)  # before the functions of the program are replaced for this run
+        told = _decisions_told(world) if decisions else contextlib.nullcontext()
+        with told, simulated(world, its, scenario.piece_bytes):
             options = TrainingOptions(**scenario.options)
             cluster = Cluster(
-                world, folder / "data", out, options, scenario.shards, scenario.workers, scenario.checkpoint_every
-            )
+                world, folder / "data", out, options, scenario.shards, scenario.workers, scenario.checkpoint_every,
+                at=at,
+            )  # fmt: skip
             cluster.network.weather = scenario.weather
             _revive_often(cluster)
-            left = list(scenario.faults)
-            while left and not cluster.over:
-                fault = left.pop(0)
-                world.run(
-                    lambda after=fault.after: its().over or its().network.counts["sent"] >= after, world.now + 900.0
-                )  # type: ignore[misc]
-                if not cluster.over:
-                    _let_happen(cluster, fault)
-            cluster.network.weather = Weather()
-            world.run(lambda: its().over, world.now + ENDS_WITHIN_S)
-            outcome.problem = _problem(scenario, cluster, folder)
-    except Overdue as error:
-        outcome.problem = f"{error}: {_still_there(its())}"
+            try:
+                _let_all_happen(cluster, scenario.faults)
+                world.run(lambda: its().over, world.now + ENDS_WITHIN_S)
+                outcome.problem = _problem(scenario, cluster)
+            except Overdue as error:
+                outcome.problem = f"{error}: {_still_there(cluster)}"
+    except Broken as error:
+        outcome.problem = str(error)
     except Exception as error:  # noqa: BLE001
         outcome.problem = f"{type(error).__name__}: {error}"
     outcome.story, outcome.seconds = world.story, world.now - 1000.0
@@ -145,6 +204,16 @@ def _revive_often(cluster: Cluster) -> None:
             cluster.world.after(REVIVE_S, again)
 
     cluster.world.after(REVIVE_S, again)
+
+
+def _let_all_happen(cluster: Cluster, faults: Sequence[Fault]) -> None:
+    """Run until the last fault has happened or the run is over; then the weather is good."""
+    for fault in faults:
+        after = fault.after
+        cluster.world.run(lambda: cluster.over or cluster.network.counts["sent"] >= after, cluster.world.now + 900.0)  # noqa: B023
+        if not cluster.over:
+            _let_happen(cluster, fault)
+    cluster.network.weather = Weather()
 
 
 def _let_happen(cluster: Cluster, fault: Fault) -> None:
@@ -180,34 +249,69 @@ def _still_there(cluster: Cluster) -> str:
 # ---- what must hold
 
 
-def _problem(scenario: Scenario, cluster: Cluster, folder: Path) -> str:
+def _problem(scenario: Scenario, cluster: Cluster) -> str:
     """Return what does not hold of a run that is over, "" if all does."""
     facts = cluster.facts
     if facts["ending"] != "complete":
         return f"the run ended as {facts['ending']}: {facts.get('ending_text', '')}"
-    for shard, process in cluster.shards.items():
-        if (pushes := process.result.get("pushes")) is not None:
-            answered = sum(pushes[kind] for kind in ("applied", "repeated", "refused"))
-            if pushes["heard"] != answered:
-                return f"shard {shard} heard {pushes['heard']} pushes and answered {answered}"
+    for process in cluster.world.processes:
+        if process.error is not None and not isinstance(process.error, EXPECTED):
+            return f"{process.name} failed: {type(process.error).__name__}: {process.error}"
+    with contextlib.suppress(ArtifactError):
+        label, _ = files.newest(cluster.folder)
+        cluster.checkpoints.restore(label)
     if scenario.options["consistency"] == "exclusive":
-        expected = undisturbed(json.dumps(scenario.options), folder)
+        expected, _ = undisturbed(json.dumps(scenario.options))
         if cluster.vectors != expected:
             return "the vectors are not those of an undisturbed run"
     return ""
 
 
+class CutRecorder(ShardOracle):
+    """Keeps a copy of all rows at the start of every round."""
+
+    cuts: list[Cut]
+
+    def __init__(self, core: Core, checkpoints: CheckpointOracle) -> None:
+        super().__init__(core, checkpoints)
+        state = core._state
+        assert isinstance(state.consistency, ExclusiveBlocks)
+        rounds = state.options.epochs * len(state.consistency.rounds)
+        self.cuts = [Cut(round, state.table, state.consistency) for round in range(rounds + 1)]
+        self._partitions = state.consistency.here()
+
+    def received(self, peer: Peer, number: int, message: m.Message, effects: Effects) -> None:
+        """See ShardOracle."""
+        super().received(peer, number, message, effects)
+        if isinstance(message, m.Push):
+            for cut in self.cuts:
+                for partition in self._partitions:
+                    cut.copy(partition)
+
+
+class UndisturbedCluster(Cluster):
+    """One shard and one worker in good weather."""
+
+    recorder: CutRecorder
+
+    def oracle(self, core: Core) -> ShardOracle:
+        """See Cluster."""
+        self.recorder = CutRecorder(core, self.checkpoints)
+        return self.recorder
+
+
 @cache
-def undisturbed(options: str, folder: Path) -> bytes:
-    """Return the vectors of one shard and one worker in good weather."""
-    out = folder / "undisturbed"
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
+def undisturbed(options: str) -> tuple[bytes, list[Rows]]:
+    """Return the vectors of one shard and one worker in good weather, and their rows at the start of each round."""
     world, cluster = World(0), None
-    with simulated(world, lambda: cluster):  # type: ignore[arg-type,return-value]
-        cluster = Cluster(world, folder / "data", out, TrainingOptions(**json.loads(options)), 1, 1)
+    with TemporaryDirectory(dir=MEMORY) as name, simulated(world, lambda: cluster):  # type: ignore[arg-type,return-value]
+        folder = Path(name)
+        random_dataset(folder / "data", size=WORDS)
+        cluster = UndisturbedCluster(
+            world, folder / "data", folder / "run", TrainingOptions(**json.loads(options)), 1, 1
+        )
         world.run(lambda: cluster.over, world.now + ENDS_WITHIN_S)
-        return cluster.vectors
+        return cluster.vectors, [cut.rows for cut in cluster.recorder.cuts]
 
 
 # ---- many seeds
@@ -215,7 +319,7 @@ def undisturbed(options: str, folder: Path) -> bytes:
 
 def play_all(seeds: range, each: Callable[[Outcome], None]) -> None:
     """Run the scenarios of `seeds` in a folder in memory."""
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
+    with TemporaryDirectory(dir=MEMORY) as name:
         folder = Path(name)
         random_dataset(folder / "data", size=WORDS)
         for seed in seeds:

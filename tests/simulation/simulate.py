@@ -33,7 +33,7 @@ def main() -> int:
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if given.seed is not None:
-        outcome = replay(Scenario.of(given.seed))
+        outcome = replay(Scenario.of(given.seed), decisions=True)
         print("\n".join([*told(outcome.scenario), *outcome.story, "", outcome.problem or "all holds"]))
         return bool(outcome.problem)
     if given.until_failure:
@@ -83,11 +83,11 @@ def play_chunk(seeds: range) -> list[Outcome]:
     return [each if each.problem else dataclasses.replace(each, story=[]) for each in outcomes]
 
 
-def replay(scenario: Scenario) -> Outcome:
-    """Play one scenario."""
+def replay(scenario: Scenario, *, decisions: bool = False) -> Outcome:
+    """Play one scenario; with `decisions`, its story has what every worker logs, such as each step and its reason."""
     with TemporaryDirectory() as name:
         random_dataset(Path(name) / "data", size=WORDS)
-        return play(scenario, Path(name))
+        return play(scenario, Path(name), decisions=decisions)
 
 
 def shrunk(scenario: Scenario) -> Scenario:
@@ -105,6 +105,7 @@ def told(scenario: Scenario) -> list[str]:
         f"{scenario.shards} shards, {scenario.workers} workers, a checkpoint every {scenario.checkpoint_every} epochs",
         f"{scenario.options}",
         f"{scenario.weather}",
+        *([f"rows in messages of at most {scenario.piece_bytes} bytes"] if scenario.piece_bytes else []),
     ]
     return [*lines, *(f"fault: {fault}" for fault in scenario.faults)]
 

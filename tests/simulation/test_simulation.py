@@ -16,13 +16,6 @@ from glovewire.server.consistency.blocks import ExclusiveBlocks
 SEEDS, CHUNK = 300, 25
 HERE = Path(__file__).parent
 PATH = f"{HERE}{os.pathsep}{HERE.parent / 'support'}"
-FOUND = {
-    1007: "a worker that waited to be let go sent heartbeats and was told to join again",
-    1822: "a worker took the end of an earlier generation for that of its own",
-    205: "the workers of a complete run left before a shard, which was killed, had saved its rows",
-    10190: "shards left before another one, which was killed, had saved its rows",
-}
-"""Seeds that have failed, and what they have found."""
 
 
 def failed(seeds: range) -> list[str]:
@@ -37,21 +30,16 @@ def test_whatever_happens_a_run_ends_with_the_same_bytes(first: int) -> None:
     assert failed(range(first, first + CHUNK)) == []
 
 
-@pytest.mark.parametrize("seed", FOUND)
-def test_what_was_found_once_stays_mended(seed: int) -> None:
-    assert failed(range(seed, seed + 1)) == []
-
-
 def test_a_protection_that_is_missing_is_found() -> None:
     """Answer every pull at once, whatever version of the rows it asks for."""
     with mock.patch.object(ExclusiveBlocks, "may_pull", return_value=True):
-        assert any("not those of an undisturbed run" in problem for problem in failed(range(20)))
+        assert any("is not the state of round" in problem for problem in failed(range(20)))
 
 
 def test_a_seed_tells_the_same_story_again() -> None:
     stories = [
         subprocess.run(
-            [sys.executable, HERE / "simulate.py", "--seed", "1822"],
+            [sys.executable, HERE / "simulate.py", "--seed", "55"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": PATH},
             capture_output=True,
             text=True,
@@ -61,4 +49,5 @@ def test_a_seed_tells_the_same_story_again() -> None:
     ]
     assert stories[0] == stories[1]
     assert "kills shard" in stories[0]
+    assert "event=pull round=0 partition=0 why='the strip begins'" in stories[0]
     assert stories[0].endswith("all holds\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,12 +26,25 @@ class Overdue(AssertionError):
     """The run has not ended in its time."""
 
 
+class Broken(AssertionError):
+    """Something that must always hold does not: raised by an oracle, at the step that broke it."""
+
+
+@dataclass
+class LocalClock:
+    """The clock of one process: it begins at any number, runs at its own rate, and may jump ahead."""
+
+    offset: float = 0.0
+    rate: float = 1.0
+
+
 @dataclass
 class Process:
     """A process of the cluster: what it does, and what became of it."""
 
     name: str
     task: greenlet
+    clock: LocalClock
     result: Any = None
     error: BaseException | None = None
     awaited: int = 0
@@ -52,12 +66,23 @@ class World:
     story: list[str] = field(default_factory=list)
     events: list[tuple[float, int, Action]] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
+    clocks: defaultdict[str, LocalClock] = field(default_factory=lambda: defaultdict(LocalClock))
+    broken: Broken | None = None
     _number: int = 0
     _current: Process | None = None
 
     def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
         self._hub = getcurrent()
+
+    def chance(self, question: str) -> random.Random:
+        """Return the random numbers that answer one question: other questions do not change them."""
+        return random.Random(f"{self.seed} {question}")
+
+    @property
+    def time(self) -> float:
+        """Return what the clock of the process that runs says."""
+        clock = self.running.clock
+        return clock.offset + clock.rate * self.now
 
     def tell(self, text: str) -> None:
         """Add a line to the story."""
@@ -75,7 +100,7 @@ class World:
 
     def start(self, name: str, task: Callable[[], Any]) -> Process:
         """Start a process, which runs from the next event on."""
-        process = Process(name, greenlet(lambda: None))
+        process = Process(name, greenlet(lambda: None), self.clocks[name])
 
         def run() -> None:
             try:
@@ -83,6 +108,8 @@ class World:
                 self.tell("ends")
             except Killed:
                 pass
+            except Broken as error:
+                self.broken = self.broken or error
             except Exception as error:  # noqa: BLE001
                 process.error = error
                 self.tell(f"fails: {type(error).__name__}: {error}")
@@ -113,20 +140,22 @@ class World:
         self.wait(seconds)
 
     def wait(self, seconds: float) -> None:
-        """Let at most so many seconds pass: what `waker` returned before ends the wait earlier."""
-        process = self._running()
+        """Let at most so many seconds of its own clock pass: what `waker` returned before ends the wait earlier."""
+        process = self.running
         process.awaited += 1
         number = process.awaited
-        self.after(seconds, lambda: self._switch(process, number))
+        self.after(seconds / process.clock.rate, lambda: self._switch(process, number))
         self._hub.switch()
 
     def waker(self) -> Action:
         """Return an action that ends the next wait of the process that runs."""
-        process = self._running()
+        process = self.running
         number = process.awaited + 1
         return lambda: self.after(0.0, lambda: self._switch(process, number))
 
-    def _running(self) -> Process:
+    @property
+    def running(self) -> Process:
+        """Return the process that runs."""
         assert self._current is not None, "only a process waits"
         return self._current
 
@@ -143,8 +172,10 @@ class World:
     # ---- for the test
 
     def run(self, until: Callable[[], bool], latest: float) -> None:
-        """Let time pass until `until()`; Overdue if it is later than `latest`."""
+        """Let time pass until `until()`; Overdue if it is later than `latest`, Broken as soon as anything is."""
         while not until():
+            if self.broken is not None:
+                raise self.broken
             if not self.events or self.events[0][0] > latest:
                 raise Overdue(f"not over after {latest - 1000.0:.0f} s")
             self.now, _, action = heapq.heappop(self.events)
@@ -163,8 +194,8 @@ class Clock:
         self._world = world
 
     def monotonic(self) -> float:
-        """Return the virtual time."""
-        return self._world.now
+        """Return the time of the process that runs."""
+        return self._world.time
 
     perf_counter = time = monotonic
 
@@ -174,15 +205,23 @@ class Clock:
 
 
 class Secrets:
-    """Stands for the module `secrets`: numbers that follow from the seed."""
+    """Stands for the module `secrets`: numbers that follow from the seed, for each process its own."""
 
     def __init__(self, world: World) -> None:
-        self._random = random.Random(f"secrets {world.seed}")
+        self._world = world
+        self._streams: dict[str, random.Random] = {}
 
     def randbits(self, bits: int) -> int:
         """Return a random number."""
-        return self._random.getrandbits(bits)
+        return self._stream.getrandbits(bits)
 
     def token_hex(self, count: int) -> str:
         """Return random bytes in hexadecimal digits."""
-        return self._random.randbytes(count).hex()
+        return self._stream.randbytes(count).hex()
+
+    @property
+    def _stream(self) -> random.Random:
+        name = self._world.running.name
+        if name not in self._streams:
+            self._streams[name] = self._world.chance(f"secrets of {name}")
+        return self._streams[name]

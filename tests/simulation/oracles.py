@@ -1,0 +1,284 @@
+"""What must hold at every step of a simulated run. Each oracle keeps its own account and raises Broken when it differs.
+
+`ShardOracle` watches one core from its first message to its last, `CheckpointOracle` all that was announced as written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from world import Broken
+
+from glovewire.common.array_types import Rows
+from glovewire.common.endings import Ending
+from glovewire.common.errors import GlovewireError, UnknownSession
+from glovewire.common.model.options import CONSISTENCIES, Mode
+from glovewire.common.protocol import messages as m
+from glovewire.common.storage.dataset import Dataset
+from glovewire.server import service
+from glovewire.server.checkpoints import files
+from glovewire.server.checkpoints.generations import Generation
+from glovewire.server.config import ServerConfig
+from glovewire.server.consistency.blocks import ExclusiveBlocks
+from glovewire.server.core.core import Core, Effects
+from glovewire.server.core.push_counts import OUTCOMES
+from glovewire.server.core.waiting import MAX_WAITING_PER_SESSION, Outgoing
+from glovewire.server.sessions import Peer, Session
+
+Sender = tuple[str, int]
+"""A session: its name and incarnation."""
+
+
+def require(holds: object, otherwise: str) -> None:
+    """Raise Broken unless something holds."""
+    if not holds:
+        raise Broken(otherwise)
+
+
+class ShardOracle:
+    """Watches a core: call `receives` before and `received` after each message, `ticked` after each tick.
+
+    Every push, report and lease counts once, minibatches stay within the bounds of their mode, and what is kept in
+    memory within its own.
+    """
+
+    def __init__(self, core: Core, checkpoints: CheckpointOracle) -> None:
+        self._state = state = core._state
+        self._checkpoints = checkpoints
+        self._where = f"shard {state.identity.shard} in generation {state.identity.generation}"
+        self._pushes = Counter[str]()
+        self._pushed: set[tuple[Sender, int]] = set()
+        self._reported: set[tuple[Sender, int]] = set()
+        self._entries = state.progress.losses.entries
+        self._leases: dict[int, int] = {}
+        self._trained: set[int] = set()
+        self._steps = StepOracle(core, self._where)
+        self._session: Session | None = None
+        self._before = Counter[str]()
+
+    def receives(self, peer: Peer, message: m.Message) -> None:
+        """Look at the state before a message is handled."""
+        sessions = self._state.sessions
+        name = sessions.name_at(peer)
+        self._session = None if name is None else sessions.by_name.get(name)
+        if isinstance(message, m.Push):
+            self._before = Counter(self._state.push_counts.total)
+
+    def received(self, peer: Peer, number: int, message: m.Message, effects: Effects) -> None:
+        """Check what became of a message."""
+        reply = next((each.message for each in effects.replies if (each.peer, each.number) == (peer, number)), None)
+        if isinstance(message, m.Push):
+            self._check_push(message)
+            self._check_memory()
+        elif isinstance(message, m.Report) and not self._state.identity.shard:
+            self._check_report(message, reply)
+        self._check_replies(effects)
+
+    def ticked(self, effects: Effects) -> None:
+        """Check what a shard does when nothing has come."""
+        self._check_replies(effects)
+        schedule = self._state.progress.schedule
+        if effects.finished is not None and effects.finished.ending is Ending.COMPLETE and schedule is not None:
+            missing = set(self._leases.values()) - self._trained
+            require(not missing, f"the run is complete without rounds {sorted(missing)}")
+
+    def _check_push(self, push: m.Push) -> None:
+        """Require that a push has one outcome, is applied once, and is no repeat of a push that was never applied."""
+        now = self._state.push_counts.total
+        self._pushes["heard"] += 1
+        outcomes = [outcome for outcome in OUTCOMES if now[outcome] > self._before[outcome]]
+        require(
+            len(outcomes) == 1 and now["heard"] == self._pushes["heard"] == sum(now[each] for each in OUTCOMES),
+            f"{self._where} heard {self._pushes['heard']} pushes and counts {dict(now)}",
+        )
+        if self._session is None:
+            return
+        key, (outcome,) = (self._sender, push.sequence), outcomes
+        if outcome == "applied":
+            require(key not in self._pushed, f"{self._where} has applied push {push.sequence} of {key[0][0]} twice")
+        elif outcome == "repeated" and not isinstance(self._state.consistency, ExclusiveBlocks):
+            require(key in self._pushed, f"push {push.sequence} of {key[0][0]} to {self._where} is no repeat")
+        if outcome == "applied" and push.operation != "assign":
+            self._steps.pushed(self._session.index)
+        if outcome != "refused" or self._session.pushed == push.sequence:
+            self._pushed.add(key)
+
+    def _check_report(self, report: m.Report, reply: m.Message | None) -> None:
+        """Require that a report counts once, and a strip once, and that a repeated report is not refused."""
+        if self._session is None:
+            return
+        key, progress = (self._sender, report.sequence), self._state.progress
+        is_new = key not in self._reported
+        if isinstance(reply, m.Recorded):
+            self._entries += report.entries if is_new else 0
+            if is_new and report.lease >= 0:
+                round = self._leases[report.lease]
+                require(round not in self._trained, f"round {round} was counted twice")
+                self._trained.add(round)
+            self._reported.add(key)
+        elif isinstance(reply, m.Refused) and reply.code != UnknownSession.code:
+            require(
+                is_new, f"report {report.sequence} of {key[0][0]} was counted, and its repeat refused: {reply.text}"
+            )
+        require(
+            progress.losses.entries == self._entries,
+            f"{self._entries} entries were reported, and {progress.losses.entries} counted",
+        )
+
+    def _check_replies(self, effects: Effects) -> None:
+        for reply in effects.replies:
+            if isinstance(reply.message, m.Granted):
+                self._check_lease(reply.message)
+        if self._steps.counts:
+            self._steps.check(effects.replies)
+        for published in effects.published:
+            sample = published.sample
+            if isinstance(sample, m.Event) and sample.kind == "checkpoint" and sample.text.startswith("in "):
+                self._checkpoints.announced(self._state.identity.generation, self._state.identity.shard, sample.subject)
+
+    def _check_lease(self, granted: m.Granted) -> None:
+        """Require that a strip has one holder at a time, and none once it is trained."""
+        schedule = self._state.progress.schedule
+        assert schedule is not None
+        if granted.lease in self._leases:
+            return
+        held = schedule.held_in(granted.round)
+        require(len(held) <= 1, f"round {granted.round} is leased more than once: {held}")
+        require(granted.round not in self._trained, f"round {granted.round} is leased again after it was trained")
+        self._leases[granted.lease] = granted.round
+
+    def _check_memory(self) -> None:
+        """Require that what is kept for pushes and requests stays within its bounds."""
+        state = self._state
+        sessions, waiting = len(state.sessions.by_name), len(state.waiting)
+        require(
+            waiting <= MAX_WAITING_PER_SESSION * sessions,
+            f"{waiting} requests of {sessions} sessions wait at {self._where}",
+        )
+        blocks = state.consistency
+        if not isinstance(blocks, ExclusiveBlocks):
+            return
+        kept = state.pull_push.undo_log._kept
+        partitions = len(blocks.rounds)
+        require(len(kept) <= partitions, f"{self._where} keeps before-images of {len(kept)} rounds")
+        for round, images in kept.items():
+            for partition, found in images.items():
+                rows = sum(len(image.values) for image in found)
+                most = int(blocks.bounds[partition + 1] - blocks.bounds[partition])
+                require(rows <= most, f"{self._where} keeps {rows} of {most} rows of {partition} in round {round}")
+
+    @property
+    def _sender(self) -> Sender:
+        assert self._session is not None
+        return self._session.name, self._session.incarnation
+
+
+class StepOracle:
+    """Counts by itself the steps of every worker in minibatch training, and the gradients of every update.
+
+    ssp: no worker gets rows more than S steps ahead of the slowest. sync: none gets any while its gradient waits, and
+    an update lacks the gradients of `backup` workers at most. softsync: an update has floor(workers / N) gradients.
+    """
+
+    def __init__(self, core: Core, where: str) -> None:
+        self._state, self._where = core._state, where
+        options = self._state.options
+        self.counts = options.schedule == "minibatch"
+        self._mode = Mode.parse(options.consistency, CONSISTENCIES[options.schedule])
+        self._number, self._backup = int(self._mode.number), options.backup
+        self._steps: dict[int, int] = {}
+        self._waiting: set[int] = set()
+        self._seen = self._reached()
+
+    def pushed(self, worker: int) -> None:
+        """Count a gradient that was accepted, which may wait for others."""
+        self._steps[worker] = self._steps.get(worker, 0) + 1
+        self._waiting.add(worker)
+
+    def check(self, replies: Sequence[Outgoing]) -> None:
+        """Check the updates since the last call, and the rows that are sent."""
+        sessions = self._state.sessions
+        workers = {session.index for session in sessions.workers}
+        stayed = workers & self._steps.keys()
+        before = len(self._steps)
+        self._steps = {worker: self._steps[worker] for worker in stayed}
+        for worker in workers - stayed:
+            self._steps[worker] = min(self._steps.values(), default=0)
+        (updates, gradients), self._seen = self._seen, self._reached()
+        made, of = self._seen[0] - updates, self._seen[1] - gradients
+        if made:
+            self._check_update(
+                made, of, stayed, {max(count // max(self._number, 1), 1) for count in (before, len(stayed))}
+            )
+            self._waiting.clear()
+        for reply in replies:
+            if isinstance(reply.message, m.Rows):
+                session = sessions.by_name.get(sessions.name_at(reply.peer) or "")
+                if session is not None and session.is_worker:
+                    self._check_rows(session)
+
+    def _check_update(self, made: int, gradients: int, workers: set[int], sizes: set[int]) -> None:
+        told = f"{made} updates of {gradients} gradients of {sorted(self._waiting)} at {self._where}"
+        match self._mode.kind:
+            case "sync":
+                late = workers - self._waiting
+                require(made == 1 and len(late) <= self._backup, f"{told}, without those of {sorted(late)}")
+            case "softsync":
+                require(any(made * size == gradients for size in sizes), f"{told}, not of {sorted(sizes)}")
+            case _:
+                require(made == gradients, told)
+
+    def _check_rows(self, session: Session) -> None:
+        if self._mode.kind == "ssp":
+            ahead = self._steps[session.index] - min(self._steps.values())
+            require(ahead <= self._number, f"{session.name} gets rows {ahead} steps ahead at {self._where}")
+        elif self._mode.kind == "sync":
+            require(session.index not in self._waiting, f"{session.name} gets rows before its step at {self._where}")
+
+    def _reached(self) -> tuple[int, int]:
+        return (self._state.consistency.version(0), self._state.consistency.gradients) if self.counts else (0, 0)
+
+
+class CheckpointOracle:
+    """Restores, with the program's own code, every checkpoint that all shards have announced in one generation.
+
+    `config` is that of any shard; `at(round)` returns the rows that exclusive order has at the start of a round, None
+    if that is not known.
+    """
+
+    def __init__(self, config: ServerConfig, dataset: Dataset | None, at: Callable[[int], Rows | None]) -> None:
+        self._config, self._dataset, self._at = config, dataset, at
+        self._announced: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
+        self._removed: set[str] = set()
+        self.restored = 0
+
+    def announced(self, generation: int, shard: int, label: str) -> None:
+        """Take note that a shard says that its part is on disk; restore the checkpoint if it is the last part."""
+        told = self._announced[generation, label]
+        told.add(shard)
+        if len(told) == self._config.shards and label not in self._removed:
+            self.restore(label)
+
+    def removed(self, labels: Sequence[str]) -> None:
+        """Take note that checkpoints were pruned."""
+        self._removed.update(labels)
+
+    def restore(self, label: str) -> None:
+        """Restore a checkpoint on one to four shards, another number each time."""
+        self.restored += 1
+        shards, parts, run = 1 + self.restored % 4, self._config.shards, self._config.out
+        begin = Generation(0, "oracle", shards, label, parts)
+        try:
+            states = [
+                service.prepare(replace(self._config, shard=shard, shards=shards), self._dataset, begin, 0.0)
+                for shard in range(shards)
+            ]
+            rows = np.concatenate([state.table.values for state in states])
+            round = int(files.read_facts(run, label, parts)[0]["round"])
+        except GlovewireError as error:
+            raise Broken(f"checkpoint {label} cannot be restored on {shards} shards: {error}") from error
+        if round >= 0 and (expected := self._at(round)) is not None:
+            require(rows.tobytes() == expected.tobytes(), f"checkpoint {label} is not the state of round {round}")
