@@ -6,6 +6,7 @@ from the field: its name and type, its default, and the `Option` in its metadata
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from .errors import UsageError, require
 
 _METADATA = "glovewire"
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,14 @@ def at_least(low: float, text: str = "") -> Range:
 POSITIVE = Range("a positive number", lambda value: value > 0)
 SECONDS = Range("a positive number of seconds", lambda value: value > 0)
 FRACTION = Range("at least 0 and less than 1", lambda value: 0 <= value < 1)
+
+
+def parse_size(text: str) -> int:
+    """Convert text such as `4GB`, `800M` or `1.5g` to bytes (K, M, G, T: powers of 1024); ValueError if malformed."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
+    if not match:
+        raise ValueError(f"{text!r} is not a number of bytes, such as 4GB")
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 @dataclass(frozen=True, kw_only=True)

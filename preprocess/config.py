@@ -1,33 +1,23 @@
 """Define the options of `glovewire preprocess`, and how a run divides its memory. No I/O."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from glovewire.common.array_types import Indices
 from glovewire.common.errors import UsageError
-from glovewire.common.option import Config, at_least, between, option
+from glovewire.common.option import Config, at_least, between, option, parse_size
 from glovewire.common.storage.dataset import MAX_PARTITION_ROWS, MAX_PARTITIONS, WIDE
 
 from .counts.arrangement import default_partitions
 from .tokens.tokenizers import make_tokenizer
 
 LONGEST_WINDOW = 15
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 # Memory that Python, numpy and numba take before any data: once per run, and in addition per process.
 _BASE_BYTES = 160 << 20
 _PROCESS_BYTES = 48 << 20
 _LEAST_SHARE_BYTES = 64 << 20
-
-
-def parse_memory(text: str) -> int:
-    """Convert text such as `4GB`, `800M` or `1.5g` to bytes (K, M, G, T: powers of 1024); ValueError if malformed."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
-    if not match:
-        raise ValueError(f"{text!r} is not an amount of memory, such as 4GB")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +35,7 @@ class PreprocessConfig(Config):
         shown="cores",
         help="Worker processes.",
     )
-    memory: int = option(4 << 30, parse=parse_memory, shown="4GB", help="For all processes together.")
+    memory: int = option(4 << 30, parse=parse_size, shown="4GB", help="For all processes together.")
     tokenizer: str = option(
         "nltk",
         check=make_tokenizer,

@@ -60,7 +60,7 @@ CHECK_EVERY_S = 0.5
 SUBSCRIPTIONS = frozenset(b"\1" + topic[:end].encode() for topic in m.TOPICS for end in range(len(topic) + 1))
 """What a subscriber may send: 1 and a prefix of a topic of the stream."""
 
-QUERIES = m.GetStatus | m.GetHistory | m.GetWords
+QUERIES = m.GetStatus | m.GetHistory | m.GetWords | m.GetData
 
 T = TypeVar("T")
 CheckShards = Callable[[RunEnd | None], RunEnd | None]

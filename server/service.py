@@ -102,7 +102,7 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     if config.hold and not progress.complete:
         progress.allow(losses.epoch + 1)
     identity = _identity(config, generation, tokens, dataset.checksum, every)
-    return ShardState(identity, options, table, mode, progress, now, words)
+    return ShardState(identity, options, table, mode, progress, now, words, read_data=dataset.read)
 
 
 def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -> ShardState:

@@ -13,7 +13,7 @@ from .config import WorkerConfig
 @click.command(cls=Command)
 @takes(WorkerConfig)
 def worker(given: Given[WorkerConfig]) -> dict[str, Any]:
-    """Train the vectors of DATASET with the parameter server at --server, until the run is over."""
+    """Train with the parameter server at --server until the run is over; without DATASET, download that of the run."""
     from glovewire.common import log
     from glovewire.common.runtime.signals import signals_exit
 

@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glovewire.common.addresses import check_address
-from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
+from glovewire.common.option import SECONDS, Config, SharedOptions, like, option, parse_size
 from glovewire.common.protocol.schema import NAME_RULE, is_name
 
 from .simulated_latency import Latency
+
+
+def default_cache() -> Path:
+    """Return the folder of this user in which downloaded datasets are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glovewire" / "datasets"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(Config):
     """Options of `glovewire worker`."""
 
-    dataset: Path = option(argument=True)
+    dataset: Path | None = option(None, argument=True)
     servers: tuple[str, ...] = option(
         ("tcp://127.0.0.1:5555",),
         flags=("--server",),
@@ -41,6 +46,15 @@ class WorkerConfig(Config):
         check=Latency.parse,
         metavar="TIME",
         help="Simulated latency of each push: 20ms, 20ms..80ms, exp:50ms or pareto:20ms.",
+    )
+    cache: Path = option(
+        default_factory=default_cache,
+        metavar="DIR",
+        shown="~/.cache/glovewire/datasets",
+        help="Without DATASET: where the dataset that the servers send is kept; workers of a machine share it.",
+    )
+    cache_bytes: int = option(
+        64 << 30, parse=parse_size, metavar="SIZE", shown="64GB", help="Of datasets kept there after training, at most."
     )
     keys: Path | None = like(SharedOptions, "keys")
     prometheus: int | None = like(SharedOptions, "prometheus")

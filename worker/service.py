@@ -19,6 +19,7 @@ from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import RequestClient
 
 from .config import WorkerConfig
+from .download import dataset_of_run
 from .kernels import objectives
 from .metrics import WorkerMetrics
 from .simulated_latency import Latency
@@ -39,16 +40,17 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     keep_freed_memory(KEEP_BYTES, heap_bytes=None)
     mine = None if config.keys is None else keys.load_client_keys(config.keys, Role.WORKER)
     name = config.full_name if mine is None else mine.session_name(config.full_name)
-    try:
-        with signals_raise(), without_blas():
-            dataset = Dataset.open(config.dataset, verify=config.verify)
-            objectives.warm()
-            freeze_loaded_objects()
-    except errors.Interrupted:
-        return {"worker": name, **INTERRUPTED.as_fields(), "bytes_sent": 0}
     sent, rejoined = 0, False
     end: RunEnd | None = None
-    with _metrics(config, name) as metrics:
+    with contextlib.ExitStack() as stack:
+        try:
+            with signals_raise(), without_blas():
+                dataset = stack.enter_context(_dataset(config, name, mine))
+                objectives.warm()
+                freeze_loaded_objects()
+        except errors.Interrupted:
+            end = INTERRUPTED
+        metrics = stack.enter_context(_metrics(config, name))
         while end is None:
             with RequestClient(config.servers, name, dataset.checksum, config.timeout_s, mine) as client:
                 stopped = errors.Interrupted("told to stop")  # ends the next wait: no message is cut
@@ -71,6 +73,19 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                 sent += client.bytes_sent
     logger.info(log.line("left", **end.as_fields(), bytes_sent=sent))
     return {"worker": name, **end.as_fields(), "bytes_sent": sent}
+
+
+@contextlib.contextmanager
+def _dataset(config: WorkerConfig, name: str, mine: keys.ClientKeys | None) -> Iterator[Dataset]:
+    """Yield the dataset that was given, or else that of the run."""
+    if config.dataset is not None:
+        yield Dataset.open(config.dataset, verify=config.verify)
+        return
+    with contextlib.ExitStack() as held:
+        with RequestClient(config.servers, name, "", config.timeout_s, mine) as client:
+            found = dataset_of_run(client, config.cache, config.cache_bytes, verify=config.verify)
+            dataset = held.enter_context(found)
+        yield dataset
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@
     anyone                 GetStatus    Status
     anyone                 GetHistory   History
     anyone                 GetWords     Words
+    anyone                 GetData      Data
     anyone                 Checkpoint   Checkpointed, when it is on disk
     anyone                 Finish       Finishing
     (server, to anything)  Refused
@@ -35,6 +36,8 @@ NO_VERSION = -1
 """In Pull: do not wait for a version. In Push: the version of the rows used is unknown."""
 MAX_EXPLANATION = 500
 """Characters of the text of a refusal or an event."""
+MAX_DATA_BYTES = 1 << 20
+"""Bytes of a dataset's file in one Data."""
 WORKERS_PER_GENERATION = 1 << 20
 """Worker numbers reserved for one generation of a run: generation g numbers its workers from g times this."""
 
@@ -339,6 +342,23 @@ class Words(Message):
     """Words in the order of their rows, in UTF-8, a newline after each."""
 
     words: Array = array("u1", rank=1)
+
+
+@message
+class GetData(Message):
+    """Ask for bytes from `offset` on of a file of the run's dataset; `manifest.json` names all files."""
+
+    file: str
+    offset: int
+
+
+@message
+class Data(Message):
+    """Bytes from `offset` on of a file that has `size` bytes; at most MAX_DATA_BYTES of them."""
+
+    offset: int
+    size: int
+    body: Array = array("u1", rank=1)
 
 
 @message

@@ -213,13 +213,21 @@ class Manifest:
         try:
             with path.open("rb") as stream:
                 text = stream.read(MAX_MANIFEST_BYTES + 1)
+        except OSError as error:
+            raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: bytes, where: str) -> Self:
+        """Return the manifest that is written in `text`, the content of `where`; ArtifactError if it is damaged."""
+        try:
             if len(text) > MAX_MANIFEST_BYTES:
                 raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
             raw = json.loads(text.decode())
             files = {_inside(name): _file_entry(entry) for name, entry in raw["files"].items()}
             return cls(str(raw["kind"]), int(raw["schema"]), dict(raw["facts"]), files)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            raise ArtifactError(f"{path} cannot be read as a manifest ({type(error).__name__}: {error})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise ArtifactError(f"{where} cannot be read as a manifest ({type(error).__name__}: {error})") from error
 
 
 @contextmanager

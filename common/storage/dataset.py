@@ -6,6 +6,7 @@ partition and the columns of the same or another one. An entry holds its positio
 weight (float32): 8 bytes. All processes on a machine map the same files, which `preprocess` writes.
 """
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array_types import Entries, Indices
-from ..errors import ArtifactError
-from .artifacts import UNREADABLE, Manifest, load_array
+from ..errors import ArtifactError, BadRequest
+from .artifacts import MANIFEST, UNREADABLE, Manifest, load_array
 
 KIND = "dataset"
 SCHEMA = 2
@@ -191,6 +192,22 @@ class Dataset:
             entries, _ = self.block(a, b)
             found[entries["i" if a == other else "j"]] = True
         return np.flatnonzero(found) + self.layout.bounds[other]
+
+    def read(self, file: str, offset: int, most: int) -> tuple[bytes, int]:
+        """Return at most `most` bytes from `offset` on of a file of this dataset, and the file's size.
+
+        Raises BadRequest for a name that the manifest lacks, ArtifactError if the file is gone.
+        """
+        if file != MANIFEST and file not in self.manifest.files:
+            raise BadRequest(f"the dataset has no file {file[:80]!r}")
+        try:
+            with open(self.path / file, "rb", buffering=0) as stream:
+                size = os.fstat(stream.fileno()).st_size
+                if not 0 <= offset <= size:
+                    raise BadRequest(f"{file} has {size} bytes, and byte {offset} was asked for")
+                return os.pread(stream.fileno(), most, offset), size
+        except OSError as error:
+            raise ArtifactError(f"{self.path / file} cannot be read: {error.strerror or error}") from error
 
     def check_shapes(self) -> None:
         """Raise ArtifactError unless the arrays have the shapes and types that the manifest implies."""

@@ -97,6 +97,7 @@ class Core:
             m.GetStatus: self._query,
             m.GetHistory: self._query,
             m.GetWords: self._query,
+            m.GetData: self._query,
             m.Checkpoint: self._checkpoint,
         }
         if state.progress.complete:  # restored complete: only the results must be written, even if no worker comes

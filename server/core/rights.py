@@ -29,6 +29,7 @@ RIGHTS: dict[type[m.Message], Right] = {
     m.GetStatus: Right("read the status", ALL),
     m.GetHistory: Right("read the history of the stream", ALL),
     m.GetWords: Right("read the words", ALL),
+    m.GetData: Right("read the dataset", TRAINERS),
     m.Lease: Right("take leases", TRAINERS),
     m.Push: Right("push rows", TRAINERS),
     m.Report: Right("report losses", TRAINERS),

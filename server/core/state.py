@@ -1,7 +1,7 @@
 """Hold everything that one shard knows. The core alone changes it; telemetry reads it. No I/O."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from .push_counts import PushCounts
 from .tensors import Tensors
 from .waiting import WaitingRequests
 
+ReadData = Callable[[str, int, int], tuple[bytes, int]]
+
 
 @dataclass
 class NetworkCounts:
@@ -41,7 +43,8 @@ class ShardState:
     """All state of one shard: the parts that it is built from, and those that the core updates.
 
     `started`: time in seconds at which the stream's `t` is 0; `words`: the word of each row of the table, in order.
-    `ending` is set once the run begins to end, `over` once no more work is granted.
+    `read_data`: returns bytes of a file of the dataset, as Dataset.read does; None without a dataset. `ending` is set
+    once the run begins to end, `over` once no more work is granted.
     """
 
     def __init__(
@@ -54,9 +57,11 @@ class ShardState:
         started: float,
         words: Sequence[str] = (),
         tensors: Tensors | None = None,
+        read_data: ReadData | None = None,
     ) -> None:
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors
+        self.read_data = read_data
         first_worker = identity.generation * WORKERS_PER_GENERATION
         self.sessions = Sessions(first_worker, identity.workers, identity.shard, identity.shards, identity.tokens)
         self.waiting, self.push_counts = WaitingRequests(), PushCounts()

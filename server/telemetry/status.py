@@ -26,6 +26,8 @@ def answer(state: ShardState, query: m.Message, now: float) -> m.Message:
             return state.publisher.history(query.after)
         case m.GetWords():
             return _words(state, query.first, query.last)
+        case m.GetData():
+            return _data(state, query.file, query.offset)
     raise ProtocolError(f"{type(query).__name__} is not a query")
 
 
@@ -134,3 +136,10 @@ def _words(state: ShardState, first: int, last: int) -> m.Words:
         raise LimitExceeded(f"ask for at most {MAX_WORDS} words at a time")
     words = state.words[first - table.first : last - table.first]
     return m.Words(np.frombuffer("".join(f"{word}\n" for word in words).encode(), np.uint8))
+
+
+def _data(state: ShardState, file: str, offset: int) -> m.Data:
+    if state.read_data is None:
+        raise BadRequest("this run trains tensors: it has no dataset")
+    body, size = state.read_data(file, offset, m.MAX_DATA_BYTES)
+    return m.Data(offset, size, np.frombuffer(body, np.uint8))

@@ -7,8 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from glovewire.common.errors import CorpusError, OutputError, UsageError
+from glovewire.common.option import parse_size
 from glovewire.preprocess.cli import preprocess
-from glovewire.preprocess.config import PreprocessConfig, parse_memory
+from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.parallel import disk_space
 from glovewire.preprocess.run import run
 
@@ -88,7 +89,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
 
 
 def test_amounts_of_memory() -> None:
-    assert [parse_memory(text) for text in ("1GB", "512m", "1.5g", "4096", "2KiB")] == [
+    assert [parse_size(text) for text in ("1GB", "512m", "1.5g", "4096", "2KiB")] == [
         1 << 30,
         512 << 20,
         3 << 29,
@@ -97,7 +98,7 @@ def test_amounts_of_memory() -> None:
     ]
     result = CliRunner().invoke(preprocess, ["pydoc", "--out", "x", "--memory", "much"])
     assert result.exit_code == 2
-    assert "'much' is not an amount of memory" in result.output
+    assert "'much' is not a number of bytes" in result.output
 
 
 @pytest.mark.parametrize("words", [["", "--out", "OUT"], ["CORPUS", "", "--out", "OUT"], ["CORPUS", "--out", ""]])

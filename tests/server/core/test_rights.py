@@ -53,6 +53,7 @@ REQUESTS: dict[str, tuple[set[Role], Callable[[Shard, str], m.Message]]] = {
     "GetStatus": (READ, lambda *_: m.GetStatus()),
     "GetHistory": (READ, lambda *_: m.GetHistory(0)),
     "GetWords": (READ, lambda *_: m.GetWords(0, 1)),
+    "GetData": (TRAIN, lambda *_: m.GetData("manifest.json", 0)),
     "Lease": (TRAIN, lambda *_: m.Lease(1)),
     "Push": (TRAIN, lambda of, _: add(of, 1)),
     "Report": (TRAIN, lambda *_: report(1)),

@@ -1,0 +1,198 @@
+"""Bring the dataset of a run from its shards to this machine: a worker needs no copy of its own.
+
+Datasets are kept in a cache, each in a folder that is named by its checksum. Beside it is a lock: a worker that
+downloads holds it alone, workers that train hold it together, and a dataset that nobody holds may be removed.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from glovewire.common import errors, log
+from glovewire.common.client.pending import Pending
+from glovewire.common.protocol import messages as m
+from glovewire.common.storage.artifacts import MANIFEST, MAX_MANIFEST_BYTES, Manifest, files_in, output_errors
+from glovewire.common.storage.dataset import Dataset
+from glovewire.common.transport.client import POLL_MS, RequestClient
+
+WINDOW = 2
+"""Pieces that are asked of a shard at a time."""
+SCRATCH = ".partial"
+LOCK = ".lock"
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def dataset_of_run(client: RequestClient, cache: Path, cache_bytes: int, *, verify: bool = True) -> Iterator[Dataset]:
+    """Yield the dataset of the run that `client` reaches; download it unless `cache` has it already.
+
+    What is downloaded is always checked, a dataset that was there with `verify`. Others are removed, those used longest
+    ago first, while all take more than `cache_bytes`; so is this one at the end, if it alone takes more. Raises
+    OutputError if the disk is full, ArtifactError if what the shards send is no dataset.
+    """
+    text = _fetch_manifest(client)
+    manifest = Manifest.parse(text, f"the {MANIFEST} that {client.where(0)} sent")
+    needed = sum(entry["bytes"] for entry in manifest.files.values())
+    with output_errors(cache, "cache"):
+        cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / manifest.checksum
+    try:
+        with _lock(folder) as lock:
+            while (dataset := _open(folder, lock, verify=verify)) is None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not folder.exists():  # otherwise another worker has downloaded it meanwhile
+                    _make_room(cache, cache_bytes - needed, needed)
+                    _download(client, manifest, text, folder)
+                    verify = False
+            os.utime(folder)
+            yield dataset
+    finally:
+        if needed > cache_bytes:
+            _remove_unused(folder)
+
+
+def _open(folder: Path, lock: int, *, verify: bool) -> Dataset | None:
+    """Open a dataset of the cache, which `lock` keeps there; None if it is missing or damaged, and then removed."""
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    try:
+        return Dataset.open(folder, verify=verify)
+    except errors.ArtifactError as error:
+        if folder.exists():
+            logger.warning(log.line("damaged", why=error, then="it is downloaded again"))
+            shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+# ---- the cache
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[int]:
+    """Yield the open lock file of a dataset in the cache."""
+    path = folder.with_suffix(LOCK)
+    with output_errors(path):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _make_room(cache: Path, allowed: int, needed: int) -> None:
+    """Remove datasets, beginning with those used longest ago, until the others take at most `allowed` bytes."""
+    if allowed < 0:
+        then = "the dataset is removed at the end"
+        logger.warning(log.line("cache_too_small", needed=needed, allowed=needed + allowed, cache=cache, then=then))
+    there = sorted((path for path in cache.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    sizes = {path: _size(path) for path in there}
+    for path in there:
+        if sum(sizes.values()) > max(allowed, 0) and _remove_unused(path):
+            del sizes[path]
+    if (free := shutil.disk_usage(cache).free) < needed:
+        raise errors.OutputError(
+            f"the dataset takes {needed:,} bytes, and {cache} has {free:,} left: "
+            "make room or name another folder with --cache"
+        )
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the files in a folder, which another worker may remove meanwhile."""
+    size = 0
+    for file in files_in(folder):
+        with contextlib.suppress(FileNotFoundError):
+            size += file.stat().st_size
+    return size
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove a dataset, or a part of one, from the cache unless a worker uses it; return whether it was removed."""
+    with _lock(folder) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+        logger.info(log.line("removed", dataset=folder))
+        return True
+
+
+# ---- the download
+
+
+def _fetch_manifest(client: RequestClient) -> bytes:
+    """Return the manifest of the run's dataset, which shard 0 sends."""
+    text, size = b"", 1
+    while len(text) < size:
+        data = client.ask(0, m.GetData(MANIFEST, len(text)))
+        size = data.size if isinstance(data, m.Data) else 0
+        if size > MAX_MANIFEST_BYTES:
+            raise errors.ProtocolError(f"{client.where(0)} sent a manifest of more than {MAX_MANIFEST_BYTES >> 20} MiB")
+        text += _body(data, MANIFEST, len(text), size)
+    return text
+
+
+def _download(client: RequestClient, manifest: Manifest, text: bytes, folder: Path) -> None:
+    """Download a dataset to `folder`. The files that an interrupted download has completed are not asked for again."""
+    scratch = folder.with_name(f"{folder.name}{SCRATCH}")
+    needed = sum(entry["bytes"] for entry in manifest.files.values())
+    began = client.now()
+    logger.info(log.line("downloads", dataset=folder.name[:12], bytes=needed))
+    with output_errors(scratch, "dataset"):
+        scratch.mkdir(exist_ok=True)
+        for name, entry in manifest.files.items():
+            path = scratch / name
+            if not path.exists() or path.stat().st_size != entry["bytes"]:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = path.with_name(f"{path.name}{SCRATCH}")
+                _fetch(client, name, entry["bytes"], unfinished)
+                unfinished.rename(path)
+        (scratch / MANIFEST).write_bytes(text)
+    try:
+        Dataset.open(scratch)
+    except errors.ArtifactError:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    with output_errors(folder, "dataset"):
+        scratch.rename(folder)
+    logger.info(log.line("downloaded", dataset=folder.name[:12], bytes=needed, seconds=f"{client.now() - began:.1f}"))
+
+
+def _fetch(client: RequestClient, name: str, size: int, path: Path) -> None:
+    """Write a file of `size` bytes whose pieces all shards send."""
+    offsets = iter(range(0, size, m.MAX_DATA_BYTES))
+    asked: deque[tuple[int, int, Pending[m.Message]]] = deque()
+
+    def ask(shard: int) -> None:
+        if (offset := next(offsets, None)) is not None:
+            pending: Pending[m.Message] = Pending()
+            client.request(shard, m.GetData(name, offset), pending)
+            asked.append((shard, offset, pending))
+
+    with path.open("wb") as stream:
+        for shard in list(range(len(client.channels))) * WINDOW:
+            ask(shard)
+        while asked:
+            client.poll(POLL_MS)
+            for _ in range(len(asked)):
+                shard, offset, pending = piece = asked.popleft()
+                if not pending.done:
+                    asked.append(piece)
+                    continue
+                body = _body(pending.get(), name, offset, size)
+                stream.seek(offset)
+                stream.write(body)
+                ask(shard)
+
+
+def _body(data: m.Message | None, name: str, offset: int, size: int) -> bytes:
+    """Return the bytes that a shard has sent of a file of `size` bytes; ProtocolError unless it is the next piece."""
+    most = min(m.MAX_DATA_BYTES, size - offset)
+    if not isinstance(data, m.Data) or (data.offset, data.size, len(data.body)) != (offset, size, most):
+        raise errors.ProtocolError(f"a shard did not send the {most} bytes of {name} from {offset} on")
+    return data.body.tobytes()
