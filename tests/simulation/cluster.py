@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
+import dense_model
 from network import Network, SimulatedLinks
 from oracles import CheckpointOracle, ShardOracle
 from world import Clock, Process, Secrets, World
@@ -36,6 +37,8 @@ from glovewire.server.core.state import NetworkCounts
 from glovewire.server.daemon import CHECK_EVERY_S, CheckShards
 from glovewire.worker import service as work
 from glovewire.worker.config import WorkerConfig
+from glovewire.worker.dense import client as dense
+from glovewire.worker.dense import session as dense_session
 from glovewire.worker.stores import server_store
 
 TICK_S = 0.05
@@ -179,7 +182,8 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
-        opened = Dataset.open(dataset, verify=False)
+        self._of_tensors = options.objective == "tensors"
+        opened = None if self._of_tensors else Dataset.open(dataset, verify=False)
         self.checkpoints = CheckpointOracle(self._config(0), opened, at)
         for shard in range(shards):
             self.start_shard(shard)
@@ -197,13 +201,17 @@ class Cluster:
 
     def _config(self, shard: int, *, recover: bool = False) -> ServerConfig:
         return ServerConfig(
-            dataset=self.dataset, out=self.folder, bind=self.addresses[shard], publish="tcp://127.0.0.1:0", shard=shard,
-            shards=len(self.addresses), checkpoint_every=self.checkpoint_every, lease_s=self.lease_s, join=not recover,
-            recover=recover, workers=self.count, insecure=True, verify=False, options=self.options,
+            dataset=None if self._of_tensors else self.dataset, out=self.folder, bind=self.addresses[shard],
+            publish="tcp://127.0.0.1:0", shard=shard, shards=len(self.addresses), lease_s=self.lease_s,
+            checkpoint_every=self.checkpoint_every, join=not recover, recover=recover, workers=self.count,
+            insecure=True, verify=False, options=self.options,
         )  # fmt: skip
 
     def start_worker(self, name: str) -> None:
         """Start a worker."""
+        if self._of_tensors:
+            self.workers[name] = self.world.start(name, lambda: dense_model.work(self.addresses, name))
+            return
         config = WorkerConfig(dataset=self.dataset, servers=self.addresses, name=name, timeout_s=20.0, verify=False)
         self.workers[name] = self.world.start(name, lambda: work.work(config))
 
@@ -254,7 +262,7 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
         del publish
         return SimulatedDaemon(cluster(), core, run, bind, keep)
 
-    def client(addresses: tuple[str, ...], name: str, dataset: str, silence_s: float, _: object) -> Any:
+    def client(addresses: tuple[str, ...], name: str, dataset: str, silence_s: float, *_: object) -> Any:
         links = SimulatedLinks(cluster().network, name, tuple(addresses))
         made = cluster().clients[name] = clients.RequestClient(addresses, name, dataset, silence_s, None, links)
         return made
@@ -263,12 +271,14 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
         pass
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(service, "time", clock))
+        for module in (service, dense):
+            stack.enter_context(mock.patch.object(module, "time", clock))
         for module in (generations, clients):
             stack.enter_context(mock.patch.object(module, "secrets", chance))
         for module, name in [
             (service, "keep_freed_memory"), (service, "trim"), (service, "freeze_loaded_objects"),
             (work, "keep_freed_memory"), (work, "freeze_loaded_objects"), (work, "stop_on_signals"),
+            (dense, "keep_freed_memory"),
         ]:  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, nothing))
         for module in (service, work):
@@ -278,7 +288,8 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
             stack.enter_context(mock.patch.object(server_store, "PIECE_BYTES", (piece_bytes, piece_bytes)))
             stack.enter_context(mock.patch.object(server_store, "ADDED_BYTES", piece_bytes))
         stack.enter_context(mock.patch.object(service, "Daemon", daemon))
-        stack.enter_context(mock.patch.object(work, "RequestClient", client))
+        for module in (work, dense_session):
+            stack.enter_context(mock.patch.object(module, "RequestClient", client))
         try:
             yield
         finally:

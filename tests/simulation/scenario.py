@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import dense_model
 from cluster import Cluster, simulated
 from handmade import random_dataset
 from network import Weather
@@ -34,7 +35,7 @@ from glovewire.server.consistency.blocks import ExclusiveBlocks
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.sessions import Peer
 
-FAULTS = ("kill worker", "kill shard", "stop worker", "stop shard", "cut", "cut all", "leave")
+FAULTS = ("kill worker", "kill shard", "stop worker", "stop shard", "cut", "cut all", "leave", "jump clock")
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
@@ -71,6 +72,8 @@ class Scenario:
     faults: tuple[Fault, ...]
     piece_bytes: int = 0
     """Largest push or pull of rows in one message; 0 is the program's own limit, which no run here reaches."""
+    drift: float = 0.0
+    """Each process's clock has a rate from 1 - drift to 1 + drift, and begins anywhere."""
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -93,6 +96,13 @@ class Scenario:
             mode = ask("mode").choice(["async", "sync", "ssp:2", "softsync:2"])
             size = ask("batch size").choice([50, 200])
             options |= {"schedule": "minibatch", "consistency": mode, "batch_size": size}
+        if share("model") < 0.2:
+            mode = ask("mode of tensors").choice(["async", "sync", "sync", "ssp:2", "softsync:2"])
+            options = {
+                "objective": "tensors", "consistency": mode, "steps": ask("steps").choice([5, 20, 40]),
+                "optimizer": "sgd", "learning_rate": dense_model.RATE, "rate_shape": "constant",
+                "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
+            }  # fmt: skip
         slow = ask("delay").choice([0.0005, 0.005, 0.05])
         weather = Weather(
             slow, slow, *(ask(what).choice([0.0, 0.0, 0.02, 0.1]) for what in ("loss", "repeat", "overtake"))
@@ -102,7 +112,7 @@ class Scenario:
         return cls(
             seed, ask("shards").randint(1, 4), ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
             options, weather, tuple(sorted(faults, key=lambda fault: fault.after)),
-            piece_bytes=ask("pieces").choice([0, 0, 400, 1200]),
+            piece_bytes=ask("pieces").choice([0, 0, 400, 1200]), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
         )  # fmt: skip
 
 
@@ -155,7 +165,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
 
     With `decisions`, the story has all that workers log.
     """
-    world, outcome = World(scenario.seed), Outcome(scenario)
+    world, outcome = World(scenario.seed, drift=scenario.drift), Outcome(scenario)
     out = folder / f"run-{scenario.seed}"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
@@ -174,7 +184,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
         at(0)  # before the functions of the program are replaced for this run
         told = _decisions_told(world) if decisions else contextlib.nullcontext()
         with told, simulated(world, its, scenario.piece_bytes):
-            options = TrainingOptions(**scenario.options)
+            options = TrainingOptions.from_flags(**scenario.options)
             cluster = Cluster(
                 world, folder / "data", out, options, scenario.shards, scenario.workers, scenario.checkpoint_every,
                 at=at,
@@ -236,6 +246,10 @@ def _let_happen(cluster: Cluster, fault: Fault) -> None:
             for name in cluster.workers:
                 for address in cluster.addresses:
                     cluster.network.cut(name, address, fault.seconds)
+        case "jump clock":
+            victim = shard if fault.pick * 7919 % 1 < 0.5 else worker
+            world.tell(f"the clock of {victim.name} jumps by {fault.seconds:.2f} s")
+            victim.clock.offset += fault.seconds
         case "leave":
             world.tell(f"tells {worker.name} to leave")
             cluster.interrupt(worker.name)
@@ -260,6 +274,9 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     with contextlib.suppress(ArtifactError):
         label, _ = files.newest(cluster.folder)
         cluster.checkpoints.restore(label)
+    if cluster.options.objective == "tensors":
+        mode, _, _ = cluster.options.consistency.partition(":")
+        dense_model.check(cluster.folder, scenario.shards, mode, cluster.options.steps)
     if scenario.options["consistency"] == "exclusive":
         expected, _ = undisturbed(json.dumps(scenario.options))
         if cluster.vectors != expected:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,10 +62,11 @@ class World:
 
     seed: int
     now: float = 1000.0
+    drift: float = 0.0
     story: list[str] = field(default_factory=list)
     events: list[tuple[float, int, Action]] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
-    clocks: defaultdict[str, LocalClock] = field(default_factory=lambda: defaultdict(LocalClock))
+    clocks: dict[str, LocalClock] = field(default_factory=dict)
     broken: Broken | None = None
     _number: int = 0
     _current: Process | None = None
@@ -98,9 +98,17 @@ class World:
         """Do something after so many seconds."""
         self.at(self.now + seconds, action)
 
+    def _clock(self, name: str) -> LocalClock:
+        """Return the clock of the processes of one name, which keeps its time while they are restarted."""
+        if name not in self.clocks:
+            chance = self.chance(f"clock of {name}")
+            begins = chance.random() * 1e5 if self.drift else 0.0
+            self.clocks[name] = LocalClock(begins, 1.0 + self.drift * (2.0 * chance.random() - 1.0))
+        return self.clocks[name]
+
     def start(self, name: str, task: Callable[[], Any]) -> Process:
         """Start a process, which runs from the next event on."""
-        process = Process(name, greenlet(lambda: None), self.clocks[name])
+        process = Process(name, greenlet(lambda: None), self._clock(name))
 
         def run() -> None:
             try:
