@@ -25,6 +25,8 @@ from glovewire.common.storage.artifacts import attempt_all
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
 from glovewire.common.transport import curve_keys as keys
+from glovewire.monitor.history.records import read_metrics
+from glovewire.monitor.sinks.plot import plot
 from glovewire.monitor.watch import Watcher
 
 from ..exits import signals_end_all
@@ -107,6 +109,8 @@ def _attempt(config: LocalConfig, judge: Judge | None, *, again: bool) -> dict[s
             end_in_order(servers)
             raise
         until(lambda: not any(worker.running for worker in workers), GOODBYE_S)
+        if watch.history.overall.last is None:  # the run was over before its stream had reached this monitor
+            plot(read_metrics(config.out), config.out / runs.PLOT)
         facts = facts_of(config, [server.facts() for server in servers])
         return facts if judge is None else facts | _judged(config, judge)
 
