@@ -221,7 +221,12 @@ def code(reply: m.Message | None) -> str:
 def served(daemon: Daemon) -> Iterator[list[RunEnd]]:
     """Serve in a thread; the list gets why it ended. The run is finished and the daemon closed on the way out."""
     ended: list[RunEnd] = []
-    thread = threading.Thread(target=lambda: ended.append(daemon.serve()), name="daemon")
+
+    def serve() -> None:
+        ended.append(daemon.serve())
+        daemon.farewell()
+
+    thread = threading.Thread(target=serve, name="daemon")
     thread.start()
     try:
         yield ended

@@ -77,6 +77,7 @@ def workers(path: Path, **options: Any) -> Iterator[Pair]:
         ]
         for client in clients:
             client.connect()
+            stack.callback(client.part, RunEnd(Ending.LEFT))  # or the shard waits for them when it is to stop
         width = RowLayout.of(one.state.options).width
         stores = [ServerStore(client, one.state.options, one.dataset.layout.rows, width) for client in clients]
         yield Pair(stores, lambda: statistics(one)["pushes"], one)
