@@ -31,8 +31,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from attacks import ATTACKS, DENSE_ROWS, HONEST, Attack, Target
+from forked import PROGRAM
 from handmade import write_dataset
-from processes import FREE, PROGRAM, Flow, Running
+from processes import FREE, Flow, Running
 
 from glovewire.bench.measurements import surroundings
 from glovewire.common.model.options import TrainingOptions
@@ -212,7 +213,7 @@ def play(
     stage, kill = setting
     how, found = STAGES[stage], Played(attack.name if attack else "", attack.who if attack else "")
     found.item = attack.item if attack else 0
-    with Flow(folder) as flow:
+    with Flow(folder, forks=False) as flow:
         keys = make_keys(flow) if how.keys else None
         servers = start_servers(flow, run, how, keys)
         addresses, streams = zip(*(server.ready() for server in servers), strict=True)

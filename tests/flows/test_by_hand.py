@@ -13,7 +13,7 @@ import pytest
 from handmade import random_dataset
 from processes import LASTING, Flow, free_port, until
 
-EPOCHS = 400
+EPOCHS = 150
 LONG = 100_000
 README = Path(__file__).parents[2] / "README.md"
 

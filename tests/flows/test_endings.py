@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import PROGRAM, Flow, until
+from forked import PROGRAM
+from processes import Flow, until
 
 from glovewire.cli.main import program
 from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent

@@ -11,7 +11,7 @@ import pytest
 from handmade import random_dataset
 from processes import LASTING, Flow, Running, until
 
-EPOCHS = 400
+EPOCHS = 150
 LONG = ["--epochs", 100_000, "--workers", 2]
 
 

@@ -1,49 +1,95 @@
 """glovewire processes that start in a blink: forked from one that has imported and compiled everything.
 
-Real processes with a pid, files for what they say, and an exit status; only the first second of Python is missing.
-Preloaded into multiprocessing's fork server, which imports this module.
+Real processes with a pid, files for what they say, and an exit status; only the first second of Python is missing. The
+children of `glovewire train` are forked by their parent. Preloaded into multiprocessing's fork server, which imports
+this module.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import logging
 import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 WARM = "forked_warm"
+PROGRAM = [sys.executable, "-m", "glovewire"]
+
+
+class ForkedPopen:
+    """What `subprocess.Popen` would be of `glovewire WORDS` in `folder`."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        out: Path,
+        err: Path,
+        environment: dict[str, str],
+        jumps: int | None = None,
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([WARM])
+        with _findable():
+            forkserver.ensure_running()
+        self.returncode: int | None = None
+        self._process: ForkServerProcess = context.Process(
+            target=_command, args=(list(words), str(folder), str(out), str(err), jumps, environment)
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        """Exit status, negative for a signal, None while it runs."""
+        if self.returncode is None and (status := self._process.exitcode) is not None:
+            self.returncode = status
+            self._process.close()
+        return self.returncode
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        if self.returncode is None:
+            self._process.join()
+            self.poll()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        self.send_signal(signal.SIGKILL)
 
 
 class Forked:
     """One command on its way; `out` and `err` are what it has said."""
 
     def __init__(self, folder: Path, name: str, *words: str | Path | float, jumps: int | None = None) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([WARM])
-        with _findable():
-            forkserver.ensure_running()
         self.name, self._out, self._err = name, folder / f"{name}.out", folder / f"{name}.err"
-        self._process: ForkServerProcess = context.Process(
-            target=_command, args=(list(map(str, words)), str(folder), str(self._out), str(self._err), jumps)
-        )
-        self._process.start()
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
+        self._process = ForkedPopen(list(map(str, words)), folder, self._out, self._err, dict(os.environ), jumps)
+        self.pid = self._process.pid
 
     @property
     def status(self) -> int | None:
         """Exit status, negative for a signal, None while it runs."""
-        return self._process.exitcode
+        return self._process.poll()
 
     @property
     def out(self) -> str:
@@ -65,8 +111,7 @@ class Forked:
     def kill(self) -> None:
         """End it, if it has not ended, and wait for that."""
         self._process.kill()
-        self._process.join(10)
-        self._process.close()
+        self._process.wait()
 
 
 @contextmanager
@@ -82,18 +127,71 @@ def _findable() -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def _command(words: list[str], folder: str, out: str, err: str, jumps: int | None) -> None:
+# ---- in the forked process
+
+
+def _command(
+    words: list[str], folder: str, out: str, err: str, jumps: int | None, environment: dict[str, str] | None = None
+) -> None:
     assert WARM in sys.modules, "the fork server is not warm"
-    for number, path in ((1, out), (2, err)):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, path in ((0, os.devnull), (1, out), (2, err)):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(handle, number)
         os.close(handle)
     os.chdir(folder)
     if jumps is not None:
         _jump(jumps)
-    from glovewire.cli.main import main
+    _run(words, environment or dict(os.environ))
 
+
+def _run(words: list[str], environment: dict[str, str]) -> None:
+    """Run the program, whose child processes of its own program are forked, too."""
+    from glovewire.cli.main import main
+    from glovewire.launch import processes
+
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = ["glovewire", *words]
+    names = SimpleNamespace(Popen=_popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+    processes.subprocess = names  # type: ignore[assignment]
     main(*words)
+
+
+def _popen(words: Sequence[str], *, env: dict[str, str], **how: Any) -> subprocess.Popen[bytes]:
+    """Start a process; one of our program begins where others would be replaced by the new program."""
+    if list(words[:3]) != PROGRAM:
+        return subprocess.Popen(words, env=env, **how)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    begin = partial(_be_new_process, list(words[3:]), env)
+    return subprocess.Popen(words, **how, restore_signals=False, preexec_fn=begin)
+
+
+def _be_new_process(words: list[str], environment: dict[str, str]) -> None:
+    """Forget what only the parent has, run the program and exit."""
+    from glovewire.common.runtime import signals
+
+    status = 1
+    try:
+        gc.freeze()  # what the parent has left behind must not be closed here
+        gc.enable()
+        os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))
+        logging.getLogger().handlers.clear()
+        sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
+        signals._held = 0
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        _run(words, environment)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
 
 
 def _jump(seed: int) -> None:

@@ -1,5 +1,16 @@
 """Imported by multiprocessing's fork server before it forks: everything that a glovewire process needs, compiled."""
 
+import gc
+
+import matplotlib.backends.backend_agg  # noqa: F401
+
+import glovewire.cli.admin
+import glovewire.cli.train
+import glovewire.launch.local
+import glovewire.monitor.cli
+import glovewire.monitor.watch
+import glovewire.server.cli
+import glovewire.server.service
 import glovewire.worker.cli
 import glovewire.worker.service  # noqa: F401
 from glovewire.common.model.options import TrainingOptions
@@ -9,3 +20,5 @@ from glovewire.worker.kernels import objectives
 kernels.warm()
 optimizers.warm(TrainingOptions(schedule="minibatch", consistency="async"))
 objectives.warm()
+gc.collect()
+gc.freeze()

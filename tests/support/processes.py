@@ -13,7 +13,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +21,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+from forked import PROGRAM, ForkedPopen
 
 from glovewire.common.ready import Ready
 
 DEADLINE_S = 180.0  # far above what anything takes: what waits is a machine that is slow or busy
-PROGRAM = [sys.executable, "-m", "glovewire"]
+FORKED = ("server", "worker", "train", "monitor", "stats", "finish", "checkpoint")
+"""Commands of which a flow starts many."""
 FREE = "tcp://127.0.0.1:0"
 LASTING = ("--latency", "3ms")
 """Of each push, for a training in which something is to happen: it takes seconds on a fast machine, too."""
@@ -49,7 +50,7 @@ class Running:
     """One command on its way."""
 
     words: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedPopen
     stdout: Path
     stderr: Path
 
@@ -113,26 +114,26 @@ class Running:
         self.process.send_signal(number)
 
     def family(self) -> dict[str, psutil.Process]:
-        """The processes that it has started, by role: `server 0`, `worker 1`."""
+        """The processes that it has started, by role: `server 0`, `worker 1`, which their stdout is called after."""
         found = {}
         for child in psutil.Process(self.pid).children(recursive=True):
-            try:
-                words = child.cmdline()
-            except psutil.NoSuchProcess:  # it has just ended
-                continue
-            if "server" in words and "--shard" in words:
-                found[f"server {words[words.index('--shard') + 1].partition('/')[0]}"] = child
-            elif "worker" in words:
-                found[f"worker {words[words.index('--name') + 1].removeprefix('w')}"] = child
+            with contextlib.suppress(OSError):  # it has just ended
+                role, _, number = Path(os.readlink(f"/proc/{child.pid}/fd/1")).stem.partition("-")
+                if role in ("server", "worker"):
+                    found[f"{role} {number}"] = child
         return found
 
 
 @dataclass
 class Flow:
-    """A folder where glovewire commands run; as a context manager it kills what still runs at its end."""
+    """A folder where glovewire commands run; as a context manager it kills what still runs at its end.
+
+    Commands that are among FORKED are forked from a warm process, unless `forks` is false or a `program` is given.
+    """
 
     folder: Path
     all: list[Running] = field(default_factory=list)
+    forks: bool = True
 
     def __enter__(self) -> Self:
         return self
@@ -147,18 +148,23 @@ class Flow:
         return self.folder.joinpath(*names)
 
     def start(self, *words: str | Path | float, program: list[str] | None = None, **environment: str) -> Running:
-        """Start `glovewire WORDS`; keyword arguments are environment variables."""
+        """Start `glovewire WORDS`, or `program`; keyword arguments are environment variables."""
         number, arguments = len(self.all), [str(word) for word in words]
         out, err = (self.folder / f".said-{number}.{kind}" for kind in ("out", "err"))
+        env = {**os.environ, **environment}
+        process: subprocess.Popen[bytes] | ForkedPopen
         with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(
-                [*(program or PROGRAM), *arguments],
-                cwd=self.folder,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-            )
+            if self.forks and program is None and arguments[0] in FORKED:
+                process = ForkedPopen(arguments, self.folder, out, err, env)
+            else:
+                process = subprocess.Popen(
+                    [*(program or PROGRAM), *arguments],
+                    cwd=self.folder,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                )
         self.all.append(Running(" ".join(["glovewire", *arguments]), process, out, err))
         return self.all[-1]
 
@@ -170,12 +176,11 @@ class Flow:
         """Start `glovewire train data --out OUT` with small vectors."""
         return self.start("train", "data", "--out", out, "--dim", 8, "--quiet", *words, **environment)
 
-    def server(self, out: str, *words: str | float) -> Running:
+    def server(self, out: str, *words: str | float, program: list[str] | None = None) -> Running:
         """Start a server on free ports with small vectors; two epochs unless told otherwise."""
         epochs = [] if "--epochs" in words else ["--epochs", 2]
-        return self.start(
-            "server", "data", "--out", out, "--bind", FREE, "--publish", FREE, "--dim", 8, *epochs, *words
-        )
+        usual = ["server", "data", "--out", out, "--bind", FREE, "--publish", FREE, "--dim", 8]
+        return self.start(*usual, *epochs, *words, program=program)
 
     def worker(
         self,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from forked import PROGRAM
 from handmade import random_dataset
-from processes import PROGRAM, Flow
+from processes import Flow
 
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
