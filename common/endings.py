@@ -23,6 +23,10 @@ class Ending(StrEnum):
     """The run had ended before this process joined it."""
 
 
+LASTING = (Ending.COMPLETE, Ending.ASKED)
+"""Endings after which no process is started again: so each waits until the rows of all are safe."""
+
+
 class RunEnd(NamedTuple):
     """An ending and, in `text`, an explanation for people, "" if there is none; programs do not parse it."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common import errors, log
-from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.endings import LASTING, Ending, RunEnd
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
@@ -298,7 +298,7 @@ def leave(
         if last is not None:
             daemon.write_now(last)
         daemon.farewell()
-        if config.shard and last is not None and end.ending is Ending.COMPLETE:
+        if config.shard and last is not None and end.ending in LASTING:
             daemon.aside(partial(await_final_checkpoints, config, generation))
         del last
         core.free_table()

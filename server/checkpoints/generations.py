@@ -169,10 +169,19 @@ def not_left(config: ServerConfig, generation: Generation) -> list[int]:
 
 
 def is_over(config: ServerConfig) -> bool:
-    """Return whether a restarted shard has nothing left to do: the run ended for good and its results are written."""
+    """Return whether a restarted shard has nothing left to do: the run ended for good and its results are written.
+
+    Or it has none: shards of a dense model leave although others lack values, and so have no final checkpoint.
+    """
     files.require_readable_version(config.out)
-    mark = mark_of(config)
-    return mark is not None and (config.out / MANIFEST).exists() and _ended_for_good(config, mark.left)
+    current, mark = newest(config.out), mark_of(config)
+    if mark is not None and (config.out / MANIFEST).exists() and _ended_for_good(config, mark.left):
+        return True
+    if current is None or config.dataset is not None:
+        return False
+    others = [other for other in _other_marks(config).values() if other.generation == current.number]
+    gone = any(_ended_for_good(config, other.left) for other in others)
+    return gone and bool(files.missing(config.out, final_label(current.number), config.shards))
 
 
 def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[str, Any]] | None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.endings import LASTING, Ending, RunEnd
 from glovewire.common.errors import (
     BadRequest,
     DatasetMismatch,
@@ -46,7 +46,7 @@ BRIEF_DRAIN_S = 3.0
 DESCRIBE_EVERY_S = 30.0
 """Shard 0 publishes this often what is trained, for subscribers that do not ask for the history."""
 MAX_LEFT = 4096
-"""Most peers that are remembered to have left a complete run."""
+"""Most peers that are remembered to have left a run that is over."""
 ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
 ORDINARY = (LeaseLost, NotReady, OutOfOrder, RunOver, UnknownSession)
 """Refusals that are part of a normal run; all others are audited."""
@@ -79,7 +79,7 @@ class Core:
         self._audit: list[tuple[str, dict[str, str]]] = []
         self._ending_since: float | None = None
         self._dismissed = False
-        self._left: dict[Peer, int] = {}  # peers that have left a complete run, with the number of their goodbye
+        self._left: dict[Peer, int] = {}  # peers that have left a run that is over, with the number of their goodbye
         self._rows_saved = False
         self._described = -math.inf
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
@@ -203,7 +203,7 @@ class Core:
         return self._effects([*published, *self._publish(now, everything=True)])
 
     def farewell(self) -> Effects:
-        """Let the workers of a complete run go: its rows are on disk, or cannot be written."""
+        """Let the workers of a run that is over go: its rows are on disk, or cannot be written."""
         self._rows_saved = True
         for peer, number in self._left.items():
             self._replies.send(Outgoing(peer, number, m.Left()))
@@ -271,14 +271,14 @@ class Core:
         return m.HeartbeatAck(self._state.over is not None)
 
     def _leave(self, leave: m.Leave, peer: Peer, number: int, now: float) -> m.Message | None:
-        """End a session. A worker that leaves a complete run hears of it from `farewell`, when the rows are safe.
+        """End a session. A worker that leaves a run that is over hears of it from `farewell`, when the rows are safe.
 
         One that this generation does not know, because a shard was lost meanwhile, has to join again: the rows that it
         trained are lost.
         """
         end = parse_ending(leave.ending, leave.text)
         if self._state.sessions.name_at(peer) is None:
-            if end.ending is Ending.COMPLETE and peer not in self._left:
+            if end.ending in LASTING and peer not in self._left:
                 raise UnknownSession("say hello first")
             return None if peer in self._left and not self._rows_saved else m.Left()  # it repeats its goodbye
         session = self._state.sessions.of(peer, now)
@@ -286,7 +286,7 @@ class Core:
         if not session.is_worker:
             return m.Left()
         self._believe_last(end)
-        if end.ending is not Ending.COMPLETE:
+        if end.ending not in LASTING:
             return m.Left()
         self._left[peer] = number
         if len(self._left) > MAX_LEFT:

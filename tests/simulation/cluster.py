@@ -7,17 +7,22 @@ folder is a real one: generations, checkpoints and results are those of a real r
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
 import dense_model
+import visitors
+import zmq
 from network import Network, SimulatedLinks
 from oracles import CheckpointOracle, ShardOracle
 from world import Clock, Process, Secrets, World
 
+from glovewire.cli import admin
 from glovewire.common.array_types import Rows
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import GlovewireError, Interrupted, ProtocolError
@@ -27,6 +32,7 @@ from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import client as clients
+from glovewire.monitor.stream import feed
 from glovewire.server import service
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints import generations
@@ -88,7 +94,7 @@ class SimulatedDaemon:
                 self._handle(*self._arrived.popleft(), check_shards)
             if self._unwritten and world.now >= self._written_at:
                 self._write(self._unwritten.popleft())
-            effects = self._core.tick(world.time, NetworkCounts())
+            effects = self._core.tick(world.time, NetworkCounts(port=visitors.REQUEST_PORT))
             self._oracle.ticked(effects)
             self._carry_out(effects)
             if world.now - checked >= CHECK_EVERY_S or known != self._ending:
@@ -160,6 +166,9 @@ class SimulatedDaemon:
             self._unwritten.append(snapshot)
             self._written_at = self._cluster.world.now + WRITING_S
         for published in effects.published:
+            cluster = self._cluster
+            cluster.published.add(self.address, published.run, published.frames[-1])
+            cluster.network.publish(self.address, published.frames)
             if isinstance(published.sample, m.Event):
                 self._cluster.world.tell(f"{published.sample.kind} {published.sample.subject} {published.sample.text}")
         self._ending = effects.ending
@@ -174,6 +183,7 @@ class Cluster:
     def __init__(
         self, world: World, dataset: Path, folder: Path, options: TrainingOptions, shards: int, workers: int,
         checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
+        *, hold: bool = False,
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.folder, self.options = dataset, folder, options
@@ -182,9 +192,14 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
+        self.hold = hold
         self._of_tensors = options.objective == "tensors"
         opened = None if self._of_tensors else Dataset.open(dataset, verify=False)
         self.checkpoints = CheckpointOracle(self._config(0), opened, at)
+        self.published = visitors.Published()
+        self.dataset_words = [] if opened is None else [opened.words[word] for word in opened.permutation.tolist()]
+        self.visitors: dict[str, Process] = {}
+        self.started = Counter[str]()
         for shard in range(shards):
             self.start_shard(shard)
         for number in range(workers):
@@ -204,7 +219,7 @@ class Cluster:
             dataset=None if self._of_tensors else self.dataset, out=self.folder, bind=self.addresses[shard],
             publish="tcp://127.0.0.1:0", shard=shard, shards=len(self.addresses), lease_s=self.lease_s,
             checkpoint_every=self.checkpoint_every, join=not recover, recover=recover, workers=self.count,
-            insecure=True, verify=False, options=self.options,
+            hold=self.hold, insecure=True, verify=False, options=self.options,
         )  # fmt: skip
 
     def start_worker(self, name: str) -> None:
@@ -214,6 +229,23 @@ class Cluster:
             return
         config = WorkerConfig(dataset=self.dataset, servers=self.addresses, name=name, timeout_s=20.0, verify=False)
         self.workers[name] = self.world.start(name, lambda: work.work(config))
+
+    def start_visitor(self, name: str) -> None:
+        """Start a monitor, an administrator, who lets a run go on that is held, or who ends one."""
+        self.started[name] += 1
+
+        def connect(session: str) -> clients.RequestClient:
+            return clients.RequestClient(
+                self.addresses, session, "", 20.0, None, SimulatedLinks(self.network, name, self.addresses)
+            )
+
+        task: dict[str, Callable[[], object]] = {
+            "monitor": partial(visitors.follow, self),
+            "admin": partial(visitors.administer, self, name, connect),
+            "scorer": partial(visitors.proceed, self, connect),
+            "finisher": partial(visitors.finish, self, connect),
+        }
+        self.visitors[name] = self.world.start(name, task[name])
 
     def interrupt(self, name: str) -> None:
         """Tell a worker to leave, as a signal does."""
@@ -248,6 +280,9 @@ class Cluster:
             ended = process.result is not None and process.result["ending"] != Ending.INTERRUPTED
             if not process.alive and (killed or not ended):
                 self.start_worker(name)
+        for name, process in self.visitors.items():
+            if not process.alive and process.result is None:
+                self.start_visitor(name)
 
 
 @contextlib.contextmanager
@@ -257,15 +292,23 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
     With `piece_bytes`, rows travel in messages of at most this size.
     """
     clock, chance = Clock(world), Secrets(world)
+    contexts: list[visitors.SimulatedContext] = []
 
     def daemon(core: Core, run: Path, bind: str, publish: str, keep: int, *_: object) -> SimulatedDaemon:
         del publish
         return SimulatedDaemon(cluster(), core, run, bind, keep)
 
-    def client(addresses: tuple[str, ...], name: str, dataset: str, silence_s: float, *_: object) -> Any:
+    def client(
+        addresses: Sequence[str], name: str, dataset: str = "", silence_s: float = 30.0, keys: object = None
+    ) -> Any:
+        del keys
         links = SimulatedLinks(cluster().network, name, tuple(addresses))
         made = cluster().clients[name] = clients.RequestClient(addresses, name, dataset, silence_s, None, links)
         return made
+
+    def context(_: object) -> visitors.SimulatedContext:
+        contexts.append(visitors.SimulatedContext(cluster().network, world.running.name))
+        return contexts[-1]
 
     def nothing(*_: object, **__: object) -> None:
         pass
@@ -288,6 +331,14 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
             stack.enter_context(mock.patch.object(server_store, "PIECE_BYTES", (piece_bytes, piece_bytes)))
             stack.enter_context(mock.patch.object(server_store, "ADDED_BYTES", piece_bytes))
         stack.enter_context(mock.patch.object(service, "Daemon", daemon))
+        simulated_zmq = SimpleNamespace(POLLIN=zmq.POLLIN, Again=zmq.Again, Poller=lambda: contexts[-1])
+        for name, stands in [
+            ("zmq", simulated_zmq), ("Context", context), ("receive", visitors.receive), ("time", clock),
+            ("RequestClient", client),
+        ]:  # fmt: skip
+            stack.enter_context(mock.patch.object(feed, name, stands))
+        stack.enter_context(mock.patch.object(admin, "time", clock))
+        stack.enter_context(mock.patch.object(admin, "secrets", chance))
         for module in (work, dense_session):
             stack.enter_context(mock.patch.object(module, "RequestClient", client))
         try:

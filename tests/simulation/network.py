@@ -10,14 +10,17 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from world import World
 
 from glovewire.common.protocol.wire import Frame
 
+if TYPE_CHECKING:
+    from visitors import Subscription
+
 Way = tuple[str, str, str]
-"""A client, an address, and "request" or "reply"."""
+"""A client, an address, and "request", "reply" or "stream"."""
 
 OVERTAKEN_S = 0.2
 STEP_S = 0.0005
@@ -50,8 +53,9 @@ class Network:
         self.listeners: dict[str, Listener] = {}
         self.cut_until: dict[tuple[str, str], float] = {}
         self.counts = {"sent": 0, "lost": 0, "repeated": 0}
+        self.subscriptions: list[Subscription] = []
         self._clients: dict[bytes, tuple[SimulatedLinks, int]] = {}
-        self._last: dict[tuple[bytes, str], float] = {}
+        self._last: dict[tuple[bytes, Way], float] = {}
         self._streams: dict[tuple[str, Way], random.Random] = {}
         self._peers = 0
 
@@ -102,6 +106,31 @@ class Network:
         self._carry(arrive, peer, (links.name, links.addresses[shard], "reply"))
         return True
 
+    # ---- the stream
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Begin a subscription."""
+        self.subscriptions.append(subscription)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription."""
+        self.subscriptions = [each for each in self.subscriptions if each is not subscription]
+
+    def publish(self, address: str, frames: list[bytes]) -> None:
+        """Carry a sample to the subscribers of the shard at `address` that are connected."""
+        for each in self.subscriptions:
+            if each.address == address and not self._is_cut(each.name, address):
+                self._carry_sample(each, frames)
+
+    def _carry_sample(self, subscription: Subscription, frames: list[bytes]) -> None:
+        way = subscription.name, subscription.address, "stream"
+
+        def arrive() -> None:
+            if subscription in self.subscriptions and not self._is_cut(*way[:2]):
+                subscription.arrive(frames)
+
+        self._carry(arrive, b"", way)
+
     def forget(self, links: SimulatedLinks) -> None:
         """Close the connections of a client."""
         for peer in links.peers:
@@ -124,7 +153,7 @@ class Network:
             if self._happens("overtake", weather.overtake, way):
                 at += self._stream("overtake", way).random() * OVERTAKEN_S
             else:
-                at = self._last[peer, way[2]] = max(at, self._last.get((peer, way[2]), 0.0))
+                at = self._last[peer, way] = max(at, self._last.get((peer, way), 0.0))
             self.world.at(at, arrive)
 
     def _happens(self, question: str, probability: float, way: Way) -> bool:

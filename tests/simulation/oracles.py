@@ -262,6 +262,11 @@ class CheckpointOracle:
         if len(told) == self._config.shards and label not in self._removed:
             self.restore(label)
 
+    def answered(self, label: str) -> None:
+        """Restore a checkpoint that a client was told is written."""
+        if label not in self._removed:
+            self.restore(label)
+
     def removed(self, labels: Sequence[str]) -> None:
         """Take note that checkpoints were pruned."""
         self._removed.update(labels)

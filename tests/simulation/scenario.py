@@ -13,7 +13,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +23,7 @@ from cluster import Cluster, simulated
 from handmade import random_dataset
 from network import Weather
 from oracles import CheckpointOracle, ShardOracle
+from visitors import SILENCE_S
 from world import Broken, Overdue, World
 
 from glovewire.common.array_types import Rows
@@ -35,7 +36,20 @@ from glovewire.server.consistency.blocks import ExclusiveBlocks
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.sessions import Peer
 
-FAULTS = ("kill worker", "kill shard", "stop worker", "stop shard", "cut", "cut all", "leave", "jump clock")
+FAULTS = (
+    "kill worker",
+    "kill shard",
+    "stop worker",
+    "stop shard",
+    "cut",
+    "cut all",
+    "leave",
+    "jump clock",
+    "cut visitor",
+    "kill visitor",
+)
+VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1}
+"""The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it."""
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
@@ -74,6 +88,10 @@ class Scenario:
     """Largest push or pull of rows in one message; 0 is the program's own limit, which no run here reaches."""
     drift: float = 0.0
     """Each process's clock has a rate from 1 - drift to 1 + drift, and begins anywhere."""
+    visitors: tuple[str, ...] = ()
+    """Who is there beside shards and workers, see VISITORS."""
+    finish_s: float = 0.0
+    """When the finisher comes."""
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -103,6 +121,9 @@ class Scenario:
                 "optimizer": "sgd", "learning_rate": dense_model.RATE, "rate_shape": "constant",
                 "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
             }  # fmt: skip
+        visitors = [name for name, rate in VISITORS.items() if share(name) < rate]
+        if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
+            visitors = [name for name in visitors if name != "scorer"]
         slow = ask("delay").choice([0.0005, 0.005, 0.05])
         weather = Weather(
             slow, slow, *(ask(what).choice([0.0, 0.0, 0.02, 0.1]) for what in ("loss", "repeat", "overtake"))
@@ -113,6 +134,7 @@ class Scenario:
             seed, ask("shards").randint(1, 4), ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
             options, weather, tuple(sorted(faults, key=lambda fault: fault.after)),
             piece_bytes=ask("pieces").choice([0, 0, 400, 1200]), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
+            visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
         )  # fmt: skip
 
 
@@ -187,13 +209,17 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
             options = TrainingOptions.from_flags(**scenario.options)
             cluster = Cluster(
                 world, folder / "data", out, options, scenario.shards, scenario.workers, scenario.checkpoint_every,
-                at=at,
+                at=at, hold="scorer" in scenario.visitors,
             )  # fmt: skip
+            for name in scenario.visitors:
+                cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))
             cluster.network.weather = scenario.weather
             _revive_often(cluster)
             try:
                 _let_all_happen(cluster, scenario.faults)
                 world.run(lambda: its().over, world.now + ENDS_WITHIN_S)
+                if (monitor := cluster.visitors.get("monitor")) is not None:
+                    world.run(lambda: not monitor.alive, world.now + 2 * SILENCE_S)
                 outcome.problem = _problem(scenario, cluster)
             except Overdue as error:
                 outcome.problem = f"{error}: {_still_there(cluster)}"
@@ -202,7 +228,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     except Exception as error:  # noqa: BLE001
         outcome.problem = f"{type(error).__name__}: {error}"
     outcome.story, outcome.seconds = world.story, world.now - 1000.0
-    outcome.counts = its().network.counts
+    outcome.counts = cluster.network.counts if cluster else {}
     shutil.rmtree(out, ignore_errors=True)
     return outcome
 
@@ -243,13 +269,20 @@ def _let_happen(cluster: Cluster, fault: Fault) -> None:
             address = cluster.addresses[int(fault.pick * 7919) % len(cluster.addresses)]
             cluster.network.cut(worker.name, address, fault.seconds)
         case "cut all":
-            for name in cluster.workers:
+            for name in [*cluster.workers, *cluster.visitors]:
                 for address in cluster.addresses:
                     cluster.network.cut(name, address, fault.seconds)
         case "jump clock":
             victim = shard if fault.pick * 7919 % 1 < 0.5 else worker
             world.tell(f"the clock of {victim.name} jumps by {fault.seconds:.2f} s")
             victim.clock.offset += fault.seconds
+        case "cut visitor" | "kill visitor" if cluster.visitors:
+            visitor = list(cluster.visitors.values())[int(fault.pick * len(cluster.visitors))]
+            if fault.kind == "kill visitor":
+                world.kill(visitor)
+                return
+            for address in cluster.addresses:
+                cluster.network.cut(visitor.name, address, fault.seconds)
         case "leave":
             world.tell(f"tells {worker.name} to leave")
             cluster.interrupt(worker.name)
@@ -266,7 +299,8 @@ def _still_there(cluster: Cluster) -> str:
 def _problem(scenario: Scenario, cluster: Cluster) -> str:
     """Return what does not hold of a run that is over, "" if all does."""
     facts = cluster.facts
-    if facts["ending"] != "complete":
+    may_end = ["complete", *(["asked", "over"] if "finisher" in scenario.visitors else [])]
+    if facts["ending"] not in may_end:
         return f"the run ended as {facts['ending']}: {facts.get('ending_text', '')}"
     for process in cluster.world.processes:
         if process.error is not None and not isinstance(process.error, EXPECTED):
@@ -274,10 +308,9 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     with contextlib.suppress(ArtifactError):
         label, _ = files.newest(cluster.folder)
         cluster.checkpoints.restore(label)
-    if cluster.options.objective == "tensors":
-        mode, _, _ = cluster.options.consistency.partition(":")
-        dense_model.check(cluster.folder, scenario.shards, mode, cluster.options.steps)
-    if scenario.options["consistency"] == "exclusive":
+    if cluster.options.objective == "tensors" and facts["ending"] == "complete":
+        dense_model.check(cluster.folder, scenario.shards, cluster.options, undisturbed=not scenario.faults)
+    if scenario.options["consistency"] == "exclusive" and facts["ending"] == "complete":
         expected, _ = undisturbed(json.dumps(scenario.options))
         if cluster.vectors != expected:
             return "the vectors are not those of an undisturbed run"

@@ -105,6 +105,7 @@ def told(scenario: Scenario) -> list[str]:
         f"{scenario.shards} shards, {scenario.workers} workers, a checkpoint every {scenario.checkpoint_every} epochs",
         f"{scenario.options}",
         f"{scenario.weather}",
+        *([f"with {', '.join(scenario.visitors)}"] if scenario.visitors else []),
         f"clocks drift by up to {scenario.drift}",
         *([f"rows in messages of at most {scenario.piece_bytes} bytes"] if scenario.piece_bytes else []),
     ]

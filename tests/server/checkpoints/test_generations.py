@@ -199,6 +199,21 @@ def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
     assert not generations.is_over(second)
 
 
+def test_of_a_dense_model_without_values_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    """One shard ends and the other is killed: alone it would wait for ever."""
+    model = TrainingOptions.of_tensors()
+    first, second = (
+        dataclasses.replace(config(tmp_path, number, recover=True), dataset=None, options=model) for number in range(2)
+    )
+    generation = started(first)
+    started(second)
+    generations.leave(second, generation, RunEnd(Ending.STOPPED))
+    assert not generations.is_over(first)
+    generations.leave(second, generation, RunEnd(Ending.ASKED))
+    assert generations.is_over(first)
+    assert not generations.is_over(config(tmp_path, recover=True))
+
+
 def test_a_shard_that_is_there_is_refused_unless_it_recovers(tmp_path: Path) -> None:
     started(config(tmp_path))
     with pytest.raises(OutputError, match="has a shard 0/2 already"):

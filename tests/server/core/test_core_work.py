@@ -124,9 +124,10 @@ def test_a_goodbye_gives_blocks_back(dataset: Dataset) -> None:
     assert again.round == granted.round
 
 
-def test_a_worker_of_a_complete_run_is_let_go_when_the_rows_are_safe(dataset: Dataset) -> None:
+@pytest.mark.parametrize("ending", [Ending.COMPLETE, Ending.ASKED])
+def test_a_worker_of_a_run_that_is_over_is_let_go_when_the_rows_are_safe(dataset: Dataset, ending: Ending) -> None:
     """One that repeats its goodbye hears the same; a shard that was started again does not know it."""
-    goodbye = m.Leave(Ending.COMPLETE)
+    goodbye = m.Leave(ending)
     one = shard(dataset)
     one.hello("a")
     number = one.send(b"a", goodbye)

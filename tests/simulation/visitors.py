@@ -1,0 +1,255 @@
+"""Monitors and administrators of a simulated cluster: the program's own code on simulated connections.
+
+A monitor is `monitor.stream.feed.Feed`; its samples are checked against those published. An administrator sends
+commands and queries in an order that the seed decides, and checks the answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from oracles import require
+
+from glovewire.cli import admin
+from glovewire.common.addresses import with_port
+from glovewire.common.client.pending import expect
+from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.errors import (
+    DeadlineExceeded,
+    LimitExceeded,
+    NotReady,
+    RunOver,
+    UnknownSession,
+)
+from glovewire.common.model.sharding import Sharding
+from glovewire.common.protocol import messages as m
+from glovewire.common.protocol import wire
+from glovewire.common.transport.client import RequestClient
+from glovewire.monitor.stream.feed import Feed, ReceivedSample
+
+if TYPE_CHECKING:
+    from cluster import Cluster
+    from network import Network
+
+REQUEST_PORT, PUBLISH_PORT = 5555, 5556
+SILENCE_S = 30.0
+ANSWER_S = 20.0
+ORDINARY = (DeadlineExceeded, LimitExceeded, NotReady, RunOver, UnknownSession)
+"""What may become of a command of an administrator when shards restart, or the run is over."""
+
+
+# ---- the stream
+
+
+@dataclass
+class SimulatedContext:
+    """Stands for the ZeroMQ context, poller and receive function of a Feed, the subscriber called `name`."""
+
+    network: Network
+    name: str
+    _sockets: list[Subscription] = field(default_factory=list)
+
+    def subscriber(self, address: str) -> Subscription:
+        """Subscribe to an address."""
+        subscription = Subscription(self.name, with_port(address, REQUEST_PORT))
+        self._sockets.append(subscription)
+        self.network.subscribe(subscription)
+        return subscription
+
+    def handshakes(self, _: object) -> SimulatedContext:
+        """Return what knows of refused handshakes: there are none."""
+        return self
+
+    doubt = ""
+
+    def check(self) -> None:
+        """Do nothing: no handshake is refused."""
+
+    def register(self, _: object, __: int = 0) -> None:
+        """See zmq.Poller."""
+
+    unregister = register
+
+    def poll(self, timeout_ms: int) -> list[tuple[Subscription, int]]:
+        """See zmq.Poller."""
+        if not any(each.arrived for each in self._sockets):
+            waker = self.network.world.waker()
+            for each in self._sockets:
+                each.wake = waker
+            self.network.world.wait(timeout_ms / 1e3)
+        return [(each, zmq.POLLIN) for each in self._sockets if each.arrived]
+
+    def close(self) -> None:
+        """End every subscription."""
+        for each in self._sockets:
+            self.network.unsubscribe(each)
+
+
+@dataclass(eq=False)
+class Subscription:
+    """The connection of a subscriber to the shard that takes requests at `address`."""
+
+    name: str
+    address: str
+    arrived: deque[list[bytes]] = field(default_factory=deque)
+    closed: bool = False
+    wake: Callable[[], object] = lambda: None
+
+    def arrive(self, frames: list[bytes]) -> None:
+        """Take a sample."""
+        self.arrived.append(frames)
+        self.wake()
+
+
+def receive(subscription: Subscription) -> list[bytes]:
+    """Return the next message, or raise zmq.Again."""
+    if not subscription.arrived:
+        raise zmq.Again
+    return subscription.arrived.popleft()
+
+
+class Published(dict[tuple[str, str, int], bytes]):
+    """Headers of all samples that were published, by address, run and number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._newest = Counter[tuple[str, str]]()
+
+    def add(self, address: str, run: str, header: bytes) -> None:
+        """Add the next sample of a run at an address."""
+        self._newest[address, run] += 1
+        self[address, run, self._newest[address, run]] = header
+
+
+@dataclass
+class StreamOracle:
+    """Requires that a subscriber gets every sample of an address once and in order, or counts those that it misses."""
+
+    published: Published
+    run: str = ""
+    last: int = 0
+    base: int = 0
+    found: int = 0
+    former: set[str] = field(default_factory=set)
+
+    def received(self, each: ReceivedSample) -> None:
+        """Check a sample that a Feed has yielded."""
+        if each.run != self.run:
+            require(each.run not in self.former, f"{each.address} goes back to the run {each.run}")
+            require(each.restarted == bool(self.run), f"the run {each.run} at {each.address} is new, and not told so")
+            self.former.add(self.run)
+            self.run, self.last, self.base, self.found = each.run, 0, 0, 0
+        told = f"sample {each.number} of the run {each.run} at {each.address}"
+        header = self.published.get((with_port(each.address, REQUEST_PORT), each.run, each.number))
+        require(header == wire.encode_sample(each.run, each.number, each.message)[-1], f"{told} is not as published")
+        require(each.number > self.last, f"{told} came after {self.last}")
+        self.last = each.number
+        if each.past:
+            self.found += each.merged
+            return
+        gap = each.number - self.base - 1
+        late = self.base == 0  # the subscriber has come during the run
+        missed = gap - self.found
+        require(each.lost == (0 if late else missed), f"before {told} {missed} are missing, and {each.lost} counted")
+        self.base, self.found = each.number, 0
+
+
+def follow(cluster: Cluster) -> dict[str, Any]:
+    """Watch a run to its end."""
+    addresses = [with_port(address, PUBLISH_PORT) for address in cluster.addresses]
+    oracles = {address: StreamOracle(cluster.published) for address in addresses}
+    with Feed(addresses, timeout_s=SILENCE_S, silence_s=SILENCE_S) as feed:
+        while not feed.over:
+            for each in feed.poll(0.25):
+                oracles[each.address].received(each)
+    return RunEnd(Ending.LEFT).as_fields()
+
+
+# ---- commands
+
+
+def administer(cluster: Cluster, name: str, connect: Callable[[str], RequestClient]) -> dict[str, Any]:
+    """Send commands and queries in an order that the seed decides, until the run is over.
+
+    `connect(name)` makes a client. Each checkpoint that all shards say is written is restored.
+    """
+    chance = cluster.world.chance(f"commands of {name} after {cluster.started[name]} starts")
+    commands = [_status, _words, _history, _score, _checkpoint]
+    while True:
+        cluster.world.sleep(chance.expovariate(2.0))
+        command = chance.choice(commands)
+        with suppress(*ORDINARY), connect(f"{name}-{chance.randrange(1 << 30)}") as client:
+            command(cluster, client)
+
+
+def proceed(cluster: Cluster, connect: Callable[[str], RequestClient]) -> dict[str, Any]:
+    """Let a run that is held go on after every epoch."""
+    while True:
+        with suppress(*ORDINARY), connect("scorer") as client:
+            client.connect("observer", ANSWER_S)
+            while True:
+                client.ask(0, m.Proceed(_ask_status(client, 0)["epoch"] + 1), ANSWER_S)
+                client.poll(200)
+        cluster.world.sleep(0.2)
+
+
+def finish(cluster: Cluster, connect: Callable[[str], RequestClient]) -> dict[str, Any]:
+    """Ask every shard to end the run."""
+    while True:
+        with suppress(*ORDINARY), connect("finisher") as client:
+            for shard in range(len(cluster.addresses)):
+                expect(client.ask(shard, m.Finish(Ending.ASKED), ANSWER_S), m.Finishing)
+            return RunEnd(Ending.LEFT).as_fields()
+        cluster.world.sleep(0.2)
+
+
+def _ask_status(client: RequestClient, shard: int) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(bytes(expect(client.ask(shard, m.GetStatus(), ANSWER_S), m.Status).body))
+    return status
+
+
+def _status(cluster: Cluster, client: RequestClient) -> None:
+    for shard in range(len(cluster.addresses)):
+        status = _ask_status(client, shard)
+        pushes = status["pushes"]
+        answered = pushes["applied"] + pushes["repeated"] + pushes["refused"]
+        require(status["shard"] == shard, f"shard {shard} calls itself {status['shard']}")
+        require(pushes["heard"] == answered, f"shard {shard} counts {pushes}")
+
+
+def _words(cluster: Cluster, client: RequestClient) -> None:
+    if cluster.dataset_words:
+        first, last = Sharding(len(cluster.dataset_words), len(cluster.addresses)).range(0)
+        words = expect(client.ask(0, m.GetWords(first, last), ANSWER_S), m.Words)
+        expected = cluster.dataset_words[first:last]
+        require(bytes(words.words).decode().split() == expected, f"rows {first}..{last} have other words")
+
+
+def _history(cluster: Cluster, client: RequestClient) -> None:
+    shard = len(cluster.addresses) - 1
+    history = expect(client.ask(shard, m.GetHistory(0), ANSWER_S), m.History)
+    for header in wire.split_headers(history.samples.data):
+        number = wire.decode_header(header).number
+        published = cluster.published.get((cluster.addresses[shard], history.run, number))
+        require(published == bytes(header), f"sample {number} of shard {shard} was published otherwise")
+
+
+def _score(_: Cluster, client: RequestClient) -> None:
+    client.connect("observer", ANSWER_S)
+    expect(client.ask(0, m.Score("similarity", 50.0), ANSWER_S), m.Recorded)
+    client.part(RunEnd(Ending.LEFT))
+
+
+def _checkpoint(cluster: Cluster, client: RequestClient) -> None:
+    client.connect("observer", ANSWER_S)
+    labels = admin._cut(client, cluster.addresses, ANSWER_S)
+    require(len(labels) == len(cluster.addresses), f"of a checkpoint there are the parts {labels}")
+    require(len(set(labels)) == 1, f"a checkpoint has the labels {labels}")
+    cluster.checkpoints.answered(labels[0])
+    client.part(RunEnd(Ending.LEFT))
