@@ -1,8 +1,8 @@
 """glovewire processes that start in a blink: forked from one that has imported and compiled everything.
 
-Real processes with a pid, files for what they say, and an exit status; only the first second of Python is missing. The
-children of `glovewire train` are forked by their parent. Preloaded into multiprocessing's fork server, which imports
-this module.
+Real processes with a pid, files for what they say, and an exit status; only the first second of Python is missing, and
+a command line of their own. The children of `glovewire train` are forked by their parent. Preloaded into
+multiprocessing's fork server, which imports this module.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
+
+from glovewire.common.runtime.signals import PARENT_VARIABLE
 
 WARM = "forked_warm"
 PROGRAM = [sys.executable, "-m", "glovewire"]
 
 
 class ForkedPopen:
-    """What `subprocess.Popen` would be of `glovewire WORDS` in `folder`."""
+    """What `subprocess.Popen` would be of `python -m MODULE WORDS` in `folder`."""
 
     def __init__(
         self,
@@ -41,6 +43,8 @@ class ForkedPopen:
         out: Path,
         err: Path,
         environment: dict[str, str],
+        *,
+        module: str = "glovewire",
         jumps: int | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -49,7 +53,7 @@ class ForkedPopen:
             forkserver.ensure_running()
         self.returncode: int | None = None
         self._process: ForkServerProcess = context.Process(
-            target=_command, args=(list(words), str(folder), str(out), str(err), jumps, environment)
+            target=_command, args=(module, list(words), str(folder), str(out), str(err), jumps, environment)
         )
         self._process.start()
         assert self._process.pid is not None
@@ -62,20 +66,50 @@ class ForkedPopen:
             self._process.close()
         return self.returncode
 
-    def wait(self) -> None:
+    def wait(self, timeout: float | None = None) -> int:
         """Wait for its end."""
         if self.returncode is None:
-            self._process.join()
-            self.poll()
+            self._process.join(timeout)
+        if (status := self.poll()) is None:
+            raise subprocess.TimeoutExpired("glovewire", timeout or 0.0)
+        return status
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, if it runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        """Send SIGTERM, if it runs."""
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         """Kill it, if it runs."""
         self.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def library_forks() -> Iterator[None]:
+    """Let the library, in this process, run its commands in forked processes."""
+    from glovewire.api import background
+
+    def popen(
+        words: Sequence[str], *, stdout: IO[bytes], stderr: IO[bytes], env: dict[str, str], **_: Any
+    ) -> ForkedPopen:
+        env.pop(PARENT_VARIABLE)  # its parent is the fork server
+        out, err = Path(stdout.name), Path(stderr.name)
+        return ForkedPopen(words[3:], Path.cwd(), out, err, env, module=words[2])
+
+    before, background.subprocess = background.subprocess, _with(popen)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        background.subprocess = before
+
+
+def _with(popen: Callable[..., Any]) -> SimpleNamespace:
+    """Return what our program uses of `subprocess`, with another Popen."""
+    return SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
 
 
 class Forked:
@@ -83,7 +117,7 @@ class Forked:
 
     def __init__(self, folder: Path, name: str, *words: str | Path | float, jumps: int | None = None) -> None:
         self.name, self._out, self._err = name, folder / f"{name}.out", folder / f"{name}.err"
-        self._process = ForkedPopen(list(map(str, words)), folder, self._out, self._err, dict(os.environ), jumps)
+        self._process = ForkedPopen(list(map(str, words)), folder, self._out, self._err, dict(os.environ), jumps=jumps)
         self.pid = self._process.pid
 
     @property
@@ -131,7 +165,7 @@ def _findable() -> Iterator[None]:
 
 
 def _command(
-    words: list[str], folder: str, out: str, err: str, jumps: int | None, environment: dict[str, str] | None = None
+    module: str, words: list[str], folder: str, out: str, err: str, jumps: int | None, environment: dict[str, str]
 ) -> None:
     assert WARM in sys.modules, "the fork server is not warm"
     for number, path in ((0, os.devnull), (1, out), (2, err)):
@@ -141,20 +175,23 @@ def _command(
     os.chdir(folder)
     if jumps is not None:
         _jump(jumps)
-    _run(words, environment or dict(os.environ))
+    _run(module, words, environment)
 
 
-def _run(words: list[str], environment: dict[str, str]) -> None:
+def _run(module: str, words: list[str], environment: dict[str, str]) -> None:
     """Run the program, whose child processes of its own program are forked, too."""
+    from glovewire.api import child
     from glovewire.cli.main import main
     from glovewire.launch import processes
 
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv[:] = ["glovewire", *words]
-    names = SimpleNamespace(Popen=_popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
-    processes.subprocess = names  # type: ignore[assignment]
-    main(*words)
+    sys.argv[:] = [module, *words]
+    processes.subprocess = _with(_popen)  # type: ignore[assignment]
+    if module == "glovewire":
+        main(*words)
+    else:
+        child.main()
 
 
 def _popen(words: Sequence[str], *, env: dict[str, str], **how: Any) -> subprocess.Popen[bytes]:
@@ -182,7 +219,7 @@ def _be_new_process(words: list[str], environment: dict[str, str]) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        _run(words, environment)
+        _run("glovewire", words, environment)
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)

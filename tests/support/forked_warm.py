@@ -4,11 +4,14 @@ import gc
 
 import matplotlib.backends.backend_agg  # noqa: F401
 
+import glovewire.api.child
 import glovewire.cli.admin
 import glovewire.cli.train
 import glovewire.launch.local
 import glovewire.monitor.cli
 import glovewire.monitor.watch
+import glovewire.preprocess.cli
+import glovewire.preprocess.run
 import glovewire.server.cli
 import glovewire.server.service
 import glovewire.worker.cli

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import doctest
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forked import library_forks
 
 import glovewire
 from glovewire.api import corpora, dense, glove, stream, training
@@ -16,6 +18,12 @@ from glovewire.vectors import keyed_vectors
 
 MODULES = [keyed_vectors, corpora, training, glove, dense, stream]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forks() -> Iterator[None]:
+    with library_forks():
+        yield
 
 
 @pytest.fixture
@@ -47,7 +55,7 @@ def run(trained: Path, tmp_path: Path) -> glovewire.Run:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(_forks: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of that run."""
     folder = tmp_path_factory.mktemp("trained")
     dataset = glovewire.preprocess(["the cat sits on the mat", "the dog sits on the rug"] * 10, folder / "data")

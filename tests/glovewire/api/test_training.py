@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from forked import library_forks
 from handmade import random_dataset
 from processes import until
 
@@ -46,6 +47,12 @@ def processes_of(run: Path) -> list[int]:
         if os.fsencode(run) in words:
             found.append(int(entry.parent.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+@pytest.fixture
+def _forks() -> Iterator[None]:
+    with library_forks():
+        yield
 
 
 # ---- corpora
@@ -94,11 +101,13 @@ def test_texts_tokens_rows_and_files_are_the_same_corpus(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["file.txt", "column", *corpora])
 
 
+@pytest.mark.usefixtures("_forks")
 def test_lists_of_tokens_are_taken_as_they_are(tmp_path: Path) -> None:
     made = glovewire.preprocess([["New_York", "isn't", "U.S."]] * 2, tmp_path / "data")
     assert made.words == ("New_York", "U.S.", "isn't")
 
 
+@pytest.mark.usefixtures("_forks")
 @pytest.mark.parametrize(
     ("corpus", "options", "error", "says"),
     [
@@ -132,6 +141,7 @@ def test_the_function_is_also_the_package() -> None:
 # ---- trainings
 
 
+@pytest.mark.usefixtures("_forks")
 def test_a_training_tells_callbacks_and_leaves_a_run(
     dataset: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +174,7 @@ def test_a_training_tells_callbacks_and_leaves_a_run(
         glovewire.train(dataset, run.path)
 
 
+@pytest.mark.usefixtures("_forks")
 def test_a_training_in_a_thread_scores_every_test_set(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "pets.txt").write_text("cat dog 9\ncat mat 3\ndog rug 2\ncat rug 1\n")
     options: dict[str, Any] = {"dim": 8, "epochs": 3, "workers": 1, "watch": [tmp_path / "pets.txt"]}
@@ -226,14 +237,16 @@ def test_an_exception_of_a_callback_ends_a_training_that_can_be_resumed(dataset:
     run = glovewire.Run(tmp_path / "run")
     reached = run.metrics()[-1]["epoch"]
     assert 1 <= reached < 20
-    done = run.resume()
-    assert done.metrics()[-1]["epoch"] == 20
-    assert done.facts["ending"] == "complete"
     seen: list[glovewire.Progress] = []
-    assert done.resume(epochs=25, callbacks=seen.append).facts["epochs"] == 25
+    with library_forks():
+        done = run.resume()
+        assert done.metrics()[-1]["epoch"] == 20
+        assert done.facts["ending"] == "complete"
+        assert done.resume(epochs=25, callbacks=seen.append).facts["epochs"] == 25
     assert (seen[0].epoch >= 20, seen[-1].epoch, seen[-1].epochs) == (True, 25, 25)
 
 
+@pytest.mark.usefixtures("_forks")
 def test_a_checkpoint_is_read_with_its_dataset(dataset: Path, tmp_path: Path) -> None:
     run = glovewire.train(
         dataset, tmp_path / "run", dim=8, epochs=4, workers=1, servers=2, checkpoint_every=1, subwords=0.0
@@ -260,6 +273,7 @@ def test_a_checkpoint_is_read_with_its_dataset(dataset: Path, tmp_path: Path) ->
         glovewire.load(parts[0], dataset=other.path)
 
 
+@pytest.mark.usefixtures("_forks")
 def test_an_estimator_leaves_nothing_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
