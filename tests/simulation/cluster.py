@@ -207,7 +207,7 @@ class Cluster:
 
     def oracle(self, core: Core) -> ShardOracle:
         """Return what watches a core."""
-        return ShardOracle(core, self.checkpoints)
+        return ShardOracle(core, self.checkpoints, self.network.said_by)
 
     def start_shard(self, shard: int, *, recover: bool = False) -> None:
         """Start a shard."""

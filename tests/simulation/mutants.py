@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("common", "glovewire", "monitor", "preprocess", "server", "tests", "worker")
-SEEDS = 2000
+SEEDS = int(os.environ.get("SEEDS", "2000"))
 
 
 class Mutant(NamedTuple):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Way = tuple[str, str, str]
 """A client, an address, and "request", "reply" or "stream"."""
 
+PUSH, LEAVE = b"\xa4Push", b"\xa5Leave"
+"""How the names of messages stand in their headers."""
 OVERTAKEN_S = 0.2
 STEP_S = 0.0005
 """What a look at the messages costs: training between two looks takes time."""
@@ -131,6 +133,11 @@ class Network:
 
         self._carry(arrive, b"", way)
 
+    def said_by(self, peer: bytes) -> int:
+        """Return how many pushes a client had transmitted to a shard before its goodbye, -1 if it is not connected."""
+        links, shard = self._clients.get(peer, (None, 0))
+        return -1 if links is None else links.said[shard]
+
     def forget(self, links: SimulatedLinks) -> None:
         """Close the connections of a client."""
         for peer in links.peers:
@@ -173,11 +180,16 @@ class SimulatedLinks:
     name: str
     addresses: tuple[str, ...]
     peers: list[bytes] = field(default_factory=list)
+    pushes: list[int] = field(default_factory=list)
+    """How many pushes were transmitted to each shard, repeats included."""
+    said: list[int] = field(default_factory=list)
+    """How many of them before the goodbye."""
     _arrived: list[deque[list[Frame]]] = field(default_factory=list)
     _wake: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         self._arrived = [deque() for _ in self.addresses]
+        self.pushes, self.said = [0 for _ in self.addresses], [-1 for _ in self.addresses]
         self.peers = [self.network.new_peer(self, shard) for shard in range(len(self.addresses))]
 
     def now(self) -> float:
@@ -186,7 +198,11 @@ class SimulatedLinks:
 
     def send(self, shard: int, frames: list[Frame]) -> bool:
         """See Links. What is sent must not change any more, so it is copied."""
-        self.network.to_server(self, shard, [bytes(frame) for frame in frames[1:]])
+        _, _, header, *_ = sent = [bytes(frame) for frame in frames]
+        self.pushes[shard] += header[1:6] == PUSH
+        if header[1:7] == LEAVE and self.said[shard] < 0:
+            self.said[shard] = self.pushes[shard]
+        self.network.to_server(self, shard, sent[1:])
         return True
 
     def wait(self, timeout_ms: int) -> list[int]:

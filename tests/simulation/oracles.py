@@ -42,11 +42,12 @@ class ShardOracle:
     """Watches a core: call `receives` before and `received` after each message, `ticked` after each tick.
 
     Every push, report and lease counts once, minibatches stay within the bounds of their mode, and what is kept in
-    memory within its own.
+    memory within its own. `said_by(peer)` returns how many pushes a client has sent that leaves, -1 if unknown.
     """
 
-    def __init__(self, core: Core, checkpoints: CheckpointOracle) -> None:
-        self._state = state = core._state
+    def __init__(self, core: Core, checkpoints: CheckpointOracle, said_by: Callable[[Peer], int]) -> None:
+        self._state, self._said_by = core._state, said_by
+        state = core._state
         self._checkpoints = checkpoints
         self._where = f"shard {state.identity.shard} in generation {state.identity.generation}"
         self._pushes = Counter[str]()
@@ -66,6 +67,9 @@ class ShardOracle:
         self._session = None if name is None else sessions.by_name.get(name)
         if isinstance(message, m.Push):
             self._before = Counter(self._state.push_counts.total)
+        elif isinstance(message, m.Leave):
+            said = self._said_by(peer)
+            require(said < 0 or said == message.pushes, f"{name} has sent {said} pushes, and says {message.pushes}")
 
     def received(self, peer: Peer, number: int, message: m.Message, effects: Effects) -> None:
         """Check what became of a message."""

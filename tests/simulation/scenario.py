@@ -27,7 +27,7 @@ from visitors import SILENCE_S
 from world import Broken, Overdue, World
 
 from glovewire.common.array_types import Rows
-from glovewire.common.errors import ArtifactError, DeadlineExceeded, Interrupted, NotReady
+from glovewire.common.errors import ArtifactError, DeadlineExceeded, Interrupted, NotReady, UnknownSession
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints import files
@@ -47,13 +47,14 @@ FAULTS = (
     "jump clock",
     "cut visitor",
     "kill visitor",
+    "lose worker",
 )
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it."""
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
-"""Errors with which a process may end when its peers are away."""
+"""Errors with which a process may end when its peers are away; one of a dense model first retries UnknownSession."""
 ENDS_WITHIN_S = 180.0
 REVIVE_S = 0.5
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -261,6 +262,8 @@ def _let_happen(cluster: Cluster, fault: Fault) -> None:
             world.kill(worker)
         case "kill shard":
             world.kill(shard)
+        case "lose worker" if len(workers) > 1:
+            world.kill(cluster.workers.pop(worker.name))
         case "stop worker":
             world.stop(worker, fault.seconds)
         case "stop shard":
@@ -302,8 +305,9 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     may_end = ["complete", *(["asked", "over"] if "finisher" in scenario.visitors else [])]
     if facts["ending"] not in may_end:
         return f"the run ended as {facts['ending']}: {facts.get('ending_text', '')}"
+    expected = (*EXPECTED, UnknownSession) if cluster.options.objective == "tensors" else EXPECTED
     for process in cluster.world.processes:
-        if process.error is not None and not isinstance(process.error, EXPECTED):
+        if process.error is not None and not isinstance(process.error, expected):
             return f"{process.name} failed: {type(process.error).__name__}: {process.error}"
     with contextlib.suppress(ArtifactError):
         label, _ = files.newest(cluster.folder)
@@ -311,8 +315,8 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     if cluster.options.objective == "tensors" and facts["ending"] == "complete":
         dense_model.check(cluster.folder, scenario.shards, cluster.options, undisturbed=not scenario.faults)
     if scenario.options["consistency"] == "exclusive" and facts["ending"] == "complete":
-        expected, _ = undisturbed(json.dumps(scenario.options))
-        if cluster.vectors != expected:
+        vectors, _ = undisturbed(json.dumps(scenario.options))
+        if cluster.vectors != vectors:
             return "the vectors are not those of an undisturbed run"
     return ""
 
@@ -322,8 +326,8 @@ class CutRecorder(ShardOracle):
 
     cuts: list[Cut]
 
-    def __init__(self, core: Core, checkpoints: CheckpointOracle) -> None:
-        super().__init__(core, checkpoints)
+    def __init__(self, core: Core, checkpoints: CheckpointOracle, said_by: Callable[[Peer], int]) -> None:
+        super().__init__(core, checkpoints, said_by)
         state = core._state
         assert isinstance(state.consistency, ExclusiveBlocks)
         rounds = state.options.epochs * len(state.consistency.rounds)
@@ -346,7 +350,7 @@ class UndisturbedCluster(Cluster):
 
     def oracle(self, core: Core) -> ShardOracle:
         """See Cluster."""
-        self.recorder = CutRecorder(core, self.checkpoints)
+        self.recorder = CutRecorder(core, self.checkpoints, self.network.said_by)
         return self.recorder
 
 
