@@ -30,10 +30,23 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A text in many splits, each of which is committed as a piece of its own."""
     monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 2000)
     monkeypatch.setattr(jobs, "COMMIT_EVERY_S", -1.0)
+    return written(tmp_path)
+
+
+def written(folder: Path) -> Path:
     rng = np.random.default_rng(1)
-    path = tmp_path / "text.txt"
+    path = folder / "text.txt"
     path.write_text("\n".join(" ".join(rng.choice(WORDS.split(), 12)) for _ in range(600)), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
+    """Checksums of the dataset of the text, without phrases and with one round of them."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    for rounds in (0, 1):
+        run(config(written(folder), folder / f"{rounds}", phrases=rounds))
+    return {rounds: checksums(folder / f"{rounds}") for rounds in (0, 1)}
 
 
 def config(corpus: Path, out: Path, **options: Any) -> PreprocessConfig:
@@ -69,9 +82,13 @@ def kill_self_at(number: int, mark: Path, original: Callable[..., Any]) -> Calla
     ],
 )
 def test_a_killed_worker_ends_the_run_and_resume_completes_it(
-    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, job: Any, call: int
+    tmp_path: Path,
+    corpus: Path,
+    undisturbed: dict[int, dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    job: Any,
+    call: int,
 ) -> None:
-    run(config(corpus, tmp_path / "whole", phrases=1))
     out = tmp_path / "out"
     original = job.do
     with monkeypatch.context() as hurt:
@@ -82,7 +99,7 @@ def test_a_killed_worker_ends_the_run_and_resume_completes_it(
     with monkeypatch.context() as watched:
         watched.setattr(jobs.EncodeJob, "do", counted(jobs.EncodeJob.do, tmp_path / "again"))
         run(config(corpus, out, phrases=1, resume=True))
-    assert checksums(out) == checksums(tmp_path / "whole")
+    assert checksums(out) == undisturbed[1]
     splits = -(-corpus.stat().st_size // 2000)
     again = (tmp_path / "again").stat().st_size if (tmp_path / "again").exists() else 0
     assert again < splits  # committed pieces are not repeated
@@ -91,10 +108,9 @@ def test_a_killed_worker_ends_the_run_and_resume_completes_it(
 
 @pytest.mark.parametrize("call", [3, 25])
 def test_pieces_that_were_not_committed_are_ignored(
-    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, call: int
+    tmp_path: Path, corpus: Path, undisturbed: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     """Killed between the writing of a piece and its commit, while tokenising (3rd) and while counting (25th)."""
-    run(config(corpus, tmp_path / "whole"))
     out = tmp_path / "out"
     with monkeypatch.context() as hurt:
         hurt.setattr(
@@ -103,7 +119,7 @@ def test_pieces_that_were_not_committed_are_ignored(
         with pytest.raises(ProcessDied):
             run(config(corpus, out))
     run(config(corpus, out, resume=True))
-    assert checksums(out) == checksums(tmp_path / "whole")
+    assert checksums(out) == undisturbed[0]
 
 
 def counted(original: Callable[..., Any], mark: Path) -> Callable[..., Any]:
@@ -140,7 +156,7 @@ def test_resume_of_another_job_starts_over(tmp_path: Path, corpus: Path, monkeyp
 
 
 def test_resume_with_splits_of_another_size_starts_over(
-    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, corpus: Path, undisturbed: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as hurt:
@@ -149,8 +165,7 @@ def test_resume_with_splits_of_another_size_starts_over(
             run(config(corpus, out))
     monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 700)
     run(config(corpus, out, resume=True))
-    run(config(corpus, tmp_path / "whole"))
-    assert checksums(out) == checksums(tmp_path / "whole")
+    assert checksums(out) == undisturbed[0]
 
 
 def test_ctrl_c_ends_the_run_in_one_line_and_resume_continues_it(tmp_path: Path, corpus: Path) -> None:

@@ -60,6 +60,8 @@ MAX_MODULES = 14
 
 # ---- the rules
 
+Rule = Callable[[Module], list[str]]
+
 
 def wrong_directions(module: Module) -> list[str]:
     """Imports go glovewire -> server, worker, monitor, preprocess -> common, and never otherwise."""
@@ -249,48 +251,21 @@ def cycles(graph: Graph) -> list[str]:
 # ---- over the whole project
 
 
-def of_all(modules: list[Module]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("module", modules, ids=lambda module: module.path)
+RULES: dict[Rule, list[Module]] = {
+    wrong_directions: OURS,
+    wrong_import_styles: OURS,
+    strangers: OURS,
+    impurities: OURS,
+    bad_names: OURS,
+    private_accesses: OURS,
+    bad_beginnings: OURS + OTHERS,
+    swallowed_errors: OURS + OTHERS,
+}
 
 
-@of_all(OURS)
-def test_imports_go_one_way(module: Module) -> None:
-    assert wrong_directions(module) == []
-
-
-@of_all(OURS)
-def test_imports_are_relative_inside_a_package_and_absolute_between(module: Module) -> None:
-    assert wrong_import_styles(module) == []
-
-
-@of_all(OURS)
-def test_libraries_stay_where_they_belong(module: Module) -> None:
-    assert strangers(module) == []
-
-
-@of_all([module for module in OURS if is_pure(module)])
-def test_what_decides_does_no_io(module: Module) -> None:
-    assert impurities(module) == []
-
-
-@of_all(OURS)
-def test_names_say_what_a_thing_does(module: Module) -> None:
-    assert bad_names(module) == []
-
-
-@of_all(OURS)
-def test_nothing_reaches_into_another_object(module: Module) -> None:
-    assert private_accesses(module) == []
-
-
-@of_all(OURS + OTHERS)
-def test_a_module_begins_with_what_it_is_for(module: Module) -> None:
-    assert bad_beginnings(module) == []
-
-
-@of_all(OURS + OTHERS)
-def test_no_error_is_swallowed(module: Module) -> None:
-    assert swallowed_errors(module) == []
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_module_keeps_the_rule(rule: Rule) -> None:
+    assert {module.path: found for module in RULES[rule] if (found := rule(module))} == {}
 
 
 def test_no_modules_import_each_other() -> None:
@@ -320,8 +295,6 @@ def test_the_rules_name_what_is_there() -> None:
 
 
 # ---- every rule can fail
-
-Rule = Callable[[Module], list[str]]
 
 BROKEN: list[tuple[Rule, str, str]] = [
     (wrong_directions, "common/wire.py", "import glovewire.server"),

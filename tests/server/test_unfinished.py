@@ -16,6 +16,7 @@ from processes import until
 from shards import ASYNC, MINIBATCH, Shard, code, in_memory, push, served, shard
 from strangers import is_shut, shaken
 
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.roles import Client, Role
 from glovewire.common.transport.client import RequestClient
@@ -121,4 +122,5 @@ def test_a_worker_is_not_cut_for_the_largest_push(one: Shard, tmp_path: Path, *,
         client.send(0, push("add", values, 0, len(values)), replies.append)
         until(lambda: (client.poll(20), replies)[1], "an answer", 30.0)
         assert code(replies[0]) == "bad-request"  # type: ignore[arg-type]
+        client.part(RunEnd(Ending.LEFT))
     assert one.state.network.cut_off == 0

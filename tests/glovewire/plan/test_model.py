@@ -198,7 +198,10 @@ def test_partitions_that_are_given_count_before_those_of_the_dataset(tmp_path: P
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_the_kernel_rate_is_measured_on_the_entries_of_a_dataset(tmp_path: Path, symmetric: bool) -> None:
+def test_the_kernel_rate_is_measured_on_the_entries_of_a_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, symmetric: bool
+) -> None:
+    monkeypatch.setattr("glovewire.plan.cli.MEASURE_S", 0.01)
     dataset, _ = random_dataset(tmp_path / "data", size=40, symmetric=symmetric)
     before = dataset.entries.tobytes()
     assert measured_rate(TrainingOptions(dim=16), dataset) > 0

@@ -84,13 +84,13 @@ def assert_equal(texts: list[str], encoder: Encoder, *, lowercase: bool = True) 
         assert ours == theirs, repr(text)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(lines, min_size=1, max_size=8))
 def test_generated_lines_are_tokenised_as_nltk_does(texts: list[str]) -> None:
     assert_equal(texts, Encoder(make_tokenizer("nltk")))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(lines, min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_generated_lines_that_keep_their_case_are_too(texts: list[str], draw: random.Random) -> None:
     cased = ["".join(draw.choice((each.upper(), each, each)) for each in text) for text in texts]
@@ -165,9 +165,7 @@ def test_many_drawn_lines_are_tokenised_as_nltk_does() -> None:
 
 
 @pytest.mark.timeout(0 if LINES > 6000 else 400)
-@pytest.mark.parametrize(
-    "name", ["wikitext2-valid.txt.xz", "wikitext2-test.txt.xz", "enwiki-small.txt.xz", "enwiki-large.txt.xz"]
-)
+@pytest.mark.parametrize("name", ["wikitext2-valid.txt.xz", "enwiki-large.txt.xz"])
 def test_real_text_is_tokenised_as_nltk_does(shared_data: Path, name: str) -> None:
     encoder = Encoder(make_tokenizer("nltk"))
     with lzma.open(shared_data / "text" / name, "rt", encoding="utf-8", newline="\n") as stream:
