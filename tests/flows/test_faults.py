@@ -1,6 +1,7 @@
-"""A part of the matrix of faults, with real processes; benchmarks/faults.py plays all of it.
+"""What of the matrix of faults the simulation does not have: real sockets, signals, disks and clocks.
 
-docs/decisions/0012-faults-on-purpose.md says which protections were taken out to see a test fail.
+benchmarks/faults.py plays all of the matrix. docs/decisions/0012-faults-on-purpose.md says which protections were taken
+out to see a test fail.
 """
 
 from __future__ import annotations
@@ -19,15 +20,10 @@ from stage import Cell, Role
 EXCLUSIVE, ASYNC, SYNC = "blocks/exclusive", "blocks/async", "minibatch/sync"
 CELLS = [
     Cell(Fault.KILL, Role.SHARD, EXCLUSIVE, epochs=300),
-    Cell(Fault.KILL, Role.SHARD, ASYNC, epochs=300),
     Cell(Fault.KILL, Role.WORKER, SYNC, epochs=60),
-    Cell(Fault.STOP, Role.WORKER, ASYNC, epochs=300),
     Cell(Fault.STOP, Role.SHARD, EXCLUSIVE, epochs=300),
     Cell(Fault.CUT, Role.WORKER, EXCLUSIVE, epochs=300),
-    Cell(Fault.DELAY, Role.SHARD, "minibatch/async", epochs=2),
-    Cell(Fault.DUPLICATE, Role.WORKER, ASYNC, 0.4, epochs=300),
     Cell(Fault.REORDER, Role.SHARD, EXCLUSIVE, 0.3, epochs=2),
-    Cell(Fault.DROP, Role.SHARD, EXCLUSIVE, 0.1, epochs=2),
     Cell(Fault.DROP, Role.MONITOR, ASYNC, 0.4, epochs=60),
     Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=300),
     Cell(Fault.CLOCK, Role.SHARD, EXCLUSIVE, epochs=300),
