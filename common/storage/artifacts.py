@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -124,6 +124,15 @@ def attempt_all(*writes: Callable[[], object]) -> None:
         raise type(failures[-1])("; ".join(map(str, failures))) from failures[-1]
     if failures:
         raise failures[0]
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder `path`, unless it exists, and those above it; it is still there after a power failure."""
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    with suppress(PermissionError):  # a folder that one may write to, but not read, cannot be flushed
+        _flush(path.parent)
 
 
 def require_free(path: Path, *, what: str) -> None:
@@ -248,7 +257,7 @@ def writing_artifact(
     if not replace:
         require_free(folder, what=kind)
     with output_errors(folder, kind):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         with atomic(folder, replace_folder=replace) as scratch:
             scratch.mkdir()
             yield scratch

@@ -74,7 +74,7 @@ def prepare(run: Path) -> Path:
     """Create the folder `run` for a new training and return it; OutputError if it is not empty or cannot be made."""
     artifacts.require_free(run, what="run")
     with artifacts.output_errors(run, "run"):
-        run.mkdir(parents=True, exist_ok=True)
+        artifacts.make_folder(run)
     return run
 
 

@@ -230,6 +230,14 @@ def missing(run: Path, label: str, shards: int) -> list[int]:
     return [shard for shard in range(shards) if not part_folder(run, label, shard, shards).exists()]
 
 
+def is_intact(run: Path, label: str, shards: int) -> bool:
+    """Return whether all parts of a checkpoint are in this run folder, as they were written."""
+    try:
+        return bool(_facts(run, label, shards))
+    except ArtifactError:
+        return False
+
+
 def read_facts(run: Path, label: str, shards: int) -> list[dict[str, Any]]:
     """Return the facts of every part of a checkpoint; the parts may have been cut at different rounds.
 

@@ -22,7 +22,7 @@ from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.option import entries
 from glovewire.common.protocol.schema import is_name
 from glovewire.common.storage import run_folder
-from glovewire.common.storage.artifacts import MANIFEST, PARTIAL, output_errors, write_text_atomically
+from glovewire.common.storage.artifacts import MANIFEST, PARTIAL, make_folder, output_errors, write_text_atomically
 
 from ..config import MAX_SHARDS, ServerConfig
 from . import files
@@ -104,7 +104,8 @@ def claim(config: ServerConfig) -> None:
         _require_new(config)
     mark = _mark_file(config, config.shard)
     with output_errors(config.out, "run"):
-        mark.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (config.out, mark.parent):
+            make_folder(folder)
         try:
             mark.touch(exist_ok=again)
         except FileExistsError as error:
@@ -130,7 +131,8 @@ def enter(config: ServerConfig, generation: Generation) -> bool:
     elif newest(config.out) != generation:
         return False
     if config.shard == 0 and generation.number and not generation.label:  # the run begins anew, and so do its metrics
-        (config.out / run_folder.METRICS).unlink(missing_ok=True)
+        with output_errors(config.out, "run"):
+            (config.out / run_folder.METRICS).unlink(missing_ok=True)
     _write_mark(config, Mark(generation.number))
     return True
 
@@ -253,12 +255,12 @@ def _other_marks(config: ServerConfig) -> dict[int, Mark]:
 
 
 def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -> bool:
-    """Return whether this shard can enter a generation: it has not been in it, and the first checkpoint is on disk."""
+    """Return whether this shard can enter a generation: it has not been in it, and the first checkpoint is intact."""
     entered = mark is not None and mark.generation >= generation.number
     if generation.shards != config.shards or entered or not generation.secret:
         return False
     may_go_back = config.resume or config.recover
-    return not (may_go_back and generation.label and files.missing(config.out, generation.label, generation.parts))
+    return not (may_go_back and generation.label) or files.is_intact(config.out, generation.label, generation.parts)
 
 
 def _require_new(config: ServerConfig) -> None:

@@ -1,5 +1,6 @@
 """Append what is trained, losses and scores to `metrics.jsonl`: whole lines only; a full disk never stops training."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -55,7 +56,8 @@ class MetricsFile:
             linked = error.errno == errno.ELOOP
             why = "a symbolic link, which is not followed" if linked else error.strerror or str(error)
         if self._file is not None:
-            self._file.truncate(self._bytes)
+            with contextlib.suppress(OSError):  # a disk that fails
+                self._file.truncate(self._bytes)
         self.lost += 1
         if self.lost == 1:
             logger.warning(log.line("metrics_lost", path=self._path, why=why))

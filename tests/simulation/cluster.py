@@ -20,27 +20,30 @@ import visitors
 import zmq
 from network import Network, SimulatedLinks
 from oracles import CheckpointOracle, ShardOracle
+from threads import Event, Executor
 from world import Clock, Process, Secrets, World
 
 from glovewire.cli import admin
 from glovewire.common.array_types import Rows
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import GlovewireError, Interrupted, ProtocolError
+from glovewire.common.errors import Interrupted, ProtocolError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import client as clients
 from glovewire.monitor.stream import feed
 from glovewire.server import service
 from glovewire.server.checkpoints import files as checkpoint
-from glovewire.server.checkpoints import generations
+from glovewire.server.checkpoints import generations, writer
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.config import ServerConfig
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.core.state import NetworkCounts
 from glovewire.server.daemon import CHECK_EVERY_S, CheckShards
+from glovewire.server.telemetry.metrics_file import MetricsFile
 from glovewire.worker import service as work
 from glovewire.worker.config import WorkerConfig
 from glovewire.worker.dense import client as dense
@@ -48,7 +51,6 @@ from glovewire.worker.dense import session as dense_session
 from glovewire.worker.stores import server_store
 
 TICK_S = 0.05
-WRITING_S = 0.05
 T = TypeVar("T")
 
 
@@ -58,11 +60,11 @@ class SimulatedDaemon:
     def __init__(self, cluster: Cluster, core: Core, run: Path, bind: str, keep: int) -> None:
         self._cluster, self._core, self._run, self.address = cluster, core, run, bind
         self.stream_address = bind
-        self.signalled, self._keep = False, keep
+        self.signalled = False
         self._ending: RunEnd | None = None
         self._arrived: deque[tuple[bytes, list[Frame]]] = deque()
-        self._unwritten: deque[Snapshot] = deque()
-        self._written_at = 0.0
+        self._writer = writer.CheckpointWriter(run, keep, self._awake)
+        self._metrics_file = MetricsFile(run / METRICS)
         self._wake: Callable[[], object] | None = None
         cluster.network.listeners[bind] = self
         self._oracle = cluster.oracle(core)
@@ -72,12 +74,16 @@ class SimulatedDaemon:
 
     def replace_core(self, core: Core) -> None:
         """See Daemon."""
-        self._core, self._ending = core, None
+        self._metrics_file.close()
+        self._core, self._metrics_file, self._ending = core, MetricsFile(self._run / METRICS), None
         self._oracle = self._cluster.oracle(core)
 
     def arrive(self, peer: bytes, frames: list[Frame]) -> None:
         """Take a request from the network."""
         self._arrived.append((peer, frames))
+        self._awake()
+
+    def _awake(self) -> None:
         if self._wake is not None:
             self._wake()
 
@@ -92,8 +98,7 @@ class SimulatedDaemon:
                 self._wake = None
             while self._arrived:
                 self._handle(*self._arrived.popleft(), check_shards)
-            if self._unwritten and world.now >= self._written_at:
-                self._write(self._unwritten.popleft())
+            self._report_written(self._writer.results())
             effects = self._core.tick(world.time, NetworkCounts(port=visitors.REQUEST_PORT))
             self._oracle.ticked(effects)
             self._carry_out(effects)
@@ -119,12 +124,11 @@ class SimulatedDaemon:
 
     def finish_writing(self) -> None:
         """See Daemon."""
-        while self._unwritten:
-            self._write(self._unwritten.popleft())
+        self._writer.finish()
 
     def write_now(self, snapshot: Snapshot) -> None:
         """See Daemon."""
-        self.finish_writing()
+        self._report_written(self._writer.finish())
         checkpoint.write(self._run, snapshot)
 
     def aside(self, action: Callable[[], T]) -> T:
@@ -142,20 +146,16 @@ class SimulatedDaemon:
     def close(self) -> None:
         """See Daemon."""
         self._cluster.network.listeners.pop(self.address, None)
+        self._writer.close()
+        self._metrics_file.close()
 
-    def _write(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint, between two steps of the shard: it is killed before or after that."""
-        world, error = self._cluster.world, None
-        try:
-            checkpoint.write(self._run, snapshot)
-            newest = generations.newest(self._run)
-            shard, shards = int(snapshot.facts["shard"]), int(snapshot.facts["shards"])
-            removed = checkpoint.prune(self._run, shard, shards, self._keep, newest.label if newest else "")
-        except GlovewireError as problem:
-            error, removed = problem, []
-        self._cluster.checkpoints.removed(removed)
-        world.tell(f"has written {snapshot.label}")
-        self._carry_out(self._core.checkpointed(snapshot.label, world.time, error, WRITING_S, removed))
+    def _report_written(self, written: list[writer.WriteResult]) -> None:
+        world = self._cluster.world
+        for each in written:
+            world.tell(f"has written {each.label}: {each.error or 'on disk'}")
+            self._cluster.checkpoints.removed(each.removed)
+            effects = self._core.checkpointed(each.label, world.time, each.error, each.seconds, each.removed)
+            self._carry_out(effects)
 
     def _carry_out(self, effects: Effects) -> None:
         for reply in effects.replies:
@@ -163,13 +163,16 @@ class SimulatedDaemon:
             if not self._cluster.network.to_client(reply.peer, frames):
                 self._core.disconnected(reply.peer)
         for snapshot in effects.snapshots:
-            self._unwritten.append(snapshot)
-            self._written_at = self._cluster.world.now + WRITING_S
+            self._writer.begin(snapshot)
+        if effects.checkpoint_awaited:
+            self._writer.speed_up()
         for published in effects.published:
             cluster = self._cluster
             cluster.published.add(self.address, published.run, published.frames[-1])
             cluster.network.publish(self.address, published.frames)
-            if isinstance(published.sample, m.Event):
+            if isinstance(published.sample, m.RunSample | m.LossSample | m.QualitySample):
+                self._metrics_file.add(published.sample)
+            elif isinstance(published.sample, m.Event):
                 self._cluster.world.tell(f"{published.sample.kind} {published.sample.subject} {published.sample.text}")
         self._ending = effects.ending
 
@@ -195,7 +198,7 @@ class Cluster:
         self.hold = hold
         self._of_tensors = options.objective == "tensors"
         opened = None if self._of_tensors else Dataset.open(dataset, verify=False)
-        self.checkpoints = CheckpointOracle(self._config(0), opened, at)
+        self.checkpoints = CheckpointOracle(self._config(0), opened, at, world.observing)
         self.published = visitors.Published()
         self.dataset_words = [] if opened is None else [opened.words[word] for word in opened.permutation.tolist()]
         self.visitors: dict[str, Process] = {}
@@ -270,7 +273,10 @@ class Cluster:
         return (self.folder / "vectors.npy").read_bytes()
 
     def revive(self) -> None:
-        """Start again what was killed or has given up, and with a shard the workers that have ended: it needs some."""
+        """Start again what was killed or has given up, and with a shard the workers that have ended: it needs some.
+
+        So is a worker that gave up waiting to be let go: its rows may not have been saved.
+        """
         if self.over:
             return
         killed = [shard for shard, process in self.shards.items() if not process.alive and process.result is None]
@@ -278,11 +284,16 @@ class Cluster:
             self.start_shard(shard, recover=True)
         for name, process in self.workers.items():
             ended = process.result is not None and process.result["ending"] != Ending.INTERRUPTED
-            if not process.alive and (killed or not ended):
+            if not process.alive and (killed or not ended or self._gave_up(name)):
                 self.start_worker(name)
         for name, process in self.visitors.items():
             if not process.alive and process.result is None:
                 self.start_visitor(name)
+
+    def _gave_up(self, name: str) -> bool:
+        """Return whether a worker that has ended left a goodbye unanswered."""
+        client = self.clients.get(name)
+        return client is not None and any(channel.welcome is not None for channel in client.channels)
 
 
 @contextlib.contextmanager
@@ -310,12 +321,17 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
         contexts.append(visitors.SimulatedContext(cluster().network, world.running.name))
         return contexts[-1]
 
+    def executor(*_: object) -> Executor:
+        return Executor(world)
+
     def nothing(*_: object, **__: object) -> None:
         pass
 
     with contextlib.ExitStack() as stack:
-        for module in (service, dense):
+        for module in (service, writer, dense):
             stack.enter_context(mock.patch.object(module, "time", clock))
+        stack.enter_context(mock.patch.object(writer, "ThreadPoolExecutor", executor))
+        stack.enter_context(mock.patch.object(writer, "threading", SimpleNamespace(Event=partial(Event, world))))
         for module in (generations, clients):
             stack.enter_context(mock.patch.object(module, "secrets", chance))
         for module, name in [

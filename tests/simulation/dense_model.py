@@ -7,6 +7,7 @@ synchronous training the parameters after so many updates are the same, whicheve
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.tensor_layout import ROW
 from glovewire.common.storage import run_folder
+from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.server.checkpoints import files
 from glovewire.server.checkpoints.cuts import final_label
-from glovewire.server.checkpoints.generations import newest
+from glovewire.server.checkpoints.generations import GENERATION, newest
 from glovewire.worker.dense.client import Client
 
 RATE = 1 / 8
@@ -65,7 +67,8 @@ def check(run: Path, shards: int, options: TrainingOptions, *, undisturbed: bool
     require(np.array_equal(values["fixed"], VALUES["fixed"]), f"the fixed tensor has become {values['fixed']}")
     generation = newest(run)
     assert generation is not None
-    if generation.number and not generation.label:  # filled with what a worker has pulled in the generation before
+    begun = [json.loads(path.read_text()) for path in (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")]
+    if any(each["number"] and not each["label"] for each in begun):  # filled with what a worker had pulled before
         return
     rows = np.concatenate([values[name].reshape(-1, ROW) for name in ("weight", "count")])
     for facts in files.read_facts(run, final_label(generation.number), shards):

@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from fixed import DISK, PUT_BACK
+
 ROOT = Path(__file__).parents[2]
 COPIED = ("common", "glovewire", "monitor", "preprocess", "server", "tests", "worker")
 SEEDS = int(os.environ.get("SEEDS", "2000"))
@@ -135,6 +137,7 @@ MUTANTS = (
            "        for name in overdue:\n", "        for name in ():\n"),
     Mutant("a worker that is stuck leases another strip", "worker/training/strips.py",
            "or now - self._moved_at <= STUCK_S:", "or True:"),
+    *map(Mutant._make, (*DISK, *PUT_BACK)),
 )  # fmt: skip
 
 

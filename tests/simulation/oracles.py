@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +16,13 @@ from world import Broken
 
 from glovewire.common.array_types import Rows
 from glovewire.common.endings import Ending
-from glovewire.common.errors import GlovewireError, UnknownSession
+from glovewire.common.errors import ArtifactError, GlovewireError, UnknownSession
 from glovewire.common.model.options import CONSISTENCIES, Mode
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server import service
-from glovewire.server.checkpoints import files
+from glovewire.server.checkpoints import files, generations
+from glovewire.server.checkpoints.cuts import FINAL
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.consistency.blocks import ExclusiveBlocks
@@ -214,9 +217,8 @@ class StepOracle:
         (updates, gradients), self._seen = self._seen, self._reached()
         made, of = self._seen[0] - updates, self._seen[1] - gradients
         if made:
-            self._check_update(
-                made, of, stayed, {max(count // max(self._number, 1), 1) for count in (before, len(stayed))}
-            )
+            few, many = (max(count // max(self._number, 1), 1) for count in (len(stayed), before))
+            self._check_update(made, of, stayed, range(few, many + 1))
             self._waiting.clear()
         for reply in replies:
             if isinstance(reply.message, m.Rows):
@@ -224,14 +226,14 @@ class StepOracle:
                 if session is not None and session.is_worker:
                     self._check_rows(session)
 
-    def _check_update(self, made: int, gradients: int, workers: set[int], sizes: set[int]) -> None:
+    def _check_update(self, made: int, gradients: int, workers: set[int], sizes: Sequence[int]) -> None:
         told = f"{made} updates of {gradients} gradients of {sorted(self._waiting)} at {self._where}"
         match self._mode.kind:
             case "sync":
                 late = workers - self._waiting
                 require(made == 1 and len(late) <= self._backup, f"{told}, without those of {sorted(late)}")
             case "softsync":
-                require(any(made * size == gradients for size in sizes), f"{told}, not of {sorted(sizes)}")
+                require(any(made * size == gradients for size in sizes), f"{told}, not of {sizes[0]} to {sizes[-1]}")
             case _:
                 require(made == gradients, told)
 
@@ -253,8 +255,11 @@ class CheckpointOracle:
     if that is not known.
     """
 
-    def __init__(self, config: ServerConfig, dataset: Dataset | None, at: Callable[[int], Rows | None]) -> None:
-        self._config, self._dataset, self._at = config, dataset, at
+    def __init__(
+        self, config: ServerConfig, dataset: Dataset | None, at: Callable[[int], Rows | None],
+        observing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:  # fmt: skip
+        self._config, self._dataset, self._at, self._observing = config, dataset, at, observing
         self._announced: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
         self._removed: set[str] = set()
         self.restored = 0
@@ -264,7 +269,8 @@ class CheckpointOracle:
         told = self._announced[generation, label]
         told.add(shard)
         if len(told) == self._config.shards and label not in self._removed:
-            self.restore(label)
+            with self._observing():
+                self.restore(label)
 
     def answered(self, label: str) -> None:
         """Restore a checkpoint that a client was told is written."""
@@ -291,3 +297,31 @@ class CheckpointOracle:
             raise Broken(f"checkpoint {label} cannot be restored on {shards} shards: {error}") from error
         if round >= 0 and (expected := self._at(round)) is not None:
             require(rows.tobytes() == expected.tobytes(), f"checkpoint {label} is not the state of round {round}")
+
+    def furthest(self) -> float:
+        """Return how far a run has come that must not be lost: the rounds or updates of an announced checkpoint."""
+        generation = generations.newest(self._config.out)
+        if generation is None:
+            return -1.0
+        complete = [
+            label
+            for (number, label), told in self._announced.items()
+            if number == generation.number and len(told) == self._config.shards
+        ]
+        return max(map(_reached, [generation.label, *complete]))
+
+    def require_kept(self, furthest: float) -> None:
+        """Require that the run can be resumed from as far as it had come."""
+        try:
+            label, _ = files.newest(self._config.out)
+        except ArtifactError:
+            label = ""
+        require(
+            _reached(label) >= furthest, f"{furthest:.0f} rounds or updates were on disk, and {label or 'none'} is left"
+        )
+
+
+def _reached(label: str) -> float:
+    """Return the rounds or updates in a label; requested checkpoints do not count."""
+    kind, _, number = label.partition("-")
+    return math.inf if kind == FINAL else float(number) if kind in ("round", "update") else -1.0

@@ -20,6 +20,7 @@ from typing import Any
 
 import dense_model
 from cluster import Cluster, simulated
+from disk import DISK_FAULTS, Disk
 from handmade import random_dataset
 from network import Weather
 from oracles import CheckpointOracle, ShardOracle
@@ -27,7 +28,14 @@ from visitors import SILENCE_S
 from world import Broken, Overdue, World
 
 from glovewire.common.array_types import Rows
-from glovewire.common.errors import ArtifactError, DeadlineExceeded, Interrupted, NotReady, UnknownSession
+from glovewire.common.errors import (
+    ArtifactError,
+    DeadlineExceeded,
+    Interrupted,
+    NotReady,
+    OutputError,
+    UnknownSession,
+)
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.server.checkpoints import files
@@ -93,6 +101,10 @@ class Scenario:
     """Who is there beside shards and workers, see VISITORS."""
     finish_s: float = 0.0
     """When the finisher comes."""
+    disk_step_s: float = 0.0
+    """What a call to the disk takes."""
+    one_pid: bool = False
+    """Whether all processes have the same id, as those of containers do."""
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -129,13 +141,15 @@ class Scenario:
         weather = Weather(
             slow, slow, *(ask(what).choice([0.0, 0.0, 0.02, 0.1]) for what in ("loss", "repeat", "overtake"))
         )
-        most = ask("faults").choice([0, 1, 2, 4, 8])
+        most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
         faults = [fault for kind in FAULTS for fault in _faults(kind, most, ask(kind))]
+        faults += [fault for kind in DISK_FAULTS for fault in _faults(kind, ills, ask(kind))]
         return cls(
             seed, ask("shards").randint(1, 4), ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
             options, weather, tuple(sorted(faults, key=lambda fault: fault.after)),
             piece_bytes=ask("pieces").choice([0, 0, 400, 1200]), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
             visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
+            disk_step_s=ask("disk step").choice([0.0, 0.0002, 0.002]), one_pid=share("one pid") < 0.3,
         )  # fmt: skip
 
 
@@ -189,9 +203,10 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     With `decisions`, the story has all that workers log.
     """
     world, outcome = World(scenario.seed, drift=scenario.drift), Outcome(scenario)
-    out = folder / f"run-{scenario.seed}"
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
+    root = folder / f"disk-{scenario.seed}"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    disk = Disk(world, root, scenario.disk_step_s, one_pid=scenario.one_pid)
     cluster: Cluster | None = None
 
     def its() -> Cluster:
@@ -206,18 +221,18 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     try:
         at(0)  # before the functions of the program are replaced for this run
         told = _decisions_told(world) if decisions else contextlib.nullcontext()
-        with told, simulated(world, its, scenario.piece_bytes):
+        with told, disk.intercepting(), simulated(world, its, scenario.piece_bytes):
             options = TrainingOptions.from_flags(**scenario.options)
             cluster = Cluster(
-                world, folder / "data", out, options, scenario.shards, scenario.workers, scenario.checkpoint_every,
-                at=at, hold="scorer" in scenario.visitors,
+                world, folder / "data", root / "run", options, scenario.shards, scenario.workers,
+                scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors,
             )  # fmt: skip
             for name in scenario.visitors:
                 cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))
             cluster.network.weather = scenario.weather
             _revive_often(cluster)
             try:
-                _let_all_happen(cluster, scenario.faults)
+                _let_all_happen(cluster, disk, scenario.faults)
                 world.run(lambda: its().over, world.now + ENDS_WITHIN_S)
                 if (monitor := cluster.visitors.get("monitor")) is not None:
                     world.run(lambda: not monitor.alive, world.now + 2 * SILENCE_S)
@@ -228,9 +243,11 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
         outcome.problem = str(error)
     except Exception as error:  # noqa: BLE001
         outcome.problem = f"{type(error).__name__}: {error}"
-    outcome.story, outcome.seconds = world.story, world.now - 1000.0
+    outcome.problem = outcome.problem.replace(str(root), "")
+    outcome.story = [line.replace(str(root), "") for line in world.story]
+    outcome.seconds = world.now - 1000.0
     outcome.counts = cluster.network.counts if cluster else {}
-    shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
     return outcome
 
 
@@ -243,17 +260,17 @@ def _revive_often(cluster: Cluster) -> None:
     cluster.world.after(REVIVE_S, again)
 
 
-def _let_all_happen(cluster: Cluster, faults: Sequence[Fault]) -> None:
+def _let_all_happen(cluster: Cluster, disk: Disk, faults: Sequence[Fault]) -> None:
     """Run until the last fault has happened or the run is over; then the weather is good."""
     for fault in faults:
         after = fault.after
         cluster.world.run(lambda: cluster.over or cluster.network.counts["sent"] >= after, cluster.world.now + 900.0)  # noqa: B023
         if not cluster.over:
-            _let_happen(cluster, fault)
+            _let_happen(cluster, disk, fault)
     cluster.network.weather = Weather()
 
 
-def _let_happen(cluster: Cluster, fault: Fault) -> None:
+def _let_happen(cluster: Cluster, disk: Disk, fault: Fault) -> None:
     world = cluster.world
     workers, shards = list(cluster.workers.values()), list(cluster.shards.values())
     worker, shard = (some[int(fault.pick * len(some))] for some in (workers, shards))
@@ -289,6 +306,21 @@ def _let_happen(cluster: Cluster, fault: Fault) -> None:
         case "leave":
             world.tell(f"tells {worker.name} to leave")
             cluster.interrupt(worker.name)
+        case "kill while writing":
+            disk.kill_at[shard.name] = 1 + int(fault.pick * 7919) % 80
+        case "power failure":
+            for each in shards:
+                world.kill(each)
+            world.tell("loses power: the machine of the shards")
+            before = cluster.checkpoints.furthest()
+            disk.lose_power()
+            cluster.checkpoints.require_kept(before)
+        case "disk full":
+            world.tell(f"fills the disk for {fault.seconds:.2f} s")
+            disk.full_until = world.now + fault.seconds
+        case "disk fails":
+            world.tell(f"lets the disk fail for {fault.seconds:.2f} s")
+            disk.fails_until = world.now + fault.seconds
 
 
 def _still_there(cluster: Cluster) -> str:
@@ -305,7 +337,12 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     may_end = ["complete", *(["asked", "over"] if "finisher" in scenario.visitors else [])]
     if facts["ending"] not in may_end:
         return f"the run ended as {facts['ending']}: {facts.get('ending_text', '')}"
-    expected = (*EXPECTED, UnknownSession) if cluster.options.objective == "tensors" else EXPECTED
+    ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
+    expected = (
+        *EXPECTED,
+        *([UnknownSession] if cluster.options.objective == "tensors" else []),
+        *([ArtifactError, OutputError] if ill else []),
+    )
     for process in cluster.world.processes:
         if process.error is not None and not isinstance(process.error, expected):
             return f"{process.name} failed: {type(process.error).__name__}: {process.error}"

@@ -6,9 +6,10 @@ the time moves on to whatever is due next. Nothing here reads a real clock or a 
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,11 @@ class Process:
     name: str
     task: greenlet
     clock: LocalClock
+    number: int
+    owner: Process | None = None
+    """Of a thread: the process that started it, with which it is killed and stopped."""
+    threads: list[Process] = field(default_factory=list)
+    killed: bool = False
     result: Any = None
     error: BaseException | None = None
     awaited: int = 0
@@ -108,12 +114,13 @@ class World:
 
     def start(self, name: str, task: Callable[[], Any]) -> Process:
         """Start a process, which runs from the next event on."""
-        process = Process(name, greenlet(lambda: None), self._clock(name))
+        process = Process(name, greenlet(lambda: None), self._clock(name), len(self.processes))
 
         def run() -> None:
             try:
                 process.result = task()
-                self.tell("ends")
+                if process.owner is None:
+                    self.tell("ends")
             except Killed:
                 pass
             except Broken as error:
@@ -127,11 +134,23 @@ class World:
         self.after(0.0, lambda: self._switch(process, process.awaited))
         return process
 
+    def start_thread(self, task: Callable[[], Any]) -> Process:
+        """Start a thread of the process that runs."""
+        owner = self.running
+        thread = self.start(owner.name, task)
+        thread.owner = owner
+        owner.threads.append(thread)
+        return thread
+
     def kill(self, process: Process) -> None:
-        """End a process at once; called between its steps."""
+        """End a process and its threads at once; called between their steps."""
+        for thread in process.threads:
+            self.kill(thread)
         if process.alive:
             process.awaited += 1
-            self.tell(f"kills {process.name}")
+            process.killed = True
+            if process.owner is None:
+                self.tell(f"kills {process.name}")
             before, self._current = self._current, process
             process.task.throw(Killed)
             self._current = before
@@ -139,7 +158,8 @@ class World:
     def stop(self, process: Process, seconds: float) -> None:
         """Let a process do nothing for a time, as SIGSTOP does."""
         self.tell(f"stops {process.name} for {seconds:.2f} s")
-        process.stopped_until = self.now + seconds
+        for each in (process, *process.threads):
+            each.stopped_until = self.now + seconds
 
     # ---- for the code that runs in a process
 
@@ -150,6 +170,8 @@ class World:
     def wait(self, seconds: float) -> None:
         """Let at most so many seconds of its own clock pass: what `waker` returned before ends the wait earlier."""
         process = self.running
+        if process.killed:  # it cleans up, as no process does that is killed
+            raise Killed
         process.awaited += 1
         number = process.awaited
         self.after(seconds / process.clock.rate, lambda: self._switch(process, number))
@@ -160,6 +182,20 @@ class World:
         process = self.running
         number = process.awaited + 1
         return lambda: self.after(0.0, lambda: self._switch(process, number))
+
+    @property
+    def current(self) -> Process | None:
+        """Return the process that runs, None between two steps."""
+        return self._current
+
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """Let an oracle look at something in the middle of a step: no process runs meanwhile."""
+        before, self._current = self._current, None
+        try:
+            yield
+        finally:
+            self._current = before
 
     @property
     def running(self) -> Process:
@@ -205,7 +241,7 @@ class Clock:
         """Return the time of the process that runs."""
         return self._world.time
 
-    perf_counter = time = monotonic
+    perf_counter = time = thread_time = monotonic
 
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass."""

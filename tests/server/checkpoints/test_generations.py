@@ -130,14 +130,21 @@ def test_what_a_generation_begins_from_stays_until_all_shards_have_begun_it(tmp_
     assert checkpoint.missing(first.out, "round-00000001", 2) == [0]  # it goes with the next generation
 
 
-def test_a_generation_whose_beginning_is_gone_is_followed_by_another(tmp_path: Path, dataset: Dataset) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_generation_whose_beginning_is_gone_is_followed_by_another(
+    tmp_path: Path, dataset: Dataset, damaged: bool
+) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     started(first)
     started(second)
     for number, round in ((0, 1), (1, 1)):
         kept(dataset, first.out, number, round)
     assert started(first).number == 1
-    shutil.rmtree(checkpoint.part_folder(first.out, "round-00000001", 1, 2))
+    beginning = checkpoint.part_folder(first.out, "round-00000001", 1, 2)
+    if damaged:
+        (beginning / checkpoint.ROWS).unlink()
+    else:
+        shutil.rmtree(beginning)
     assert generations.next_generation(config(tmp_path, 1)).number == 1  # without --recover it must not begin anew
     for number in range(2):
         state = shard(dataset, number=number, shards=2).state
