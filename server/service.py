@@ -297,6 +297,8 @@ def leave(
     else:
         if last is not None:
             daemon.write_now(last)
+        else:  # its tensors lack values: the others must not wait for its final checkpoint
+            daemon.aside(partial(generations.leave, config, generation, end))
         daemon.farewell()
         if config.shard and last is not None and end.ending in LASTING:
             daemon.aside(partial(await_final_checkpoints, config, generation))
@@ -329,12 +331,15 @@ def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -
 
 
 def await_final_checkpoints(config: ServerConfig, generation: Generation) -> None:
-    """Wait until every shard has written its final checkpoint, at most OTHER_SHARDS_S.
+    """Wait until every shard has written its final checkpoint, or has left without, at most OTHER_SHARDS_S.
 
     A shard that is lost before that begins a new generation, which needs all the others.
     """
     deadline = time.monotonic() + OTHER_SHARDS_S
-    while checkpoint.missing(config.out, final_label(generation.number), config.shards) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        missing = checkpoint.missing(config.out, final_label(generation.number), config.shards)
+        if not set(missing) & set(generations.not_left(config, generation)):
+            return
         generations.require_current(config, generation)
         time.sleep(0.05)
 

@@ -208,7 +208,7 @@ class TrainingOptions(Config):
 
     def as_message(self) -> dict[str, Scalar]:
         """Return the options as plain values, for a Welcome message."""
-        return dataclasses.asdict(self)
+        return dict(vars(self))
 
     @classmethod
     def from_message(cls, options: dict[str, Scalar]) -> Self:

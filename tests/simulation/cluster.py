@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -50,8 +50,10 @@ from glovewire.worker.dense import client as dense
 from glovewire.worker.dense import session as dense_session
 from glovewire.worker.stores import server_store
 
-TICK_S = 0.05
+TICK_S = 0.1
 T = TypeVar("T")
+opened = lru_cache(maxsize=2)(Dataset.open)
+"""Every process of every cluster has the same dataset."""
 
 
 class SimulatedDaemon:
@@ -197,10 +199,10 @@ class Cluster:
         self.clients: dict[str, clients.RequestClient] = {}
         self.hold = hold
         self._of_tensors = options.objective == "tensors"
-        opened = None if self._of_tensors else Dataset.open(dataset, verify=False)
-        self.checkpoints = CheckpointOracle(self._config(0), opened, at, world.observing)
+        data = None if self._of_tensors else Dataset.open(dataset, verify=False)
+        self.checkpoints = CheckpointOracle(self._config(0), data, at, world.observing)
         self.published = visitors.Published()
-        self.dataset_words = [] if opened is None else [opened.words[word] for word in opened.permutation.tolist()]
+        self.dataset_words = [] if data is None else [data.words[word] for word in data.permutation.tolist()]
         self.visitors: dict[str, Process] = {}
         self.started = Counter[str]()
         for shard in range(shards):
@@ -354,6 +356,7 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
         ]:  # fmt: skip
             stack.enter_context(mock.patch.object(feed, name, stands))
         stack.enter_context(mock.patch.object(admin, "time", clock))
+        stack.enter_context(mock.patch.object(Dataset, "open", opened))
         stack.enter_context(mock.patch.object(admin, "secrets", chance))
         for module in (work, dense_session):
             stack.enter_context(mock.patch.object(module, "RequestClient", client))
@@ -361,3 +364,4 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
             yield
         finally:
             world.end()
+            opened.cache_clear()

@@ -24,7 +24,7 @@ Way = tuple[str, str, str]
 
 PUSH, LEAVE = b"\xa4Push", b"\xa5Leave"
 """How the names of messages stand in their headers."""
-OVERTAKEN_S = 0.2
+OVERTAKEN_S, SLOW_S = 0.2, 10.0
 STEP_S = 0.0005
 """What a look at the messages costs: training between two looks takes time."""
 
@@ -59,6 +59,8 @@ class Network:
         self._clients: dict[bytes, tuple[SimulatedLinks, int]] = {}
         self._last: dict[tuple[bytes, Way], float] = {}
         self._streams: dict[tuple[str, Way], random.Random] = {}
+        self._slow: dict[tuple[str, str], tuple[float, float]] = {}
+        self._lost_until: dict[Way, float] = {}
         self._peers = 0
 
     def new_peer(self, links: SimulatedLinks, shard: int) -> bytes:
@@ -76,6 +78,16 @@ class Network:
             if links.name == client and links.addresses[shard] == address:
                 del self._clients[peer]
                 links.peers[shard] = self.new_peer(links, shard)
+
+    def slow_down(self, client: str, address: str, seconds: float) -> None:
+        """Let every message between a client and an address take so many seconds longer, for SLOW_S."""
+        self.world.tell(f"slows {client} to {address} down by {seconds:.2f} s")
+        self._slow[client, address] = self.world.now + SLOW_S, seconds
+
+    def lose(self, way: Way, seconds: float) -> None:
+        """Lose what is sent on one way for a time; the connection stays."""
+        self.world.tell(f"loses each {way[2]} between {way[0]} and {way[1]} for {seconds:.2f} s")
+        self._lost_until[way] = self.world.now + seconds
 
     def knows(self, peer: bytes) -> bool:
         """Return whether a routing id is that of an open connection."""
@@ -150,13 +162,15 @@ class Network:
         """Let a message arrive after those of the same connection before it, unless the weather is bad."""
         weather, now = self.weather, self.world.now
         self.counts["sent"] += 1
-        if self._happens("loss", weather.loss, way):
+        if self._happens("loss", weather.loss, way) or self._lost_until.get(way, 0.0) > now:
             self.counts["lost"] += 1
             return
         again = self._happens("repeat", weather.repeat, way)
         self.counts["repeated"] += again
         for _ in range(1 + again):
             at = now + weather.delay_s + self._stream("delay", way).random() * weather.jitter_s
+            until, longer = self._slow.get(way[:2], (0.0, 0.0))
+            at += longer if until > now else 0.0
             if self._happens("overtake", weather.overtake, way):
                 at += self._stream("overtake", way).random() * OVERTAKEN_S
             else:

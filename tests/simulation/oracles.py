@@ -31,6 +31,8 @@ from glovewire.server.core.push_counts import OUTCOMES
 from glovewire.server.core.waiting import MAX_WAITING_PER_SESSION, Outgoing
 from glovewire.server.sessions import Peer, Session
 
+NUMBERS_OF_SHARDS = (1, 2, 1, 3, 1, 4)
+"""On which to restore one checkpoint after the other."""
 Sender = tuple[str, int]
 """A session: its name and incarnation."""
 
@@ -282,9 +284,9 @@ class CheckpointOracle:
         self._removed.update(labels)
 
     def restore(self, label: str) -> None:
-        """Restore a checkpoint on one to four shards, another number each time."""
+        """Restore a checkpoint on one to four shards, see NUMBERS_OF_SHARDS."""
         self.restored += 1
-        shards, parts, run = 1 + self.restored % 4, self._config.shards, self._config.out
+        shards, parts, run = NUMBERS_OF_SHARDS[self.restored % 6], self._config.shards, self._config.out
         begin = Generation(0, "oracle", shards, label, parts)
         try:
             states = [

@@ -56,6 +56,8 @@ FAULTS = (
     "cut visitor",
     "kill visitor",
     "lose worker",
+    "slow link",
+    "lose one way",
 )
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it."""
@@ -292,6 +294,14 @@ def _let_happen(cluster: Cluster, disk: Disk, fault: Fault) -> None:
             for name in [*cluster.workers, *cluster.visitors]:
                 for address in cluster.addresses:
                     cluster.network.cut(name, address, fault.seconds)
+        case "slow link" | "lose one way":
+            address = cluster.addresses[int(fault.pick * 7919) % len(cluster.addresses)]
+            if fault.kind == "slow link":
+                cluster.network.slow_down(worker.name, address, fault.seconds)
+            else:
+                cluster.network.lose(
+                    (worker.name, address, ("request", "reply")[int(fault.pick * 613) % 2]), fault.seconds
+                )
         case "jump clock":
             victim = shard if fault.pick * 7919 % 1 < 0.5 else worker
             world.tell(f"the clock of {victim.name} jumps by {fault.seconds:.2f} s")
