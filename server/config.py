@@ -31,6 +31,14 @@ class ServerConfig(Config):
     )
     shard: int = 0
     shards: int = 1
+    peers: tuple[str, ...] = option(
+        (),
+        flags=("--peer",),
+        check=check_address,
+        metavar="tcp://HOST:PORT",
+        help="For shards that share no folder: where they reach each other; repeat it for every shard, in order. "
+        "RUN is then a folder of this shard's own, with copies of the others' checkpoints.",
+    )
     checkpoint_every: int = option(
         0, range=at_least(0), metavar="EPOCHS", help="Checkpoint after this many epochs (tensors: updates); 0 is never."
     )
@@ -87,13 +95,16 @@ class ServerConfig(Config):
     @property
     def open_to_all(self) -> list[str]:
         """Return the addresses that other machines can reach without a key."""
-        return [] if self.keys else [address for address in (self.bind, self.publish) if not is_loopback(address)]
+        listening = (self.bind, self.publish, *self.peers[self.shard : self.shard + 1])
+        return [] if self.keys else [address for address in listening if not is_loopback(address)]
 
     def conflicts(self) -> list[str]:
         """Return one message for every conflict between options."""
         problems = []
         if not 0 <= self.shard < self.shards <= MAX_SHARDS:
             problems.append(f"shard must be K/S with 0 <= K < S <= {MAX_SHARDS}, not {self.shard}/{self.shards}")
+        if self.peers and len(self.peers) != self.shards:
+            problems.append(f"--peer must be given for each of the {self.shards} shards, not {len(self.peers)} times")
         if not self.insecure:
             problems += [
                 f"{address} can be reached from other machines: give --keys, or --insecure to let any of them connect"

@@ -43,6 +43,7 @@ from .daemon import CheckShards, Daemon
 from .leases.losses import Losses
 from .leases.progress import Progress
 from .leases.schedule import Schedule
+from .peers import FIRST_LOOK_S, Peers
 from .table import kernels, optimizers
 from .table.table import Table
 from .tokens import Tokens
@@ -188,6 +189,24 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             freeze_loaded_objects()
     except errors.Interrupted:
         return RunEnd(Ending.STOPPED).as_fields()
+    with Peers(config, mine) as peers:
+        try:
+            with signals_raise():
+                peers.look(FIRST_LOOK_S, own=True)
+        except errors.Interrupted:
+            return RunEnd(Ending.STOPPED).as_fields()
+        peers.follow()
+        return _serve(config, dataset, mine, peers, ready)
+
+
+def _serve(
+    config: ServerConfig,
+    dataset: Dataset | None,
+    mine: keys.ServerKeys | None,
+    peers: Peers,
+    ready: Callable[[Daemon], None],
+) -> dict[str, Any]:
+    """Take part in every generation of the run until it is over, and return facts of the training."""
     if (config.recover or (config.resume and not config.join)) and generations.is_over(config):
         logger.info(log.line("over", run=config.out))
         return RunEnd(Ending.OVER).as_fields()
@@ -208,13 +227,14 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         if addresses := config.open_to_all:
             logger.warning(log.line("insecure", open_to_all=" ".join(addresses)))
         while True:
-            if generations.enter(config, generation):
+            if generations.enter(config, generation, peers.begin):
                 ready(daemon)
                 try:
                     return _serve_generation(config, dataset, core, daemon, generation)
                 except generations.Superseded as error:
                     logger.warning(log.line("superseded", why=error))
             daemon.finish_writing()  # the next generation begins from the newest checkpoint on disk
+            peers.look()
             generation = generations.next_generation(config)
             core = Core(prepare(config, dataset, generation, time.monotonic()))
             daemon.replace_core(core)

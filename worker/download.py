@@ -9,19 +9,15 @@ import fcntl
 import logging
 import os
 import shutil
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 from glovewire.common import errors, log
-from glovewire.common.client.pending import Pending
-from glovewire.common.protocol import messages as m
-from glovewire.common.storage.artifacts import MANIFEST, MAX_MANIFEST_BYTES, Manifest, files_in, output_errors
+from glovewire.common.storage.artifacts import MANIFEST, Manifest, files_in, output_errors
 from glovewire.common.storage.dataset import Dataset
-from glovewire.common.transport.client import POLL_MS, RequestClient
+from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.files import fetch, fetch_manifest
 
-WINDOW = 2
-"""Pieces that are asked of a shard at a time."""
 SCRATCH = ".partial"
 LOCK = ".lock"
 
@@ -36,8 +32,7 @@ def dataset_of_run(client: RequestClient, cache: Path, cache_bytes: int, *, veri
     ago first, while all take more than `cache_bytes`; so is this one at the end, if it alone takes more. Raises
     OutputError if the disk is full, ArtifactError if what the shards send is no dataset.
     """
-    text = _fetch_manifest(client)
-    manifest = Manifest.parse(text, f"the {MANIFEST} that {client.where(0)} sent")
+    manifest, text = fetch_manifest(client)
     needed = sum(entry["bytes"] for entry in manifest.files.values())
     with output_errors(cache, "cache"):
         cache.mkdir(parents=True, exist_ok=True)
@@ -125,18 +120,6 @@ def _remove_unused(folder: Path) -> bool:
 # ---- the download
 
 
-def _fetch_manifest(client: RequestClient) -> bytes:
-    """Return the manifest of the run's dataset, which shard 0 sends."""
-    text, size = b"", 1
-    while len(text) < size:
-        data = client.ask(0, m.GetData(MANIFEST, len(text)))
-        size = data.size if isinstance(data, m.Data) else 0
-        if size > MAX_MANIFEST_BYTES:
-            raise errors.ProtocolError(f"{client.where(0)} sent a manifest of more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        text += _body(data, MANIFEST, len(text), size)
-    return text
-
-
 def _download(client: RequestClient, manifest: Manifest, text: bytes, folder: Path) -> None:
     """Download a dataset to `folder`. The files that an interrupted download has completed are not asked for again."""
     scratch = folder.with_name(f"{folder.name}{SCRATCH}")
@@ -150,7 +133,7 @@ def _download(client: RequestClient, manifest: Manifest, text: bytes, folder: Pa
             if not path.exists() or path.stat().st_size != entry["bytes"]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 unfinished = path.with_name(f"{path.name}{SCRATCH}")
-                _fetch(client, name, entry["bytes"], unfinished)
+                fetch(client, name, entry["bytes"], unfinished)
                 unfinished.rename(path)
         (scratch / MANIFEST).write_bytes(text)
     try:
@@ -161,38 +144,3 @@ def _download(client: RequestClient, manifest: Manifest, text: bytes, folder: Pa
     with output_errors(folder, "dataset"):
         scratch.rename(folder)
     logger.info(log.line("downloaded", dataset=folder.name[:12], bytes=needed, seconds=f"{client.now() - began:.1f}"))
-
-
-def _fetch(client: RequestClient, name: str, size: int, path: Path) -> None:
-    """Write a file of `size` bytes whose pieces all shards send."""
-    offsets = iter(range(0, size, m.MAX_DATA_BYTES))
-    asked: deque[tuple[int, int, Pending[m.Message]]] = deque()
-
-    def ask(shard: int) -> None:
-        if (offset := next(offsets, None)) is not None:
-            pending: Pending[m.Message] = Pending()
-            client.request(shard, m.GetData(name, offset), pending)
-            asked.append((shard, offset, pending))
-
-    with path.open("wb") as stream:
-        for shard in list(range(len(client.channels))) * WINDOW:
-            ask(shard)
-        while asked:
-            client.poll(POLL_MS)
-            for _ in range(len(asked)):
-                shard, offset, pending = piece = asked.popleft()
-                if not pending.done:
-                    asked.append(piece)
-                    continue
-                body = _body(pending.get(), name, offset, size)
-                stream.seek(offset)
-                stream.write(body)
-                ask(shard)
-
-
-def _body(data: m.Message | None, name: str, offset: int, size: int) -> bytes:
-    """Return the bytes that a shard has sent of a file of `size` bytes; ProtocolError unless it is the next piece."""
-    most = min(m.MAX_DATA_BYTES, size - offset)
-    if not isinstance(data, m.Data) or (data.offset, data.size, len(data.body)) != (offset, size, most):
-        raise errors.ProtocolError(f"a shard did not send the {most} bytes of {name} from {offset} on")
-    return data.body.tobytes()

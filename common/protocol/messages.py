@@ -14,7 +14,9 @@
     anyone                 GetStatus    Status
     anyone                 GetHistory   History
     anyone                 GetWords     Words
-    anyone                 GetData      Data
+    anyone, shard          GetData      Data
+    shard (to a shard)     GetFolder    Folder
+    shard (to shard 0)     Begin        Begun
     anyone                 Checkpoint   Checkpointed, when it is on disk
     anyone                 Finish       Finishing
     (server, to anything)  Refused
@@ -346,7 +348,10 @@ class Words(Message):
 
 @message
 class GetData(Message):
-    """Ask for bytes from `offset` on of a file of the run's dataset; `manifest.json` names all files."""
+    """Ask for bytes from `offset` on of a file of the run's dataset; `manifest.json` names all files.
+
+    Shards ask each other for files of checkpoints, such as `LABEL.shard-0-of-2/rows.npy`.
+    """
 
     file: str
     offset: int
@@ -406,6 +411,35 @@ class Refused(Message):
     code: str
     text: str
     ending: str = ""
+
+
+# ---- between shards that share no folder
+
+
+@message
+class GetFolder(Message):
+    """Ask a shard what its run folder holds."""
+
+
+@message
+class Folder(Message):
+    """Marks of shards, the newest generation and parts of checkpoints in a run folder: a JSON object in UTF-8."""
+
+    body: Array = array("u1", rank=1)
+
+
+@message
+class Begin(Message):
+    """Ask shard 0 to begin a generation of the run, a JSON object, unless there is one of its number."""
+
+    generation: str
+
+
+@message
+class Begun(Message):
+    """The newest generation of the run: the one that was asked for, or another."""
+
+    generation: str
 
 
 # ---- stream

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from ..array_types import Array
-from ..errors import ArtifactError, GlovewireError, OutputError
+from ..errors import ArtifactError, BadRequest, GlovewireError, OutputError
 
 MANIFEST = "manifest.json"
 PARTIAL, REPLACED = ".partial", ".replaced"
@@ -283,6 +283,21 @@ def seal(
     manifest = Manifest(kind, schema, dict(facts), files)
     write_text_atomically(folder / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n")
     return manifest
+
+
+def read_piece(path: Path, offset: int, most: int) -> tuple[bytes, int]:
+    """Return at most `most` bytes of a file from `offset` on, and its size.
+
+    Raises BadRequest for a place outside it, ArtifactError if it cannot be read.
+    """
+    try:
+        with path.open("rb", buffering=0) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if not 0 <= offset <= size:
+                raise BadRequest(f"{path.name} has {size} bytes, and byte {offset} was asked for")
+            return os.pread(stream.fileno(), most, offset), size
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def file_sha256(path: Path, pause: Callable[[], None] = no_pause) -> str:

@@ -6,7 +6,6 @@ partition and the columns of the same or another one. An entry holds its positio
 weight (float32): 8 bytes. All processes on a machine map the same files, which `preprocess` writes.
 """
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from ..array_types import Entries, Indices
 from ..errors import ArtifactError, BadRequest
-from .artifacts import MANIFEST, UNREADABLE, Manifest, load_array
+from .artifacts import MANIFEST, UNREADABLE, Manifest, load_array, read_piece
 
 KIND = "dataset"
 SCHEMA = 2
@@ -200,14 +199,7 @@ class Dataset:
         """
         if file != MANIFEST and file not in self.manifest.files:
             raise BadRequest(f"the dataset has no file {file[:80]!r}")
-        try:
-            with open(self.path / file, "rb", buffering=0) as stream:
-                size = os.fstat(stream.fileno()).st_size
-                if not 0 <= offset <= size:
-                    raise BadRequest(f"{file} has {size} bytes, and byte {offset} was asked for")
-                return os.pread(stream.fileno(), most, offset), size
-        except OSError as error:
-            raise ArtifactError(f"{self.path / file} cannot be read: {error.strerror or error}") from error
+        return read_piece(self.path / file, offset, most)
 
     def check_shapes(self) -> None:
         """Raise ArtifactError unless the arrays have the shapes and types that the manifest implies."""

@@ -19,7 +19,7 @@ import stat
 import struct
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,12 +94,32 @@ class AllowList:
         return revoked
 
 
+class OwnKey(AllowList):
+    """Allows who has the key of the server itself: the other shards of its run."""
+
+    def __init__(self, pair: KeyPair) -> None:
+        self._clients = {pair.public.decode(): Client("server", Role.ADMIN)}
+        self.problem = ""
+
+    def admit(self, public: str) -> Client | None:
+        """See AllowList."""
+        return self.client_of(public)
+
+    def refresh(self) -> dict[str, Client]:
+        """See AllowList."""
+        return {}
+
+
 @dataclass(frozen=True)
 class ServerKeys:
     """A server's key pair and its allow-list."""
 
     pair: KeyPair
     allowed: AllowList
+
+    def for_shards(self) -> "ServerKeys":
+        """Return the keys of a socket to which only other shards may connect."""
+        return replace(self, allowed=OwnKey(self.pair))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,10 @@ class Mark:
     text: str = ""
 
 
+Begin = Callable[[Generation], None]
+"""Begins a generation of the run unless there is one of its number, and stores the one that there is then."""
+
+
 # ---- entering a generation
 
 
@@ -115,20 +120,14 @@ def claim(config: ServerConfig) -> None:
         write_text_atomically(config.out / run_folder.CONFIG, to_toml("server", entries(config.options)))
 
 
-def enter(config: ServerConfig, generation: Generation) -> bool:
-    """Enter `generation`, creating its file if needed; return False if another shard has created another one first."""
-    path = _generation_file(config.out, generation.number)
-    if not path.exists():
-        offer = path.with_name(f"{path.name}.{config.shard}.partial")
-        write_text_atomically(offer, json.dumps(asdict(generation)) + "\n", SECRET_MODE)
-        with output_errors(config.out, "run"):
-            try:
-                os.link(offer, path)
-            except FileExistsError:
-                return False
-            finally:
-                offer.unlink()
-    elif newest(config.out) != generation:
+def enter(config: ServerConfig, generation: Generation, begin: Begin | None = None) -> bool:
+    """Enter `generation`, which is begun if needed; return False if another shard has begun another one first.
+
+    Without a shared folder, `begin` asks shard 0 to begin it.
+    """
+    if not _generation_file(config.out, generation.number).exists():
+        (begin or partial(create, config.out, by=str(config.shard)))(generation)
+    if newest(config.out) != generation:
         return False
     if config.shard == 0 and generation.number and not generation.label:  # the run begins anew, and so do its metrics
         with output_errors(config.out, "run"):
@@ -137,12 +136,25 @@ def enter(config: ServerConfig, generation: Generation) -> bool:
     return True
 
 
+def create(run: Path, generation: Generation, *, by: str) -> None:
+    """Create the file of a generation in `run` unless there is one of its number; two creators differ in `by`."""
+    path = _generation_file(run, generation.number)
+    offer = path.with_name(f"{path.name}.{by}{PARTIAL}")
+    write_text_atomically(offer, json.dumps(asdict(generation)) + "\n", SECRET_MODE)
+    with output_errors(run, "run"):
+        try:
+            os.link(offer, path)
+        except FileExistsError:
+            pass
+        finally:
+            offer.unlink()
+
+
 def require_current(config: ServerConfig, generation: Generation) -> None:
     """Raise Superseded if there is a newer generation."""
-    if _generation_file(config.out, generation.number + 1).exists():
-        raise Superseded(
-            f"another shard was started again: going on with it in generation {generation.number + 1} of the run"
-        )
+    found = newest(config.out)
+    if found is not None and found.number > generation.number:
+        raise Superseded(f"another shard was started again: going on with it in generation {found.number} of the run")
 
 
 # ---- leaving a generation
@@ -225,9 +237,17 @@ def newest(run: Path) -> Generation | None:
     path = max(found, default=None)
     if path is None:
         return None
-    generation = Generation(**_read(path, Generation))
-    if path != _generation_file(run, generation.number) or not _is_possible(generation):
-        raise _not_ours(path)
+    generation = parse_generation(_text(path), str(path))
+    if path != _generation_file(run, generation.number):
+        raise _not_ours(str(path))
+    return generation
+
+
+def parse_generation(text: str, where: str) -> Generation:
+    """Return the generation that is written in `text`, the content of `where`; ArtifactError if no shard writes it."""
+    generation = Generation(**_parse(text, Generation, where))
+    if not _is_possible(generation):
+        raise _not_ours(where)
     return generation
 
 
@@ -244,9 +264,14 @@ def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
     path = _mark_file(config, config.shard if shard is None else shard)
     if not path.exists():
         return None
-    mark = Mark(**_read(path, Mark))
+    return parse_mark(_text(path), str(path))
+
+
+def parse_mark(text: str, where: str) -> Mark:
+    """Return the mark that is written in `text`, the content of `where`; ArtifactError if no shard writes it."""
+    mark = Mark(**_parse(text, Mark, where))
     if not -1 <= mark.generation <= MAX_NUMBER or not {mark.ending, mark.left} <= {"", *Ending}:
-        raise _not_ours(path)
+        raise _not_ours(where)
     return mark
 
 
@@ -282,20 +307,32 @@ def _mark_file(config: ServerConfig, shard: int) -> Path:
 
 
 def _write_mark(config: ServerConfig, mark: Mark) -> None:
-    write_text_atomically(_mark_file(config, config.shard), json.dumps(asdict(mark)) + "\n")
+    write_mark(config, config.shard, mark)
 
 
-def _read(path: Path, kind: type[Generation | Mark]) -> Mapping[str, Any]:
-    """Return the fields of a generation or mark file; none for a mark that was only just created."""
+def write_mark(config: ServerConfig, shard: int, mark: Mark) -> None:
+    """Write the mark of a shard to this shard's folder."""
+    write_text_atomically(_mark_file(config, shard), json.dumps(asdict(mark)) + "\n")
+
+
+def _text(path: Path) -> str:
     try:
-        found = json.loads(path.read_text(encoding="utf-8") or "{}")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _parse(text: str, kind: type[Generation | Mark], where: str) -> Mapping[str, Any]:
+    """Return the fields of a generation or mark; none for a mark that was only just created."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{where} cannot be read ({type(error).__name__}: {error})") from error
     known = {field.name: field.type for field in fields(kind)}
     if not isinstance(found, dict) or any(type(value) is not known.get(name) for name, value in found.items()):
-        raise _not_ours(path)
+        raise _not_ours(where)
     return found
 
 
-def _not_ours(path: Path) -> ArtifactError:
-    return ArtifactError(f"{path} is not a file that a shard writes: remove it, or train in another folder")
+def _not_ours(where: str) -> ArtifactError:
+    return ArtifactError(f"{where} is not a file that a shard writes: remove it, or train in another folder")

@@ -1,0 +1,192 @@
+"""Keep a copy of what the other shards write in this shard's run folder, for shards that share no folder.
+
+Every shard serves its folder (`answer`) and copies those of the others into its own (`bring`): their parts of
+checkpoints, their marks, and the generations of the run, which shard 0 alone creates. Everything else reads the folder
+as if it were shared. A part is copied before the mark or the generation that follows it.
+"""
+
+import contextlib
+import json
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from glovewire.common import errors, log
+from glovewire.common.protocol import messages as m
+from glovewire.common.storage import artifacts
+from glovewire.common.storage.run_folder import CHECKPOINTS
+from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.files import fetch, fetch_manifest
+
+from ..config import ServerConfig
+from . import files, generations
+from .generations import Generation, Mark
+
+PART = re.compile(r"(?P<label>[a-z]+(-\d+)*)\.shard-(?P<shard>\d+)-of-(?P<shards>\d+)", re.ASCII)
+FILES = frozenset((artifacts.MANIFEST, files.ROWS, files.VERSIONS))
+
+logger = logging.getLogger(__name__)
+
+
+class Copies:
+    """The copies that one shard has in its run folder, and what it tells the other shards of it."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config, self._folder = config, config.out / CHECKPOINTS
+        self._had: set[tuple[str, str]] = set()
+        with artifacts.output_errors(config.out, "run"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        for shard in range(config.shards):
+            files.remove_leftovers(config.out, shard, config.shards)
+
+    # ---- for the other shards
+
+    def answer(self, message: m.Message) -> m.Message:
+        """Return the reply to the request of another shard; raises what is to be refused."""
+        match message:
+            case m.GetFolder():
+                return m.Folder(np.frombuffer(json.dumps(self._contents()).encode(), np.uint8))
+            case m.GetData():
+                part, _, file = message.file.partition("/")
+                if not PART.fullmatch(part) or file not in FILES:
+                    raise errors.BadRequest(f"{message.file[:80]!r} is no file of a checkpoint")
+                body, size = artifacts.read_piece(self._folder / part / file, message.offset, m.MAX_DATA_BYTES)
+                return m.Data(message.offset, size, np.frombuffer(body, np.uint8))
+            case m.Begin():
+                return m.Begun(json.dumps(asdict(self._begin(message.generation))))
+        raise errors.ProtocolError(f"{type(message).__name__} is not for shards")
+
+    def _contents(self) -> dict[str, object]:
+        """Return what `Folder` says: marks by shard, the newest generation, and the checksums of parts by name."""
+        marks = {shard: generations.mark_of(self._config, shard) for shard in range(self._config.shards)}
+        generation = generations.newest(self._config.out)  # before the parts: all that it needs is then among them
+        return {
+            "marks": {shard: asdict(mark) for shard, mark in marks.items() if mark is not None},
+            "generation": None if generation is None else asdict(generation),
+            "parts": self._parts(),
+        }
+
+    def _begin(self, text: str) -> Generation:
+        """Begin a generation unless another shard has begun one of its number; return the newest."""
+        if self._config.shard:
+            raise errors.BadRequest("shard 0 alone begins generations of the run")
+        wanted, newest = generations.parse_generation(text, "the generation"), generations.newest(self._config.out)
+        if wanted.number == (0 if newest is None else newest.number + 1):
+            generations.create(self._config.out, wanted, by="other")
+            newest = generations.newest(self._config.out)
+        if newest is None:
+            raise errors.NotReady("shard 0 has no generation of the run yet")
+        return newest
+
+    # ---- from the other shards
+
+    def bring(self, client: RequestClient, peer: int, *, own: bool = False) -> Mapping[int, Mark]:
+        """Copy what shard `peer` has and this one lacks, with `own` also what this shard had; return its marks.
+
+        Raises what keeps `client` from asking, ProtocolError or ArtifactError if the answers make no sense.
+        """
+        reply = client.ask(0, m.GetFolder())
+        try:
+            found = json.loads(reply.body.tobytes() if isinstance(reply, m.Folder) else b"")
+            marks = {
+                int(shard): generations.parse_mark(json.dumps(mark), f"the mark of shard {shard}")
+                for shard, mark in found["marks"].items()
+            }
+            parts = {str(name): str(checksum) for name, checksum in found["parts"].items()}
+            newest = found["generation"] and generations.parse_generation(json.dumps(found["generation"]), "it")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise errors.ProtocolError(f"{client.where(0)} sent no list of its run folder ({error})") from error
+        here = self._parts()
+        for name, checksum in parts.items():
+            if self._lacks(name, checksum, peer, here, own=own):
+                self._bring_part(client, name, checksum)
+        self._forget(peer, parts)
+        known = generations.newest(self._config.out)
+        if newest and (known is None or known.number < newest.number):
+            generations.create(self._config.out, newest, by="copy")
+        for shard, mark in marks.items():
+            if 0 <= shard < self._config.shards and (own or shard != self._config.shard):
+                self._note(shard, mark)
+        return marks
+
+    def _lacks(self, name: str, checksum: str, peer: int, here: Mapping[str, str], *, own: bool) -> bool:
+        """Return whether to copy a part: it is missing, and not because it was removed, or its owner has another."""
+        match = PART.fullmatch(name)
+        if match is None or (int(match["shard"]) == self._config.shard and not own) or here.get(name) == checksum:
+            return False
+        is_owner = int(match["shard"]) == peer and match["shards"] == str(self._config.shards)
+        return is_owner if name in here else (name, checksum) not in self._had
+
+    def _bring_part(self, client: RequestClient, name: str, checksum: str) -> None:
+        """Copy one part of a checkpoint; one that its owner removes meanwhile is left out."""
+        folder = self._folder / name
+        try:
+            with artifacts.output_errors(folder, files.KIND), artifacts.atomic(folder, replace_folder=True) as scratch:
+                scratch.mkdir()
+                manifest, text = fetch_manifest(client, f"{name}/")
+                for file in FILES & manifest.files.keys():
+                    fetch(client, f"{name}/{file}", manifest.files[file]["bytes"], scratch / file)
+                (scratch / artifacts.MANIFEST).write_bytes(text)
+                if artifacts.Manifest.load(scratch, files.KIND, files.SCHEMA).checksum != checksum:
+                    raise errors.ArtifactError(f"{name} has changed meanwhile")
+        except (errors.ArtifactError, errors.BadRequest) as error:
+            logger.warning(log.line("not_copied", part=name, why=error))
+            return
+        self._had.add((name, checksum))
+
+    def _forget(self, peer: int, parts: Mapping[str, str]) -> None:
+        """Remove the copies of parts that their owner has removed; not if it has none at all, as on a new disk."""
+        ends = f".shard-{peer}-of-{self._config.shards}"
+        if any(name.endswith(ends) for name in parts):
+            for name in self._parts():
+                if name.endswith(ends) and name not in parts:
+                    shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    def _note(self, shard: int, mark: Mark) -> None:
+        """Keep the mark of a shard if it is later than the one that is known."""
+        known = generations.mark_of(self._config, shard)
+        if known is None or _order(known) < _order(mark):
+            generations.write_mark(self._config, shard, mark)
+
+    def _parts(self) -> dict[str, str]:
+        """Return the checksums of the intact parts of checkpoints in the folder, by name."""
+        found = {}
+        for folder in self._folder.glob("[!.]*.shard-*"):
+            with contextlib.suppress(errors.ArtifactError, OSError):
+                if PART.fullmatch(folder.name):
+                    status = (folder / artifacts.MANIFEST).stat()
+                    found[folder.name] = _checksum(folder, status.st_mtime_ns, status.st_ino)
+        return found
+
+
+def begin_at(client: RequestClient, config: ServerConfig, generation: Generation) -> None:
+    """Ask shard 0 to begin a generation, and store the newest that there is then."""
+    reply = client.ask(0, m.Begin(json.dumps(asdict(generation))))
+    if not isinstance(reply, m.Begun):
+        raise errors.ProtocolError(f"{client.where(0)} did not say which generation it has begun")
+    begun = generations.parse_generation(reply.generation, "the generation that shard 0 sent")
+    generations.create(config.out, begun, by="begun")
+
+
+def has_noted(marks: Mapping[int, Mark], shard: int, own: Mark | None) -> bool:
+    """Return whether the marks that another shard has include this shard's own one."""
+    noted = marks.get(shard)
+    return own is None or (noted is not None and _order(noted) >= _order(own))
+
+
+def _order(mark: Mark) -> tuple[int, bool, bool]:
+    """Return what grows with every mark that a shard writes."""
+    return mark.generation, bool(mark.ending), bool(mark.left)
+
+
+@lru_cache(4096)
+def _checksum(folder: Path, modified_ns: int, inode: int) -> str:
+    """Return the checksum of a part's manifest; time and inode are those of its file, and tell versions apart."""
+    del modified_ns, inode
+    return artifacts.Manifest.read(folder).checksum
