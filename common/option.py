@@ -6,6 +6,7 @@ from the field: its name and type, its default, and the `Option` in its metadata
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field
@@ -163,6 +164,11 @@ def arguments(config: Config) -> list[str]:
     return [str(each) for group in several for each in group]
 
 
+def default_cache() -> Path:
+    """Return the folder of this user in which downloaded datasets are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glovewire" / "datasets"
+
+
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions(Config):
     """Options that several commands have; their configs copy them with `like`."""
@@ -171,6 +177,15 @@ class SharedOptions(Config):
         None,
         metavar="DIR",
         help="Keys made by `glovewire keys`: a folder, or one client's .key file in it. Encrypts and authenticates.",
+    )
+    cache: Path = option(
+        default_factory=default_cache,
+        metavar="DIR",
+        shown="~/.cache/glovewire/datasets",
+        help="Without DATASET: where the dataset that servers send is kept; all processes of a machine share it.",
+    )
+    cache_bytes: int = option(
+        64 << 30, parse=parse_size, metavar="SIZE", shown="64GB", help="Of datasets kept there after training, at most."
     )
     prometheus: int | None = option(
         None,

@@ -69,6 +69,8 @@ class ServerConfig(Config):
         help="Number of workers to expect. Synchronous minibatches (sync, ssp, softsync) begin once they have joined; "
         "a finished run waits up to one lease for any that have not.",
     )
+    cache: Path = like(SharedOptions, "cache")
+    cache_bytes: int = like(SharedOptions, "cache_bytes")
     keys: Path | None = like(SharedOptions, "keys")
     prometheus: int | None = like(SharedOptions, "prometheus")
     insecure: bool = option(
@@ -98,6 +100,11 @@ class ServerConfig(Config):
         listening = (self.bind, self.publish, *self.peers[self.shard : self.shard + 1])
         return [] if self.keys else [address for address in listening if not is_loopback(address)]
 
+    @property
+    def downloads(self) -> bool:
+        """Return whether this shard gets the dataset of its run from shard 0."""
+        return self.dataset is None and self.options.objective != "tensors" and bool(self.peers) and self.shard > 0
+
     def conflicts(self) -> list[str]:
         """Return one message for every conflict between options."""
         problems = []
@@ -117,8 +124,8 @@ class ServerConfig(Config):
         of_tensors = self.options.objective == "tensors"
         if of_tensors and self.dataset is not None:
             problems.append("the objective tensors takes no DATASET: workers bring the model")
-        if not of_tensors and self.dataset is None:
-            problems.append("a DATASET is needed, or --objective tensors")
+        if not of_tensors and self.dataset is None and not self.downloads:
+            problems.append("a DATASET is needed, or --objective tensors (with --peer, shards above 0 need none)")
         if of_tensors and self.init is not None:
             problems.append("--init is for word vectors: the first worker brings the values of tensors")
         return problems

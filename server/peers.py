@@ -15,12 +15,15 @@ import zmq
 
 from glovewire.common import log
 from glovewire.common.addresses import is_loopback, port_of
-from glovewire.common.errors import GlovewireError, ProtocolError
+from glovewire.common.errors import GlovewireError, NotReady, ProtocolError
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
+from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import sockets
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys, ServerKeys
+from glovewire.common.transport.download import dataset_of_run
 
 from .checkpoints import generations
 from .checkpoints.copies import Copies, begin_at, has_noted
@@ -50,10 +53,10 @@ class Peers:
         self._marks: dict[int, Mapping[int, Mark]] = {}
         self._ended, self._copying = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._context = sockets.Context(keys.for_shards() if keys is not None and self._others else None)
         if not self._others:
             return
         self._copies = Copies(config)
+        self._context = sockets.Context(None if keys is None else keys.for_shards())
         try:
             self._router, _ = self._context.router(listening(config.peers[config.shard]), MAX_REQUEST_BYTES)
         except GlovewireError:
@@ -67,6 +70,35 @@ class Peers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def offer(self, dataset: Dataset | None) -> None:
+        """Send the dataset of the run to shards that ask for it."""
+        if self._others:
+            self._copies.dataset = dataset
+
+    @contextlib.contextmanager
+    def dataset(self) -> Iterator[Dataset]:
+        """Yield the dataset that shard 0 has, which is downloaded unless the cache has it."""
+        config = self._config
+        with contextlib.ExitStack() as held:
+            with self._client(0, BEGIN_S) as client:
+                self._patiently(lambda: client.ask(0, m.GetData(MANIFEST, 0)))
+                found = dataset_of_run(client, config.cache, config.cache_bytes, verify=config.verify)
+                dataset = held.enter_context(found)
+            yield dataset
+
+    def _patiently(self, ask: Callable[[], object]) -> None:
+        """Ask again while the other shard is not ready."""
+        deadline = time.monotonic() + BEGIN_S
+        while True:
+            try:
+                ask()
+            except NotReady:
+                if time.monotonic() > deadline:
+                    raise
+                self._ended.wait(EVERY_S)
+            else:
+                return
+
     def look(self, patience_s: float = 0.0, *, own: bool = False) -> None:
         """Copy once from every other shard, with `own` also what this one had on a lost disk.
 
@@ -79,8 +111,10 @@ class Peers:
                 missing -= {shard for shard in missing if self._copy(clients, shard, own=own)}
                 if missing and time.monotonic() > deadline:
                     logger.warning(log.line("unheard", shards=" ".join(map(str, sorted(missing)))))
-                    return
+                    break
                 self._ended.wait(EVERY_S if missing else 0.0)
+        if self._others:
+            self._copies.is_whole = True
 
     def follow(self) -> None:
         """Copy from the others from now on."""
@@ -101,7 +135,8 @@ class Peers:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
-        self._context.close()
+        if self._others:
+            self._context.close()
 
     def _is_known(self) -> bool:
         """Return whether every shard that still answers has this shard's mark."""
@@ -117,15 +152,11 @@ class Peers:
     # ---- asking
 
     def _begin(self, generation: Generation) -> None:
-        with RequestClient([self._config.peers[0]], self._name, "", BEGIN_S, self._keys) as client:
-            begin_at(client, self._config, generation)
+        with self._client(0, BEGIN_S) as client:
+            self._patiently(lambda: begin_at(client, self._config, generation))
 
-    @property
-    def _name(self) -> str:
-        return f"shard-{self._config.shard}"
-
-    def _client(self, shard: int) -> RequestClient:
-        return RequestClient([self._config.peers[shard]], self._name, "", SILENCE_S, self._keys)
+    def _client(self, shard: int, silence_s: float = SILENCE_S) -> RequestClient:
+        return RequestClient([self._config.peers[shard]], f"shard-{self._config.shard}", "", silence_s, self._keys)
 
     def _follow(self) -> None:
         with _clients() as clients:
@@ -167,7 +198,8 @@ class Peers:
             if len(frames[0]):
                 raise ProtocolError("a request is [empty, greeting, header, arrays...]")
             request = wire.decode(frames[1:])
-            number, reply = request.number, self._copies.answer(request.message)
+            number = request.number  # a refusal with number 0 would end the client's session
+            reply = self._copies.answer(request.message)
         except GlovewireError as error:
             reply = m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")
         with contextlib.suppress(zmq.ZMQError):  # the peer is gone, or asks again

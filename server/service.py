@@ -1,8 +1,9 @@
 """Run one server shard from start to end: open the dataset, claim the run folder, serve, write the results."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -180,23 +181,31 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
     keep_freed_memory()
     descriptors.raise_limit()
     mine = None if config.keys is None else keys.load_server_keys(config.keys)
-    try:
-        with signals_raise(), without_blas():
-            dataset = None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
-            kernels.warm()
-            if config.options.schedule == "minibatch":
-                optimizers.warm(config.options)
-            freeze_loaded_objects()
-    except errors.Interrupted:
-        return RunEnd(Ending.STOPPED).as_fields()
-    with Peers(config, mine) as peers:
+    with contextlib.ExitStack() as held:
         try:
-            with signals_raise():
+            with signals_raise(), without_blas():
+                peers = held.enter_context(Peers(config, mine))
+                dataset = held.enter_context(_dataset(config, peers))
+                peers.offer(dataset)
+                kernels.warm()
+                if config.options.schedule == "minibatch":
+                    optimizers.warm(config.options)
+                freeze_loaded_objects()
                 peers.look(FIRST_LOOK_S, own=True)
         except errors.Interrupted:
             return RunEnd(Ending.STOPPED).as_fields()
         peers.follow()
         return _serve(config, dataset, mine, peers, ready)
+
+
+@contextlib.contextmanager
+def _dataset(config: ServerConfig, peers: Peers) -> Iterator[Dataset | None]:
+    """Yield the dataset that was given or that shard 0 has; None for tensors."""
+    if config.downloads:
+        with peers.dataset() as dataset:
+            yield dataset
+    else:
+        yield None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
 
 
 def _serve(

@@ -6,15 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glovewire.common.addresses import check_address
-from glovewire.common.option import SECONDS, Config, SharedOptions, like, option, parse_size
+from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 from glovewire.common.protocol.schema import NAME_RULE, is_name
 
 from .simulated_latency import Latency
-
-
-def default_cache() -> Path:
-    """Return the folder of this user in which downloaded datasets are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glovewire" / "datasets"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +42,8 @@ class WorkerConfig(Config):
         metavar="TIME",
         help="Simulated latency of each push: 20ms, 20ms..80ms, exp:50ms or pareto:20ms.",
     )
-    cache: Path = option(
-        default_factory=default_cache,
-        metavar="DIR",
-        shown="~/.cache/glovewire/datasets",
-        help="Without DATASET: where the dataset that the servers send is kept; workers of a machine share it.",
-    )
-    cache_bytes: int = option(
-        64 << 30, parse=parse_size, metavar="SIZE", shown="64GB", help="Of datasets kept there after training, at most."
-    )
+    cache: Path = like(SharedOptions, "cache")
+    cache_bytes: int = like(SharedOptions, "cache_bytes")
     keys: Path | None = like(SharedOptions, "keys")
     prometheus: int | None = like(SharedOptions, "prometheus")
     verify: bool = like(SharedOptions, "verify")

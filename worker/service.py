@@ -17,9 +17,9 @@ from glovewire.common.runtime.signals import signals_raise, stop_on_signals
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import RequestClient
+from glovewire.common.transport.download import dataset_of_run
 
 from .config import WorkerConfig
-from .download import dataset_of_run
 from .kernels import objectives
 from .metrics import WorkerMetrics
 from .simulated_latency import Latency

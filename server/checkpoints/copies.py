@@ -20,6 +20,7 @@ import numpy as np
 from glovewire.common import errors, log
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage import artifacts
+from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.files import fetch, fetch_manifest
@@ -39,6 +40,10 @@ class Copies:
 
     def __init__(self, config: ServerConfig) -> None:
         self._config, self._folder = config, config.out / CHECKPOINTS
+        self.dataset: Dataset | None = None
+        """What the other shards may download."""
+        self.is_whole = False
+        """Whether this shard has looked for what it had before its disk was lost; until then it decides nothing."""
         self._had: set[tuple[str, str]] = set()
         with artifacts.output_errors(config.out, "run"):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +57,11 @@ class Copies:
         match message:
             case m.GetFolder():
                 return m.Folder(np.frombuffer(json.dumps(self._contents()).encode(), np.uint8))
+            case m.GetData() if "/" not in message.file:
+                if self.dataset is None:
+                    raise errors.NotReady("this shard has no dataset, or has not opened it yet")
+                body, size = self.dataset.read(message.file, message.offset, m.MAX_DATA_BYTES)
+                return m.Data(message.offset, size, np.frombuffer(body, np.uint8))
             case m.GetData():
                 part, _, file = message.file.partition("/")
                 if not PART.fullmatch(part) or file not in FILES:
@@ -70,12 +80,15 @@ class Copies:
             "marks": {shard: asdict(mark) for shard, mark in marks.items() if mark is not None},
             "generation": None if generation is None else asdict(generation),
             "parts": self._parts(),
+            "whole": self.is_whole,
         }
 
     def _begin(self, text: str) -> Generation:
         """Begin a generation unless another shard has begun one of its number; return the newest."""
         if self._config.shard:
             raise errors.BadRequest("shard 0 alone begins generations of the run")
+        if not self.is_whole:
+            raise errors.NotReady("shard 0 has not heard of the others' folders yet")
         wanted, newest = generations.parse_generation(text, "the generation"), generations.newest(self._config.out)
         if wanted.number == (0 if newest is None else newest.number + 1):
             generations.create(self._config.out, wanted, by="other")
@@ -106,10 +119,14 @@ class Copies:
         for name, checksum in parts.items():
             if self._lacks(name, checksum, peer, here, own=own):
                 self._bring_part(client, name, checksum)
-        self._forget(peer, parts)
+        if found.get("whole") is True:
+            self._forget(peer, parts)
         known = generations.newest(self._config.out)
         if newest and (known is None or known.number < newest.number):
             generations.create(self._config.out, newest, by="copy")
+        elif newest and known and known.number == newest.number and known != newest and not self._config.shard:
+            # shard 0 lost its disk while the other could not be asked, and began the run anew: begin a common one
+            generations.create(self._config.out, generations.successor(self._config, known), by="copy")
         for shard, mark in marks.items():
             if 0 <= shard < self._config.shards and (own or shard != self._config.shard):
                 self._note(shard, mark)
@@ -136,7 +153,7 @@ class Copies:
                 if artifacts.Manifest.load(scratch, files.KIND, files.SCHEMA).checksum != checksum:
                     raise errors.ArtifactError(f"{name} has changed meanwhile")
         except (errors.ArtifactError, errors.BadRequest) as error:
-            logger.warning(log.line("not_copied", part=name, why=error))
+            logger.debug(log.line("not_copied", part=name, why=error))
             return
         self._had.add((name, checksum))
 

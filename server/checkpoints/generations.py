@@ -85,6 +85,11 @@ def next_generation(config: ServerConfig) -> Generation:
     current, mark = newest(config.out), mark_of(config)
     if current is not None and _may_join(config, current, mark):
         return current
+    return successor(config, current)
+
+
+def successor(config: ServerConfig, current: Generation | None) -> Generation:
+    """Return a generation that follows `current` and begins from the newest checkpoint; see `next_generation`."""
     label, parts = "", 0
     if config.resume or config.recover:
         files.require_readable_version(config.out)

@@ -33,9 +33,10 @@ class Cluster:
     def shard(self, number: int) -> Running:
         """Start a shard, for the first time or again."""
         peers = [word for _, port in self.ports for word in ("--peer", f"tcp://127.0.0.1:{port}")]
+        data = ["data"] if number == 0 else ["--cache", f"cache-{number}"]
         bind = f"tcp://127.0.0.1:{self.ports[number][0]}"
         return self.flow.start(
-            "server", "data", "--out", f"run-{number}", "--shard", f"{number}/{SHARDS}", "--bind", bind,
+            "server", *data, "--out", f"run-{number}", "--shard", f"{number}/{SHARDS}", "--bind", bind,
             "--publish", "tcp://127.0.0.1:0", "--dim", 8, "--epochs", EPOCHS, "--checkpoint-every", 1, "--recover",
             "--keys", "keys", "--workers", 2, *peers, *self.words,
         )  # fmt: skip

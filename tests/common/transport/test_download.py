@@ -1,4 +1,4 @@
-"""A worker brings the dataset of its run from the shards, keeps it, and believes nothing that it has not checked."""
+"""A process brings the dataset of its run from the shards, keeps it, and believes nothing that it has not checked."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from glovewire.common.errors import ArtifactError, BadRequest, GlovewireError, O
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.dataset import ENTRIES, Dataset
+from glovewire.common.transport import download
 from glovewire.common.transport.client import RequestClient
-from glovewire.worker import download
-from glovewire.worker.download import dataset_of_run
+from glovewire.common.transport.download import dataset_of_run
 
 LARGE = 1 << 40
 

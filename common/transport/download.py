@@ -1,7 +1,7 @@
-"""Bring the dataset of a run from its shards to this machine: a worker needs no copy of its own.
+"""Bring the dataset of a run from its shards to this machine: a process needs no copy of its own.
 
-Datasets are kept in a cache, each in a folder that is named by its checksum. Beside it is a lock: a worker that
-downloads holds it alone, workers that train hold it together, and a dataset that nobody holds may be removed.
+Datasets are kept in a cache, each in a folder that is named by its checksum. Beside it is a lock: a process that
+downloads holds it alone, processes that train hold it together, and a dataset that nobody holds may be removed.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from glovewire.common import errors, log
-from glovewire.common.storage.artifacts import MANIFEST, Manifest, files_in, output_errors
-from glovewire.common.storage.dataset import Dataset
-from glovewire.common.transport.client import RequestClient
-from glovewire.common.transport.files import fetch, fetch_manifest
+from .. import errors, log
+from ..storage.artifacts import MANIFEST, Manifest, files_in, output_errors
+from ..storage.dataset import Dataset
+from .client import RequestClient
+from .files import fetch, fetch_manifest
 
 SCRATCH = ".partial"
 LOCK = ".lock"
@@ -41,7 +41,7 @@ def dataset_of_run(client: RequestClient, cache: Path, cache_bytes: int, *, veri
         with _lock(folder) as lock:
             while (dataset := _open(folder, lock, verify=verify)) is None:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if not folder.exists():  # otherwise another worker has downloaded it meanwhile
+                if not folder.exists():  # otherwise another process has downloaded it meanwhile
                     _make_room(cache, cache_bytes - needed, needed)
                     _download(client, manifest, text, folder)
                     verify = False
@@ -97,7 +97,7 @@ def _make_room(cache: Path, allowed: int, needed: int) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of the files in a folder, which another worker may remove meanwhile."""
+    """Return the bytes of the files in a folder, which another process may remove meanwhile."""
     size = 0
     for file in files_in(folder):
         with contextlib.suppress(FileNotFoundError):
@@ -106,7 +106,7 @@ def _size(folder: Path) -> int:
 
 
 def _remove_unused(folder: Path) -> bool:
-    """Remove a dataset, or a part of one, from the cache unless a worker uses it; return whether it was removed."""
+    """Remove a dataset, or a part of one, from the cache unless a process uses it; return whether it was removed."""
     with _lock(folder) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
