@@ -8,7 +8,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Self
 
 import zmq
@@ -126,6 +126,18 @@ class Peers:
         """Return what begins a generation at shard 0; None if this shard does it itself."""
         return self._begin if self._others and self._config.shard else None
 
+    def confirm(self, is_stopped: Callable[[], bool]) -> None:
+        """Wait until another shard knows which generation this one has entered, for FIRST_LOOK_S at most.
+
+        A shard that then loses its disk learns that it died in that generation, and does not enter it again.
+        """
+        deadline = time.monotonic() + FIRST_LOOK_S
+        while self._others and not self._is_known(any) and not is_stopped():
+            if time.monotonic() > deadline:
+                logger.warning(log.line("unconfirmed", shards=" ".join(map(str, self._others))))
+                return
+            self._ended.wait(0.02)
+
     def close(self) -> None:
         """End the threads once the others know how this shard has ended, or have not said so for PARTING_S."""
         deadline = time.monotonic() + PARTING_S
@@ -138,11 +150,11 @@ class Peers:
         if self._others:
             self._context.close()
 
-    def _is_known(self) -> bool:
-        """Return whether every shard that still answers has this shard's mark."""
+    def _is_known(self, by: Callable[[Iterable[bool]], bool] = all) -> bool:
+        """Return whether all shards that still answer have this shard's mark, or `any` of them."""
         with contextlib.suppress(GlovewireError):
             own = generations.mark_of(self._config)
-            return all(has_noted(marks, self._config.shard, own) for marks in list(self._marks.values()))
+            return by(has_noted(marks, self._config.shard, own) for marks in list(self._marks.values()))
         return True
 
     def _start(self, work: Callable[[], None], name: str) -> None:

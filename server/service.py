@@ -237,6 +237,7 @@ def _serve(
             logger.warning(log.line("insecure", open_to_all=" ".join(addresses)))
         while True:
             if generations.enter(config, generation, peers.begin):
+                peers.confirm(lambda: daemon.signalled)
                 ready(daemon)
                 try:
                     return _serve_generation(config, dataset, core, daemon, generation)
