@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from glovewire.common.transport.client import RequestClient
 
 AGAIN_MS = 200
+MOST_AHEAD = 1024
+"""A request for a checkpoint asks for a round that is at most so far ahead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,7 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
             refused = error
             if time.monotonic() > deadline:
                 raise
-            if reached < 0 or isinstance(error, LimitExceeded):  # there is no later round to ask for
+            if reached < 0 or ahead >= MOST_AHEAD or isinstance(error, LimitExceeded):  # a later round is no help
                 client.poll(AGAIN_MS)
             else:
                 ahead *= 2

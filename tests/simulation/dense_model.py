@@ -68,8 +68,8 @@ def check(run: Path, shards: int, options: TrainingOptions, *, undisturbed: bool
     generation = newest(run)
     assert generation is not None
     begun = [json.loads(path.read_text()) for path in (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")]
-    if any(each["number"] and not each["label"] for each in begun):  # filled with what a worker had pulled before
-        return
+    if any(each["number"] and not each["label"].startswith("update-") for each in begun):
+        return  # it was filled with what a worker had pulled before, or each shard had made other updates when asked
     rows = np.concatenate([values[name].reshape(-1, ROW) for name in ("weight", "count")])
     for facts in files.read_facts(run, final_label(generation.number), shards):
         (first, last), updates, shard = facts["rows"], facts["updates"], facts["shard"]

@@ -25,7 +25,7 @@ from world import Killed, World
 from glovewire.server.telemetry import metrics_file
 
 DISK_FAULTS = ("kill while writing", "power failure", "disk full", "disk fails")
-FIRST_PID = 4_000_000_000
+FIRST_PID = 5_000_000
 """No real process has such an id."""
 FAILS = 0.2
 """Of a failing disk, the share of calls that fail."""

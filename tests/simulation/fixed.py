@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 DISK = (
+    ("files are synced before they get their name", "common/storage/artifacts.py",
+     "            for file in files_in(scratch):\n"
+     "                _flush(file)\n",
+     "            pass\n"),
+    ("a folder is synced when a file in it gets its name", "common/storage/artifacts.py",
+     "        if flush:\n"
+     "            _flush(path.parent)\n",
+     ""),
+)  # fmt: skip
+
+PUT_BACK = (
     ("the folders of a run are synced when they are made", "common/storage/artifacts.py",
      "    with suppress(PermissionError):  # a folder that one may write to, but not read, cannot be flushed\n"
-     "        _flush(path.parent)\n", ""),
-    ("files are synced before they get their name", "common/storage/artifacts.py",
-     "            for file in files_in(scratch):\n                _flush(file)\n", "            pass\n"),
-    ("a folder is synced when a file in it gets its name", "common/storage/artifacts.py",
-     "        if flush:\n            _flush(path.parent)\n", ""),
-    ("a generation whose first checkpoint is damaged is not joined", "server/checkpoints/generations.py",
-     "files.is_intact(config.out, generation.label, generation.parts)",
-     "not files.missing(config.out, generation.label, generation.parts)"),
+     "        _flush(path.parent)\n",
+     ""),
     ("a disk that fails costs metrics, not the run", "server/telemetry/metrics_file.py",
      "            with contextlib.suppress(OSError):  # a disk that fails\n"
      "                self._file.truncate(self._bytes)\n",
@@ -24,14 +29,27 @@ DISK = (
      '        with output_errors(config.out, "run"):\n'
      "            (config.out / run_folder.METRICS).unlink(missing_ok=True)\n",
      "        (config.out / run_folder.METRICS).unlink(missing_ok=True)\n"),
-    ("the checkpoint to resume from is checked", "server/checkpoints/files.py",
-     "                artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)\n",
-     "                artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA, verify=False)\n"),
     ("a checkpoint from which a generation begins is kept", "server/checkpoints/files.py",
-     "                if label != begun:\n", "                if True:\n"),
+     "                if label != begun:\n",
+     "                if True:\n"),
     ("what killed processes were writing is removed", "server/checkpoints/files.py",
-     "        folder = path.with_name(name.removeprefix(\".\"))\n", "        continue\n"),
-)  # fmt: skip
-
-PUT_BACK = (
+     '        folder = path.with_name(name.removeprefix("."))\n',
+     "        continue\n"),
+    ("a shard 0 that died while it assembled the vectors does so again", "server/service.py",
+     "        if found is not None:\n",
+     "        if False:\n"),
+    ("a checkpoint that was pruned is not reported as on disk", "server/checkpoints/cuts.py",
+     "        self._on_disk.difference_update(labels)\n",
+     ""),
+    ("parts of different generations are not combined", "server/checkpoints/files.py",
+     'return len({each.get("generation") for each in facts}) > 1',
+     "return False"),
+    ("a lost pull is not taken for a slow one", "common/client/channel.py",
+     "        if request.times == 1:\n",
+     "        if True:\n"),
+    ("every shard counts the steps of a dense model", "worker/dense/session.py",
+     "        for part in self._trained_parts():\n"
+     '            self._push("gradient"',
+     "        for part in filter(lambda part: part.last > part.first, self._trained_parts()):\n"
+     '            self._push("gradient"'),
 )  # fmt: skip

@@ -344,9 +344,10 @@ def _still_there(cluster: Cluster) -> str:
 def _problem(scenario: Scenario, cluster: Cluster) -> str:
     """Return what does not hold of a run that is over, "" if all does."""
     facts = cluster.facts
-    may_end = ["complete", *(["asked", "over"] if "finisher" in scenario.visitors else [])]
+    may_end = ["complete", "over", *(["asked"] if "finisher" in scenario.visitors else [])]
     if facts["ending"] not in may_end:
         return f"the run ended as {facts['ending']}: {facts.get('ending_text', '')}"
+    whole = facts["ending"] == "complete" or "finisher" not in scenario.visitors
     ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
     expected = (
         *EXPECTED,
@@ -359,9 +360,9 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     with contextlib.suppress(ArtifactError):
         label, _ = files.newest(cluster.folder)
         cluster.checkpoints.restore(label)
-    if cluster.options.objective == "tensors" and facts["ending"] == "complete":
+    if cluster.options.objective == "tensors" and whole:
         dense_model.check(cluster.folder, scenario.shards, cluster.options, undisturbed=not scenario.faults)
-    if scenario.options["consistency"] == "exclusive" and facts["ending"] == "complete":
+    if scenario.options["consistency"] == "exclusive" and whole:
         vectors, _ = undisturbed(json.dumps(scenario.options))
         if cluster.vectors != vectors:
             return "the vectors are not those of an undisturbed run"
