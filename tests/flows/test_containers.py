@@ -86,3 +86,28 @@ def test_killed_and_cut_off_containers_cost_nothing_but_time(
         assert set(codes.values()) == {0}, composed.story()
         assert "event=superseded" in composed.compose("logs", "server-0")
     assert (tmp_path / "vectors.npy").read_bytes() == (undisturbed / "vectors.npy").read_bytes()
+
+
+def test_isolated_containers_share_no_volume_and_may_lose_one(
+    undisturbed: Path, settings: dict[str, str], tmp_path: Path
+) -> None:
+    """The bytes are those of the run with a shared folder."""
+    with Flow(tmp_path) as flow:
+        flow.run("keys", "keys")
+    with Composed("glovewire-test-apart", {**settings, "KEYS": str(tmp_path / "keys")}) as composed:
+        composed.compose("up", "--detach", "--no-build", "isolated")
+        volumes = [
+            mount["Name"] for one in composed.containers().values() for mount in one["Mounts"] if "Name" in mount
+        ]
+        assert len(volumes) == len(set(volumes)) == 2
+        until(lambda: composed.epoch("isolated-0-1") >= 25, "there is a checkpoint to go back to")
+        composed.kill("isolated-worker-1")
+        composed.compose("rm", "--stop", "--force", "isolated-1")
+        run("docker", "volume", "rm", "glovewire-test-apart_isolated-1")
+        composed.compose("up", "--detach", "--no-build", "isolated")
+        codes = composed.ends()
+        assert set(codes.values()) == {0}, composed.story()
+        assert len(codes) == 6
+        assert "event=superseded" in composed.compose("logs", "isolated-0")
+        run("docker", "cp", f"{composed.containers()['isolated-0-1']['Id']}:/own/run", str(tmp_path / "run"))
+    assert (tmp_path / "run" / "vectors.npy").read_bytes() == (undisturbed / "vectors.npy").read_bytes()

@@ -62,7 +62,7 @@ def test_compose_starts_what_the_pages_say() -> None:
     always = {name for name, service in services.items() if "profiles" not in service}
     assert always == {"prepare", "server-0", "server-1", "worker", "monitor", "vectors"}
     assert {service["profiles"][0] for service in services.values() if "profiles" in service} == {
-        "wikitext", "study", "monitoring",
+        "wikitext", "study", "monitoring", "isolated",
     }  # fmt: skip
     assert services["worker"]["deploy"]["replicas"] == "${WORKERS:-3}"
     for shard in ("server-0", "server-1"):  # told of as many workers as there are, they wait for a late one

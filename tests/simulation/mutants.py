@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant("a report needs the receipts of all pushes", "server/leases/progress.py",
            "if report.receipt ^ expected:", "if False:"),
     Mutant("shards notice a newer generation", "server/checkpoints/generations.py",
-           "if _generation_file(config.out, generation.number + 1).exists():", "if False:"),
+           "if found is not None and found.number > generation.number:", "if False:"),
     Mutant("a shard that died in a generation begins the next", "server/checkpoints/generations.py",
            "if generation.shards != config.shards or entered or not generation.secret:",
            "if generation.shards != config.shards or not generation.secret:"),
