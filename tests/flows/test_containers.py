@@ -102,7 +102,7 @@ def test_isolated_containers_share_no_volume_and_may_lose_one(
         assert len(volumes) == len(set(volumes)) == 2
         until(lambda: composed.epoch("isolated-0-1") >= 25, "there is a checkpoint to go back to")
         composed.kill("isolated-worker-1")
-        composed.compose("rm", "--stop", "--force", "isolated-1")
+        run("docker", "rm", "--force", composed.containers()["isolated-1-1"]["Id"])
         run("docker", "volume", "rm", "glovewire-test-apart_isolated-1")
         composed.compose("up", "--detach", "--no-build", "isolated")
         codes = composed.ends()
