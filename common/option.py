@@ -185,7 +185,7 @@ class SharedOptions(Config):
         help="Without DATASET: where the dataset that servers send is kept; all processes of a machine share it.",
     )
     cache_bytes: int = option(
-        64 << 30, parse=parse_size, metavar="SIZE", shown="64GB", help="Of datasets kept there after training, at most."
+        64 << 30, parse=parse_size, metavar="SIZE", shown="64GB", help="Keep at most this much there after training."
     )
     prometheus: int | None = option(
         None,

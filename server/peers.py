@@ -51,6 +51,7 @@ class Peers:
         self._keys = None if keys is None else ClientKeys(keys.pair, keys.pair.public, config.keys or config.out)
         self._others = [shard for shard in range(config.shards) if config.peers and shard != config.shard]
         self._marks: dict[int, Mapping[int, Mark]] = {}
+        self._problems: dict[int, str] = {}
         self._ended, self._copying = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
         if not self._others:
@@ -183,10 +184,13 @@ class Peers:
             with self._copying:
                 self._marks[shard] = self._copies.bring(client, shard, own=own)
         except GlovewireError as error:
-            logger.debug(log.line("not_copied", shard=shard, why=error))
+            if self._problems.get(shard) != str(error):  # each once, until the shard answers again
+                self._problems[shard] = str(error)
+                logger.warning(log.line("not_copied", shard=shard, why=error))
             self._marks.pop(shard, None)
             clients.pop(shard).close()
             return False
+        self._problems.pop(shard, None)
         return True
 
     # ---- answering

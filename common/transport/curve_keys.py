@@ -95,7 +95,7 @@ class AllowList:
 
 
 class OwnKey(AllowList):
-    """Allows who has the key of the server itself: the other shards of its run."""
+    """An allow-list with the server's own key alone, which the other shards of its run have."""
 
     def __init__(self, pair: KeyPair) -> None:
         self._clients = {pair.public.decode(): Client("server", Role.ADMIN)}

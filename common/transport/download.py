@@ -1,13 +1,14 @@
 """Bring the dataset of a run from its shards to this machine: a process needs no copy of its own.
 
-Datasets are kept in a cache, each in a folder that is named by its checksum. Beside it is a lock: a process that
-downloads holds it alone, processes that train hold it together, and a dataset that nobody holds may be removed.
+A cache keeps each dataset in a folder that has its checksum as name, with a lock file beside it. A process holds the
+lock exclusively while it downloads, and shares it while it trains; a dataset whose lock is free may be removed.
 """
 
 import contextlib
 import fcntl
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from .files import fetch, fetch_manifest
 
 SCRATCH = ".partial"
 LOCK = ".lock"
+OURS = re.compile(rf"[0-9a-f]{{64}}({re.escape(SCRATCH)})?", re.ASCII)
+"""Names of datasets and of unfinished ones: the cache may be a folder that holds other things."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +87,8 @@ def _make_room(cache: Path, allowed: int, needed: int) -> None:
     if allowed < 0:
         then = "the dataset is removed at the end"
         logger.warning(log.line("cache_too_small", needed=needed, allowed=needed + allowed, cache=cache, then=then))
-    there = sorted((path for path in cache.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    there = [path for path in cache.iterdir() if OURS.fullmatch(path.name) and path.is_dir()]
+    there.sort(key=lambda path: path.stat().st_mtime)
     sizes = {path: _size(path) for path in there}
     for path in there:
         if sum(sizes.values()) > max(allowed, 0) and _remove_unused(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,15 +65,20 @@ class Cluster:
         return all(len(list(folder.glob(f"round-*-of-{SHARDS}"))) >= 2 * SHARDS for folder in folders)
 
 
+def have_joined(workers: list[Running], times: int) -> bool:
+    """Whether every worker has joined so many generations of the run."""
+    return all(worker.err.count("event=joined") >= times for worker in workers)
+
+
 def test_what_is_trained_apart_is_the_same_though_disks_are_lost(flow: Flow) -> None:
     cluster = Cluster(flow)
     workers = cluster.workers()
     for times, number in enumerate((1, 0), 1):
-        until(lambda: all(one.err.count("event=joined") >= times for one in workers), "training goes on")  # noqa: B023
+        until(partial(have_joined, workers, times), "training goes on")
         until(cluster.has_copies, "checkpoints are copied")
         cluster.lose(number)
     for process in (*cluster.shards, *workers):
         process.ends(0)
-    assert all(worker.err.count("event=joined") > 2 for worker in workers), "it was over too soon to show anything"
+    assert have_joined(workers, 3), "it was over too soon to show anything"
     flow.train("calm", "--workers", 1, "--epochs", EPOCHS).ends(0)
     assert flow.vectors("run-0") == flow.vectors("calm")

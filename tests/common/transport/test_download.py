@@ -168,6 +168,14 @@ def test_the_dataset_that_was_not_used_longest_makes_room(tmp_path: Path, data: 
             assert {path.name for path in cache.iterdir() if path.is_dir()} == {names[0], names[2]}
 
 
+def test_what_else_is_in_the_folder_stays(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "home" / "letters").mkdir(parents=True)
+    (tmp_path / "home" / "letters" / "to-anna").write_text("dear Anna")
+    with brought(tmp_path / "home", sender(data), most=1):
+        pass
+    assert (tmp_path / "home" / "letters" / "to-anna").read_text() == "dear Anna"
+
+
 def test_a_dataset_larger_than_the_cache_is_trained_and_removed(
     tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
