@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +48,12 @@ def one_row(sequence: int = 1) -> m.Push:
     return push("add", np.ones((1, 4)), 0, 1, sequence=sequence)
 
 
-def unused_address() -> str:
-    """An address where no server listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+@pytest.fixture
+def unanswered() -> Iterator[str]:
+    """An address where no server listens, kept from others that want a port."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"tcp://127.0.0.1:{bound.getsockname()[1]}"
 
 
 def with_replies(answers: Callable[[Heard], m.Message | None]) -> Callable[[Heard], m.Message | None]:
@@ -72,21 +73,19 @@ def test_processes_of_one_name_differ_in_their_incarnation() -> None:
 # ---- deadlines
 
 
-def test_a_server_that_is_not_there_is_named_at_the_deadline() -> None:
-    address = unused_address()
-    with RequestClient([address], "w") as client:
+def test_a_server_that_is_not_there_is_named_at_the_deadline(unanswered: str) -> None:
+    with RequestClient([unanswered], "w") as client:
         began = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match=f"no server answers at {address}"):
+        with pytest.raises(DeadlineExceeded, match=f"no server answers at {unanswered}"):
             client.connect(timeout_s=0.2)
         assert 0.15 < time.monotonic() - began < 25
 
 
-def test_of_several_servers_only_the_silent_one_is_named() -> None:
-    missing = unused_address()
-    with fake_server() as server, RequestClient([server.address, missing], "w") as client:
+def test_of_several_servers_only_the_silent_one_is_named(unanswered: str) -> None:
+    with fake_server() as server, RequestClient([server.address, unanswered], "w") as client:
         with pytest.raises(DeadlineExceeded) as caught:
             client.connect(timeout_s=2.0)
-        assert missing in str(caught.value)
+        assert unanswered in str(caught.value)
         assert server.address not in str(caught.value)
 
 
