@@ -9,6 +9,8 @@ import pytest
 from handmade import random_dataset
 from processes import FREE, Flow
 
+PATIENT = ["--timeout", 180]
+
 
 @pytest.fixture
 def flow(tmp_path: Path) -> Iterator[Flow]:
@@ -36,17 +38,20 @@ def test_a_server_with_keys_by_hand(flow: Flow) -> None:
         "--epochs", 100_000,
     )  # fmt: skip
     address, stream = (at.replace("0.0.0.0", "127.0.0.1") for at in server.ready())
-    strangers = [flow.start("stats", address), flow.start("monitor", stream), flow.worker(address, name="stranger")]
+    strangers = [flow.start(word, at, *PATIENT) for word, at in (("stats", address), ("monitor", stream))]
+    strangers.append(flow.worker(address, name="stranger"))
     worker = flow.start("worker", "data", "--server", address, "--keys", "k/worker.key")
     monitor = flow.start("monitor", stream, "--keys", "k")
     for stranger in strangers:
         stranger.fails("asks for keys: say --keys")
-    flow.start("finish", address, "--keys", "k/worker.key").fails("may not end the run: use a key for the role admin")
-    flow.start("checkpoint", address, "--keys", "k/monitor.key").fails("may not ask for checkpoints: use a key for")
-    flow.run("checkpoint", address, "--keys", "k", "--timeout", 180)
-    shards = flow.run("stats", address, "--json", "--keys", "k").json["shards"]
+    finish = flow.start("finish", address, "--keys", "k/worker.key", *PATIENT)
+    finish.fails("may not end the run: use a key for the role admin")
+    checkpoint = flow.start("checkpoint", address, "--keys", "k/monitor.key", *PATIENT)
+    checkpoint.fails("may not ask for checkpoints: use a key for")
+    flow.run("checkpoint", address, "--keys", "k", *PATIENT)
+    shards = flow.run("stats", address, "--json", "--keys", "k", *PATIENT).json["shards"]
     assert shards[0]["entries"] > 0
-    flow.run("finish", address, "--keys", "k")
+    flow.run("finish", address, "--keys", "k", *PATIENT)
     for process in (worker, monitor, server):
         process.ends(0)
     assert "event=insecure" not in server.err
