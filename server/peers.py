@@ -55,7 +55,7 @@ class Peers:
         if not self._others:
             return
         self._copies = Copies(config)
-        self._socket = PeerSocket(config.peers[config.shard], keys, self._answer)
+        self._socket = PeerSocket(config.peers[config.shard], keys, config.shards, self._answer)
         self._start(partial(self._socket.serve, self._ended.is_set), "shards")
 
     def __enter__(self) -> Self:
@@ -94,19 +94,17 @@ class Peers:
                 return
 
     def look(self, patience_s: float = 0.0, *, own: bool = False) -> None:
-        """Copy once from every other shard, with `own` also what this one had on a lost disk.
+        """Copy from every other shard, with `own` also what this one had on a lost disk.
 
-        Waits `patience_s` at most for those that do not answer.
+        While one does not answer, for `patience_s` at most, copy from all again: what the others have is never old.
         """
         deadline = time.monotonic() + patience_s
         with _clients() as clients:
-            missing = set(self._others)
-            while missing:
-                missing -= {shard for shard in missing if self._copy(clients, shard, own=own)}
-                if missing and time.monotonic() > deadline:
-                    logger.warning(log.line("unheard", shards=" ".join(map(str, sorted(missing)))))
+            while missing := [shard for shard in self._others if not self._copy(clients, shard, own=own)]:
+                if time.monotonic() > deadline:
+                    logger.warning(log.line("unheard", shards=" ".join(map(str, missing))))
                     break
-                self._ended.wait(EVERY_S if missing else 0.0)
+                self._ended.wait(EVERY_S)
         if self._others:
             self._copies.is_whole = True
 
@@ -133,14 +131,23 @@ class Peers:
                 return
             self._ended.wait(0.02)
 
-    def close(self) -> None:
-        """End the threads once the others know how this shard has ended, or it has waited for that long enough.
+    def part(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the others know how this shard has left, but not longer than PARTING_S or PARTING_FOR_GOOD_S.
 
-        One that has left the run and does not answer any more need not know.
+        One that has left, too, and does not answer any more need not know. Raises Superseded if the run goes on.
         """
-        began = time.monotonic()
-        while len(self._threads) > 1 and time.monotonic() < began + self._parting_s():
+        config, began = self._config, time.monotonic()
+        own = generations.mark_of(config) or Mark()
+        entered = Generation(own.generation)
+        while not all(self._is_known_by(shard, own) for shard in self._not_gone(entered)):
+            generations.require_current(config, entered)
+            for_good = own.left in LASTING and not is_stopped()
+            if time.monotonic() > began + (PARTING_FOR_GOOD_S if for_good else PARTING_S):
+                return
             self._ended.wait(0.05)
+
+    def close(self) -> None:
+        """End the threads and release the socket; may be called twice."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -148,15 +155,8 @@ class Peers:
         if self._others:
             self._socket.close()
 
-    def _parting_s(self) -> float:
-        """Return how long to stay for shards that do not know how this one has ended, 0 without any."""
-        with contextlib.suppress(GlovewireError):
-            own, generation = generations.mark_of(self._config), generations.newest(self._config.out)
-            if own is not None and generation is not None and own.generation == generation.number:
-                there = {*self._marks, *generations.not_left(self._config, generation)}
-                if not all(self._is_known_by(shard, own) for shard in there):
-                    return PARTING_FOR_GOOD_S if own.left in LASTING else PARTING_S
-        return 0.0
+    def _not_gone(self, generation: Generation) -> set[int]:
+        return {*self._marks, *generations.not_left(self._config, generation)} if self._others else set()
 
     def _is_known_by(self, shard: int, own: Mark | None) -> bool:
         return has_noted(self._marks.get(shard, {}), self._config.shard, own)
@@ -198,17 +198,16 @@ class Peers:
 
     # ---- answering
 
-    def _answer(self, frames: list[wire.Frame]) -> list[wire.Frame]:
+    def _answer(self, frames: list[wire.Frame]) -> tuple[int, m.Message]:
         number = 0
         try:
             if len(frames[0]):
                 raise ProtocolError("a request is [empty, greeting, header, arrays...]")
             request = wire.decode(frames[1:])
             number = request.number  # a refusal with number 0 would end the client's session
-            reply = self._copies.answer(request.message)
+            return number, self._copies.answer(request.message)
         except GlovewireError as error:
-            reply = m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")
-        return list(wire.encode(number, reply))
+            return number, m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from threads import threading
 from world import Clock, Process, World
 
 from glovewire.common.errors import GlovewireError
+from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.run_folder import CHECKPOINTS
@@ -32,6 +33,7 @@ from glovewire.server.checkpoints import files, generations
 from glovewire.server.checkpoints.copies import _checksum
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
+from glovewire.server.peer_socket import Answer
 
 if TYPE_CHECKING:
     from cluster import Cluster
@@ -55,7 +57,7 @@ def folder_of(root: Path, shard: int) -> Path:
 class SimulatedPeerSocket:
     """Stands for `PeerSocket`."""
 
-    def __init__(self, network: Network, address: str, answer: Callable[[list[Frame]], list[Frame]]) -> None:
+    def __init__(self, network: Network, address: str, answer: Answer) -> None:
         self._network, self._address, self._answer = network, address, answer
         self._arrived: deque[tuple[bytes, list[Frame]]] = deque()
         self._thread: Process | None = None
@@ -78,7 +80,8 @@ class SimulatedPeerSocket:
                 world.wait(0.05)
             while self._arrived:
                 peer, frames = self._arrived.popleft()
-                self._network.to_client(peer, [bytes(frame) for frame in self._answer([b"", *frames])])
+                number, reply = self._answer([b"", *frames])
+                self._network.to_client(peer, [bytes(frame) for frame in wire.encode(number, reply)])
 
     def close(self) -> None:
         """See PeerSocket."""
@@ -94,7 +97,7 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
         links = SimulatedLinks(cluster().network, name, tuple(addresses))
         return clients.RequestClient(addresses, name, dataset, silence_s, None, links)
 
-    def socket(address: str, _: object, answer: Callable[[list[Frame]], list[Frame]]) -> SimulatedPeerSocket:
+    def socket(address: str, _: object, __: int, answer: Answer) -> SimulatedPeerSocket:
         return SimulatedPeerSocket(cluster().network, address, answer)
 
     successor = generations.successor
@@ -205,7 +208,9 @@ class ApartOracle:
             names = [files.part_folder(Path(), label, shard, shards).name for shard in range(shards)]
             if not all((name, found[0].get(name)) in common for name in names):
                 continue
-            if label.startswith(("round-", "update-")) and self._is_whole(label):
+            if not self._is_whole(label):
+                continue
+            if label.startswith(("round-", "update-")):
                 self._kept = max(self._kept, reached(label))
             if label not in self._restored:
                 self._restored.add(label)
