@@ -5,6 +5,7 @@ CI builds the image while it installs libraries (.ci/run); here that build is fo
 
 from __future__ import annotations
 
+import signal
 import threading
 import urllib.request
 from pathlib import Path
@@ -88,26 +89,30 @@ def test_killed_and_cut_off_containers_cost_nothing_but_time(
     assert (tmp_path / "vectors.npy").read_bytes() == (undisturbed / "vectors.npy").read_bytes()
 
 
-def test_isolated_containers_share_no_volume_and_may_lose_one(
+def test_isolated_containers_share_no_volume_and_one_loses_its_own(
     undisturbed: Path, settings: dict[str, str], tmp_path: Path
 ) -> None:
-    """The bytes are those of the run with a shared folder."""
+    """The bytes are those of the run with a shared folder, and those of one machine."""
     with Flow(tmp_path) as flow:
         flow.run("keys", "keys")
-    with Composed("glovewire-test-apart", {**settings, "KEYS": str(tmp_path / "keys")}) as composed:
-        composed.compose("up", "--detach", "--no-build", "isolated")
-        volumes = [
-            mount["Name"] for one in composed.containers().values() for mount in one["Mounts"] if "Name" in mount
-        ]
-        assert len(volumes) == len(set(volumes)) == 2
-        until(lambda: composed.epoch("isolated-0-1") >= 25, "there is a checkpoint to go back to")
-        composed.kill("isolated-worker-1")
-        run("docker", "rm", "--force", composed.containers()["isolated-1-1"]["Id"])
-        run("docker", "volume", "rm", "glovewire-test-apart_isolated-1")
-        composed.compose("up", "--detach", "--no-build", "isolated")
-        codes = composed.ends()
-        assert set(codes.values()) == {0}, composed.story()
-        assert len(codes) == 6
-        assert "event=superseded" in composed.compose("logs", "isolated-0")
-        run("docker", "cp", f"{composed.containers()['isolated-0-1']['Id']}:/own/run", str(tmp_path / "run"))
-    assert (tmp_path / "run" / "vectors.npy").read_bytes() == (undisturbed / "vectors.npy").read_bytes()
+        with Composed("glovewire-test-apart", {**settings, "KEYS": str(tmp_path / "keys")}) as composed:
+            composed.compose("up", "--detach", "--no-build", "isolated")
+            volumes = [
+                mount["Name"] for one in composed.containers().values() for mount in one["Mounts"] if "Name" in mount
+            ]
+            assert len(volumes) == len(set(volumes)) == 2
+            until(lambda: composed.epoch("isolated-0-1") >= 25, "there is a checkpoint to go back to")
+            composed.kill("isolated-worker-1")
+            composed.kill("isolated-1-1", signal.SIGSTOP)  # it writes nothing more
+            composed.wipe("isolated-1")
+            composed.kill("isolated-1-1")
+            until(lambda: composed.containers()["isolated-1-1"]["RestartCount"] == 1, "shard 1 is back")
+            until(lambda: composed.containers()["isolated-worker-1"]["RestartCount"] == 1, "a worker is back")
+            codes = composed.ends()
+            assert set(codes.values()) == {0}, composed.story()
+            assert len(codes) == 6
+            assert "event=superseded" in composed.compose("logs", "isolated-0")
+            for folder in ("run", "data"):
+                run("docker", "cp", f"{composed.containers()['isolated-0-1']['Id']}:/own/{folder}", str(tmp_path))
+        flow.train("alone", "--workers", 1, "--epochs", EPOCHS, "--dim", settings["DIM"]).ends(0)
+        assert flow.vectors("run") == flow.vectors("alone") == (undisturbed / "vectors.npy").read_bytes()

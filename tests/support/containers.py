@@ -78,9 +78,14 @@ class Composed:
         state = one["State"]
         return one["RestartCount"] == restarts and state["Running"] and state["Health"]["Status"] == "healthy"
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Kill the first process of a container from outside, as a machine's lack of memory would."""
-        os.kill(int(self.containers()[name]["State"]["Pid"]), signal.SIGKILL)
+        os.kill(int(self.containers()[name]["State"]["Pid"]), number)
+
+    def wipe(self, volume: str) -> None:
+        """Remove everything in a volume."""
+        mounted = ("--volume", f"{self.project}_{volume}:/own", "--user", "root", "--entrypoint", "find")
+        run("docker", "run", "--rm", *mounted, "glovewire", "/own", "-mindepth", "1", "-delete")
 
     def inside(self, name: str, *words: str) -> str:
         """What a command prints in a container."""
