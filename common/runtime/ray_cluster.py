@@ -6,7 +6,7 @@ no rows are sent through it.
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,5 +40,19 @@ def connected(address: str | None) -> Iterator[Any]:
 
 def share_of_cpus(ray: Any, processes: int) -> float:
     """Return the number of cores to request for each of `processes` processes: 1, or less if Ray has fewer cores."""
-    cores = float(ray.cluster_resources().get("CPU", 1.0))
-    return min(1.0, int(cores / processes * 100) / 100)
+    nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    return largest_share(nodes, processes)
+
+
+def largest_share(nodes: Sequence[float], processes: int) -> float:
+    """Return the largest share of a core, at most 1, of which nodes with so many cores have room for all processes."""
+    shares = {min(1.0, int(cores / count * 100) / 100) for cores in nodes for count in range(1, processes + 1)}
+    fitting = [share for share in shares if share and sum(int(cores / share) for cores in nodes) >= processes]
+    return max(fitting, default=0.01)
+
+
+def on_this_node(ray: Any) -> Any:
+    """Return the scheduling strategy that puts an actor on the node of this process."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

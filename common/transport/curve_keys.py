@@ -18,7 +18,7 @@ import shlex
 import stat
 import struct
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -216,6 +216,23 @@ def load_both_keys(path: Path, role: Role) -> ClientKeys:
             f"{client.path} is not a key for the role {role}: name another one, or make one with `{made}`"
         )
     return client
+
+
+def files_elsewhere(path: Path, role: Role) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the files, by name, that a server and a client of `role` need on other machines; see `load_both_keys`."""
+    client = load_both_keys(path, role).path
+    needed = (SERVER, PUBLIC, ALLOWED), (PUBLIC, client.name)
+    server, own = ({name: _read(client.parent / name)[0] for name in names} for names in needed)
+    return server, own
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write such files to `folder`, where only this user can read them; each replaces an older one at once."""
+    with output_errors(folder, "keys"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for name, text in files.items():
+            with atomic(folder / name) as scratch:
+                _write(scratch, text, _SECRET_MODE)
 
 
 def _file_version(path: Path) -> tuple[int, ...] | None:

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Trains on a Slurm cluster: `sbatch examples/slurm/train.sh DATASET RUN [OPTIONS of glovewire server...]`
-# The first two tasks are shards, the others workers, each with a core. DATASET, RUN and the environment in which `glovewire` is
-# installed must be on a file system that every node shares. Submitted again with the same RUN, the job resumes.
+# The first two tasks are shards, the others workers, each with a core. No file system need be shared: DATASET and RUN are used on the
+# first node alone, where shard 0 runs; the others keep what they need in $SLURM_TMPDIR, $TMPDIR or /tmp of their node. Each node needs
+# `glovewire` on its PATH. Submitted again with the same RUN, the job resumes, if the new first node has RUN. See docs/clusters.md.
 #SBATCH --job-name=glovewire
 #SBATCH --ntasks=8
 #SBATCH --cpus-per-task=1
@@ -10,41 +11,58 @@
 #SBATCH --requeue
 set -euo pipefail
 
-dataset=$1 run=$2
+dataset=$(realpath "$1") run=$(realpath "$2")
 shift 2
 shards=2
 workers=$((SLURM_NTASKS - shards))
-port=${PORT:-5555} # of shard 0; every shard uses two ports
+port=${PORT:-5555} # of shard 0; every shard uses three ports
 keys=$run.keys
 
-# The node name of each task, sorted; the first tasks run on the first nodes.
-mapfile -t nodes < <(srun printenv SLURMD_NODENAME | sort)
-servers=()
+# The node of each task: every node once, beginning with this one, then every node that has a second task, and so on.
+all=$(srun printenv SLURMD_NODENAME | sort)
+mapfile -t nodes < <({ grep -Fx "$SLURMD_NODENAME" <<< "$all"; grep -Fxv "$SLURMD_NODENAME" <<< "$all"; } |
+  awk '{ print seen[$0]++, $0 }' | sort -s -n -k 1,1 | cut -d " " -f 2)
+servers=() peers=()
 for ((shard = 0; shard < shards; shard++)); do
-  servers+=(--server "tcp://${nodes[shard]}:$((port + 2 * shard))")
+  servers+=(--server "tcp://${nodes[shard]}:$((port + 3 * shard))")
+  peers+=(--peer "tcp://${nodes[shard]}:$((port + 3 * shard + 2))")
 done
 [ -e "$keys/server.key" ] || glovewire keys "$keys"
 
+# What a node runs for a task: it goes to a folder of the job on its own disk, unpacks the keys from stdin there, and becomes glovewire.
+# shellcheck disable=SC2016
+on_node='
+  job=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/glovewire-$SLURM_JOB_ID
+  mkdir -m 700 "$job" 2> /dev/null || [ -O "$job" ] || { echo "$job belongs to another user" >&2; exit 1; }
+  mkdir -p -m 700 "$job/$0/keys" && cd "$job/$0" && tar -xC keys && exec glovewire "$@"'
+
 # step TASK COMMAND...: run on the task's node, and again, at most twenty times, if it was killed (by the OOM killer, say).
 step() {
-  local node=${nodes[$1]} try code
+  local task=$1 try code files=(worker.key server.pub)
+  ((task >= shards)) || files=(server.key server.pub allowed.toml)
   shift
   for ((try = 0; try <= 20; try++)); do
     code=0
-    srun --exact --ntasks=1 --nodes=1 --nodelist="$node" "$@" || code=$?
+    tar -cC "$keys" "${files[@]}" |
+      srun --exact --ntasks=1 --nodes=1 --nodelist="${nodes[task]}" sh -euc "$on_node" "task-$task" "$@" || code=$?
     ((code > 128)) || break
   done
   return "$code"
 }
 
 for ((shard = 0; shard < shards; shard++)); do
-  step "$shard" glovewire server "$dataset" --out "$run" --shard "$shard/$shards" --keys "$keys" --recover \
+  here=(--out run) # in the folder of the task; shard 0 gives the others the dataset and keeps copies of their checkpoints
+  ((shard)) || here=("$dataset" --out "$run")
+  step "$shard" server "${here[@]}" --cache ../cache --shard "$shard/$shards" "${peers[@]}" --keys keys --recover \
     --checkpoint-every 1 --workers "$workers" \
-    --bind "tcp://0.0.0.0:$((port + 2 * shard))" --publish "tcp://0.0.0.0:$((port + 2 * shard + 1))" "$@" &
+    --bind "tcp://0.0.0.0:$((port + 3 * shard))" --publish "tcp://0.0.0.0:$((port + 3 * shard + 1))" "$@" &
 done
 for ((task = shards; task < SLURM_NTASKS; task++)); do # the name identifies a restarted worker; the key makes it worker.task-N
-  step "$task" glovewire worker "$dataset" "${servers[@]}" --keys "$keys" --timeout 300 --name "task-$task" &
+  step "$task" worker --cache ../cache "${servers[@]}" --keys keys --timeout 300 --name "task-$task" &
 done
 
 # A step that fails by itself ends the job.
 for ((task = 0; task < SLURM_NTASKS; task++)); do wait -n; done
+
+# shellcheck disable=SC2016
+srun sh -c 'rm -rf "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/glovewire-$SLURM_JOB_ID"'

@@ -70,6 +70,8 @@ class LocalConfig(Config):
         in_step = options.schedule == "minibatch" and options.consistency != "async"
         problems = {
             "--address is for --launcher ray": self.address and not on_ray,
+            "--launcher ray runs shard 0 on this machine, which must be part of the cluster: give auto or HOST:PORT, "
+            f"not --address {self.address}": on_ray and (self.address or "").startswith("ray://"),
             f"--launcher ray starts servers: it goes with --store server, not {self.store}": on_ray and other,
             "--watch needs --launcher local": on_ray and self.watch,
             f"--store local is one process: use --workers 1 or --store shared, not {self.workers} workers": (
@@ -113,13 +115,14 @@ class LocalConfig(Config):
             **others,
         )
 
-    def of_workers(self) -> WorkerConfig:
-        """Return the options that all workers of this run share."""
+    def of_workers(self, **others: Any) -> WorkerConfig:
+        """Return the options that all workers of this run share; `others` are options of `WorkerConfig` to add."""
         return WorkerConfig(
             dataset=self.dataset.resolve(),
             keys=self.keys and self.keys.resolve(),
             verify=False,
             log_level=self._log_level,
+            **others,
         )
 
     @property

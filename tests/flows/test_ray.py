@@ -15,7 +15,7 @@ from processes import LASTING, Flow, Running, until
 
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.timeout(900)
-START_S = 150.0
+START_S = 400.0
 EPOCHS = 150
 
 
@@ -47,7 +47,8 @@ def test_a_shard_and_a_worker_are_killed_and_the_bytes_stay_the_same(flow: Flow)
     os.kill(worker.pid, signal.SIGKILL)
     facts = train.ends(0, START_S).json
     assert (facts["ending"], facts["workers"], facts["servers"]) == ("complete", 2, 2)
-    assert "event=superseded" in flow.path("run", "logs", "server-0.log").read_text()
+    assert flow.path("run", "checkpoints", ".generation-000001").exists()
+    assert "event=left" in flow.path("run", "logs", "worker-0.log").read_text()
     assert flow.vectors("run") == flow.vectors("calm")
 
 

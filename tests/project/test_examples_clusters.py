@@ -38,14 +38,30 @@ def test_a_manifest_with_a_mistake_is_found() -> None:
         kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
-def test_workers_know_as_many_shards_as_there_are() -> None:
-    kinds = {each["kind"]: each for each in documents(ROOT / "examples" / "kubernetes" / "glovewire.yaml")}
+def test_workers_and_shards_know_as_many_shards_as_there_are() -> None:
+    kinds = {each["kind"]: each for each in documents(MANIFESTS[0])}
     shards, workers = kinds["StatefulSet"]["spec"], kinds["Job"]["spec"]["template"]["spec"]
-    count = shards["replicas"]
-    assert f"/{count}" in shards["template"]["spec"]["containers"][0]["command"][-1]
+    count, hosts = (
+        shards["replicas"],
+        [f"glovewire-{shard}.{shards['serviceName']}" for shard in range(shards["replicas"])],
+    )
+    command = shards["template"]["spec"]["containers"][0]["command"][-1]
+    assert f"/{count}" in command
+    assert re.findall(r"--peer (\S+)", command) == [f"tcp://{host}:5557" for host in hosts]
     addresses = [word for word in workers["containers"][0]["args"] if word.startswith("--server=")]
-    assert addresses == [f"--server=tcp://glovewire-{shard}.{shards['serviceName']}:5555" for shard in range(count)]
+    assert addresses == [f"--server=tcp://{host}:5555" for host in hosts]
     assert shards["serviceName"] == kinds["Service"]["metadata"]["name"]
+
+
+def test_pods_share_no_volume() -> None:
+    kinds = {each["kind"]: each for each in documents(MANIFESTS[0])}
+    assert kinds.keys() == {"Service", "StatefulSet", "Job"}
+    for kind in ("StatefulSet", "Job"):
+        sources = [set(volume) - {"name"} for volume in kinds[kind]["spec"]["template"]["spec"]["volumes"]]
+        assert all(source in ({"secret"}, {"emptyDir"}) for source in sources)
+    assert [claim["spec"]["accessModes"] for claim in kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]] == [
+        ["ReadWriteOnce"]
+    ]
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
