@@ -1,26 +1,24 @@
-"""Exchange run folders with the other shards, for shards that share none: a socket and two threads beside the daemon.
+"""Exchange run folders with the other shards, for shards that share none: two threads beside the daemon.
 
-The first thread answers the other shards, at any time, also while the daemon writes results. The second one copies from
-them (`checkpoints.copies`). A shard without peers has neither.
+The first thread answers the other shards (`peer_socket`), the second one copies from them (`checkpoints.copies`). A
+shard without peers has neither.
 """
 
 import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Self
 
-import zmq
-
 from glovewire.common import log
-from glovewire.common.addresses import is_loopback, port_of
+from glovewire.common.endings import LASTING
 from glovewire.common.errors import GlovewireError, NotReady, ProtocolError
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.dataset import Dataset
-from glovewire.common.transport import sockets
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys, ServerKeys
 from glovewire.common.transport.download import dataset_of_run
@@ -29,6 +27,7 @@ from .checkpoints import generations
 from .checkpoints.copies import Copies, begin_at, has_noted
 from .checkpoints.generations import Generation, Mark
 from .config import ServerConfig
+from .peer_socket import PeerSocket
 
 EVERY_S = 0.25
 """Time between two looks into the folders of the others."""
@@ -36,9 +35,8 @@ SILENCE_S = 2.0
 FIRST_LOOK_S = 20.0
 """A shard that starts waits so long for the folders of all others: on a new disk its own tells nothing of the run."""
 BEGIN_S = 60.0
-PARTING_S = 10.0
-"""A shard that ends stays so long for the others to copy its last words."""
-MAX_REQUEST_BYTES = 4096
+PARTING_S, PARTING_FOR_GOOD_S = 10.0, 60.0
+"""A shard that ends stays so long for the others to copy its last words, and longer if no generation is to follow."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +55,8 @@ class Peers:
         if not self._others:
             return
         self._copies = Copies(config)
-        self._context = sockets.Context(None if keys is None else keys.for_shards())
-        try:
-            self._router, _ = self._context.router(listening(config.peers[config.shard]), MAX_REQUEST_BYTES)
-        except GlovewireError:
-            self.close()
-            raise
-        self._start(self._serve, "shards")
+        self._socket = PeerSocket(config.peers[config.shard], keys, config.shards, self._answer)
+        self._start(partial(self._socket.serve, self._ended.is_set), "shards")
 
     def __enter__(self) -> Self:
         return self
@@ -101,19 +94,17 @@ class Peers:
                 return
 
     def look(self, patience_s: float = 0.0, *, own: bool = False) -> None:
-        """Copy once from every other shard, with `own` also what this one had on a lost disk.
+        """Copy from every other shard, with `own` also what this one had on a lost disk.
 
-        Waits `patience_s` at most for those that do not answer.
+        While one does not answer, for `patience_s` at most, copy from all again: what the others have is never old.
         """
         deadline = time.monotonic() + patience_s
         with _clients() as clients:
-            missing = set(self._others)
-            while missing:
-                missing -= {shard for shard in missing if self._copy(clients, shard, own=own)}
-                if missing and time.monotonic() > deadline:
-                    logger.warning(log.line("unheard", shards=" ".join(map(str, sorted(missing)))))
+            while missing := [shard for shard in self._others if not self._copy(clients, shard, own=own)]:
+                if time.monotonic() > deadline:
+                    logger.warning(log.line("unheard", shards=" ".join(map(str, missing))))
                     break
-                self._ended.wait(EVERY_S if missing else 0.0)
+                self._ended.wait(EVERY_S)
         if self._others:
             self._copies.is_whole = True
 
@@ -133,30 +124,42 @@ class Peers:
         A shard that then loses its disk learns that it died in that generation, and does not enter it again.
         """
         deadline = time.monotonic() + FIRST_LOOK_S
-        while self._others and not self._is_known(any) and not is_stopped():
+        own = generations.mark_of(self._config)
+        while self._others and not any(self._is_known_by(shard, own) for shard in self._others) and not is_stopped():
             if time.monotonic() > deadline:
                 logger.warning(log.line("unconfirmed", shards=" ".join(map(str, self._others))))
                 return
             self._ended.wait(0.02)
 
-    def close(self) -> None:
-        """End the threads once the others know how this shard has ended, or have not said so for PARTING_S."""
-        deadline = time.monotonic() + PARTING_S
-        while self._threads and not self._is_known() and time.monotonic() < deadline:
+    def part(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the others know how this shard has left, but not longer than PARTING_S or PARTING_FOR_GOOD_S.
+
+        One that has left, too, and does not answer any more need not know. Raises Superseded if the run goes on.
+        """
+        config, began = self._config, time.monotonic()
+        own = generations.mark_of(config) or Mark()
+        entered = Generation(own.generation)
+        while not all(self._is_known_by(shard, own) for shard in self._not_gone(entered)):
+            generations.require_current(config, entered)
+            for_good = own.left in LASTING and not is_stopped()
+            if time.monotonic() > began + (PARTING_FOR_GOOD_S if for_good else PARTING_S):
+                return
             self._ended.wait(0.05)
+
+    def close(self) -> None:
+        """End the threads and release the socket; may be called twice."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
         self._threads.clear()
         if self._others:
-            self._context.close()
+            self._socket.close()
 
-    def _is_known(self, by: Callable[[Iterable[bool]], bool] = all) -> bool:
-        """Return whether all shards that still answer have this shard's mark, or `any` of them."""
-        with contextlib.suppress(GlovewireError):
-            own = generations.mark_of(self._config)
-            return by(has_noted(marks, self._config.shard, own) for marks in list(self._marks.values()))
-        return True
+    def _not_gone(self, generation: Generation) -> set[int]:
+        return {*self._marks, *generations.not_left(self._config, generation)} if self._others else set()
+
+    def _is_known_by(self, shard: int, own: Mark | None) -> bool:
+        return has_noted(self._marks.get(shard, {}), self._config.shard, own)
 
     def _start(self, work: Callable[[], None], name: str) -> None:
         self._threads.append(threading.Thread(target=work, name=name))
@@ -195,31 +198,16 @@ class Peers:
 
     # ---- answering
 
-    def _serve(self) -> None:
-        poller, zap = zmq.Poller(), self._context.zap
-        poller.register(self._router, zmq.POLLIN)
-        if zap is not None:
-            poller.register(zap.socket, zmq.POLLIN)
-        while not self._ended.is_set():
-            poller.poll(50)
-            if zap is not None:
-                zap.answer()
-            while sockets.has_message(self._router):
-                peer = self._router.recv(zmq.NOBLOCK)
-                self._answer(peer, sockets.receive(self._router))
-
-    def _answer(self, peer: bytes, frames: list[wire.Frame]) -> None:
+    def _answer(self, frames: list[wire.Frame]) -> tuple[int, m.Message]:
         number = 0
         try:
             if len(frames[0]):
                 raise ProtocolError("a request is [empty, greeting, header, arrays...]")
             request = wire.decode(frames[1:])
             number = request.number  # a refusal with number 0 would end the client's session
-            reply = self._copies.answer(request.message)
+            return number, self._copies.answer(request.message)
         except GlovewireError as error:
-            reply = m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")
-        with contextlib.suppress(zmq.ZMQError):  # the peer is gone, or asks again
-            sockets.send(self._router, [peer, b"", *wire.encode(number, reply)])
+            return number, m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")
 
 
 @contextlib.contextmanager
@@ -231,8 +219,3 @@ def _clients() -> Iterator[dict[int, RequestClient]]:
     finally:
         for client in clients.values():
             client.close()
-
-
-def listening(address: str) -> str:
-    """Return where a shard listens whose address for the others is `address`: a name may not be known to itself."""
-    return address if is_loopback(address) else f"tcp://0.0.0.0:{port_of(address)}"

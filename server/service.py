@@ -218,11 +218,13 @@ def _serve(
     """Take part in every generation of the run until it is over, and return facts of the training."""
     if (config.recover or (config.resume and not config.join)) and generations.is_over(config):
         logger.info(log.line("over", run=config.out))
+        with contextlib.suppress(generations.Superseded):
+            peers.part()
         return RunEnd(Ending.OVER).as_fields()
     if (config.recover or config.resume) and not config.join:
         found = generations.unassembled(config, "" if dataset is None else dataset.checksum)
         if found is not None:
-            return _catch_up(config, dataset, *found)
+            return _catch_up(config, dataset, peers, *found)
     generation = generations.next_generation(config)
     state = prepare(config, dataset, generation, time.monotonic())
     _keep_freed_memory(state.table, config.options.schedule)
@@ -240,7 +242,7 @@ def _serve(
                 peers.confirm(lambda: daemon.signalled)
                 ready(daemon)
                 try:
-                    return _serve_generation(config, dataset, core, daemon, generation)
+                    return _serve_generation(config, dataset, core, daemon, peers, generation)
                 except generations.Superseded as error:
                     logger.warning(log.line("superseded", why=error))
             daemon.finish_writing()  # the next generation begins from the newest checkpoint on disk
@@ -253,7 +255,7 @@ def _serve(
 
 
 def _catch_up(
-    config: ServerConfig, dataset: Dataset | None, generation: Generation, ended: dict[str, Any]
+    config: ServerConfig, dataset: Dataset | None, peers: Peers, generation: Generation, ended: dict[str, Any]
 ) -> dict[str, Any]:
     """Leave a generation that ended while this shard was down; on shard 0, assemble the results and return them."""
     generations.claim(config)
@@ -262,17 +264,21 @@ def _catch_up(
         assemble(config, dataset, generation, ended)
         checkpoint.remove_old_finals(config.out, final_label(generation.number))
     generations.leave(config, generation, RunEnd(Ending(ended["ending"]), str(ended.get("ending_text", ""))))
+    peers.part()
     return RunEnd(Ending.OVER).as_fields() if config.shard else ended
 
 
 def _serve_generation(
-    config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, generation: Generation
+    config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, peers: Peers, generation: Generation
 ) -> dict[str, Any]:
     """Serve until the run is over and write the results; Superseded if the run continues in another generation."""
     end = daemon.serve(_check_shards(config, generation))
     facts = core.summary(end)
     try:
-        leave(config, dataset, core, daemon, generation, end, facts)
+        try:
+            leave(config, dataset, core, daemon, generation, end, facts)
+        finally:
+            daemon.aside(partial(peers.part, lambda: daemon.signalled))
     except errors.GlovewireError as error:
         daemon.announce("failed", str(error))
         raise

@@ -127,6 +127,7 @@ def _remove_unused(folder: Path) -> bool:
 def _download(client: RequestClient, manifest: Manifest, text: bytes, folder: Path) -> None:
     """Download a dataset to `folder`. The files that an interrupted download has completed are not asked for again."""
     scratch = folder.with_name(f"{folder.name}{SCRATCH}")
+    resumed = scratch.exists()
     needed = sum(entry["bytes"] for entry in manifest.files.values())
     began = client.now()
     logger.info(log.line("downloads", dataset=folder.name[:12], bytes=needed))
@@ -144,6 +145,8 @@ def _download(client: RequestClient, manifest: Manifest, text: bytes, folder: Pa
         Dataset.open(scratch)
     except errors.ArtifactError:
         shutil.rmtree(scratch, ignore_errors=True)
+        if resumed:  # after a power failure, files may lack what was written last: all are downloaded again
+            return
         raise
     with output_errors(folder, "dataset"):
         scratch.rename(folder)

@@ -190,7 +190,8 @@ def not_left(config: ServerConfig, generation: Generation) -> list[int]:
 def is_over(config: ServerConfig) -> bool:
     """Return whether a restarted shard has nothing left to do: the run ended for good and its results are written.
 
-    Or it has none: shards of a dense model leave although others lack values, and so have no final checkpoint.
+    Or it has none: shards of a dense model leave although others lack values, and so have no final checkpoint. Then
+    this one is marked as one that has left, too, because shard 0 waits for that.
     """
     files.require_readable_version(config.out)
     current, mark = newest(config.out), mark_of(config)
@@ -199,8 +200,11 @@ def is_over(config: ServerConfig) -> bool:
     if current is None or config.dataset is not None:
         return False
     others = [other for other in _other_marks(config).values() if other.generation == current.number]
-    gone = any(_ended_for_good(config, other.left) for other in others)
-    return gone and bool(files.missing(config.out, final_label(current.number), config.shards))
+    gone = next((other for other in others if _ended_for_good(config, other.left)), None)
+    if gone is None or not files.missing(config.out, final_label(current.number), config.shards):
+        return False
+    _write_mark(config, gone)
+    return True
 
 
 def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[str, Any]] | None:

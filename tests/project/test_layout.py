@@ -37,7 +37,7 @@ CONFINED = {
         "common/transport/zap.py",
         "common/transport/links.py",
         "server/daemon.py",
-        "server/peers.py",
+        "server/peer_socket.py",
         "monitor/stream/feed.py",
     },
     "nltk": {"preprocess/corpus/sources.py", "preprocess/tokens/nltk_tokens.py"},

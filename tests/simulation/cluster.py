@@ -15,12 +15,14 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
+import apart
 import dense_model
 import visitors
 import zmq
+from disk import Disk
 from network import Network, SimulatedLinks
 from oracles import CheckpointOracle, ShardOracle
-from threads import Event, Executor
+from threads import Executor, threading
 from world import Clock, Process, Secrets, World
 
 from glovewire.cli import admin
@@ -34,6 +36,7 @@ from glovewire.common.protocol.wire import Frame
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import client as clients
+from glovewire.common.transport.download import OURS
 from glovewire.monitor.stream import feed
 from glovewire.server import service
 from glovewire.server.checkpoints import files as checkpoint
@@ -52,8 +55,9 @@ from glovewire.worker.stores import server_store
 
 TICK_S = 0.1
 T = TypeVar("T")
-opened = lru_cache(maxsize=2)(Dataset.open)
-"""Every process of every cluster has the same dataset."""
+really_open = Dataset.open
+opened = lru_cache(maxsize=2)(really_open)
+"""Every process of every cluster has the same dataset; downloaded copies of it are opened anew."""
 
 
 class SimulatedDaemon:
@@ -84,6 +88,11 @@ class SimulatedDaemon:
         """Take a request from the network."""
         self._arrived.append((peer, frames))
         self._awake()
+
+    @property
+    def generation(self) -> int:
+        """Return the number of the generation that is served."""
+        return self._core._state.identity.generation
 
     def _awake(self) -> None:
         if self._wake is not None:
@@ -188,10 +197,12 @@ class Cluster:
     def __init__(
         self, world: World, dataset: Path, folder: Path, options: TrainingOptions, shards: int, workers: int,
         checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
-        *, hold: bool = False,
+        *, hold: bool = False, disks: Sequence[Disk] = (),
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
-        self.dataset, self.folder, self.options = dataset, folder, options
+        self.dataset, self.root, self.options, self.is_apart = dataset, folder, options, len(disks) > 1
+        self.folders = [apart.folder_of(folder, shard) / "run" if self.is_apart else folder for shard in range(shards)]
+        self.folder = self.folders[0]
         self.checkpoint_every, self.lease_s, self.count = checkpoint_every, lease_s, workers
         self.addresses = tuple(f"tcp://10.0.0.{shard + 1}:5555" for shard in range(shards))
         self.shards: dict[int, Process] = {}
@@ -200,7 +211,12 @@ class Cluster:
         self.hold = hold
         self._of_tensors = options.objective == "tensors"
         data = None if self._of_tensors else Dataset.open(dataset, verify=False)
-        self.checkpoints = CheckpointOracle(self._config(0), data, at, world.observing)
+        watched = (self._config(0), data, at, world.observing)
+        self.checkpoints = CheckpointOracle(*watched)
+        self.apart: apart.ApartOracle | None = None
+        if self.is_apart:
+            self.checkpoints = apart.UnionOracle(folder, self.folders, *watched)
+            self.apart = apart.ApartOracle(world, disks, self.folders, self.checkpoints)
         self.published = visitors.Published()
         self.dataset_words = [] if data is None else [data.words[word] for word in data.permutation.tolist()]
         self.visitors: dict[str, Process] = {}
@@ -216,15 +232,26 @@ class Cluster:
 
     def start_shard(self, shard: int, *, recover: bool = False) -> None:
         """Start a shard."""
-        config = self._config(shard, recover=recover)
-        self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, lambda _: None))
+        config = self._config(shard, recover=recover or self.is_apart)
+
+        def ready(daemon: Any) -> None:
+            if self.apart is not None:
+                with self.world.observing():
+                    self.apart.serves(shard, daemon.generation)
+
+        self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, ready))
 
     def _config(self, shard: int, *, recover: bool = False) -> ServerConfig:
+        places: dict[str, Any] = {"dataset": None if self._of_tensors else self.dataset}
+        if self.is_apart:
+            cache = apart.folder_of(self.root, shard) / "cache"
+            places = {"dataset": None if shard else places["dataset"], "cache": cache, "verify": True}
+            places["peers"] = tuple(map(apart.address_of, range(len(self.addresses))))
         return ServerConfig(
-            dataset=None if self._of_tensors else self.dataset, out=self.folder, bind=self.addresses[shard],
+            out=self.folders[shard], bind=self.addresses[shard],
             publish="tcp://127.0.0.1:0", shard=shard, shards=len(self.addresses), lease_s=self.lease_s,
             checkpoint_every=self.checkpoint_every, join=not recover, recover=recover, workers=self.count,
-            hold=self.hold, insecure=True, verify=False, options=self.options,
+            hold=self.hold, insecure=True, options=self.options, **{"verify": False, **places},
         )  # fmt: skip
 
     def start_worker(self, name: str) -> None:
@@ -232,7 +259,10 @@ class Cluster:
         if self._of_tensors:
             self.workers[name] = self.world.start(name, lambda: dense_model.work(self.addresses, name))
             return
-        config = WorkerConfig(dataset=self.dataset, servers=self.addresses, name=name, timeout_s=20.0, verify=False)
+        dataset, cache = (None, self.root / "cache" / name) if self.is_apart else (self.dataset, self.root)
+        config = WorkerConfig(
+            dataset=dataset, cache=cache, servers=self.addresses, name=name, timeout_s=20.0, verify=False
+        )
         self.workers[name] = self.world.start(name, lambda: work.work(config))
 
     def start_visitor(self, name: str) -> None:
@@ -261,6 +291,11 @@ class Cluster:
     def over(self) -> bool:
         """Return whether every shard has ended without an error."""
         return all(not each.alive and each.error is None and each.result is not None for each in self.shards.values())
+
+    @property
+    def all_serve(self) -> bool:
+        """Return whether no shard has ended."""
+        return all(each.result is None for each in self.shards.values())
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -331,11 +366,15 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
     def nothing(*_: object, **__: object) -> None:
         pass
 
+    def open_dataset(path: Path, *, verify: bool = True) -> Dataset:
+        return (really_open if OURS.fullmatch(path.name) else opened)(path, verify=verify)
+
     with contextlib.ExitStack() as stack:
+        stack.enter_context(apart.apart_simulated(world, cluster))
         for module in (service, writer, dense):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(writer, "ThreadPoolExecutor", executor))
-        stack.enter_context(mock.patch.object(writer, "threading", SimpleNamespace(Event=partial(Event, world))))
+        stack.enter_context(mock.patch.object(writer, "threading", threading(world)))
         for module in (generations, clients):
             stack.enter_context(mock.patch.object(module, "secrets", chance))
         for module, name in [
@@ -358,7 +397,7 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
         ]:  # fmt: skip
             stack.enter_context(mock.patch.object(feed, name, stands))
         stack.enter_context(mock.patch.object(admin, "time", clock))
-        stack.enter_context(mock.patch.object(Dataset, "open", opened))
+        stack.enter_context(mock.patch.object(Dataset, "open", open_dataset))
         stack.enter_context(mock.patch.object(admin, "secrets", chance))
         for module in (work, dense_session):
             stack.enter_context(mock.patch.object(module, "RequestClient", client))

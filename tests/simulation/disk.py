@@ -71,16 +71,16 @@ def _apply(names: dict[str, Node], change: dict[str, Node | None]) -> None:
 class Disk:
     """The disk under `root`, an empty folder: `step_s` is what a call takes, `one_pid` gives processes the same id.
 
-    `kill_at` holds the processes that are killed after so many more calls.
+    `kill_at` holds the processes that are killed after so many more calls. Of several disks each has a `name`.
     """
 
-    def __init__(self, world: World, root: Path, step_s: float = 0.0, *, one_pid: bool = False) -> None:
+    def __init__(self, world: World, root: Path, step_s: float = 0.0, *, one_pid: bool = False, name: str = "") -> None:
         self.world, self.root, self.step_s = world, str(root), step_s
         self.full_until = self.fails_until = 0.0
         self.kill_at: dict[str, int] = {}
         self.steps = 0
         self._one_pid, self._off = one_pid, False
-        self._random = random.Random(f"disk {world.seed}")
+        self._random = random.Random(f"disk {world.seed}{name}")
         self._top = Folder()
         self._open: dict[int, Node] = {}
         self._streams: list[Stream] = []
@@ -95,6 +95,15 @@ class Disk:
         shutil.rmtree(self.root)
         os.mkdir(self.root)
         self._top = self._restored(self._top, self.root, contents)
+        self._open.clear()
+        self._off = False
+
+    def lose_all(self) -> None:
+        """Keep nothing: an empty disk takes its place."""
+        self._off = True
+        shutil.rmtree(self.root)
+        os.mkdir(self.root)
+        self._top = Folder()
         self._open.clear()
         self._off = False
 
@@ -305,7 +314,8 @@ class Disk:
             "link": self._link, "open": self._os_open, "close": self._close, "fsync": self._fsync,
             "scandir": self._scandir, "getpid": self._getpid, "kill": self._kill,
         }  # fmt: skip
-        self._real = {name: getattr(os, name) for name in calls} | {"stream": builtins.open}
+        self._real = {name: getattr(os, name) for name in calls}
+        self._real |= {"stream": builtins.open, "appended": metrics_file.FileIO}
         with contextlib.ExitStack() as stack:
             for name, call in calls.items():
                 stack.enter_context(mock.patch.object(os, name, call))
@@ -319,7 +329,10 @@ class Disk:
                 for stream in self._streams:  # of killed processes
                     stream.close()
 
-    def _appended(self, path: Any, mode: str, opener: Callable[[str, int], int]) -> Stream:
+    def _appended(self, path: Any, mode: str, opener: Callable[[str, int], int]) -> io.FileIO:
+        if not self._ours(path):
+            other: io.FileIO = self._real["appended"](path, mode, opener=opener)
+            return other
         return Stream(os.fspath(path), mode, disk=self, opener=opener)
 
 

@@ -279,6 +279,11 @@ class CheckpointOracle:
         if label not in self._removed:
             self.restore(label)
 
+    def is_lost(self, label: str) -> bool:
+        """Return whether a part of a checkpoint was lost with its disk, before another shard had a copy."""
+        del label
+        return False
+
     def removed(self, labels: Sequence[str]) -> None:
         """Take note that checkpoints were pruned."""
         self._removed.update(labels)
@@ -300,17 +305,21 @@ class CheckpointOracle:
         if round >= 0 and (expected := self._at(round)) is not None:
             require(rows.tobytes() == expected.tobytes(), f"checkpoint {label} is not the state of round {round}")
 
+    def newest(self) -> Generation | None:
+        """Return the newest generation of the run."""
+        return generations.newest(self._config.out)
+
     def furthest(self) -> float:
         """Return how far a run has come that must not be lost: the rounds or updates of an announced checkpoint."""
-        generation = generations.newest(self._config.out)
+        generation = self.newest()
         if generation is None:
             return -1.0
         complete = [
             label
             for (number, label), told in self._announced.items()
-            if number == generation.number and len(told) == self._config.shards
+            if number == generation.number and len(told) == self._config.shards and not self.is_lost(label)
         ]
-        return max(map(_reached, [generation.label, *complete]))
+        return max(map(reached, [generation.label, *complete]))
 
     def require_kept(self, furthest: float) -> None:
         """Require that the run can be resumed from as far as it had come."""
@@ -319,11 +328,11 @@ class CheckpointOracle:
         except ArtifactError:
             label = ""
         require(
-            _reached(label) >= furthest, f"{furthest:.0f} rounds or updates were on disk, and {label or 'none'} is left"
+            reached(label) >= furthest, f"{furthest:.0f} rounds or updates were on disk, and {label or 'none'} is left"
         )
 
 
-def _reached(label: str) -> float:
+def reached(label: str) -> float:
     """Return the rounds or updates in a label; requested checkpoints do not count."""
     kind, _, number = label.partition("-")
     return math.inf if kind == FINAL else float(number) if kind in ("round", "update") else -1.0

@@ -11,7 +11,7 @@ import json
 import logging
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import dense_model
+from apart import APART_FAULTS, folder_of, let_apart_happen
 from cluster import Cluster, simulated
 from disk import DISK_FAULTS, Disk
 from handmade import random_dataset
@@ -61,6 +62,8 @@ FAULTS = (
 )
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it."""
+APART = 0.2
+"""The share of seeds with several shards in which these have no common folder."""
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
@@ -107,6 +110,8 @@ class Scenario:
     """What a call to the disk takes."""
     one_pid: bool = False
     """Whether all processes have the same id, as those of containers do."""
+    apart: bool = False
+    """Whether each shard has a folder of its own, on a disk of its own, and workers have no dataset."""
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -146,12 +151,17 @@ class Scenario:
         most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
         faults = [fault for kind in FAULTS for fault in _faults(kind, most, ask(kind))]
         faults += [fault for kind in DISK_FAULTS for fault in _faults(kind, ills, ask(kind))]
+        shards = ask("shards").randint(1, 4)
+        if apart := shards > 1 and share("apart") < APART:
+            most = ask("apart faults").choice([0, 2, 4, 8])
+            faults += [fault for kind in APART_FAULTS for fault in _faults(kind, most, ask(kind))]
         return cls(
-            seed, ask("shards").randint(1, 4), ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
+            seed, shards, ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
             options, weather, tuple(sorted(faults, key=lambda fault: fault.after)),
             piece_bytes=ask("pieces").choice([0, 0, 400, 1200]), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
             visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
             disk_step_s=ask("disk step").choice([0.0, 0.0002, 0.002]), one_pid=share("one pid") < 0.3,
+            apart=apart,
         )  # fmt: skip
 
 
@@ -208,7 +218,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     root = folder / f"disk-{scenario.seed}"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
-    disk = Disk(world, root, scenario.disk_step_s, one_pid=scenario.one_pid)
+    disks = _disks(scenario, world, root)
     cluster: Cluster | None = None
 
     def its() -> Cluster:
@@ -223,18 +233,20 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     try:
         at(0)  # before the functions of the program are replaced for this run
         told = _decisions_told(world) if decisions else contextlib.nullcontext()
-        with told, disk.intercepting(), simulated(world, its, scenario.piece_bytes):
+        with contextlib.ExitStack() as stack:
+            for each in (told, *(disk.intercepting() for disk in disks), simulated(world, its, scenario.piece_bytes)):
+                stack.enter_context(each)
             options = TrainingOptions.from_flags(**scenario.options)
             cluster = Cluster(
-                world, folder / "data", root / "run", options, scenario.shards, scenario.workers,
-                scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors,
+                world, folder / "data", root if scenario.apart else root / "run", options, scenario.shards,
+                scenario.workers, scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors, disks=disks,
             )  # fmt: skip
             for name in scenario.visitors:
                 cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))
             cluster.network.weather = scenario.weather
             _revive_often(cluster)
             try:
-                _let_all_happen(cluster, disk, scenario.faults)
+                _let_all_happen(cluster, disks, scenario.faults)
                 world.run(lambda: its().over, world.now + ENDS_WITHIN_S)
                 if (monitor := cluster.visitors.get("monitor")) is not None:
                     world.run(lambda: not monitor.alive, world.now + 2 * SILENCE_S)
@@ -253,8 +265,28 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     return outcome
 
 
+def _disks(scenario: Scenario, world: World, root: Path) -> list[Disk]:
+    """Make the disk of the run folder, or those of shards that share none."""
+    if not scenario.apart:
+        return [Disk(world, root, scenario.disk_step_s, one_pid=scenario.one_pid)]
+    folders = [folder_of(root, shard) for shard in range(scenario.shards)]
+    for folder in folders:
+        folder.mkdir()
+    return [
+        Disk(world, folder, scenario.disk_step_s, one_pid=scenario.one_pid, name=f" of {folder.name}")
+        for folder in folders
+    ]
+
+
 def _revive_often(cluster: Cluster) -> None:
+    world = cluster.world
+
     def again() -> None:
+        if cluster.apart is not None:
+            try:
+                cluster.apart.look()
+            except Broken as error:
+                world.broken = world.broken or error
         cluster.revive()
         if not cluster.over:
             cluster.world.after(REVIVE_S, again)
@@ -262,20 +294,23 @@ def _revive_often(cluster: Cluster) -> None:
     cluster.world.after(REVIVE_S, again)
 
 
-def _let_all_happen(cluster: Cluster, disk: Disk, faults: Sequence[Fault]) -> None:
+def _let_all_happen(cluster: Cluster, disks: Sequence[Disk], faults: Sequence[Fault]) -> None:
     """Run until the last fault has happened or the run is over; then the weather is good."""
     for fault in faults:
         after = fault.after
         cluster.world.run(lambda: cluster.over or cluster.network.counts["sent"] >= after, cluster.world.now + 900.0)  # noqa: B023
         if not cluster.over:
-            _let_happen(cluster, disk, fault)
+            _let_happen(cluster, disks, fault)
     cluster.network.weather = Weather()
 
 
-def _let_happen(cluster: Cluster, disk: Disk, fault: Fault) -> None:
+def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
     world = cluster.world
     workers, shards = list(cluster.workers.values()), list(cluster.shards.values())
     worker, shard = (some[int(fault.pick * len(some))] for some in (workers, shards))
+    disk = disks[int(fault.pick * len(disks))]
+    if cluster.apart is not None and fault.kind in APART_FAULTS:
+        let_apart_happen(cluster, cluster.apart, fault.kind, fault.seconds, fault.pick)
     match fault.kind:
         case "kill worker":
             world.kill(worker)
@@ -323,7 +358,8 @@ def _let_happen(cluster: Cluster, disk: Disk, fault: Fault) -> None:
                 world.kill(each)
             world.tell("loses power: the machine of the shards")
             before = cluster.checkpoints.furthest()
-            disk.lose_power()
+            for each in disks:
+                each.lose_power()
             cluster.checkpoints.require_kept(before)
         case "disk full":
             world.tell(f"fills the disk for {fault.seconds:.2f} s")
@@ -419,7 +455,7 @@ def undisturbed(options: str) -> tuple[bytes, list[Rows]]:
 # ---- many seeds
 
 
-def play_all(seeds: range, each: Callable[[Outcome], None]) -> None:
+def play_all(seeds: Iterable[int], each: Callable[[Outcome], None]) -> None:
     """Run the scenarios of `seeds` in a folder in memory."""
     with TemporaryDirectory(dir=MEMORY) as name:
         folder = Path(name)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import logging
 import multiprocessing
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,6 +31,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="play this many seeds")
     parser.add_argument("--first", type=int, default=0, help="from this seed on")
     parser.add_argument("--seed", type=int, help="play this one alone and print its story")
+    parser.add_argument("--apart", action="store_true", help="play only those in which shards share no folder")
     parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -36,17 +39,17 @@ def main() -> int:
         outcome = replay(Scenario.of(given.seed), decisions=True)
         print("\n".join([*told(outcome.scenario), *outcome.story, "", outcome.problem or "all holds"]))
         return bool(outcome.problem)
-    if given.until_failure:
-        return until_failure(given.first, given.seeds)
-    return many(given.first, given.seeds)
+    every = (seed for seed in itertools.count(given.first) if not given.apart or Scenario.of(seed).apart)
+    seeds = list(itertools.islice(every, given.seeds))
+    return until_failure(seeds) if given.until_failure else many(seeds)
 
 
-def until_failure(first: int, count: int) -> int:
+def until_failure(seeds: Sequence[int]) -> int:
     """Play seeds in this process until one fails; print how many it took, 0 if none failed, and its problem."""
     with TemporaryDirectory() as name:
         random_dataset(Path(name) / "data", size=WORDS)
-        for played in range(1, count + 1):
-            outcome = play(Scenario.of(first + played - 1), Path(name))
+        for played, seed in enumerate(seeds, 1):
+            outcome = play(Scenario.of(seed), Path(name))
             if outcome.problem:
                 print(played, outcome.problem)
                 return 1
@@ -54,17 +57,17 @@ def until_failure(first: int, count: int) -> int:
     return 0
 
 
-def many(first: int, count: int) -> int:
-    """Play `count` seeds on all cores; print the failed ones, shrunk, and how to play them again."""
+def many(seeds: Sequence[int]) -> int:
+    """Play seeds on all cores; print the failed ones, shrunk, and how to play them again."""
     began, played, longest = time.monotonic(), 0, 0.0
     failed: list[Outcome] = []
-    chunks = [range(seed, min(seed + CHUNK, first + count)) for seed in range(first, first + count, CHUNK)]
+    chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
     with multiprocessing.get_context("spawn").Pool() as pool:
         for outcomes in pool.imap_unordered(play_chunk, chunks):
             played += len(outcomes)
             longest = max([longest, *(outcome.seconds for outcome in outcomes)])
             failed += [outcome for outcome in outcomes if outcome.problem]
-            print(f"\r{played:,} of {count:,} seeds, {len(failed)} failed", end="", file=sys.stderr, flush=True)
+            print(f"\r{played:,} of {len(seeds):,} seeds, {len(failed)} failed", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     for outcome in sorted(failed, key=lambda each: each.scenario.seed)[:SHOWN]:
         small = shrunk(outcome.scenario)
@@ -75,7 +78,7 @@ def many(first: int, count: int) -> int:
     return bool(failed)
 
 
-def play_chunk(seeds: range) -> list[Outcome]:
+def play_chunk(seeds: Sequence[int]) -> list[Outcome]:
     """Play seeds in this process; only what has failed keeps its story."""
     logging.disable(logging.CRITICAL)
     outcomes: list[Outcome] = []

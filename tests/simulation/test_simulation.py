@@ -16,7 +16,11 @@ from glovewire.server.consistency.blocks import ExclusiveBlocks
 
 SEEDS, CHUNK = 300, 25
 FOUND = {
+    418: "a shard that had ended left while another was cut from it",
     545: "shards waited for the final checkpoint of one whose tensors had no values",
+    681: "a shard that had ended left while another was down",
+    1983: "a restarted shard 0 decided with what it had heard 20 seconds before",
+    2404: "a shard that found its run over did not say that it had left",
     772: "glovewire checkpoint asked for a round that no message can hold",
 }
 """Seeds above SEEDS that have failed, and what they have found."""

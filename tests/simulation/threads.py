@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-from world import Action, World
+from world import Action, Process, World
 
 
 class Event:
@@ -13,24 +15,79 @@ class Event:
 
     def __init__(self, world: World) -> None:
         self._world, self._is_set = world, False
-        self._wake: Action | None = None
+        self._wakers: list[Action] = []
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set
 
     def set(self) -> None:
-        """End the wait of a thread."""
+        """End the waits of all threads."""
         self._is_set = True
-        if self._wake is not None:
-            self._wake()
+        wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            wake()
 
     def clear(self) -> None:
         """Let the next one wait."""
         self._is_set = False
 
-    def wait(self, seconds: float) -> None:
-        """Wait until it is set, but at most so many seconds."""
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is set, but at most so many seconds; return whether it is."""
         if not self._is_set and seconds > 0.0:
-            self._wake = self._world.waker()
+            waker = self._world.waker()
+            self._wakers.append(waker)
             self._world.wait(seconds)
-            self._wake = None
+            if waker in self._wakers:
+                self._wakers.remove(waker)
+        return self._is_set
+
+
+class Lock:
+    """Stands for `threading.Lock`."""
+
+    def __init__(self, world: World) -> None:
+        self._free, self._is_held = Event(world), False
+
+    def __enter__(self) -> None:
+        while self._is_held:
+            self._free.clear()
+            self._free.wait(3600.0)
+        self._is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_held = False
+        self._free.set()
+
+
+class Thread:
+    """Stands for `threading.Thread`."""
+
+    def __init__(self, world: World, target: Callable[[], object], name: str) -> None:
+        self._world, self._target, self.name = world, target, name
+        self._ended = Event(world)
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Begin to run the target."""
+        self._process = self._world.start_thread(self._run)
+
+    def join(self) -> None:
+        """Wait until the target has ended."""
+        assert self._process is not None
+        while self._process.alive and not self._ended.is_set():
+            self._ended.wait(3600.0)
+
+    def _run(self) -> None:
+        try:
+            self._target()
+        finally:
+            self._ended.set()
+
+
+def threading(world: World) -> SimpleNamespace:
+    """Return what stands for the module `threading`."""
+    return SimpleNamespace(Event=partial(Event, world), Lock=partial(Lock, world), Thread=partial(Thread, world))
 
 
 class Future:

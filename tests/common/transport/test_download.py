@@ -108,6 +108,20 @@ def test_files_that_are_complete_are_not_asked_for_again(tmp_path: Path, data: P
         assert len(whole) < len(dataset.manifest.files)
 
 
+def test_files_that_a_power_failure_has_damaged_are_asked_for_again(tmp_path: Path, data: Path) -> None:
+    """Seen to fail: the download ended with an error, and only the next one began anew."""
+
+    def no_entries(query: m.GetData, data: m.Data) -> m.Message:
+        return m.Refused(OutputError.code, "no more", "") if query.file == ENTRIES else data
+
+    with pytest.raises(OutputError, match="no more"), brought(tmp_path / "cache", sender(data, no_entries)):
+        pass
+    (complete,) = (tmp_path / "cache").glob("*/counts.npy")
+    complete.write_bytes(bytes(complete.stat().st_size))
+    with brought(tmp_path / "cache", sender(data)) as (dataset, _):
+        assert files_of(dataset.path) == files_of(data)
+
+
 @pytest.mark.parametrize("verify", [True, False])
 def test_what_does_not_have_its_checksum_is_refused_and_not_kept(tmp_path: Path, data: Path, verify: bool) -> None:
     def altered(query: m.GetData, data: m.Data) -> m.Message:

@@ -1,0 +1,303 @@
+"""Shards that share no folder: each has a disk of its own, which it may lose, and a socket for the other shards.
+
+`ApartOracle` holds what decision 30 promises as long as at most one disk is lost at a time: a checkpoint that every
+shard has on its disk is not lost; no shard serves twice in one generation, nor do two in different ones of a number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from disk import Disk
+from network import Network, SimulatedLinks
+from oracles import CheckpointOracle, reached, require
+from threads import threading
+from world import Clock, Process, World
+
+from glovewire.common.errors import GlovewireError
+from glovewire.common.protocol import wire
+from glovewire.common.protocol.wire import Frame
+from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.storage.run_folder import CHECKPOINTS
+from glovewire.common.transport import client as clients
+from glovewire.server import peers
+from glovewire.server.checkpoints import files, generations
+from glovewire.server.checkpoints.copies import _checksum
+from glovewire.server.checkpoints.generations import Generation
+from glovewire.server.config import ServerConfig
+from glovewire.server.peer_socket import Answer
+
+if TYPE_CHECKING:
+    from cluster import Cluster
+
+APART_FAULTS = ("cut shards", "slow shards", "isolate shard", "lose disk", "lose parts", "shard loses power")
+LOOK_S = 0.5
+LONGER = 3.0
+"""Shards are cut from each other for so many times longer: they wait 20 s for each other when they start."""
+
+
+def address_of(shard: int) -> str:
+    """Return where the other shards reach a shard."""
+    return f"tcp://10.0.0.{shard + 1}:5557"
+
+
+def folder_of(root: Path, shard: int) -> Path:
+    """Return the disk of a shard below `root`, with its run folder and its cache of datasets."""
+    return root / f"shard-{shard}"
+
+
+class SimulatedPeerSocket:
+    """Stands for `PeerSocket`."""
+
+    def __init__(self, network: Network, address: str, answer: Answer) -> None:
+        self._network, self._address, self._answer = network, address, answer
+        self._arrived: deque[tuple[bytes, list[Frame]]] = deque()
+        self._thread: Process | None = None
+        self._wake: Callable[[], object] = lambda: None
+        network.listeners[address] = self
+
+    def arrive(self, peer: bytes, frames: list[Frame]) -> None:
+        """Take a request from the network; those to a process that is gone are lost."""
+        if self._thread is None or self._thread.alive:
+            self._arrived.append((peer, frames))
+            self._wake()
+
+    def serve(self, is_over: Callable[[], bool]) -> None:
+        """See PeerSocket."""
+        world = self._network.world
+        self._thread = world.running
+        while not is_over():
+            if not self._arrived:
+                self._wake = world.waker()
+                world.wait(0.05)
+            while self._arrived:
+                peer, frames = self._arrived.popleft()
+                number, reply = self._answer([b"", *frames])
+                self._network.to_client(peer, [bytes(frame) for frame in wire.encode(number, reply)])
+
+    def close(self) -> None:
+        """See PeerSocket."""
+        if self._network.listeners.get(self._address) is self:
+            del self._network.listeners[self._address]
+
+
+@contextlib.contextmanager
+def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[None]:
+    """Let shards that share no folder use the virtual time and the simulated network, and an oracle see them begin."""
+
+    def client(addresses: Sequence[str], name: str, dataset: str, silence_s: float, _: object) -> clients.RequestClient:
+        links = SimulatedLinks(cluster().network, name, tuple(addresses))
+        return clients.RequestClient(addresses, name, dataset, silence_s, None, links)
+
+    def socket(address: str, _: object, __: int, answer: Answer) -> SimulatedPeerSocket:
+        return SimulatedPeerSocket(cluster().network, address, answer)
+
+    successor = generations.successor
+
+    def following(config: ServerConfig, current: Generation | None) -> Generation:
+        found = successor(config, current)
+        if (oracle := cluster().apart) is not None:
+            oracle.chosen(found)
+        return found
+
+    _checksum.cache_clear()  # what it saves is time, and a run must not depend on the one before
+    with contextlib.ExitStack() as stack:
+        for name, stands in [
+            ("time", Clock(world)), ("threading", threading(world)), ("RequestClient", client), ("PeerSocket", socket),
+        ]:  # fmt: skip
+            stack.enter_context(mock.patch.object(peers, name, stands))
+        stack.enter_context(mock.patch.object(generations, "successor", following))
+        yield
+
+
+def parts_on(run: Path) -> dict[str, bytes]:
+    """Return the parts of checkpoints in a run folder, by name, with their manifests."""
+    found = {}
+    for folder in (run / CHECKPOINTS).glob("[!.]*.shard-*"):
+        with contextlib.suppress(OSError):
+            found[folder.name] = (folder / MANIFEST).read_bytes()
+    return found
+
+
+class UnionOracle(CheckpointOracle):
+    """Restores checkpoints from the parts that shards have on their own disks, or have copies of."""
+
+    def __init__(self, root: Path, runs: Sequence[Path], *args: Any) -> None:
+        super().__init__(*args)
+        self._runs, self._union = runs, root / "union"
+        self.gone: set[str] = set()
+        """Checkpoints of which a part was lost before another shard had a copy."""
+
+    def announced(self, generation: int, shard: int, label: str) -> None:
+        """See CheckpointOracle: what had been lost may be written again."""
+        name = files.part_folder(self._union, label, shard, self._config.shards).name
+        self.gone.discard(name)
+        super().announced(generation, shard, label)
+
+    def restore(self, label: str, run: Path | None = None) -> None:
+        """Restore a checkpoint from all disks, or from the one with the folder `run`."""
+        names = self._parts_of(label)
+        if self.is_lost(label):
+            return
+        config = self._config
+        if run is None:
+            run = self._union
+            shutil.rmtree(run, ignore_errors=True)
+            (run / CHECKPOINTS).mkdir(parents=True)
+            for shard, name in enumerate(names):
+                places = [self._runs[shard], *self._runs]
+                place = next((place for place in places if (place / CHECKPOINTS / name).exists()), None)
+                require(place, f"{name} has been announced, and no disk has it")
+                os.symlink(place / CHECKPOINTS / name, run / CHECKPOINTS / name)
+        self._config = replace(config, out=run, peers=())
+        try:
+            super().restore(label)
+        finally:
+            self._config = config
+
+    def is_lost(self, label: str) -> bool:
+        """See CheckpointOracle."""
+        return not self.gone.isdisjoint(self._parts_of(label))
+
+    def newest(self) -> Generation | None:
+        """See CheckpointOracle: of all disks."""
+        found = [generation for run in self._runs if (generation := generations.newest(run)) is not None]
+        return max(found, key=lambda generation: generation.number, default=None)
+
+    def require_kept(self, furthest: float) -> None:
+        """Require that the parts of what must be kept are on some disk; see `ApartOracle` for what follows."""
+        found: set[str] = set().union(*map(parts_on, self._runs))
+        labels = {name.partition(".shard-")[0] for name in found}
+        whole = [label for label in labels if found.issuperset(self._parts_of(label))]
+        begun = generation.label if (generation := self.newest()) is not None else ""
+        kept = max(map(reached, [*whole, begun]))
+        require(kept >= furthest, f"{furthest:.0f} rounds or updates were on disks, and {kept:.0f} are left")
+
+    def _parts_of(self, label: str) -> list[str]:
+        shards = self._config.shards
+        return [files.part_folder(self._union, label, shard, shards).name for shard in range(shards)]
+
+
+class ApartOracle:
+    """Holds the promises of decision 30; `disks` are those of the shards, `runs` their run folders."""
+
+    def __init__(self, world: World, disks: Sequence[Disk], runs: Sequence[Path], checkpoints: UnionOracle) -> None:
+        self._world, self.disks, self.runs, self._checkpoints = world, disks, runs, checkpoints
+        self._promised: dict[str, float] = {}
+        self._kept = -1.0
+        self._restored: set[str] = set()
+        self._contents: dict[int, str] = {}
+        self._served: set[tuple[int, int]] = set()
+        self.lost: set[int] = set()
+        """Shards that have lost files, and do not have back yet what the others have."""
+
+    def look(self) -> None:
+        """Note which checkpoints every shard has on its disk: none of them may be lost; restore each from one disk."""
+        found = [parts_on(run) for run in self.runs]
+        common = set.intersection(*(set(parts.items()) for parts in found))
+        shards = len(self.runs)
+        for label in sorted({name.partition(".shard-")[0] for name, _ in common}):
+            names = [files.part_folder(Path(), label, shard, shards).name for shard in range(shards)]
+            if not all((name, found[0].get(name)) in common for name in names):
+                continue
+            if not self._is_whole(label):
+                continue
+            if label.startswith(("round-", "update-")):
+                self._kept = max(self._kept, reached(label))
+            if label not in self._restored:
+                self._restored.add(label)
+                self._checkpoints.restore(label, self.runs[len(self._restored) % shards])
+        self.lost = {shard for shard in self.lost if not self._is_back(shard, found)}
+
+    def _is_whole(self, label: str) -> bool:
+        """Return whether the parts of a checkpoint belong together."""
+        with contextlib.suppress(GlovewireError):
+            facts = files.read_facts(self.runs[0], label, len(self.runs))
+            return files._is_consistent(facts)
+        return False
+
+    def _is_back(self, shard: int, found: Sequence[dict[str, bytes]]) -> bool:
+        """Return whether a shard that has lost files has again the generation, and parts, that all others have."""
+        others = [each for other, each in enumerate(found) if other != shard]
+        numbers = [-1 if (each := generations.newest(run)) is None else each.number for run in self.runs]
+        common = set.intersection(*map(set, others))
+        served = max((number for where, number in self._served if where == shard), default=-1)
+        return common <= found[shard].keys() and numbers[shard] == max(numbers) == served
+
+    def chosen(self, generation: Generation) -> None:
+        """Take note of what a generation that a shard wants to begin must not fall behind."""
+        self._promised[generation.run] = self._kept
+
+    def serves(self, shard: int, number: int) -> None:
+        """Check the generation in which a shard is about to serve."""
+        path = generations._generation_file(self.runs[shard], number)
+        generation = generations.parse_generation(path.read_text(encoding="utf-8"), str(path))
+        known = self._contents.setdefault(number, generation.run)
+        require(known == generation.run, f"shard {shard} serves in generation {number} of another content")
+        require((shard, number) not in self._served, f"shard {shard} serves in generation {number} again")
+        self._served.add((shard, number))
+        promised = self._promised.get(generation.run, -1.0)
+        require(
+            reached(generation.label) >= promised,
+            f"generation {number} begins from {generation.label or 'nothing'}, and every disk had {promised:.0f}",
+        )
+
+    # ---- faults
+
+    def may_lose(self, shard: int) -> bool:
+        """Return whether the files of a shard may be lost: one disk at a time."""
+        self.look()
+        return not self.lost - {shard}
+
+    def loses(self, shard: int, names: Sequence[str] | None = None) -> None:
+        """Lose the disk of a shard, or only the parts called `names`."""
+        parts = parts_on(self.runs[shard])
+        others = [parts_on(run) for other, run in enumerate(self.runs) if other != shard]
+        lost = parts if names is None else {name: parts[name] for name in names}
+        for name, manifest in lost.items():
+            if not any(each.get(name) == manifest for each in others):
+                self._checkpoints.gone.add(name)
+        self.lost.add(shard)
+        if names is None:
+            self._world.tell(f"loses the disk of shard {shard}")
+            self.disks[shard].lose_all()
+        for name in names or ():
+            self._world.tell(f"loses {name} from the disk of shard {shard}")
+            shutil.rmtree(self.runs[shard] / CHECKPOINTS / name)
+
+
+def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: float, pick: float) -> None:
+    """Let one of APART_FAULTS happen, see `scenario.Fault`."""
+    world, network, count = cluster.world, cluster.network, len(cluster.addresses)
+    shard = int(pick * count)
+    other = (shard + 1 + int(pick * 7919) % (count - 1)) % count
+    process = cluster.shards[shard]
+    match kind:
+        case "cut shards":
+            for one, two in ((shard, other), (other, shard))[: 1 + int(pick * 613) % 2]:
+                network.cut(f"shard-{one}", address_of(two), LONGER * seconds)
+        case "isolate shard":
+            for each in set(range(count)) - {shard}:
+                network.cut(f"shard-{shard}", address_of(each), LONGER * seconds)
+                network.cut(f"shard-{each}", address_of(shard), LONGER * seconds)
+        case "slow shards":
+            network.slow_down(f"shard-{shard}", address_of(other), seconds)
+        case "shard loses power":
+            world.kill(process)
+            world.tell(f"loses power: the machine of shard {shard}")
+            oracle.disks[shard].lose_power()
+        case "lose disk" | "lose parts" if cluster.all_serve and oracle.may_lose(shard):
+            parts = sorted(parts_on(cluster.folders[shard]))
+            world.kill(process)
+            if kind == "lose disk":
+                oracle.loses(shard)
+            elif parts:
+                oracle.loses(shard, parts[int(pick * 7919) % len(parts) :][:2])
