@@ -207,6 +207,17 @@ def scatter(typing: Any, array: Any, indices: Any, width: Any, column: Any, vect
 
 
 @intrinsic_of_literals
+def indices_of(typing: Any, array: Any, count: Any) -> Any:
+    """Return the first `count` elements, a constant, of a contiguous int64 array as a tuple."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        places = [address_of(context, builder, sig.args[0], args[0], INT(k)) for k in range(sig.return_type.count)]
+        return cgutils.pack_array(builder, [builder.load(place) for place in places])
+
+    return types.UniTuple(types.int64, count.literal_value)(array, count), codegen
+
+
+@intrinsic_of_literals
 def context_rows(typing: Any, pairs: Any, first: Any, count: Any) -> Any:
     """Return pairs[first:first + count, 1] as a tuple of int64; `pairs` is uint16, shape (n, 4), `count` a constant."""
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from glovewire.common.array_types import Floats, Indices, Pairs, Rows
 from glovewire.common.runtime.compiled import compiled_bare, compiled_fast, inlined_fast
+from glovewire.common.runtime.simd import indices_of, load, store
 
 from .fast_math import coprime_stride, exp, glove_weight, log
-from .sgns_simd import add_scaled, bundle_dots, step_bundle
+from .simd_rows import add_scaled, dots, update_others
 
 POSITIVES, NEGATIVES = 4, 8
 BUNDLE = POSITIVES + NEGATIVES
@@ -37,13 +38,12 @@ class SgnsRole(NamedTuple):
 class GroupBuffers(NamedTuple):
     """Buffers for one group: arrays of length BUNDLE over its positives v and negatives n, and the gradient of u.
 
-    `others` are row numbers, `weights` those of the loss (0 for unused positives), `places` the offsets of the vectors,
-    `scales` the derivatives of the loss by the dot products, `steps` these times the rates; `gradient` has span floats.
+    `others` are row numbers, `weights` those of the loss (0 for unused positives), `scales` the derivatives of the loss
+    by the dot products, `steps` these times the rates; `gradient` has span floats.
     """
 
     others: Any
     weights: Any
-    places: Any
     scales: Any
     steps: Any
     gradient: Any
@@ -59,9 +59,8 @@ class SgnsParams(NamedTuple):
 
 def group_buffers(span: int) -> GroupBuffers:
     """Return uninitialised buffers for one group, with vectors of `span` floats."""
-    others, places = np.empty((2, BUNDLE), np.int64)
     weights, scales, steps = np.empty((3, BUNDLE), np.float32)
-    return GroupBuffers(others, weights, places, scales, steps, np.empty(span, np.float32))
+    return GroupBuffers(np.empty(BUNDLE, np.int64), weights, scales, steps, np.empty(span, np.float32))
 
 
 def keep_probability(frequencies: Floats, sample: float) -> Floats:
@@ -112,19 +111,19 @@ def loss_derivatives(products: Rows, weights: Rows) -> Any:
 @inlined_fast
 def train_group(one: SgnsRole, others: SgnsRole, row: Any, group: GroupBuffers, params: SgnsParams) -> Any:
     """Step row `row` of `one` against the rows and weights of `group`; return the loss before the step."""
-    width = others.rows.shape[1]
-    for k in range(BUNDLE):
-        group.places[k] = group.others[k] * width + others.vector
+    width, rows = others.rows.shape[1], indices_of(group.others, BUNDLE)
     at = row * one.rows.shape[1] + one.vector
-    squares = bundle_dots(one.rows, at, others.rows, group.places, params.span, group.scales)
+    products, squares = dots(one.rows, at, others.rows, rows, width, others.vector, params.span)
+    store(group.scales, 0, products)
     loss = loss_derivatives(group.scales, group.weights)
     for k in range(BUNDLE):
         others.rows[group.others[k], others.state] += group.scales[k] * group.scales[k] * squares * params.inverse
         group.steps[k] = others.rows[group.others[k], others.state]
     for k in range(BUNDLE):
         group.steps[k] = params.rate * group.scales[k] / np.sqrt(group.steps[k] + EPSILON)
-    one.rows[row, one.state] += params.inverse * step_bundle(
-        one.rows, at, others.rows, group.places, params.span, group.gradient, group.scales, group.steps
+    scales, steps = load(group.scales, 0, BUNDLE), load(group.steps, 0, BUNDLE)
+    one.rows[row, one.state] += params.inverse * update_others(
+        one.rows, at, others.rows, rows, width, others.vector, params.span, scales, steps, group.gradient
     )
     add_scaled(one.rows, at, group.gradient, params.span, -params.rate / np.sqrt(one.rows[row, one.state] + EPSILON))
     return loss

@@ -86,6 +86,26 @@ def dots(typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, col
     return result(one, i, others, types.UniTuple(i, rows.count), i, i, i), codegen
 
 
+def _update(context: Any, builder: Builder, sig: Any, args: Any, into: Value | None) -> Value:
+    """Do what `update` says; with `into`, write the sum alone to that address, instead of `one` less the sum."""
+    at_one, at_others = _rows(context, builder, sig, args)
+    scales, steps = (elements_of(builder, vector) for vector in args[7:9])
+    to_one = [splat_lanes(builder, scale if into else builder.fneg(scale)) for scale in scales]
+    to_others = [splat_lanes(builder, builder.fneg(step)) for step in steps]
+    (squares,) = accumulators(builder, 1)
+    with lane_loop(builder, args[6]) as loop:
+        u = load_lanes(builder, lane_address(builder, at_one, loop.index))
+        new = ir.Constant(u.type, [0.0] * LANES) if into else u
+        for other, scale, step in zip(at_others, to_one, to_others, strict=True):
+            there = lane_address(builder, other, loop.index)
+            v = load_lanes(builder, there)
+            new = multiply_add(builder, scale, v, new)
+            store_vector(builder, multiply_add(builder, step, u, v), there)
+        store_vector(builder, new, lane_address(builder, into or at_one, loop.index))
+        builder.store(multiply_add(builder, new, new, builder.load(squares)), squares)
+    return reduce_add(builder, builder.load(squares))
+
+
 @intrinsic
 def update(
     typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, column: Any, n: Any, s: Any, t: Any
@@ -93,25 +113,39 @@ def update(
     """Do one -= sum of s_k * other_k and other_k -= t_k * one, both from old values; return the new one . one."""
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        at_one, at_others = _rows(context, builder, sig, args)
-        to_one, to_others = (
-            [splat_lanes(builder, builder.fneg(x)) for x in elements_of(builder, vector)] for vector in args[7:]
-        )
-        (squares,) = accumulators(builder, 1)
-        with lane_loop(builder, args[6]) as loop:
-            here = lane_address(builder, at_one, loop.index)
-            u = new = load_lanes(builder, here)
-            for other, scale, step in zip(at_others, to_one, to_others, strict=True):
-                there = lane_address(builder, other, loop.index)
-                v = load_lanes(builder, there)
-                new = multiply_add(builder, scale, v, new)
-                store_vector(builder, multiply_add(builder, step, u, v), there)
-            store_vector(builder, new, here)
-            builder.store(multiply_add(builder, new, new, builder.load(squares)), squares)
-        return reduce_add(builder, builder.load(squares))
+        return _update(context, builder, sig, args, None)
 
     i, f = types.int64, types.float32
     return f(one, i, others, types.UniTuple(i, rows.count), i, i, i, s, t), codegen
+
+
+@intrinsic
+def update_others(
+    typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, column: Any, n: Any, s: Any, t: Any, into: Any
+) -> Any:
+    """Do other_k -= t_k * one, and write g, the sum of s_k * other_k from old values, to `into`; return g . g."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        return _update(context, builder, sig, args, address_of(context, builder, into, args[9], INT(0)))
+
+    i, f = types.int64, types.float32
+    return f(one, i, others, types.UniTuple(i, rows.count), i, i, i, s, t, into), codegen
+
+
+@intrinsic
+def add_scaled(typing: Any, one: Any, at: Any, other: Any, n: Any, scale: Any) -> Any:
+    """Do one += scale * other, where `other` begins at offset 0."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
+        ours = address_of(context, builder, one, args[0], args[1])
+        theirs, scale = address_of(context, builder, other, args[2], INT(0)), splat_lanes(builder, args[4])
+        with lane_loop(builder, args[3]) as loop:
+            here = lane_address(builder, ours, loop.index)
+            v = load_lanes(builder, lane_address(builder, theirs, loop.index))
+            store_vector(builder, multiply_add(builder, scale, v, load_lanes(builder, here)), here)
+        return context.get_dummy_value()
+
+    return types.void(one, types.int64, other, types.int64, types.float32), codegen
 
 
 @intrinsic

@@ -14,7 +14,7 @@ from glovewire.common.storage.dataset import ENTRY
 from glovewire.worker.kernels import sgns
 from glovewire.worker.kernels.glove import as_plain_arrays
 from glovewire.worker.kernels.objectives import OBJECTIVES, Tiles
-from glovewire.worker.kernels.sgns_simd import BUNDLE
+from glovewire.worker.kernels.sgns import BUNDLE
 from glovewire.worker.training.loss_sums import check_finite
 
 K, RATE = 3.0, 0.05
@@ -186,7 +186,3 @@ def test_what_is_no_number_is_seen_in_the_loss(poison: float) -> None:
     loss = sum(train(layout, rows, rows, entries_of(30, 300, triangle=True))[0] for _ in range(2))
     with pytest.raises(TrainingDiverged):
         check_finite(loss, "a block")
-
-
-def test_the_bundle_of_the_loops_is_that_of_their_instructions() -> None:
-    assert sgns.POSITIVES + sgns.NEGATIVES == BUNDLE
