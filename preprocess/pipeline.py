@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common.array_types import Ids, Indices
+from glovewire.common.array_types import Indices
 from glovewire.common.errors import CorpusError
 from glovewire.common.runtime import ray_cluster
 from glovewire.common.runtime.memory import memory_bytes
@@ -38,7 +38,7 @@ from .parallel import disk_space
 from .parallel.pool import Job, Pool
 from .parallel.progress import Phase
 from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, open_scratch
-from .segments import RewriteJob, Rewriter, Segment, read_slice, spell, stream_path, suffix
+from .segments import RewriteJob, Rewriter, Segment, stream_path, suffix
 from .tokens.encoder import Encoder
 from .tokens.nltk_tokens import nltk_version
 from .tokens.tokenizers import make_tokenizer
@@ -84,16 +84,6 @@ class Pipeline:
             self._add_up(scratch, counted)
             return self._write(scratch, counted)
 
-    def write_tokens(self, out: Path) -> None:
-        """Write the tokens of the corpus, as they are counted, as text: blanks between words, one line per line."""
-        corpus = self._corpus()
-        with open_scratch(out, self._job(corpus), resume=False) as scratch, out.open("wb") as stream:
-            pieces = [(piece, segment) for segment in self._segments(scratch, corpus) for piece in segment.slices]
-            spellers: dict[str, Callable[[Ids], bytes]] = {}
-            for piece, segment in sorted(pieces, key=lambda each: each[0].split):
-                spelt = spellers.get(segment.name) or spellers.setdefault(segment.name, spell(segment))
-                stream.write(spelt(read_slice(scratch, piece)))
-
     @contextmanager
     def _engine(self) -> Iterator[None]:
         """Choose where jobs run: in processes of this machine or on a Ray cluster."""
@@ -125,7 +115,7 @@ class Pipeline:
     def _from_text(self, scratch: ScratchFolder, corpus: Corpus) -> CountResult:
         config = self._config
         disk_space.require(scratch.folder, disk_space.text_bytes(corpus.estimated_bytes, config.window))
-        segments = self._segments(scratch, corpus)
+        segments = self.segments(scratch, corpus)
         tokens, lines = (sum(each.facts[name] for each in segments) for name in ("tokens", "lines"))
         vocabulary = self._choose(segments)
         cell_keys = self._cell_keys(vocabulary)
@@ -171,7 +161,7 @@ class Pipeline:
         facts = stanford.manifest_facts(vocabulary, matrix)
         return CountResult(cell_keys, vocabulary, Weighting.of("uniform", 1), facts)
 
-    def _segments(self, scratch: ScratchFolder, corpus: Corpus) -> list[Segment]:
+    def segments(self, scratch: ScratchFolder, corpus: Corpus) -> list[Segment]:
         """Tokenise the corpus, split off full stops, and join phrases; return the final segments."""
         self._tokenise(scratch, corpus)
         kind = SEGMENT

@@ -152,38 +152,6 @@ def suffix(name: str) -> str:
     return name.partition("-")[2]
 
 
-def spell(segment: Segment) -> Callable[[Ids], bytes]:
-    """Return a function that writes a stream of the segment as UTF-8: blanks between words, one line per line."""
-    words = segment.words()
-    lengths = np.diff(words.bounds, append=words.bounds[-1] + 1)
-    starts, sizes = np.zeros(segment.size, np.int64), np.zeros(segment.size, np.int64)
-    starts[words.numbers], sizes[words.numbers] = words.bounds[:-1], lengths[:-1]
-
-    def spelt(stream: Ids) -> bytes:
-        out = np.empty(int(sizes[stream].sum()) + len(stream), np.uint8)
-        return out[: _spell(stream, words.data, starts, sizes, out)].tobytes()
-
-    return spelt
-
-
-@compiled
-def _spell(stream: Ids, data: Bytes, starts: Indices, sizes: Indices, out: Bytes) -> int:
-    size = 0
-    for n in range(len(stream)):
-        word = stream[n]
-        if word == 0:
-            out[size] = 10
-        elif n > 0 and stream[n - 1] != 0:
-            out[size] = 32
-        else:
-            size -= 1
-        size += 1
-        for at in range(sizes[word]):
-            out[size] = data[starts[word] + at]
-            size += 1
-    return size
-
-
 @compiled
 def _count(stream: Ids, place: int, counts: Indices, first: Indices) -> None:
     for n in range(len(stream)):

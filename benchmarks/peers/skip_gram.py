@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import corpus_tokens
 import numpy as np
 import numpy.typing as npt
 
@@ -32,7 +33,6 @@ from glovewire.common.errors import UsageError
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
 from glovewire.preprocess.config import PreprocessConfig
-from glovewire.preprocess.pipeline import Pipeline
 from glovewire.vectors.evaluate import score
 
 GENSIM_MAX_WORDS = 10_000
@@ -168,7 +168,7 @@ def write_tokens(dataset: Dataset, corpus: Path, out: Path) -> int:
     facts, known, written = dataset.manifest.facts, set(dataset.words), 0
     options = {name: facts[name] for name in ("tokenizer", "sentences", "lowercase", "digits", "phrases")}
     tokens = out.with_suffix(".all")
-    Pipeline(PreprocessConfig(corpus=(str(corpus),), out=tokens, **options)).write_tokens(tokens)
+    corpus_tokens.write_tokens(PreprocessConfig(corpus=(str(corpus),), out=tokens, **options))
     with tokens.open(encoding="utf-8", newline="\n") as lines, out.open("w", encoding="utf-8") as stream:
         for line in lines:
             words = [word for word in line.rstrip("\n").split(" ") if word in known]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from corpus_tokens import write_tokens
 
 from glovewire.bench import preprocess as bench_preprocess
 from glovewire.bench import train as bench_train
@@ -30,7 +31,6 @@ from glovewire.common.option import at_least, like, option
 from glovewire.common.storage.dataset import Dataset
 from glovewire.exits import Interruptible
 from glovewire.preprocess.config import PreprocessConfig
-from glovewire.preprocess.pipeline import Pipeline
 
 TOOLS = ("vocab_count", "cooccur", "shuffle")
 
@@ -146,7 +146,7 @@ class StanfordTools:
             (TOOLS[1], [cooccur, *near, *gigabytes], text, cooc),
             (TOOLS[2], [shuffle, *gigabytes, "-temp-file", str(folder / "temp")], cooc, folder / "shuffled"),
         ]
-        write_tokens(config.corpus, text)
+        write_tokens(PreprocessConfig(corpus=(str(config.corpus),), out=text))
 
     def run(self) -> dict[str, float]:
         """Run all tools; return the seconds of each and their total."""
@@ -159,11 +159,6 @@ class StanfordTools:
             if done.returncode:
                 raise ProcessDied(f"{name} ended with status {done.returncode}: {done.stderr.decode()[-200:].strip()}")
         return seconds | {"total": round(sum(seconds.values()), 3)}
-
-
-def write_tokens(corpus: Path, out: Path) -> None:
-    """Write the corpus with blanks between its tokens, line by line, as Stanford's tools read it."""
-    Pipeline(PreprocessConfig(corpus=(str(corpus),), out=out)).write_tokens(out)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from corpus_tokens import write_tokens
 from handmade import random_dataset
 from source import ROOT
 
 from glovewire.bench.config import TrainBenchConfig
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
+from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.tokens.tokenizers import make_tokenizer
 
 SPREAD = {"median", "min", "max"}
@@ -120,8 +122,8 @@ def test_tools_that_fail_or_are_not_there(stanford: ModuleType, tmp_path: Path) 
     assert "vocab_count ended with status 3" in failed.stderr
 
 
-def test_its_text_is_our_tokens(stanford: ModuleType, tmp_path: Path) -> None:
-    stanford.write_tokens(corpus(tmp_path), tmp_path / "tokens")
+def test_its_text_is_our_tokens(tmp_path: Path) -> None:
+    write_tokens(PreprocessConfig(corpus=(str(corpus(tmp_path)),), out=tmp_path / "tokens"))
     written = (tmp_path / "tokens").read_text(encoding="utf-8").split("\n")[:-1]
     tokenizer = make_tokenizer("nltk")
     assert [line.rstrip() for line in written] == [" ".join(tokenizer.line(line.lower())) for line in TEXT.splitlines()]

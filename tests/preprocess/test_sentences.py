@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus_tokens import write_tokens
 from nltk.tokenize.destructive import NLTKWordTokenizer
 from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
 
@@ -41,7 +42,7 @@ def paragraphs(count: int, seed: int = 0) -> list[str]:
 def tokens(tmp_path: Path, lines: list[str], **options: Any) -> list[list[str]]:
     source, out = tmp_path / "text.txt", tmp_path / "tokens.txt"
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    Pipeline(PreprocessConfig(corpus=(str(source),), out=out, memory=1 << 30, processes=1, **options)).write_tokens(out)
+    write_tokens(PreprocessConfig(corpus=(str(source),), out=out, memory=1 << 30, processes=1, **options))
     return [line.split() for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
