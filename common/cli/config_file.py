@@ -4,10 +4,12 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UsageError
 from ..option import Config, arguments, entries
+
+T = TypeVar("T")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -21,6 +23,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
+
+
+def saved_value(file: Path, key: str, kind: type[T]) -> T | None:
+    """Return what a saved configuration has under `key`, in any table; None without such a file, or such a `kind`."""
+    tables = read_toml(file).values() if file.is_file() else ()
+    return next((table[key] for table in tables if isinstance(table, dict) and type(table.get(key)) is kind), None)
 
 
 def to_toml(command: str, values: Mapping[str, object]) -> str:

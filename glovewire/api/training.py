@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glovewire.common.cli.config_file import read_toml
+from glovewire.common.cli.config_file import saved_value
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import run_folder as runs
@@ -194,11 +194,10 @@ class Run:
         return train(place, self.path, callbacks=callbacks, progress=progress, resume=True, epochs=epochs, **options)
 
     def _dataset(self) -> Path:
-        tables = read_toml(self.path / runs.CONFIG).values() if (self.path / runs.CONFIG).exists() else ()
-        named = [table["dataset"] for table in tables if isinstance(table, dict) and "dataset" in table]
-        if not named:
+        named = saved_value(self.path / runs.CONFIG, "dataset", str)
+        if named is None:
             raise UsageError(f"{self.path / runs.CONFIG} names no dataset: give the one that the run was trained on")
-        return self.path / str(named[0])
+        return self.path / named
 
 
 def _as_png(figure: Figure) -> bytes:
@@ -247,7 +246,7 @@ class _Follower:
         return whole.split(b"\n")
 
     def _progress(self, record: dict[str, Any]) -> Progress:
-        self._epochs = self._epochs or _configured_epochs(self._run)
+        self._epochs = self._epochs or saved_value(self._run / runs.CONFIG, "epochs", int) or 0
         return Progress(
             self._run,
             int(record["epoch"]),
@@ -274,11 +273,6 @@ def _is_of(record: Mapping[str, Any], topic: str) -> bool:
     if record.get("topic", _LOSS) != topic:
         return False
     return topic != _LOSS or record.get("worker") == "all"
-
-
-def _configured_epochs(run: Path) -> int:
-    tables = read_toml(run / runs.CONFIG).values() if (run / runs.CONFIG).exists() else ()
-    return next((int(table["epochs"]) for table in tables if isinstance(table, dict) and "epochs" in table), 0)
 
 
 def _spoken(state: Progress) -> tuple[float, str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glovewire.common.cli.config_file import read_toml
+from glovewire.common.cli.config_file import saved_value
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import flatten_spectrum
@@ -69,8 +69,7 @@ def _shards(path: Path) -> int:
 
 def _dataset_of(run: Path, path: Path) -> Path:
     """Return the dataset that the run's configuration names."""
-    tables = read_toml(run / runs.CONFIG).values() if (run / runs.CONFIG).is_file() else ()
-    named = [table["dataset"] for table in tables if isinstance(table, dict) and isinstance(table.get("dataset"), str)]
-    if not named:
+    named = saved_value(run / runs.CONFIG, "dataset", str)
+    if named is None:
         raise ArtifactError(f"{path} holds rows without words: name the dataset that it was trained on with --dataset")
-    return run / str(named[0])
+    return run / named

@@ -3,12 +3,13 @@
 import json
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glovewire.common.cli.config_file import read_toml
+from glovewire.common.cli.config_file import saved_value
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets
@@ -119,12 +120,10 @@ def _state(path: Path, facts: Mapping[str, Any]) -> str:
     """Return how the run ended: `finished`, or `stopped after 3 of 10 epochs`."""
     if facts.get("ending", Ending.COMPLETE) == Ending.COMPLETE:
         return "finished"
-    try:
-        tables = read_toml(path / runs.CONFIG).values()
-    except UsageError:  # the configuration is not part of the artifact and may be missing
-        tables = {}.values()
-    epochs = [table["epochs"] for table in tables if isinstance(table, dict) and type(table.get("epochs")) is int]
-    return f"stopped after {facts.get('epochs')} of {epochs[0]} epochs" if epochs else "stopped before the end"
+    with suppress(UsageError):  # the configuration is not part of the artifact
+        if epochs := saved_value(path / runs.CONFIG, "epochs", int):
+            return f"stopped after {facts.get('epochs')} of {epochs} epochs"
+    return "stopped before the end"
 
 
 def _mean_norm(loaded: runs.Vectors) -> float:

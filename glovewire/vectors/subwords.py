@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common.cli.config_file import read_toml
+from glovewire.common.cli.config_file import saved_value
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import DEFAULTS, TrainingOptions
 from glovewire.common.model.subwords import fit
@@ -25,7 +25,8 @@ def add_subwords(path: Path, out: Path, factor: float | None = None) -> dict[str
     if loaded.subwords is not None:
         raise UsageError(f"{path} has n-grams already, and its vectors contain them: take a run with --subwords 0")
     if factor is None:
-        factor = float(DEFAULTS.get(_objective(path), {}).get("subwords", TrainingOptions.subwords))
+        objective = saved_value(path / runs.CONFIG, "objective", str) or "sgns"
+        factor = float(DEFAULTS.get(objective, {}).get("subwords", TrainingOptions.subwords))
     require_free(out, what="run")
     vectors = np.array(loaded.vectors)
     subwords = fit(loaded.words, vectors, factor)
@@ -39,9 +40,3 @@ def add_subwords(path: Path, out: Path, factor: float | None = None) -> dict[str
         "ngrams": len(subwords.buckets),
         "bytes": sum((out / name).stat().st_size for name in (runs.NGRAMS, runs.BUCKETS)),
     }
-
-
-def _objective(path: Path) -> str:
-    """Return the objective in the configuration of the run at `path`; skip-gram where there is none."""
-    tables = read_toml(path / runs.CONFIG).values() if (path / runs.CONFIG).is_file() else ()
-    return next((str(table["objective"]) for table in tables if "objective" in table), "sgns")
