@@ -1,25 +1,19 @@
 """Style the plots of studies and benchmarks: title and caption at the top, legend at the bottom."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from glovewire.common.storage.artifacts import atomic_stream
 from glovewire.monitor.sinks.plot import FAINT, FORMATS, INK, style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LEFT = 0.012
 
 
 def slide(title: str, caption: str) -> Figure:
     """Return an empty figure with a title and a `caption`, one or two lines that say what was measured."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(13.33, 6.2), facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12, wspace=0.04)
     FigureCanvasAgg(figure)

@@ -3,13 +3,14 @@
 All sizes and programs train in turns, so that ratios stay valid if the machine's speed changes.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.artifacts import output_errors
@@ -24,9 +25,6 @@ from .measurements import spread, surroundings
 from .stanford import PEER, StanfordTraining, beside_peer, program
 from .train import RATE, Figures
 from .vocabularies import make_datasets
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Report = Callable[[str], None]
 
@@ -180,8 +178,6 @@ def _line(axes: Axes, sizes: list[dict[str, Any]], values: list[float], name: st
 
 def _finish(axes: Axes, sizes: list[int], label: str) -> None:
     """Label the axes; words are on a logarithmic scale with a tick for each vocabulary."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{words:,}" for words in sizes])
     axes.xaxis.set_minor_locator(NullLocator())

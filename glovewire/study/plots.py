@@ -1,19 +1,16 @@
 """Draw the plots of `glovewire study staleness`: learning curves with bands over seeds, and staleness histograms."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from glovewire.monitor.sinks.plot import FAINT, INK
 
 from ..figures import dress, legend, save, slide
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 KNOWN = {"one worker": "#8c959f", "sync": "#2a9d8f", "async": "#d1495b", "gap": "#0b62d6", "inverse": "#e9a23b"}
 OTHERS = ("#9b5de5", "#5fa8d3", "#6a994e", "#b08968", "#c77dff")
@@ -84,8 +81,6 @@ def ages(setting: dict[str, Any], caption: str, path: Path) -> None:
 
 
 def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: Any, label: str) -> None:
-    from matplotlib.ticker import FuncFormatter
-
     start = max(run["loss"][0] for method in methods for run in method["runs"])
     lowest = min(min(run["loss"]) for method in methods for run in method["runs"])
     for number, method in enumerate(methods):

@@ -1,19 +1,16 @@
 """Draw the plot of `glovewire study speedup`: loss against time and against entries, one line per variant."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from glovewire.monitor.history.curve import Point
 from glovewire.monitor.sinks.plot import INK
 
 from ..figures import dress, legend, save, slide
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COLOURS = {"baseline": "#8c959f", "local": "#e9a23b", "shared": "#2a9d8f"}
 SERVER = ("#9cc7f5", "#0b62d6", "#08458f", "#052b5c")
@@ -43,8 +40,6 @@ def draw(curves: Sequence[Curve], heading: tuple[str, str], path: Path) -> None:
 
 
 def _panel(axes: Axes, curves: Sequence[Curve], place: Callable[[Point], float], label: str) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     for number, curve in enumerate(curves):
         colour = _colour(number, curve)
         points = [point for point in curve.points if place(point) > 0]

@@ -6,6 +6,13 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
+import jinja2
+from bokeh.embed.bundle import bundle_for_objs_and_resources
+from bokeh.embed.elements import html_page_for_render_items
+from bokeh.embed.util import RenderItem
+from bokeh.models import CustomJS, InlineStyleSheet
+from bokeh.models.widgets import Div, TextInput
+
 from ..history.history import RunHistory
 from . import neighbours_panel, panels
 from .charts import Charts
@@ -35,9 +42,6 @@ class Page:
         lookups: Sequence[NeighbourLookup],
         silent: Callable[[], Sequence[str]],
     ) -> None:
-        from bokeh.models import InlineStyleSheet
-        from bokeh.models.widgets import TextInput
-
         self._histories, self._lookups, self._silent = histories, lookups, silent
         self._word, self._ticks = "", 0
         self._style = InlineStyleSheet(css=_file("panels.css"))
@@ -58,11 +62,6 @@ class Page:
 
         BokehJS finds the place of each root by its position in the document, so all documents share one text.
         """
-        import jinja2
-        from bokeh.embed.bundle import bundle_for_objs_and_resources
-        from bokeh.embed.elements import html_page_for_render_items
-        from bokeh.embed.util import RenderItem
-
         roots = self._document.roots
         html: str = html_page_for_render_items(
             bundle_for_objs_and_resources(roots, resources),
@@ -125,8 +124,6 @@ class Page:
         return markup
 
     def _panel(self, name: str) -> Any:
-        from bokeh.models.widgets import Div
-
         panel = Div(name=name, text="", disable_math=True, stylesheets=[self._style], sizing_mode="stretch_width")
         if name in MAX_HEIGHT_PX:
             panel.styles = {"overflow": "auto", "max-height": f"{MAX_HEIGHT_PX[name]}px"}
@@ -140,17 +137,11 @@ class Page:
                 document.add_root(root)
         optional = {name: self._panels[name] for name in OPTIONAL if name in self._panels}
         models = {"query": self._query, "about": self._about, "optional": optional}
-        document.js_on_event("document_ready", _script(_file("page.js"), **charts.themed, **models))
+        document.js_on_event("document_ready", CustomJS(args={**charts.themed, **models}, code=_file("page.js")))
         toggle = 'document.getElementById("disconnected").classList.toggle("shown", %s)'
-        document.js_on_event("connection_lost", _script(toggle % "true"))
-        document.js_on_event("client_reconnected", _script(toggle % "false"))
+        document.js_on_event("connection_lost", CustomJS(code=toggle % "true"))
+        document.js_on_event("client_reconnected", CustomJS(code=toggle % "false"))
         document.add_periodic_callback(self.update, UPDATE_MS)
-
-
-def _script(code: str, **models: Any) -> Any:
-    from bokeh.models import CustomJS
-
-    return CustomJS(args=models, code=code)
 
 
 def _file(name: str) -> str:
