@@ -26,7 +26,10 @@ import numpy.typing as npt
 from ..array_types import Floats, Indices, Rows
 from ..errors import UsageError, require
 
-MAX_LENGTH, MAX_BUCKETS, MAX_STEPS = 64, 1 << 26, 1000
+MAX_LENGTH, MAX_BUCKETS = 64, 1 << 26
+RIDGE, STEPS = 0.02, 4
+"""Strength of the ridge, and steps of conjugate gradients. Few steps are part of the regularisation: they fit what many
+words share, stop before the noise of single words, and scored higher than the exact solution (docs/objectives.md)."""
 MAX_THREADS = 16
 """Each needs four tables of (n-grams, 16) float32 and one of (words, 16)."""
 _WORDS_AT_ONCE = 1024
@@ -61,27 +64,6 @@ class Ngrams:
         text = np.frombuffer(b"".join(b"<%b>" % word for word in words), dtype=np.uint8)
         starts = kernels.count_ngrams(text, ends, self.shortest, self.longest)
         return starts, kernels.hash_ngrams(text, ends, self.shortest, self.longest, self.buckets, starts)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How n-grams are fitted: by so many `steps` of conjugate gradients, with the strength `ridge`.
-
-    Few steps are part of the regularisation. They fit what many words share and stop before the noise of single words,
-    and scored higher than the exact solution (docs/objectives.md).
-    """
-
-    ridge: float = 0.02
-    steps: int = 4
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for values that have no solution."""
-        problems = []
-        if not 1e-6 <= self.ridge <= 1e6:
-            problems.append(f"a ridge of {self.ridge:g}: use 1e-6 to 1e6")
-        if not 1 <= self.steps <= MAX_STEPS:
-            problems.append(f"{self.steps} steps of conjugate gradients: use 1 to {MAX_STEPS}")
-        require(problems)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +119,6 @@ def fit(
     vectors: Rows,
     factor: float,
     ngrams: Ngrams | None = None,
-    options: Fit | None = None,
     threads: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Subwords:
@@ -152,7 +133,7 @@ def fit(
     """
     from . import subword_kernels as kernels
 
-    ngrams, options = ngrams or Ngrams(), options or Fit()
+    ngrams = ngrams or Ngrams()
     if not 0 <= factor < np.inf:
         raise UsageError(f"n-grams cannot have the weight {factor:g}: use a number of at least 0")
     if vectors.ndim != 2 or len(vectors) != len(words):
@@ -170,7 +151,7 @@ def fit(
         mean = counts[used].mean()
         scales = np.where(used, 1.0 / np.maximum(counts, 1), 0.0).astype(np.float32)
         squares = scales / np.float32(mean)
-        inverse_diagonal = kernels.inverse_diagonal(turned, entries, squares, options.ridge)
+        inverse_diagonal = kernels.inverse_diagonal(turned, entries, squares, RIDGE)
 
     def solve(first: int) -> None:
         if cancelled():
@@ -189,8 +170,8 @@ def fit(
             scales,
             squares,
             inverse_diagonal,
-            options.ridge,
-            options.steps,
+            RIDGE,
+            STEPS,
             targets,
             *tables,
         )

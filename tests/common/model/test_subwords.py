@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from glovewire.common.errors import UsageError
-from glovewire.common.model.subwords import Fit, Ngrams, Subwords, fit
+from glovewire.common.model import subwords
+from glovewire.common.model.subwords import Ngrams, Subwords, fit
 
 WORDS = [
     "running",
@@ -95,13 +96,11 @@ def dense_solution(
 
 
 def fitted(
-    words: list[str], vectors: np.ndarray, factor: float = 0.7, *how: Ngrams | Fit, threads: int | None = None
+    words: list[str], vectors: np.ndarray, factor: float = 0.7, ngrams: Ngrams | None = None, threads: int | None = None
 ) -> tuple[np.ndarray, Subwords]:
     """The vectors with compositions, and the n-grams; `vectors` keep their values."""
     ours = vectors.astype(np.float32)
-    ngrams = next((each for each in how if isinstance(each, Ngrams)), None)
-    options = next((each for each in how if isinstance(each, Fit)), None)
-    return ours, fit(words, ours, factor, ngrams, options, threads)
+    return ours, fit(words, ours, factor, ngrams, threads)
 
 
 def unit_of(vectors: np.ndarray) -> np.ndarray:
@@ -114,11 +113,13 @@ def vector_of(ngrams: Subwords) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dim", [1, 16, 37])
-def test_many_steps_reach_the_exact_solution(dim: int) -> None:
+def test_many_steps_reach_the_exact_solution(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subwords, "RIDGE", 0.1)
+    monkeypatch.setattr(subwords, "STEPS", 200)
     words, options = many_words(150), Ngrams(buckets=3000)
     vectors = vectors_of(len(words), dim) + 0.3
     rows, composed = dense_solution(words, vectors, options, 0.1)
-    found, ngrams = fitted(words, vectors, 0.5, options, Fit(ridge=0.1, steps=200))
+    found, ngrams = fitted(words, vectors, 0.5, options)
     np.testing.assert_allclose(vector_of(ngrams), rows, atol=2e-3)  # in half precision
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(found, lengths * (vectors / lengths + 0.5 * composed) / 1.5, atol=2e-5 * lengths.max())
@@ -127,13 +128,14 @@ def test_many_steps_reach_the_exact_solution(dim: int) -> None:
         np.testing.assert_allclose(ngrams.compose(word), lengths.mean() * expected, atol=5e-3)
 
 
-def test_few_steps_come_near_and_more_come_nearer() -> None:
+def test_few_steps_come_near_and_more_come_nearer(monkeypatch: pytest.MonkeyPatch) -> None:
     words, options = many_words(300), Ngrams(buckets=5000)
     vectors = unit_of(vectors_of(len(words), 8))
     _, composed = dense_solution(words, vectors, options, 0.02)
-    errors = [
-        np.abs(2 * fitted(words, vectors, 1.0, options, Fit(steps=s))[0] - vectors - composed).max() for s in (1, 4, 40)
-    ]
+    errors = []
+    for steps in (1, 4, 40):
+        monkeypatch.setattr(subwords, "STEPS", steps)
+        errors.append(np.abs(2 * fitted(words, vectors, 1.0, options)[0] - vectors - composed).max())
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-3
 
@@ -263,12 +265,6 @@ def test_one_bucket_for_all() -> None:
 def test_impossible_ngrams_are_refused(options: tuple[int, int, int]) -> None:
     with pytest.raises(UsageError, match="use 1 to"):
         Ngrams(*options)
-
-
-@pytest.mark.parametrize("options", [{"ridge": 0.0}, {"ridge": float("nan")}, {"steps": 0}, {"steps": 10_000}])
-def test_impossible_fits_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="use 1"):
-        Fit(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
