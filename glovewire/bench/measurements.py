@@ -1,7 +1,6 @@
 """Summarise measurements as medians, ranges and percentiles; describe the machine and the versions measured."""
 
 import importlib.metadata
-import math
 import os
 import platform
 import statistics
@@ -11,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 PACKAGES = ("glovewire", "numba", "numpy", "pyzmq")
 
@@ -37,11 +38,12 @@ class CaseStatistics:
     def add(self, size: int, repeat: Repeat) -> None:
         """Add one repeat, in which each message had `size` rows."""
         rows, latencies = size * len(repeat.latencies_s), repeat.latencies_s or [0.0]
+        p50, p99 = np.percentile(latencies, (50, 99), method="inverted_cdf").tolist()
         self.repeats.append(
             {
                 "rows_per_second": rows / repeat.seconds,
-                "p50_us": percentile(latencies, 50) * 1e6,
-                "p99_us": percentile(latencies, 99) * 1e6,
+                "p50_us": p50 * 1e6,
+                "p99_us": p99 * 1e6,
                 "client_cpu_s_per_million_rows": repeat.client_s / max(rows, 1) * 1e6,
                 "server_cpu_s_per_million_rows": repeat.server_s / max(rows, 1) * 1e6,
             }
@@ -64,12 +66,6 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     ordered = sorted(values)
     figures = {"median": statistics.median(ordered), "min": ordered[0], "max": ordered[-1]}
     return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest v in `values` such that at least `percent` % of the values are <= v (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
 def surroundings(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:

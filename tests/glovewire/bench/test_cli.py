@@ -15,7 +15,7 @@ from glovewire.bench import train as bench_train
 from glovewire.bench.cli import bench
 from glovewire.bench.config import TrainBenchConfig
 from glovewire.bench.measured_run import ProcessUsage, RunOutcome
-from glovewire.bench.measurements import CaseStatistics, Repeat, percentile, spread, surroundings
+from glovewire.bench.measurements import CaseStatistics, Repeat, spread, surroundings
 from glovewire.bench.wire_driver import NULL_STEPS
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
@@ -176,9 +176,9 @@ def test_the_groups_commands_have_variables_of_their_own() -> None:
 def test_spreads_percentiles_and_surroundings() -> None:
     assert spread([3.0, 1.0, 2.0]) == {"median": 2, "min": 1, "max": 3}
     assert spread([123456.0])["median"] == 123500
-    assert [percentile([5, 1, 4, 2, 3], p) for p in (0, 50, 99, 100)] == [1, 3, 5, 5]
-    assert percentile(range(1, 101), 99) == 99
-    assert percentile([1, 2], 50) == 1
+    case = CaseStatistics()
+    case.add(1, Repeat(1.0, [float(n) for n in range(100, 0, -1)], 0, 0.0, 0.0))
+    assert [case.repeats[0][name] for name in ("p50_us", "p99_us")] == [50e6, 99e6]
     assert surroundings()["cores"] >= 1
 
 
