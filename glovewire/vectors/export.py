@@ -11,7 +11,7 @@ import lzma
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -153,25 +153,20 @@ def _stream_to(out: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-@contextmanager
-def _compressing(plain: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
-    """Yield a stream that compresses into `plain`; equal content gives equal bytes."""
-    if suffix == ".gz":
-        with gzip.GzipFile("", "wb", 6, plain, mtime=0) as packed:
-            yield cast(BinaryIO, packed)
-    elif suffix == ".bz2":
-        with bz2.BZ2File(plain, "wb") as packed2:
-            yield cast(BinaryIO, packed2)
-    elif suffix == ".xz":
-        with lzma.LZMAFile(plain, "wb") as packed3:
-            yield cast(BinaryIO, packed3)
-    elif suffix == ".zst":
-        import pyarrow as pa
+def _compressing(plain: BinaryIO, suffix: str) -> AbstractContextManager[Any]:
+    """Return a stream that compresses into `plain`; equal content gives equal bytes."""
+    match suffix:
+        case ".gz":
+            return gzip.GzipFile("", "wb", 6, plain, mtime=0)
+        case ".bz2":
+            return bz2.BZ2File(plain, "wb")
+        case ".xz":
+            return lzma.LZMAFile(plain, "wb")
+        case ".zst":
+            import pyarrow as pa
 
-        with pa.CompressedOutputStream(pa.PythonFile(plain, "w"), "zstd") as packed4:
-            yield packed4
-    else:
-        yield plain
+            return cast(AbstractContextManager[Any], pa.CompressedOutputStream(pa.PythonFile(plain, "w"), "zstd"))
+    return nullcontext(plain)
 
 
 @contextmanager
