@@ -93,7 +93,8 @@ class Daemon:
         self._metrics_file = MetricsFile(run / METRICS)
         self._metrics = RunMetrics()
         self._exposition: Exposition | None = None
-        self._outbox, self._errors = Outbox(), ErrorBudget()
+        self._workers: set[Peer] = set()
+        self._outbox, self._errors = Outbox(self._workers), ErrorBudget()
         self._counts = NetworkCounts()
         self.signalled = False
         """Whether a signal has asked the server to stop."""
@@ -110,7 +111,7 @@ class Daemon:
         self._counts.port = port_of(self.address)
         self._listeners = Listeners((self.address, self.stream_address))
         self._connections = Connections(descriptors.left() - RESERVED_DESCRIPTORS)
-        self._unfinished, self._measured = Unfinished(source_of, largest_frame), 0.0
+        self._unfinished, self._measured = Unfinished(source_of, largest_frame, self._workers), 0.0
 
     def expose(self, port: int) -> None:
         """Serve the published samples as Prometheus metrics on loopback; BindError if the port is taken."""
@@ -248,7 +249,7 @@ class Daemon:
                 else:
                     self._connections.remove(connection.descriptor)
                 if (peer := self._unfinished.closed(connection.descriptor)) is not None:
-                    self._outbox.forget(peer)
+                    self._workers.discard(peer)
         for message, frame in sockets.subscriptions(self._publisher):
             if self._allowed is not None and self._client_of(frame) is None:
                 continue
@@ -341,8 +342,7 @@ class Daemon:
         if joins:
             self._connections.joined(source_of(last), peer, user_of(last))
             if isinstance(request.message, m.Hello) and request.message.role == "worker":
-                self._unfinished.trust(peer)
-                self._outbox.trust(peer)
+                self._workers.add(peer)
 
     def _ignore(self, peer: Peer) -> None:
         """Drop a message of a banned peer; the first one ends its connection."""
@@ -372,7 +372,7 @@ class Daemon:
             self._carry_out(self._core.reject(peer, error, number))
             return
         try:
-            big = sockets.BIG_FRAME_BYTES if self._outbox.is_worker(peer) else TRACKED_BYTES
+            big = sockets.BIG_FRAME_BYTES if peer in self._workers else TRACKED_BYTES
             if wire.bytes_of(frames) > big and self._outbox.is_full(peer):
                 raise zmq.Again
             leaving = sockets.send(self._router, frames, track=True, big=big)

@@ -5,6 +5,7 @@ No sockets; `now` is an argument.
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -58,21 +59,13 @@ class Outbox:
     """Back-pressure in bytes: a pull is deferred while too much is on its way to its peer, or to all peers.
 
     ZeroMQ bounds its queues only by the number of messages, and one reply may have 64 MiB. Bytes for workers that have
-    stopped reading do not count against other workers. Clients that are no workers share OTHERS_BYTES.
+    stopped reading do not count against other workers. Clients other than the present `workers` share OTHERS_BYTES.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: AbstractSet[Peer]) -> None:
         self._queues: dict[Peer, PeerQueue] = {}
-        self._workers: set[Peer] = set()
+        self._workers = workers
         self._deferred_bytes = 0
-
-    def trust(self, peer: Peer) -> None:
-        """Record that `peer` is a worker."""
-        self._workers.add(peer)
-
-    def forget(self, peer: Peer) -> None:
-        """Record that the connection of `peer` has ended."""
-        self._workers.discard(peer)
 
     def has_room(self, peer: Peer, now: float) -> bool:
         """Return whether a pull of `peer` may be answered now."""
@@ -89,10 +82,6 @@ class Outbox:
         """Return whether no big reply may be sent to `peer`, not even to a request that has waited for a condition."""
         own = self._queues.get(peer)
         return (own is not None and own.nbytes > 4 * PEER_BYTES) or self._is_crowded(peer)
-
-    def is_worker(self, peer: Peer) -> bool:
-        """Return whether `peer` is a worker."""
-        return peer in self._workers
 
     def _is_crowded(self, peer: Peer) -> bool:
         """Return whether `peer` is no worker, and too much is on its way to all those."""
@@ -327,20 +316,19 @@ class Unfinished:
     """Finds the connections to cut because of what they have sent since their last message.
 
     ZeroMQ keeps the frames of a message until the last one has arrived, however many there are, and delivers none
-    of them before. So a peer that never ends a message takes memory that no other limit sees. A worker may have sent
-    WORKER_FRAMES of `largest_frame` bytes, any other client STRANGER_BYTES, and all others together STRANGERS_BYTES.
+    of them before. So a peer that never ends a message takes memory that no other limit sees. One of the `workers` may
+    have sent WORKER_FRAMES of `largest_frame` bytes, any other client STRANGER_BYTES, all others STRANGERS_BYTES.
     `source_of` returns the descriptor of the connection that a frame came from.
     """
 
-    def __init__(self, source_of: Callable[[Any], int], largest_frame: int) -> None:
-        self._source_of = source_of
+    def __init__(self, source_of: Callable[[Any], int], largest_frame: int, workers: AbstractSet[Peer]) -> None:
+        self._source_of, self._workers = source_of, workers
         self._worker_bytes = max(WORKER_FRAMES * largest_frame, STRANGER_BYTES)
         self.pending = 0
         """Bytes of clients that are no workers, at the last `surplus`."""
         self._peer_of: dict[int, Peer] = {}
         self._known: set[Peer] = set()
         self._heard: set[Peer] = set()
-        self._workers: set[Peer] = set()
         self._before: dict[int, int] = {}
 
     def heard(self, peer: Peer, frame: object) -> None:
@@ -350,16 +338,12 @@ class Unfinished:
             self._peer_of[self._source_of(frame)] = peer
         self._heard.add(peer)
 
-    def trust(self, peer: Peer) -> None:
-        """Record that `peer` is a worker."""
-        self._workers.add(peer)
-
     def closed(self, descriptor: int) -> Peer | None:
         """Forget a connection; return its peer, if a message of it has been read."""
         self._before.pop(descriptor, None)
         if (peer := self._peer_of.pop(descriptor, None)) is not None:
-            for peers in (self._known, self._heard, self._workers):
-                peers.discard(peer)
+            self._known.discard(peer)
+            self._heard.discard(peer)
         return peer
 
     def surplus(self, descriptors: Iterable[int], received: Callable[[int], int]) -> list[int]:

@@ -16,6 +16,7 @@ from glovewire.common.transport.connections import Connection, cut, received_byt
 from glovewire.common.transport.curve_keys import ServerKeys
 
 from .limits import Connections, ErrorBudget, Outbox, Unfinished
+from .sessions import Peer
 
 POLL_MS = 50
 MAX_REQUEST_BYTES = 4096
@@ -45,8 +46,9 @@ class PeerSocket:
             self.close()
             raise
         self._connections = Connections(CONNECTIONS_PER_SHARD * shards)
-        self._unfinished = Unfinished(source_of, MAX_REQUEST_BYTES)
-        self._outbox, self._errors = Outbox(), ErrorBudget()
+        self._unfinished = Unfinished(source_of, MAX_REQUEST_BYTES, frozenset())
+        self._heard: set[Peer] = set()
+        self._outbox, self._errors = Outbox(self._heard), ErrorBudget()
 
     def serve(self, is_over: Callable[[], bool]) -> None:
         """Answer requests until `is_over()`."""
@@ -79,7 +81,7 @@ class PeerSocket:
             else:
                 self._connections.remove(connection.descriptor)
             if (peer := self._unfinished.closed(connection.descriptor)) is not None:
-                self._outbox.forget(peer)
+                self._heard.discard(peer)
         for each in self._connections.take_surplus(lambda _: False):
             self._cut(each, "too many connections")
 
@@ -96,7 +98,7 @@ class PeerSocket:
             return
         frames, last = sockets.receive_from(self._router)
         self._unfinished.heard(peer, last)
-        self._outbox.trust(peer)  # every connection is bounded by itself, so that no other keeps a shard from copying
+        self._heard.add(peer)  # every connection is bounded by itself, so that no other keeps a shard from copying
         self._outbox.ready(time.monotonic())
         if self._outbox.is_full(peer):
             return

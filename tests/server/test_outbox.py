@@ -35,8 +35,7 @@ def sent(box: Outbox, peer: bytes, nbytes: int, now: float = 0.0) -> Frame:
 
 
 def test_who_has_much_on_its_way_waits_until_it_has_left() -> None:
-    box = Outbox()
-    box.trust(b"a")
+    box = Outbox({b"a"})
     assert box.has_room(b"a", 0.0)
     frame = sent(box, b"a", BIG)
     assert not box.has_room(b"a", 0.0)
@@ -52,11 +51,10 @@ def test_who_has_much_on_its_way_waits_until_it_has_left() -> None:
 
 
 def test_all_together_are_bounded_but_those_who_never_read_do_not_count() -> None:
-    box = Outbox()
-    box.trust(b"new")
-    for n in range(outbox.TOTAL_BYTES // BIG):
-        box.trust(b"%d" % n)
-        sent(box, b"%d" % n, BIG)
+    workers = [b"%d" % n for n in range(outbox.TOTAL_BYTES // BIG)]
+    box = Outbox({b"new", *workers})
+    for worker in workers:
+        sent(box, worker, BIG)
     assert not box.has_room(b"new", 0.5)
     assert box.has_room(b"new", 0.5 + outbox.STUCK_S)
     assert not box.has_room(b"0", 0.5 + outbox.STUCK_S)
@@ -67,8 +65,8 @@ def test_all_together_are_bounded_but_those_who_never_read_do_not_count() -> Non
 
 def test_those_who_are_no_workers_share_a_bound_whether_they_read_or_not() -> None:
     """Seen to fail: what was for peers that had stopped reading counted for nothing, and forty held a gigabyte."""
-    box = Outbox()
-    box.trust(b"w")
+    workers = {b"w"}
+    box = Outbox(workers)
     frames = [sent(box, b"%d" % n, 1 << 20) for n in range(outbox.OTHERS_BYTES >> 20)]
     late = 10 * outbox.STUCK_S
     assert not box.has_room(b"new", late)
@@ -78,14 +76,13 @@ def test_those_who_are_no_workers_share_a_bound_whether_they_read_or_not() -> No
     frames[0].done = True
     box.ready(late)
     assert box.has_room(b"new", late)
-    box.forget(b"w")
+    workers.clear()
     sent(box, b"1", 1 << 20)
     assert not box.has_room(b"w", late)
 
 
 def test_pulls_that_are_put_off_are_bounded() -> None:
-    box = Outbox()
-    box.trust(b"a")
+    box = Outbox({b"a"})
     frame = sent(box, b"a", BIG)
     for number in range(10 * outbox.MAX_DEFERRED):
         box.defer(b"a", number, pull())
@@ -99,8 +96,8 @@ def test_pulls_that_are_put_off_are_bounded() -> None:
 class WatchedOutbox(Outbox):
     """Remembers the most bytes that were ever on their way to one peer."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, workers: set[bytes]) -> None:
+        super().__init__(workers)
         self.most = 0
         self.frames: dict[bytes, list[tuple[Tracker, int]]] = {}
 
@@ -115,9 +112,7 @@ def test_pulls_that_are_put_off_hold_few_bytes(monkeypatch: pytest.MonkeyPatch) 
     """A stranger's could hold 2 GB: 32 pulls of 64 MiB of row numbers."""
     monkeypatch.setattr(outbox, "DEFERRED_BYTES", 80)
     monkeypatch.setattr(outbox, "TOTAL_DEFERRED_BYTES", 200)
-    box = Outbox()
-    box.trust(b"a")
-    box.trust(b"b")
+    box = Outbox({b"a", b"b"})
     frames = [sent(box, peer, BIG) for peer in (b"a", b"b")]
     for number in (1, 2, 3):
         box.defer(b"a", number, pull(rows=[0] * 5))
@@ -140,10 +135,10 @@ def test_a_worker_that_never_reads_gets_no_more_and_harms_no_other(
     dataset = in_memory(tmp_path / "d", size=400)
     (tmp_path / "run").mkdir()
     one = shard(dataset, out=tmp_path / "run", now=time.monotonic(), dim=496, **MINIBATCH)
-    box = WatchedOutbox()
-    monkeypatch.setattr("glovewire.server.daemon.Outbox", lambda: box)
+    monkeypatch.setattr("glovewire.server.daemon.Outbox", WatchedOutbox)
     daemon = Daemon(one.core, tmp_path / "run", "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
-    everything = pull(0, 400)
+    box, everything = daemon._outbox, pull(0, 400)
+    assert isinstance(box, WatchedOutbox)
     with served(daemon), sockets.Context() as context, RequestClient([daemon.address], "w", dataset.checksum) as client:
         deaf = context.dealer(daemon.address)
         for number, message in enumerate([m.Hello("worker", "deaf", 1, dataset.checksum), *[everything] * 200], 1):

@@ -36,7 +36,7 @@ def heard(of: Unfinished, *peers: int) -> None:
 
 
 def test_what_was_sent_since_the_last_message_counts() -> None:
-    unfinished, bytes_of = Unfinished(int, FRAME), {1: 10 * MIB, 2: STRANGER_BYTES}
+    unfinished, bytes_of = Unfinished(int, FRAME, set()), {1: 10 * MIB, 2: STRANGER_BYTES}
     heard(unfinished, 1)
     assert unfinished.surplus(bytes_of, bytes_of.__getitem__) == []
     bytes_of = {1: 10 * MIB + STRANGER_BYTES, 2: STRANGER_BYTES + 1}
@@ -48,9 +48,8 @@ def test_what_was_sent_since_the_last_message_counts() -> None:
 
 
 def test_a_worker_may_send_as_many_large_frames_as_are_kept_of_it() -> None:
-    unfinished, bytes_of = Unfinished(int, FRAME), {1: 0}
+    unfinished, bytes_of = Unfinished(int, FRAME, {b"1"}), {1: 0}
     heard(unfinished, 1)
-    unfinished.trust(b"1")
     assert unfinished.surplus([1], bytes_of.__getitem__) == []
     bytes_of[1] = WORKER_FRAMES * FRAME
     assert unfinished.surplus([1], bytes_of.__getitem__) == []
@@ -63,7 +62,7 @@ def test_a_worker_may_send_as_many_large_frames_as_are_kept_of_it() -> None:
 
 def test_all_that_are_no_workers_share_a_bound_and_the_largest_go_first() -> None:
     bytes_of = {number: MIB + number for number in range(100)}
-    unfinished = Unfinished(int, FRAME)
+    unfinished = Unfinished(int, FRAME, set())
     found = unfinished.surplus(bytes_of, bytes_of.__getitem__)
     assert found == list(range(99, 99 - len(found), -1))
     assert unfinished.pending <= STRANGERS_BYTES < unfinished.pending + 2 * MIB
