@@ -11,12 +11,12 @@ import math
 import multiprocessing
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.synchronize import Semaphore
 from pathlib import Path
-from typing import Protocol
 
 from glovewire.common.cli.config_file import configured
 from glovewire.common.client.pending import Pending
@@ -63,90 +63,75 @@ Ask = Callable[[m.Message], m.Message]
 """Sends a request and returns the server's reply; raises RunOver when the server has ended."""
 
 
-class Workload(Protocol):
+class Workload(ABC):
     """How processes train a Problem: the server's options, a worker's work, and the measurement of the loss."""
 
-    dataset: Path | None
+    dataset: Path | None = None
     """Dataset that the server serves; None for a dense network."""
 
-    def served(self, options: TrainingOptions, conditions: Conditions) -> TrainingOptions:
-        """Return the training options for the server."""
+    def __init__(self, problem: Problem, table: str, rows: int) -> None:
+        self._problem, self._table, self._rows = problem, table, rows
 
+    def served(self, options: TrainingOptions, workers: int) -> TrainingOptions:  # noqa: ARG002
+        """Return the training options for the server."""
+        return options
+
+    @abstractmethod
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """Train as one worker until the run is over."""
 
     def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
         """Pull the parameters; return the number of gradients applied so far and the loss on a fixed sample."""
+        problem, sample = self._problem, self._problem.sample
+        try:
+            pulled = ask(m.Pull(self._table, 0, self._rows, m.NO_VERSION))
+        except NotReady:  # the first worker has not sent the network yet
+            return 0, problem.gradients(sample, problem.initial(options)[0][sample.rows], options).mean_loss
+        assert isinstance(pulled, m.Rows)
+        return pulled.gradients, problem.gradients(sample, pulled.values[sample.rows], options).mean_loss
 
 
-def workload(problem: Problem) -> Workload:
+def workload(problem: GloveProblem | ImageProblem) -> Workload:
     """Return the workload of a problem."""
-    if isinstance(problem, GloveProblem):
-        return GloveWorkload(problem)
-    assert isinstance(problem, ImageProblem)
-    return ImageWorkload(problem)
+    return GloveWorkload(problem) if isinstance(problem, GloveProblem) else ImageWorkload(problem)
 
 
-class GloveWorkload:
+class GloveWorkload(Workload):
     """Trains GloVe by minibatches with the code of `glovewire worker`."""
 
     def __init__(self, problem: GloveProblem) -> None:
-        self._problem = problem
-        self.dataset: Path | None = problem.dataset.path
+        super().__init__(problem, "rows", problem.dataset.layout.rows)
+        self.dataset = problem.dataset.path
         objectives.warm()
 
-    def served(self, options: TrainingOptions, conditions: Conditions) -> TrainingOptions:
+    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:  # noqa: ARG002
         """See Workload."""
-        del conditions
-        return options
-
-    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
-        """See Workload."""
-        del options
-        dataset = self._problem.dataset.path
-        work(WorkerConfig(dataset=dataset, servers=(address,), name=f"w{number}", verify=False, latency=latency))
-
-    def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
-        """See Workload."""
-        rows = ask(m.Pull("rows", 0, self._problem.dataset.layout.rows, m.NO_VERSION))
-        assert isinstance(rows, m.Rows)
-        sample = self._problem.sample
-        return rows.gradients, self._problem.gradients(sample, rows.values[sample.rows], options).mean_loss
+        name = f"w{number}"
+        work(WorkerConfig(dataset=self.dataset, servers=(address,), name=name, verify=False, latency=latency))
 
 
-class ImageWorkload:
+class ImageWorkload(Workload):
     """Trains a dense network through the dense client, as a user's own program would."""
 
-    dataset: Path | None = None
-
     def __init__(self, problem: ImageProblem) -> None:
-        self._problem = problem
+        super().__init__(problem, TABLE, len(problem.rows))
+        self._images = problem
 
-    def served(self, options: TrainingOptions, conditions: Conditions) -> TrainingOptions:
+    def served(self, options: TrainingOptions, workers: int) -> TrainingOptions:
         """See Workload. Sets `steps` so that the gradients of all steps cover every epoch's examples."""
-        gradients = -(-self._problem.examples * options.epochs // options.batch_size)
-        return dataclasses.replace(options, steps=-(-gradients // _together(options, conditions.workers)))
+        gradients = -(-self._images.examples * options.epochs // options.batch_size)
+        return dataclasses.replace(options, steps=-(-gradients // _together(options, workers)))
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """See Workload."""
         with Client([address], f"w{number}") as server:
-            server.create({NETWORK: self._problem.network(options.seed)})
-            batches = self._problem.batches(options, number)
+            server.create({NETWORK: self._images.network(options.seed)})
+            batches = self._images.batches(options, number)
             delays = Latency.parse(latency).draws(options.seed, number)
             for now in server.steps():
-                gradient, loss = self._problem.slope(now[NETWORK], batches().images)
+                gradient, loss = self._images.slope(now[NETWORK], batches().images)
                 time.sleep(delays())
                 server.push({NETWORK: gradient}, loss=loss, examples=options.batch_size)
-
-    def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
-        """See Workload."""
-        problem = self._problem
-        try:
-            rows = ask(m.Pull(TABLE, 0, len(problem.rows), m.NO_VERSION))
-        except NotReady:  # the first worker has not sent the network yet
-            return 0, problem.gradients(problem.sample, problem.initial(options)[0], options).mean_loss
-        assert isinstance(rows, m.Rows)
-        return rows.gradients, problem.gradients(problem.sample, rows.values, options).mean_loss
 
 
 def _together(options: TrainingOptions, workers: int) -> int:
@@ -175,7 +160,7 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
             workers=conditions.workers,
             verify=False,
             log_level="warning",
-            options=workload.served(options, conditions),
+            options=workload.served(options, conditions.workers),
         )
         server = children.start("server", configured("server", how, children.logs / "server.toml"))
         address = server.ready().address

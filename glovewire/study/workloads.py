@@ -51,7 +51,7 @@ class Problem(Protocol):
         """Return the gradients of a batch, one per row of `rows`."""
 
 
-def problem(data: Path) -> Problem:
+def problem(data: Path) -> "GloveProblem | ImageProblem":
     """Load images if `data` is `digits` or a folder of idx files, else a dataset of `glovewire preprocess`."""
     if data == Path(DIGITS) and not data.exists():
         return ImageProblem(DIGITS, *_digits())
