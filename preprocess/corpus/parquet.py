@@ -1,17 +1,13 @@
 """Read Parquet files: one input split per row group, and the texts of a split's column."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet
 
 from glovewire.common.errors import CorpusError
 
 from .splits import InputSplit, SourceFile, one_line
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet
 
 _ROWS_PER_READ = 1024
 
@@ -30,8 +26,6 @@ def row_group_splits(file: SourceFile, limit: int | None) -> Iterator[InputSplit
 
 def column_texts(split: InputSplit, column: str) -> Iterator[str]:
     """Yield the texts in a column of a split; CorpusError if the column is missing, holds no text or is damaged."""
-    import pyarrow as pa
-
     with _open(split.path, split.label) as parquet:
         names = parquet.schema_arrow.names
         if column not in names:
@@ -48,9 +42,6 @@ def column_texts(split: InputSplit, column: str) -> Iterator[str]:
 
 
 def _open(path: str, label: str) -> pyarrow.parquet.ParquetFile:
-    import pyarrow as pa
-    import pyarrow.parquet
-
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
@@ -58,8 +49,6 @@ def _open(path: str, label: str) -> pyarrow.parquet.ParquetFile:
 
 
 def _strings(values: pa.Array, label: str, column: str) -> list[str]:
-    import pyarrow as pa
-
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise CorpusError(f"{label}: column {column!r} holds {kind}, not text (--text-column)")

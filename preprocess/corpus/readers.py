@@ -15,7 +15,6 @@ from glovewire.common.runtime.compiled import compiled
 
 from ..tokens.string_table import packed
 from .json_lines import text_of
-from .parquet import column_texts
 from .splits import InputSplit, line_too_long
 
 BATCH_BYTES = 1 << 19
@@ -39,6 +38,8 @@ def read_batches(split: InputSplit, column: str, longest: int) -> Iterator[LineB
         yield from _text_batches(split, longest)
         return
     if split.format == "parquet":
+        from .parquet import column_texts
+
         texts = column_texts(split, column)
     elif split.format == "jsonl":
         texts = _json_texts(split, column, longest)

@@ -17,7 +17,6 @@ from typing import Any
 from glovewire.common.errors import CorpusError
 
 from .json_lines import check_first_line
-from .parquet import row_group_splits
 from .splits import InputSplit, SourceFile, TextFormat, file_splits, one_line, sequential_splits, stream_splits
 
 _FORMATS: dict[str, TextFormat] = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
@@ -98,6 +97,8 @@ class Corpus:
         longest = self.selection.longest_line
         if isinstance(source, SourceFile):
             if source.format == "parquet":
+                from .parquet import row_group_splits  # pyarrow takes 0.2 s
+
                 return row_group_splits(source, limit)
             if source.format == "jsonl":
                 check_first_line(source, self.selection.text_column, longest)
