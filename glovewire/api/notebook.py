@@ -1,11 +1,8 @@
 """Show progress in a Jupyter notebook, as one line with a bar that is updated in place. Elsewhere nothing is shown."""
 
-from __future__ import annotations
-
 import html
 import sys
 import time
-from types import TracebackType
 from typing import Any, Self
 
 _EVERY_S = 0.25
@@ -34,9 +31,7 @@ class Bar:
             self._handle = display(self._content(), raw=True, display_id=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._draw()
 
     def update(self, fraction: float, text: str) -> None:

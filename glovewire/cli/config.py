@@ -51,8 +51,7 @@ def show(ctx: click.Context, command: str, words: tuple[str, ...]) -> None:
 
 def _values(command: click.Command, ctx: click.Context) -> list[tuple[str, tuple[Any, str]]]:
     """Return (key, (value, where it comes from)) of each option that has a value."""
-    given = {known for known in DEFAULTS if known == ctx.params.get("objective")}
-    usual = {**TrainingOptions().as_message(), **(DEFAULTS[given.pop()] if given else {})}
+    usual = {**TrainingOptions().as_message(), **DEFAULTS.get(str(ctx.params.get("objective")), {})}
     found = []
     for option in command.params:
         known, value = str(option.name), ctx.params.get(str(option.name))

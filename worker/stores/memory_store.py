@@ -12,7 +12,6 @@ import numpy.typing as npt
 from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol import messages as m
@@ -74,10 +73,8 @@ class MemoryStore:
     def push_rows(
         self, operation: str, rows: Indices, values: Rows, rate: float, pulled: Pulled, wanted: Indices
     ) -> tuple[Pending[bool], Pending[Pulled]]:
-        """Step the optimizer on `rows`, and return a copy of the rows `wanted`; BadRequest for another operation."""
-        del pulled
-        if operation != "gradient":
-            raise BadRequest(f"rows in memory take gradients, not {operation!r}")
+        """Step the optimizer on `rows`, and return a copy of the rows `wanted`."""
+        del operation, pulled
         self._step(self._rows, rows, values, rate, np.ones(len(rows), np.float32))
         self._count(1)
         return Pending(True, 0), self.pull_rows(wanted)
