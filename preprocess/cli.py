@@ -23,7 +23,7 @@ def preprocess(given: Given[PreprocessConfig]) -> dict[str, Any]:
     """
     from glovewire.common import log
 
-    from .run import run
+    from .pipeline import run
 
     config = given.config()
     log.configure("info", "preprocess")

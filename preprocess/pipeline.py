@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Indices
-from glovewire.common.errors import CorpusError
+from glovewire.common.errors import CorpusError, GlovewireError, Interrupted, OutputError, ProcessDied
 from glovewire.common.runtime import ray_cluster
 from glovewire.common.runtime.memory import memory_bytes
+from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import artifacts
 from glovewire.common.storage.dataset import ENTRY, KIND, SCHEMA, Layout
 
@@ -35,9 +36,9 @@ from .counts.spill import Spill, save
 from .counts.vocabulary import Ranker, Vocabulary, choose_vocabulary
 from .jobs import RANKS, CountJob, EncodeJob, ReduceJob
 from .parallel import disk_space
-from .parallel.pool import Job, Pool
+from .parallel.pool import Job, Pool, disk_error
 from .parallel.progress import Phase
-from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, open_scratch
+from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, discard_scratch, open_scratch
 from .segments import RewriteJob, Rewriter, Segment, stream_path, suffix
 from .tokens.encoder import Encoder
 from .tokens.nltk_tokens import nltk_version
@@ -63,6 +64,25 @@ class CountResult:
     weighting: Weighting
     facts: dict[str, Any]
     texts: dict[str, str] = field(default_factory=dict)
+
+
+def run(config: PreprocessConfig) -> dict[str, Any]:
+    """Make the dataset that `config` describes; see Pipeline.run for the result.
+
+    Intermediate results are kept for --resume after an interruption or the death of a process; any other fault discards
+    them, unless the run itself was resumed.
+    """
+    try:
+        with signals_raise():
+            return Pipeline(config).run()
+    except (Interrupted, ProcessDied) as error:
+        raise type(error)(f"{error}; nothing was written to {config.out}; --resume continues from here") from error
+    except (GlovewireError, OSError) as error:
+        if not config.resume:
+            discard_scratch(config.out)
+        if isinstance(error, OSError):
+            raise OutputError(disk_error(error)) from error
+        raise
 
 
 class Pipeline:

@@ -18,7 +18,7 @@ from glovewire.bench.convnet import Throughput, random_batches
 from glovewire.bench.dense import MODES, summary, table
 from glovewire.common.storage.dataset import Dataset
 from glovewire.preprocess.config import PreprocessConfig
-from glovewire.preprocess.run import run as preprocess
+from glovewire.preprocess.pipeline import run as preprocess
 
 PEERS = ROOT / "benchmarks" / "peers"
 

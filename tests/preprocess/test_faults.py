@@ -19,7 +19,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.preprocess import jobs, phrases, segments
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.parallel import scratch
-from glovewire.preprocess.run import run
+from glovewire.preprocess.pipeline import run
 
 MEMORY = 1 << 30
 WORDS = "the cat sat on a mat and the dog lay near it while we read of many other things"
@@ -224,7 +224,7 @@ import sys
 from pathlib import Path
 from glovewire.preprocess.parallel import disk_space
 from glovewire.preprocess.config import PreprocessConfig
-from glovewire.preprocess.run import run
+from glovewire.preprocess.pipeline import run
 disk_space.require = lambda *_: None
 try:
     run(PreprocessConfig(corpus=(sys.argv[1],), out=Path(sys.argv[2]), processes=2, memory=1 << 30))
@@ -257,7 +257,7 @@ import os, sys, signal
 from pathlib import Path
 from glovewire.preprocess import jobs, phrases, segments
 from glovewire.preprocess.config import PreprocessConfig
-from glovewire.preprocess.run import run
+from glovewire.preprocess.pipeline import run
 def stop(*_):
     print(os.getpid(), flush=True)
     signal.pause()

@@ -11,7 +11,7 @@ from glovewire.common.option import parse_size
 from glovewire.preprocess.cli import preprocess
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.parallel import disk_space
-from glovewire.preprocess.run import run
+from glovewire.preprocess.pipeline import run
 
 MEMORY = 1 << 30
 

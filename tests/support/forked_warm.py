@@ -11,7 +11,7 @@ import glovewire.launch.local
 import glovewire.monitor.cli
 import glovewire.monitor.watch
 import glovewire.preprocess.cli
-import glovewire.preprocess.run
+import glovewire.preprocess.pipeline
 import glovewire.server.cli
 import glovewire.server.service
 import glovewire.worker.cli

@@ -11,7 +11,7 @@ from glovewire.common.storage.artifacts import file_sha256
 from glovewire.common.storage.dataset import ENTRIES, PERMUTATION, TILES, VOCABULARY, Dataset
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.counts.stanford import RECORD
-from glovewire.preprocess.run import run
+from glovewire.preprocess.pipeline import run
 
 MEMORY = 1 << 30
 
