@@ -1,13 +1,11 @@
 """Define `glovewire plan`: predict epoch time, bottleneck and number of servers for a cluster, without training.
 
-Module `model` has the simulation; this module supplies its parameters from options and a short measurement.
+`model` has the simulation; this module supplies its parameters, from options and what `kernel_rate` measures.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,25 +17,13 @@ from ..vectors.show import size
 from .config import WORDS, PlanConfig, bytes_per_second
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from glovewire.common.model.options import TrainingOptions
-    from glovewire.common.storage.dataset import Dataset
-    from glovewire.worker.kernels.objectives import Tiles
-
     from .model import Cluster, Forecast
     from .work import Work
-
-    Sample = tuple[tuple[int, int], Tiles]
-    """The rows of the two partitions of a block, and tiles of it."""
 
 SERVED_PER_S = 1.5e9
 """Bytes per second that a shard serves on one core, measured by `glovewire bench wire` with 1,024 rows per message."""
 BUFFER_BYTES = 4 << 20
 """Unacknowledged bytes that Linux allows a TCP sender by default (net.ipv4.tcp_wmem)."""
-MEASURE_S = 0.5
-SAMPLE_ROWS, SAMPLE_TILE = 4096, 256
-SAMPLE_DENSITY = 0.055
 LIMITS = {
     "worker": "computation: add workers",
     "worker link, in": "the workers' inbound links: add workers or use faster links",
@@ -66,6 +52,7 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     from glovewire.common.storage.dataset import Dataset
     from glovewire.preprocess.counts.arrangement import default_partitions
 
+    from .kernel_rate import measured_rate
     from .model import Cluster, forecast, partitions_advised, servers_needed
     from .work import counted, estimated, zipf_counts
 
@@ -129,73 +116,6 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
 def _tell(what: str) -> None:
     """Say on stderr what is being done, because it may take several seconds."""
     click.echo(f"{what} ...", err=True)
-
-
-def measured_rate(options: TrainingOptions, dataset: Dataset | None) -> float:
-    """Measure how many entries per second the compiled loops train on one core: of a dataset, or synthetic ones.
-
-    Rare words take longer, because their rows are not in the cache. So a dataset's blocks are drawn in proportion to
-    their entries.
-    """
-    import numpy as np
-
-    from glovewire.common.model.row_layout import RowLayout
-    from glovewire.worker.kernels.objectives import OBJECTIVES
-
-    draw, layout = np.random.default_rng(0), RowLayout.of(options)
-    objective = OBJECTIVES[options.objective]
-    objective.warm()
-    sample = _synthetic(draw) if dataset is None else _drawn(dataset, draw)
-    covered, seconds = 0, 0.0
-    while seconds < MEASURE_S:
-        sizes, tiles = next(sample)
-        left, right = (np.full((size, layout.width), 0.1, np.float32) for size in sizes)
-        began = time.thread_time()
-        covered += objective.train(
-            left, left if tiles.diagonal else right, tiles, layout, options, options.learning_rate
-        )[2]
-        seconds += time.thread_time() - began
-    return covered / seconds
-
-
-def _synthetic(draw: np.random.Generator) -> Iterator[Sample]:
-    """Yield one block of random entries, again and again."""
-    import numpy as np
-
-    from glovewire.common.storage.dataset import ENTRY, Layout
-    from glovewire.worker.kernels.objectives import Tiles
-
-    layout = Layout((0, SAMPLE_ROWS), SAMPLE_TILE, symmetric=True)
-    at = np.unique(draw.integers(0, SAMPLE_ROWS**2, int(SAMPLE_DENSITY * SAMPLE_ROWS**2)))
-    i, j = at // SAMPLE_ROWS, at % SAMPLE_ROWS
-    number = j // layout.columns * layout.tile_rows(0) + i // layout.tile
-    order = np.lexsort((j, i, number))
-    entries = np.empty(len(at), ENTRY)
-    entries["i"], entries["j"], entries["x"] = i[order], j[order], draw.integers(1, 20, len(at))
-    entries.setflags(write=False)  # as those of a dataset are, for which the loops are compiled
-    count = layout.tile_rows(0) * layout.stripes(0)
-    starts, even = np.searchsorted(number[order], np.arange(count + 1)), np.full(SAMPLE_ROWS, 1 / SAMPLE_ROWS)
-    every = np.arange(count)
-    while True:
-        yield (SAMPLE_ROWS, SAMPLE_ROWS), Tiles(entries, (even, even), starts, every, every, 0, True, False)
-
-
-def _drawn(dataset: Dataset, draw: np.random.Generator) -> Iterator[Sample]:
-    """Yield blocks of a dataset, drawn in proportion to their entries, each with some of its tiles."""
-    import numpy as np
-
-    from glovewire.worker.kernels.objectives import Tiles
-    from glovewire.worker.training.block_trainer import shuffled_tiles, tile_portions
-
-    layout = dataset.layout
-    stored = np.diff(dataset.tiles[layout.first_tile])
-    while True:
-        a, b = layout.blocks[draw.choice(len(stored), p=stored / stored.sum())]
-        entries, starts = dataset.block(a, b)
-        some = next(tile_portions(shuffled_tiles(draw, layout.stripes(b), layout.tile_rows(a)), starts))
-        shares = dataset.frequencies[slice(*layout.span(a))], dataset.frequencies[slice(*layout.span(b))]
-        tiles = Tiles(entries, shares, starts, some, some, 0, layout.symmetric, a == b)
-        yield (layout.size(a), layout.size(b)), tiles
 
 
 def _figure(value: float) -> str:

@@ -1,5 +1,6 @@
 """Compute logarithm, exponential and GloVe weight of a float32, and the order in which groups of a tile are visited."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,6 @@ def glove_weight(log_x: Any, log_max: Any, alpha: Any) -> Any:
 def coprime_stride(seed: int, size: int) -> int:
     """Return a stride of about 0.6 x `size`, chosen by `seed`; being coprime to `size`, it visits all places."""
     found = int(size * (0.55 + 0.1 * ((seed * 2654435761) % 4096) / 4096.0)) | 1
-    while True:
-        a, b = found, size
-        while b:
-            a, b = b, a % b
-        if a == 1:
-            return found
+    while math.gcd(found, size) != 1:
         found += 1
+    return found

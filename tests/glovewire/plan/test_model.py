@@ -14,8 +14,9 @@ from processes import Flow
 
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.plan.cli import measured_rate, plan
+from glovewire.plan.cli import plan
 from glovewire.plan.config import bytes_per_second
+from glovewire.plan.kernel_rate import measured_rate
 from glovewire.plan.model import LINK_SHARE, Cluster, forecast, partitions_advised, servers_needed
 from glovewire.plan.work import Work, counted, estimated, zipf_counts
 
@@ -201,7 +202,7 @@ def test_partitions_that_are_given_count_before_those_of_the_dataset(tmp_path: P
 def test_the_kernel_rate_is_measured_on_the_entries_of_a_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, symmetric: bool
 ) -> None:
-    monkeypatch.setattr("glovewire.plan.cli.MEASURE_S", 0.01)
+    monkeypatch.setattr("glovewire.plan.kernel_rate.MEASURE_S", 0.01)
     dataset, _ = random_dataset(tmp_path / "data", size=40, symmetric=symmetric)
     before = dataset.entries.tobytes()
     assert measured_rate(TrainingOptions(dim=16), dataset) > 0
