@@ -9,8 +9,9 @@ from rich.text import Text
 
 from glovewire.common.text import shown_loss
 
-from ..history import figures, formatting, tables
+from ..history import formatting, tables
 from ..history.history import RunHistory
+from ..history.scores import newest_scores
 from .braille import braille_plot
 
 LABEL_WIDTH = 7
@@ -119,8 +120,8 @@ def _figures(history: RunHistory) -> Text:
         text.append("  bias-only loss ").append(shown_loss(sample.mean_bias_only_loss), CURVE_STYLES[1])
     if history.is_dense and not sample.epochs:
         text.append("  steps ").append(history.epoch, "bold")
-    for score in figures.score_figures(history):
-        text.append(f"  {formatting.sanitize(score.label, 14)} ").append(score.value, "bold")
+    for score in newest_scores(history):
+        text.append(f"  {formatting.sanitize(score.test, 14)} ").append(score.value, "bold")
     if history.is_dense:
         text.append("  ").append(f"{formatting.amount(history.updates_per_second)} steps/s", "bold")
         text.append(f"  {formatting.amount(history.entries_per_second)} examples/s")

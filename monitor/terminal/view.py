@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, TextIO
 from glovewire.common.log import line
 from glovewire.common.text import shown_loss
 
-from ..history import figures, formatting
+from ..history import formatting
 from ..history.history import QUIET_AFTER_S, RunHistory
+from ..history.scores import newest_scores
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -128,7 +129,7 @@ def status_line(history: RunHistory, now: float, silent: Sequence[str] = ()) -> 
         note = {} if history.active_workers else {"note": formatting.NO_WORKER_YET}
         return line("connected", workers=history.active_workers, shards=len(history.shards), **note)
     eta = history.eta_s
-    scores = {score.key: score.value for score in figures.score_figures(history)}
+    scores = {score.key: score.value for score in newest_scores(history)}
     if history.is_dense:
         facts: dict[str, object] = {
             "steps": history.epoch.replace(" of ", "/").replace(",", ""),

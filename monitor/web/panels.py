@@ -10,9 +10,10 @@ from glovewire.common.model.neighbours import UnitVectors
 from glovewire.common.protocol.messages import ServerSample
 from glovewire.common.text import shown_loss
 
-from ..history import figures, formatting
+from ..history import formatting
 from ..history.colours import worker_colours
 from ..history.history import RunHistory
+from ..history.scores import MAX_SCORES, newest_scores
 from ..history.tables import shard_cells, shard_headings, worker_cells, worker_headings
 
 MAX_ROWS = 64
@@ -60,22 +61,26 @@ def status(history: RunHistory, now: float, silent: Sequence[str] = ()) -> str:
 
 def tiles(history: RunHistory) -> str:
     """Return a tile for each of the main figures of the run."""
-    sample = history.loss
-    loss = figures.loss_figure(history)
+    sample, dense = history.loss, history.is_dense
+    loss = "training loss" if dense else "loss"
     if sample is None:
-        shown = [_tile(loss.label, "–"), _tile("workers", history.active_workers, _departures(history))]
+        shown = [_tile(loss, "–"), _tile("workers", history.active_workers, _departures(history))]
         return f"<div class=tiles>{''.join(shown)}</div>"
-    shown = [_tile(loss.label, loss.value, loss.note, "main"), _progress(history)]
-    shown += [_figure(score, " %") for score in figures.score_figures(history)]
-    shown += [_figure(rate) for rate in figures.rate_figures(history)]
+    beside = "" if dense else f"bias-only loss {shown_loss(sample.mean_bias_only_loss)}"
+    shown = [_tile(loss, shown_loss(sample.mean_loss), beside, "main"), _progress(history)]
+    shown += [_tile(score.test, f"{score.value} %", score.best) for score in newest_scores(history)]
+    rates = {"steps": history.updates_per_second} if dense else {}
+    rates[history.unit] = history.entries_per_second
+    mean = "mean of the run" if history.finished else ""
+    shown += [_tile(f"{unit}/s", formatting.amount(rate), mean) for unit, rate in rates.items()]
     if not history.finished:
         shown += [_tile("workers", history.active_workers, _departures(history))]
-    shown += [*_traffic(history), _figure(figures.norm_figure(history))]
+    norm = f"{sample.norm:.3g}"
+    if dense:
+        shown += [*_traffic(history), _tile("gradient norm", norm, "over all tensors, before clipping")]
+    else:
+        shown += [*_traffic(history), _tile("mean vector norm", norm, "grows as vectors learn")]
     return f"<div class=tiles>{''.join(shown)}</div>"
-
-
-def _figure(figure: figures.Figure, unit: str = "") -> str:
-    return _tile(figure.label, figure.value + unit, figure.note)
 
 
 def _progress(history: RunHistory) -> str:
@@ -224,7 +229,7 @@ def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
     """Return a table with a row for each run that has losses."""
     rows = []
     dense = all(history.is_dense for history in histories)
-    tests = list(dict.fromkeys(test for history in histories for test in history.quality))[: figures.MAX_SCORES]
+    tests = list(dict.fromkeys(test for history in histories for test in history.quality))[:MAX_SCORES]
     for history, colour in zip(histories, colours, strict=True):
         last = history.overall.last
         if last is None:
