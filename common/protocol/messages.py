@@ -564,8 +564,8 @@ LINE_FIELDS = (
 """Fields of a LossSample that `metrics.jsonl` keeps, for plots and replays."""
 
 
-def as_line(sample: RunSample | LossSample | QualitySample) -> str:
-    """Return the sample as a line of `metrics.jsonl`: a JSON object and a newline; all but losses have a `topic`."""
+def as_line(sample: Message) -> str:
+    """Return a sample as a line of `metrics.jsonl`: a JSON object and a newline; all but losses have a `topic`."""
     if not isinstance(sample, LossSample):
         return json.dumps({"topic": sample.topic, **dataclasses.asdict(sample)}) + "\n"
     return json.dumps({name: getattr(sample, name) for name in LINE_FIELDS}) + "\n"

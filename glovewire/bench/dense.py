@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import MissingExtra
+from glovewire.common.errors import require_extra
 
 from ..exits import signals_end_all
 from .config import DenseBenchConfig
@@ -25,10 +25,7 @@ WARM_UP_UPDATES = 20
 
 def bench(config: DenseBenchConfig, report: Callable[[str], None]) -> dict[str, Any]:
     """Measure both modes in turns; `report` gets a line per figure. Raises MissingExtra without PyTorch."""
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("bench dense needs torch: pip install 'glovewire[torch]'") from error
+    require_extra("torch", "torch", "bench dense")
     before = surroundings()
     throughputs: dict[str, list[Throughput]] = {mode: [] for mode in MODES}
     floors: list[float] = []

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
-from glovewire.common.protocol.messages import STREAM, LossSample, Message
+from glovewire.common.protocol.messages import STREAM, LossSample, Message, as_line
 from glovewire.common.protocol.wire import message_of
 from glovewire.common.storage.artifacts import output_errors
 
 from .history import RunHistory
 
 _BY_TOPIC = {kind.topic: kind for kind in STREAM}
-_LEFT_OUT = {"epochs", "total"}
-_DEFAULTS = {"epochs": 0, "total": 0, "bias_only_loss": 0.0, "norm": 0.0, "entries_per_second": 0.0}
+_LEFT_OUT = {"epochs": 0, "total": 0}
+"""Fields of a LossSample that lines lack."""
 _TAIL = 1 << 16
 
 
@@ -38,19 +38,12 @@ class Recorder:
     def add(self, message: Message) -> None:
         """Write one sample as a line and flush it to the operating system."""
         with output_errors(self.path):
-            self._file.write(json.dumps(_as_record(message), allow_nan=False).encode() + b"\n")
+            self._file.write(as_line(message).encode())
             self._file.flush()
 
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
-
-
-def _as_record(message: Message) -> dict[str, Any]:
-    """Return the JSON object of a sample; floats are rounded to nine digits, which is exact for a float32."""
-    left_out, head = (_LEFT_OUT, {}) if isinstance(message, LossSample) else ((), {"topic": message.topic})
-    values = {name: value for name, value in vars(message).items() if name not in left_out}
-    return head | {n: float(f"{value:.9g}") if isinstance(value, float) else value for n, value in values.items()}
 
 
 def _cut_torn_line(path: Path) -> None:
@@ -108,7 +101,5 @@ def _from_record(record: dict[str, Any]) -> Any:
     if not isinstance(record, dict):
         raise ValueError("not an object")
     kind = _BY_TOPIC[record.get("topic", LossSample.topic)]
-    values = {**_DEFAULTS, **record}
-    if kind is LossSample:  # older records have no means over the whole matrix
-        values = {"mean_loss": values["loss"], "mean_bias_only_loss": values["bias_only_loss"], **values}
+    values = {**_LEFT_OUT, **record}
     return message_of(kind, {spec.name: values[spec.name] for spec in dataclasses.fields(kind)})
