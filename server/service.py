@@ -287,7 +287,10 @@ def _serve_generation(
 
 
 def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
-    """Return the function that exchanges endings with other shards; it raises Superseded for a newer generation."""
+    """Return the function that exchanges endings with other shards; it raises Superseded for a newer generation.
+
+    A shard that is ending does not need the endings of the others.
+    """
     announced = False
 
     def check(end: RunEnd | None) -> RunEnd | None:
@@ -301,7 +304,7 @@ def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
                     raise
                 logger.warning(log.line("untold", why=error))
             announced = True
-        return generations.announced_ending(config, generation)
+        return None if end is not None else generations.announced_ending(config, generation)
 
     return check
 
@@ -374,7 +377,7 @@ def await_final_checkpoints(config: ServerConfig, generation: Generation) -> Non
     deadline = time.monotonic() + OTHER_SHARDS_S
     while time.monotonic() < deadline:
         missing = checkpoint.missing(config.out, final_label(generation.number), config.shards)
-        if not set(missing) & set(generations.not_left(config, generation)):
+        if not missing or not set(missing) & set(generations.not_left(config, generation)):
             return
         generations.require_current(config, generation)
         time.sleep(0.05)

@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -61,8 +62,9 @@ def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> I
             scratch.rename(path)
         if flush:
             _flush(path.parent)
-    finally:
+    except BaseException:
         _remove(scratch)
+        raise
 
 
 def _swap(folder: Path, scratch: Path) -> None:
@@ -185,7 +187,7 @@ class Manifest:
     @property
     def checksum(self) -> str:
         """Return the SHA-256 (hex) of the manifest as JSON: equal for equal kind, schema, facts and files."""
-        body = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True).encode()
+        body = json.dumps(vars(self), sort_keys=True, ensure_ascii=True).encode()
         return hashlib.sha256(body).hexdigest()
 
     @classmethod
@@ -211,17 +213,14 @@ class Manifest:
         """Read the manifest in `folder` without checking the files; ArtifactError if it is missing or damaged."""
         path = folder / MANIFEST
         try:
-            if not folder.exists():
-                raise ArtifactError(f"{folder} does not exist")
-            if not folder.is_dir():
-                raise ArtifactError(f"{folder} is a file; a folder made by glovewire is needed")
-            if not path.exists():
-                raise ArtifactError(f"{folder} has no {MANIFEST}: it was not made by glovewire, or not finished")
-        except OSError as error:
-            raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
-        try:
             with path.open("rb") as stream:
                 text = stream.read(MAX_MANIFEST_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            why = f"has no {MANIFEST}: it was not made by glovewire, or not finished"
+            if not folder.is_dir():
+                there = folder.exists()
+                why = "is a file; a folder made by glovewire is needed" if there else "does not exist"
+            raise ArtifactError(f"{folder} {why}") from error
         except OSError as error:
             raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
         return cls.parse(text, str(path))
@@ -281,7 +280,7 @@ def seal(
         if path.name != MANIFEST
     }
     manifest = Manifest(kind, schema, dict(facts), files)
-    write_text_atomically(folder / MANIFEST, json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n")
+    write_text_atomically(folder / MANIFEST, json.dumps(vars(manifest), indent=1, sort_keys=True) + "\n")
     return manifest
 
 
@@ -327,14 +326,17 @@ def _file_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_file(path: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
     try:
-        if not path.is_file():
-            raise ArtifactError(f"{path} is missing")
-        size = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise ArtifactError(f"{path} is not a file")
+        size = found.st_size
         if size != entry["bytes"]:
             raise ArtifactError(f"{path} has {size} bytes instead of {entry['bytes']}: truncated or altered")
         if verify and file_sha256(path) != entry["sha256"]:
             raise ArtifactError(f"{path} does not match its checksum: altered since it was written")
-    except OSError as error:  # another process may have removed it
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path} is missing") from error
+    except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
 
 

@@ -144,7 +144,7 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}: {len(self.words):,} words, {self.total_entries:,} entries)"
 
-    @property
+    @cached_property
     def checksum(self) -> str:
         """Return the SHA-256 (hex) of the manifest, which a worker and its server compare."""
         return self.manifest.checksum

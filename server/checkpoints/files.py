@@ -43,7 +43,7 @@ SHARED = ("dataset", "options", "shards")
 
 def part_folder(run: Path, label: str, shard: int, shards: int) -> Path:
     """Return the folder of one shard's part of a checkpoint."""
-    return run / CHECKPOINTS / f"{label}.shard-{shard}-of-{shards}"
+    return run.joinpath(CHECKPOINTS, f"{label}.shard-{shard}-of-{shards}")
 
 
 def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = artifacts.no_pause) -> Path:
@@ -92,7 +92,7 @@ def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> lis
     because a late shard still has to load it. Returns the labels removed.
     """
     removed: list[str] = []
-    if not keep:
+    if not keep or len(_own_labels(run, shard, shards)) <= keep:
         return removed
     complete = {label: (round, updates) for round, updates, label, parts in _complete(run) if parts == shards}
     found = _own_parts(run, shard, shards)
@@ -113,15 +113,22 @@ def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> lis
 def _own_parts(run: Path, shard: int, shards: int) -> dict[str, dict[str, Any]]:
     """Return, by label, the facts of this shard's parts of all checkpoints but final ones."""
     found = {}
-    for folder in (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}"):
+    for label in _own_labels(run, shard, shards):
+        folder = part_folder(run, label, shard, shards)
         try:
             facts = artifacts.Manifest.load(folder, KIND, SCHEMA, verify=False).facts
             _reached(facts)
-            if folder.name == part_folder(run, str(facts["label"]), shard, shards).name:
-                found[_label(folder)] = dict(facts)
+            if facts["label"] == label:
+                found[label] = dict(facts)
         except (ArtifactError, OSError, *BAD_FACTS) as error:
             logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
-    return {label: facts for label, facts in found.items() if not label.startswith(FINAL)}
+    return found
+
+
+def _own_labels(run: Path, shard: int, shards: int) -> list[str]:
+    """Return the labels of this shard's parts of all checkpoints but final ones."""
+    folders = (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}")
+    return [label for label in map(_label, folders) if not label.startswith(FINAL)]
 
 
 def remove_old_finals(run: Path, label: str) -> None:

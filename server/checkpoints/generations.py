@@ -157,6 +157,8 @@ def create(run: Path, generation: Generation, *, by: str) -> None:
 
 def require_current(config: ServerConfig, generation: Generation) -> None:
     """Raise Superseded if there is a newer generation."""
+    if _newest_file(config.out) in (None, _generation_file(config.out, generation.number)):
+        return
     found = newest(config.out)
     if found is not None and found.number > generation.number:
         raise Superseded(f"another shard was started again: going on with it in generation {found.number} of the run")
@@ -242,14 +244,25 @@ def newest(run: Path) -> Generation | None:
 
     Raises ArtifactError for a file that no shard writes.
     """
-    found = (path for path in (run / run_folder.CHECKPOINTS).glob(f"{GENERATION}*") if path.suffix != PARTIAL)
-    path = max(found, default=None)
+    path = _newest_file(run)
     if path is None:
         return None
-    generation = parse_generation(_text(path), str(path))
+    generation = parse_generation(_text(path) or "", str(path))
     if path != _generation_file(run, generation.number):
         raise _not_ours(str(path))
     return generation
+
+
+def _newest_file(run: Path) -> Path | None:
+    """Return the file of the last generation that was begun in `run`, None before the first."""
+    folder = run / run_folder.CHECKPOINTS
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    found = (name for name in names if name.startswith(GENERATION) and not name.endswith(PARTIAL))
+    name = max(found, default=None)
+    return None if name is None else folder / name
 
 
 def parse_generation(text: str, where: str) -> Generation:
@@ -271,9 +284,8 @@ def _is_possible(generation: Generation) -> bool:
 def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
     """Return the mark of a shard (by default this one), None if it never claimed the run folder."""
     path = _mark_file(config, config.shard if shard is None else shard)
-    if not path.exists():
-        return None
-    return parse_mark(_text(path), str(path))
+    text = _text(path)
+    return None if text is None else parse_mark(text, str(path))
 
 
 def parse_mark(text: str, where: str) -> Mark:
@@ -324,9 +336,12 @@ def write_mark(config: ServerConfig, shard: int, mark: Mark) -> None:
     write_text_atomically(_mark_file(config, shard), json.dumps(asdict(mark)) + "\n")
 
 
-def _text(path: Path) -> str:
+def _text(path: Path) -> str | None:
+    """Return the content of a file, None if there is no such file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
 

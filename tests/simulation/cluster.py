@@ -45,7 +45,7 @@ from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.config import ServerConfig
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.core.state import NetworkCounts
-from glovewire.server.daemon import CHECK_EVERY_S, CheckShards
+from glovewire.server.daemon import CHECK_EVERY_S, TICK_MS, CheckShards
 from glovewire.server.telemetry.metrics_file import MetricsFile
 from glovewire.worker import service as work
 from glovewire.worker.config import WorkerConfig
@@ -68,6 +68,7 @@ class SimulatedDaemon:
         self.stream_address = bind
         self.signalled = False
         self._ending: RunEnd | None = None
+        self._unanswered = False
         self._arrived: deque[tuple[bytes, list[Frame]]] = deque()
         self._writer = writer.CheckpointWriter(run, keep, self._awake)
         self._metrics_file = MetricsFile(run / METRICS)
@@ -101,14 +102,16 @@ class SimulatedDaemon:
     def serve(self, check_shards: CheckShards) -> RunEnd:
         """See Daemon."""
         world = self._cluster.world
-        checked, known = 0.0, None
+        checked, known, ticked = 0.0, None, 0.0
         while True:
-            if not self._arrived:
-                self._wake = world.waker()
-                world.wait(TICK_S)
-                self._wake = None
+            owed = 0.0
             while self._arrived:
                 self._handle(*self._arrived.popleft(), check_shards)
+                owed = 0.0 if self._ending or self._unanswered else ticked + TICK_MS / 1e3 - world.now
+            if owed > 0.0:
+                self._wait(owed)
+                continue
+            ticked = world.now
             self._report_written(self._writer.results())
             effects = self._core.tick(world.time, NetworkCounts(port=visitors.REQUEST_PORT))
             self._oracle.ticked(effects)
@@ -119,6 +122,14 @@ class SimulatedDaemon:
                     self._carry_out(self._core.finish(end))
             if effects.finished is not None:
                 return effects.finished
+            if not self._arrived and not self._unanswered:
+                self._wait(TICK_S)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until something has come, or a checkpoint was written."""
+        self._wake = self._cluster.world.waker()
+        self._cluster.world.wait(seconds)
+        self._wake = None
 
     def _handle(self, peer: bytes, frames: list[Frame], check_shards: CheckShards) -> None:
         try:
@@ -185,7 +196,7 @@ class SimulatedDaemon:
                 self._metrics_file.add(published.sample)
             elif isinstance(published.sample, m.Event):
                 self._cluster.world.tell(f"{published.sample.kind} {published.sample.subject} {published.sample.text}")
-        self._ending = effects.ending
+        self._ending, self._unanswered = effects.ending, effects.unanswered
 
 
 class Cluster:
@@ -221,6 +232,7 @@ class Cluster:
         self.dataset_words = [] if data is None else [data.words[word] for word in data.permutation.tolist()]
         self.visitors: dict[str, Process] = {}
         self.started = Counter[str]()
+        self._seen, self._over = -1, False
         for shard in range(shards):
             self.start_shard(shard)
         for number in range(workers):
@@ -289,8 +301,11 @@ class Cluster:
 
     @property
     def over(self) -> bool:
-        """Return whether every shard has ended without an error."""
-        return all(not each.alive and each.error is None and each.result is not None for each in self.shards.values())
+        """Return whether every shard has ended without an error; the last answer holds until a process ends."""
+        if self._seen != self.world.changes:
+            self._seen = self.world.changes
+            self._over = all(not each.alive and each.result is not None for each in self.shards.values())
+        return self._over
 
     @property
     def all_serve(self) -> bool:
@@ -379,6 +394,7 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
             stack.enter_context(mock.patch.object(module, "secrets", chance))
         for module, name in [
             (service, "keep_freed_memory"), (service, "trim"), (service, "freeze_loaded_objects"),
+            (service.kernels, "warm"), (service.optimizers, "warm"), (work.objectives, "warm"),
             (work, "keep_freed_memory"), (work, "freeze_loaded_objects"), (work, "stop_on_signals"),
             (dense, "keep_freed_memory"),
         ]:  # fmt: skip

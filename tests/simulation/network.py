@@ -223,10 +223,11 @@ class SimulatedLinks:
     def wait(self, timeout_ms: int) -> list[int]:
         """See Links."""
         world = self.network.world
-        world.sleep(STEP_S)
-        if timeout_ms and not any(self._arrived):
+        if any(self._arrived):
+            world.sleep(STEP_S)
+        else:
             self._wake = world.waker()
-            world.wait(timeout_ms / 1e3)
+            world.wait(max(timeout_ms / 1e3, STEP_S))
             self._wake = None
         return [shard for shard, messages in enumerate(self._arrived) if messages]
 

@@ -11,6 +11,7 @@ import heapq
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -74,6 +75,10 @@ class World:
     processes: list[Process] = field(default_factory=list)
     clocks: dict[str, LocalClock] = field(default_factory=dict)
     broken: Broken | None = None
+    latest: float = 0.0
+    """When the run is overdue."""
+    changes: int = 0
+    """How many processes have started and ended so far."""
     _number: int = 0
     _current: Process | None = None
 
@@ -128,10 +133,13 @@ class World:
             except Exception as error:  # noqa: BLE001
                 process.error = error
                 self.tell(f"fails: {type(error).__name__}: {error}")
+            finally:
+                self.changes += 1
 
         process.task = greenlet(run, parent=self._hub)
         self.processes.append(process)
-        self.after(0.0, lambda: self._switch(process, process.awaited))
+        self.changes += 1
+        self.after(0.0, partial(self._switch, process, process.awaited))
         return process
 
     def start_thread(self, task: Callable[[], Any]) -> Process:
@@ -173,15 +181,19 @@ class World:
         if process.killed:  # it cleans up, as no process does that is killed
             raise Killed
         process.awaited += 1
+        until = self.now + seconds / process.clock.rate
+        if until <= self.latest and (not self.events or self.events[0][0] > until) and process.stopped_until <= until:
+            self.now = until  # nothing happens before
+            return
         number = process.awaited
-        self.after(seconds / process.clock.rate, lambda: self._switch(process, number))
+        self.at(until, partial(self._switch, process, number))
         self._hub.switch()
 
     def waker(self) -> Action:
         """Return an action that ends the next wait of the process that runs."""
         process = self.running
         number = process.awaited + 1
-        return lambda: self.after(0.0, lambda: self._switch(process, number))
+        return lambda: self.after(0.0, partial(self._switch, process, number))
 
     @property
     def current(self) -> Process | None:
@@ -207,7 +219,7 @@ class World:
         if process.task.dead or process.awaited != number:
             return
         if process.stopped_until > self.now:
-            self.at(process.stopped_until, lambda: self._switch(process, number))
+            self.at(process.stopped_until, partial(self._switch, process, number))
             return
         self._current = process
         process.task.switch()
@@ -217,6 +229,7 @@ class World:
 
     def run(self, until: Callable[[], bool], latest: float) -> None:
         """Let time pass until `until()`; Overdue if it is later than `latest`, Broken as soon as anything is."""
+        self.latest = latest
         while not until():
             if self.broken is not None:
                 raise self.broken

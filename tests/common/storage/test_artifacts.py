@@ -21,6 +21,7 @@ from glovewire.common.storage.artifacts import (
     PIECE_BYTES,
     Manifest,
     atomic_stream,
+    file_sha256,
     load_array,
     require_free,
     save_array,
@@ -65,10 +66,17 @@ def test_facts_may_be_filled_in_until_the_end(tmp_path: Path) -> None:
     assert load(tmp_path / "x").facts == {"late": True}
 
 
-def test_a_file_that_another_process_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (write(tmp_path / "x") / "a.bin").unlink()
-    monkeypatch.setattr(Path, "is_file", lambda path: True)
-    with pytest.raises(ArtifactError, match=r"a\.bin cannot be read"):
+def test_a_file_that_another_process_removes_while_it_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "x")
+
+    def removed(path: Path) -> str:
+        path.unlink()
+        return file_sha256(path)
+
+    monkeypatch.setattr(artifacts, "file_sha256", removed)
+    with pytest.raises(ArtifactError, match=r"(a\.bin|b\.txt) is missing"):
         load(tmp_path / "x")
 
 
