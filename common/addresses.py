@@ -1,8 +1,12 @@
-"""Parse socket addresses. No I/O."""
+"""Parse socket addresses, and URLs of stores. No I/O."""
 
 import ipaddress
+import re
+from pathlib import Path
 
 from .errors import UsageError
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)", re.DOTALL)
 
 
 def check_address(address: str) -> str:
@@ -35,3 +39,37 @@ def is_loopback(address: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+# ---- places: paths of this machine, or URLs
+
+
+def url_of(place: Path | str) -> str:
+    """Return the URL that `place` was made from, "" if it is a path of this machine."""
+    found = _URL.fullmatch(str(place))
+    if found is None:
+        return ""
+    return f"{found[1]}://{'/' if found[1] in ('file', 'local') else ''}{found[2]}"
+
+
+def check_place(place: Path | str) -> None:
+    """Raise UsageError if `place` is a URL that holds a password or a signature; the error does not repeat it."""
+    url = url_of(place)
+    name = url.partition("://")[2].partition("/")[0]
+    if re.search(r":.*@", name) or re.search(r"\?[^/]*=", url):
+        kind = url.partition(":")[0]
+        raise UsageError(
+            f"a {kind}:// URL must hold no password, key or signature: set them in the environment (docs/stores.md)"
+        )
+
+
+def check_url(text: str) -> None:
+    """Raise UsageError unless `text` is a URL without credentials."""
+    check_place(text)
+    if not url_of(text):
+        raise UsageError(f"{text!r} is no URL: write s3://BUCKET/FOLDER, or file:///FOLDER")
+
+
+def absolute(place: Path) -> Path:
+    """Return `place` as it is if it is a URL, else as an absolute path."""
+    return place if url_of(place) else place.resolve()

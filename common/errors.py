@@ -46,6 +46,10 @@ class ArtifactError(GlovewireError, code="artifact"):
     """A dataset, checkpoint or run on disk is missing, truncated, altered or of another version."""
 
 
+class StoreError(GlovewireError, code="store"):
+    """A store that a URL names refuses access, fails or does not answer."""
+
+
 class SystemLimit(GlovewireError, code="system-limit"):
     """A limit of this machine, container or process (`ulimit`) allows too little memory or too few open files."""
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 WINDOW_S = 10.0
 PER_KIND, PER_ADDRESS = 50, 10
 MAX_KEYS = 1024
+_OURS = __name__.partition(".")[0]
 _EVENT = re.compile(r"event=(\S+)(?:.*? where=(\S+))?")
 
 
@@ -68,7 +69,10 @@ class Flood:
 
 
 class LimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes records to stderr, but not floods of them."""
+    """Writes records to stderr, but not floods of them, and of other libraries only warnings.
+
+    What those log of their requests may hold credentials.
+    """
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -76,6 +80,8 @@ class LimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, and before it what the last window left out."""
+        if record.levelno < logging.WARNING and not record.name.startswith(_OURS):
+            return
         now = time.monotonic()
         for text in self._flood.ended(now):
             self._write(text)

@@ -17,9 +17,10 @@ _FEW = 5
 def preprocess(given: Given[PreprocessConfig]) -> dict[str, Any]:
     """Make a dataset (vocabulary and co-occurrence counts) from text.
 
-    CORPUS is one or more of: pydoc (documentation that every Python carries), wikitext-2-raw-v1, wikitext-103-raw-v1,
-    hf:NAME[:CONFIG] (Hugging Face, needs a network), a .txt, .jsonl or .parquet file, plain or as .gz .xz .zst .bz2, a
-    folder of such files, or - for standard input. Each line (or row) is a text of its own.
+    CORPUS is one or more of: pydoc (documentation that every Python carries), wikitext-2-raw-v1,
+    wikitext-103-raw-v1, hf:NAME[:CONFIG] (Hugging Face, needs a network), a .txt, .jsonl or .parquet file, plain or
+    as .gz .xz .zst .bz2, a folder of such files, the URL of either in a store (s3://bucket/text/*.txt), or - for
+    standard input. Each line (or row) is a text of its own.
     """
     from glovewire.common import log
 

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from glovewire.common.addresses import check_place
 from glovewire.common.array_types import Indices
 from glovewire.common.errors import UsageError
 from glovewire.common.option import Config, at_least, between, option, parse_size
@@ -24,8 +25,8 @@ _LEAST_SHARE_BYTES = 64 << 20
 class PreprocessConfig(Config):
     """Options of `glovewire preprocess`; `memory` in bytes."""
 
-    corpus: tuple[str, ...] = option((), argument=True, path={})
-    out: Path = option(help="The dataset: a new folder.")
+    corpus: tuple[str, ...] = option((), argument=True, path={}, check=check_place)
+    out: Path = option(check=check_place, help="The dataset: a new folder, or a URL such as s3://bucket/data.")
     vocab_size: int = option(32_000, range=between(1, 4_000_000), help="Keep the most frequent words, this many.")
     min_count: int = option(1, range=at_least(1), help="Keep only words that occur at least this often.")
     window: int = option(5, range=between(1, LONGEST_WINDOW), help="Count pairs up to this distance, 1 to 15.")

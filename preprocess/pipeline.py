@@ -5,22 +5,24 @@ the size of a batch.
 """
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from glovewire.common.addresses import url_of
 from glovewire.common.array_types import Indices
 from glovewire.common.errors import CorpusError, GlovewireError, Interrupted, OutputError, ProcessDied
 from glovewire.common.runtime import ray_cluster
 from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.runtime.signals import signals_raise
-from glovewire.common.storage import artifacts
+from glovewire.common.storage import artifacts, stores
 from glovewire.common.storage.dataset import ENTRY, KIND, SCHEMA, Layout
 
 from . import phrases, sentences
@@ -69,20 +71,39 @@ class CountResult:
 def run(config: PreprocessConfig) -> dict[str, Any]:
     """Make the dataset that `config` describes; see Pipeline.run for the result.
 
-    Intermediate results are kept for --resume after an interruption or the death of a process; any other fault discards
-    them, unless the run itself was resumed.
+    Intermediate results, and text that was downloaded, are kept for --resume after an interruption or the death of a
+    process; any other fault discards them, unless the run itself was resumed.
     """
+    made = stores.staged(config.out)
+    texts = made.with_name(f".{made.name}.texts")
     try:
-        with signals_raise():
-            return Pipeline(config).run()
+        with signals_raise(), stores.uploaded(config.out, KIND, resume=config.resume) as out:
+            return _run(config, out, texts)
     except (Interrupted, ProcessDied) as error:
-        raise type(error)(f"{error}; nothing was written to {config.out}; --resume continues from here") from error
+        where = url_of(config.out) or config.out
+        raise type(error)(f"{error}; nothing was written to {where}; --resume continues from here") from error
     except (GlovewireError, OSError) as error:
         if not config.resume:
-            discard_scratch(config.out)
+            discard_scratch(made)
+            shutil.rmtree(texts, ignore_errors=True)
         if isinstance(error, OSError):
             raise OutputError(disk_error(error)) from error
         raise
+
+
+def _run(config: PreprocessConfig, out: Path, texts: Path) -> dict[str, Any]:
+    """Make the dataset in `out`, of the corpus or, where that is a URL, of the files that are downloaded to `texts`."""
+    url = url_of(config.out)
+    if config.resume and url and (out / artifacts.MANIFEST).exists():  # only the upload had failed
+        facts = dict(artifacts.Manifest.read(out).facts)
+        return facts | {"words": facts["vocabulary"], "path": url, "seconds": {}, "peak_memory_bytes": 0}
+    artifacts.require_free(out, what=KIND)  # before anything is downloaded
+    corpus: list[str] = []
+    for number, name in enumerate(config.corpus):
+        corpus += map(str, stores.download(name, texts / str(number))) if url_of(name) else [name]
+    result = Pipeline(replace(config, out=out, corpus=tuple(corpus))).run()
+    shutil.rmtree(texts, ignore_errors=True)
+    return result | {"path": url or result["path"]}
 
 
 class Pipeline:
@@ -96,9 +117,7 @@ class Pipeline:
 
     def run(self) -> dict[str, Any]:
         """Make the dataset; return its facts, the seconds of each phase and the peak memory in bytes."""
-        config = self._config
-        artifacts.require_free(config.out, what=KIND)
-        corpus = self._corpus()
+        config, corpus = self._config, self._corpus()
         with self._engine(), open_scratch(config.out, self._job(corpus), resume=config.resume) as scratch:
             counted = self._from_stanford(scratch) if config.from_stanford else self._from_text(scratch, corpus)
             self._add_up(scratch, counted)

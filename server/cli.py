@@ -17,6 +17,8 @@ from .config import ServerConfig, parse_shard
 def server(given: Given[ServerConfig]) -> dict[str, Any]:
     """Serve one shard of the parameters for DATASET until training is complete or `glovewire finish` ends it.
 
+    DATASET may be a URL, such as s3://bucket/dataset (docs/stores.md).
+
     With --objective tensors there is no DATASET: workers of your own bring a model and its gradients (docs/dense.md).
     """
     from glovewire.common import log

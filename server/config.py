@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from glovewire.common.addresses import check_address, is_loopback
+from glovewire.common.addresses import check_address, check_place, check_url, is_loopback
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.option import SECONDS, Config, SharedOptions, at_least, between, like, option
@@ -19,7 +19,7 @@ DEFAULT_PATIENCE = 4.0
 class ServerConfig(Config):
     """Options of `glovewire server`, for shard `shard` of `shards`."""
 
-    dataset: Path | None = option(None, argument=True)
+    dataset: Path | None = option(None, argument=True, check=check_place)
     out: Path = option(help="Run folder: checkpoints, metrics and vectors.")
     bind: str = option(
         "tcp://127.0.0.1:5555", check=check_address, help="Where workers connect; port 0 takes a free one."
@@ -41,6 +41,12 @@ class ServerConfig(Config):
     )
     checkpoint_every: int = option(
         0, range=at_least(0), metavar="EPOCHS", help="Checkpoint after this many epochs (tensors: updates); 0 is never."
+    )
+    checkpoints: str | None = option(
+        None,
+        check=check_url,
+        metavar="URL",
+        help="Keep this shard's checkpoints in a store, too; one that is started again on an empty disk brings them.",
     )
     keep_checkpoints: int = option(
         3,

@@ -23,7 +23,7 @@ from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import FROM_THE_HEAP_BYTES, freeze_loaded_objects, keep_freed_memory, trim
 from glovewire.common.runtime.signals import signals_raise
-from glovewire.common.storage import artifacts
+from glovewire.common.storage import artifacts, stores
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
@@ -34,6 +34,7 @@ from .checkpoints import generations
 from .checkpoints import initial_state as start
 from .checkpoints.cuts import SUMMARY, Snapshot, final_label
 from .checkpoints.generations import Generation
+from .checkpoints.stored import StoredCheckpoints
 from .config import Identity, ServerConfig
 from .consistency.blocks import ExclusiveBlocks
 from .consistency.interface import BEGINNING, Reached, make_consistency
@@ -185,6 +186,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
         try:
             with signals_raise(), without_blas():
                 peers = held.enter_context(Peers(config, mine))
+                stored = held.enter_context(StoredCheckpoints(config))
                 dataset = held.enter_context(_dataset(config, peers))
                 peers.offer(dataset)
                 kernels.warm()
@@ -192,9 +194,11 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                     optimizers.warm(config.options)
                 freeze_loaded_objects()
                 peers.look(FIRST_LOOK_S, own=True)
+                stored.bring()
         except errors.Interrupted:
             return RunEnd(Ending.STOPPED).as_fields()
         peers.follow()
+        stored.follow()
         return _serve(config, dataset, mine, peers, ready)
 
 
@@ -204,8 +208,11 @@ def _dataset(config: ServerConfig, peers: Peers) -> Iterator[Dataset | None]:
     if config.downloads:
         with peers.dataset() as dataset:
             yield dataset
+    elif config.dataset is None:
+        yield None
     else:
-        yield None if config.dataset is None else Dataset.open(config.dataset, verify=config.verify)
+        with stores.local(config.dataset, config.cache, config.cache_bytes, verify=config.verify) as folder:
+            yield Dataset.open(folder, verify=config.verify)
 
 
 def _serve(

@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from glovewire.common.addresses import check_address
+from glovewire.common.addresses import check_address, check_place
 from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 from glovewire.common.protocol.schema import NAME_RULE, is_name
 
@@ -16,7 +16,7 @@ from .simulated_latency import Latency
 class WorkerConfig(Config):
     """Options of `glovewire worker`."""
 
-    dataset: Path | None = option(None, argument=True)
+    dataset: Path | None = option(None, argument=True, check=check_place)
     servers: tuple[str, ...] = option(
         ("tcp://127.0.0.1:5555",),
         flags=("--server",),

@@ -14,6 +14,7 @@ from glovewire.common.roles import Role
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 from glovewire.common.runtime.signals import signals_raise, stop_on_signals
+from glovewire.common.storage import stores
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import RequestClient
@@ -79,7 +80,8 @@ def work(config: WorkerConfig) -> dict[str, Any]:
 def _dataset(config: WorkerConfig, name: str, mine: keys.ClientKeys | None) -> Iterator[Dataset]:
     """Yield the dataset that was given, or else that of the run."""
     if config.dataset is not None:
-        yield Dataset.open(config.dataset, verify=config.verify)
+        with stores.local(config.dataset, config.cache, config.cache_bytes, verify=config.verify) as folder:
+            yield Dataset.open(folder, verify=config.verify)
         return
     with contextlib.ExitStack() as held:
         with RequestClient(config.servers, name, "", config.timeout_s, mine) as client:

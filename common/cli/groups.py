@@ -35,7 +35,7 @@ GROUPS: dict[str, tuple[tuple[str, Sequence[str]], ...]] = {
         (FIRST, ("out", "bind", "publish", "workers", "epochs", "dim", "learning_rate", "objective", "resume")),
         *TRAINING,
         ("Shards, checkpoints and workers", (
-            "shard", "checkpoint_every", "keep_checkpoints", "recover", "init", "lease_s", "patience_s",
+            "shard", "checkpoint_every", "keep_checkpoints", "checkpoints", "recover", "init", "lease_s", "patience_s",
         )),
         ("Network and logs", ("keys", "insecure", "prometheus", "verify", "log_level")),
     ),

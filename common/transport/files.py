@@ -1,6 +1,7 @@
 """Bring a file from servers, in pieces that are checked for their place and length."""
 
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from .. import errors
@@ -11,6 +12,21 @@ from .client import POLL_MS, RequestClient
 
 WINDOW = 2
 """Pieces that are asked of a server at a time."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The artifacts that the servers of `client` have, as a `storage.cache.Source`."""
+
+    client: RequestClient
+
+    def manifest(self, folder: str = "") -> tuple[Manifest, bytes]:
+        """Return the manifest of the artifact in `folder`, and its text."""
+        return fetch_manifest(self.client, folder)
+
+    def fetch(self, name: str, size: int, path: Path) -> None:
+        """Write the file `name` of `size` bytes to `path`."""
+        fetch(self.client, name, size, path)
 
 
 def fetch_manifest(client: RequestClient, folder: str = "") -> tuple[Manifest, bytes]:

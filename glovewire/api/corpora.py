@@ -15,6 +15,7 @@ from typing import Any
 from glovewire.common.errors import CorpusError
 from glovewire.common.storage.artifacts import output_errors
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.storage.stores import local, staged
 
 from . import background
 from .notebook import Bar, in_notebook
@@ -45,12 +46,13 @@ def preprocess(corpus: Corpus, out: str | PathLike[str], *, progress: bool | Non
     """
     out = Path(out)
     shown = in_notebook() and progress is not False
-    with _names(corpus, out, options) as (names, options), Bar(f"preprocess {out.name}", shown=shown) as bar:
+    with _names(corpus, staged(out), options) as (names, options), Bar(f"preprocess {out.name}", shown=shown) as bar:
         show = progress is True and not shown
         arguments = [*names, "--out", str(out)]
         result = background.run("preprocess", arguments, options, lambda log: _update(bar, log), show=show)
         bar.update(1.0, f"{result['words']:,} words, {result['entries']:,} entries of {result['tokens']:,} tokens")
-    return Dataset.open(out, verify=False)
+    with local(out) as folder:
+        return Dataset.open(folder, verify=False)
 
 
 @contextmanager

@@ -11,12 +11,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glovewire.common.addresses import url_of
 from glovewire.common.cli.config_file import saved_value
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.storage.stores import staged
 from glovewire.common.text import shown_loss
 
 from ..vectors.keyed_vectors import KeyedVectors, load
@@ -80,7 +82,8 @@ def train(
     >>> seen[-1].epoch, seen[-1].epochs
     (3, 3)
     """
-    out, place = Path(out), dataset.path if isinstance(dataset, Dataset) else Path(dataset)
+    where, place = Path(out), dataset.path if isinstance(dataset, Dataset) else Path(dataset)
+    out = staged(where)
     shown = in_notebook() and progress is not False
     epochs, keys = options.get("epochs"), options.get("keys")
     every = [callbacks] if callable(callbacks) else list(callbacks)
@@ -96,7 +99,7 @@ def train(
         arguments: list[str | PathLike[str]] = [
             place,
             "--out",
-            out,
+            where,
             *([] if epochs is None else ["--epochs", str(epochs)]),
         ]
         facts = background.run("train", arguments, given, each, show=given["progress"] is True)
@@ -197,7 +200,7 @@ class Run:
         named = saved_value(self.path / runs.CONFIG, "dataset", str)
         if named is None:
             raise UsageError(f"{self.path / runs.CONFIG} names no dataset: give the one that the run was trained on")
-        return self.path / named
+        return Path(named) if url_of(named) else self.path / named
 
 
 def _as_png(figure: Figure) -> bytes:

@@ -1,11 +1,13 @@
 """Implement `glovewire train`: a whole training on this machine in one command."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from glovewire.common.addresses import url_of
 from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, note_ignored, takes
 from glovewire.common.errors import UsageError
@@ -19,19 +21,30 @@ from ..launch.config import LocalConfig
 def train(given: Given[LocalConfig]) -> dict[str, Any]:
     """Train the word vectors of DATASET with server shards, workers and a monitor on this machine.
 
-    With --resume and more --epochs than before, a finished run is trained further.
+    DATASET and RUN may be URLs, such as s3://bucket/run (docs/stores.md). With --resume and more --epochs
+    than before, a finished run is trained further.
     """
-    from glovewire.common.storage import run_folder
-
-    from ..launch import local
+    from glovewire.common.storage import stores
 
     workers = given["workers"]
     if workers is None:
         workers = 1 if given["store"] == "local" else len(os.sched_getaffinity(0))
-    if not given["resume"]:
-        config = given.config(workers=workers)
-    else:
-        config = _resumed(given, workers)
+    config = _resumed(given, workers) if given["resume"] else given.config(workers=workers)
+    url = url_of(config.out)
+    with stores.uploaded(config.out, "run", resume=config.resume, keep=True) as out:
+        facts = _trained(replace(config, out=out))
+    if url:
+        click.echo(f"the run is uploaded to {url}")
+    return {**facts, "url": url} if url else facts
+
+
+def _trained(config: LocalConfig) -> dict[str, Any]:
+    """Train, print what came of it, and return the facts of the run."""
+    from glovewire.common.storage import run_folder
+
+    from ..launch import local
+
+    if config.resume:
         done = run_folder.completed_facts(config.out)
         if done is not None and config.options.epochs <= done["epochs"]:
             click.echo(f"{config.out} is complete: nothing is left to train (--epochs trains it further)")
@@ -49,9 +62,10 @@ def train(given: Given[LocalConfig]) -> dict[str, Any]:
 
 def _resumed(given: Given[LocalConfig], workers: int) -> LocalConfig:
     """Return the options of a resumed run: those that it was started with, and perhaps more epochs."""
+    from glovewire.common.storage import stores
     from glovewire.server.checkpoints.initial_state import require_same_dataset, saved_options
 
-    run, source = given["out"], click.get_current_context().get_parameter_source
+    run, source = stores.staged(given["out"]), click.get_current_context().get_parameter_source
     if source("init") is ParameterSource.COMMANDLINE:  # RUN/config.toml may contain it
         raise UsageError("--resume continues from a checkpoint: it cannot be given with --init")
     given.training()  # refuses flags that are wrong, though the run keeps its own options

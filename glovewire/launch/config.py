@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glovewire.common.addresses import absolute, check_place
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.option import Config, SharedOptions, at_least, between, like, option
 from glovewire.server.config import ServerConfig
@@ -17,8 +18,8 @@ ANY_PORT = "tcp://127.0.0.1:0"
 class LocalConfig(Config):
     """Options of `glovewire train`; worker n gets element n of `latency`, or the last one if there are fewer."""
 
-    dataset: Path = option(argument=True)
-    out: Path = option(help="Run folder; must not exist yet.")
+    dataset: Path = option(argument=True, check=check_place)
+    out: Path = option(check=check_place, help="Run folder, or the URL to upload it to at the end; must not exist yet.")
     workers: int = option(range=between(1, 256), shown="one per processor core", help="Worker processes.")
     servers: int = option(1, range=between(1, 256), help="Server shards.")
     store: str = option(
@@ -101,7 +102,7 @@ class LocalConfig(Config):
     def of_servers(self, **others: Any) -> ServerConfig:
         """Return the options of every server of this run; `others` are options of `ServerConfig` to add."""
         return ServerConfig(
-            dataset=self.dataset.resolve(),
+            dataset=absolute(self.dataset),
             out=self.out.resolve(),
             options=self.options,
             workers=self.workers,
@@ -118,7 +119,7 @@ class LocalConfig(Config):
     def of_workers(self, **others: Any) -> WorkerConfig:
         """Return the options that all workers of this run share; `others` are options of `WorkerConfig` to add."""
         return WorkerConfig(
-            dataset=self.dataset.resolve(),
+            dataset=absolute(self.dataset),
             keys=self.keys and self.keys.resolve(),
             verify=False,
             log_level=self._log_level,

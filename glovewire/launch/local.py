@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from glovewire.common.ready import Ready
 from glovewire.common.roles import Role
 from glovewire.common.runtime.signals import Signalled
 from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage import stores
 from glovewire.common.storage.artifacts import attempt_all
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
@@ -43,7 +45,13 @@ MAX_RESTARTS = 100
 
 def train(config: LocalConfig) -> dict[str, Any]:
     """Train to the end and return the facts of the run; the run folder holds everything, logs included."""
-    dataset = Dataset.open(config.dataset)
+    with stores.local(config.dataset) as folder:
+        return _train(config, folder)
+
+
+def _train(config: LocalConfig, folder: Path) -> dict[str, Any]:
+    """Train on the dataset in `folder`, which is that of `config` or a copy of it."""
+    dataset = Dataset.open(folder)
     if config.watch:
         from . import live_scores
 
@@ -53,6 +61,7 @@ def train(config: LocalConfig) -> dict[str, Any]:
     if config.keys is not None:
         keys.load_both_keys(config.keys, Role.ADMIN if config.patience else Role.WORKER)
     with locked_run_folder(config), errors_tell_what_is_left(config.out):
+        config = replace(config, dataset=folder)
         if config.store == "server":
             return _run(config)
         from . import hogwild

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
+from glovewire.common.addresses import url_of
 from glovewire.common.cli.config_file import saved_value
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage import stores
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import Vectors
@@ -41,7 +43,8 @@ def read_checkpoint(path: Path, dataset: Path | None = None) -> Vectors:
     path = path.resolve()
     run, label = path.parent.parent, path.name.partition(_BETWEEN)[0]
     rows, facts = files.read(run, label, _shards(path), one_round=False)
-    opened = Dataset.open(dataset or _dataset_of(run, path), verify=False)
+    with stores.local(dataset or _dataset_of(run, path), verify=False) as folder:
+        opened = Dataset.open(folder, verify=False)
     if facts["dataset"] != opened.checksum:
         raise ArtifactError(f"{path} was not trained on {opened.path}: name the dataset that it was trained on")
     try:
@@ -72,4 +75,4 @@ def _dataset_of(run: Path, path: Path) -> Path:
     named = saved_value(run / runs.CONFIG, "dataset", str)
     if named is None:
         raise ArtifactError(f"{path} holds rows without words: name the dataset that it was trained on with --dataset")
-    return run / named
+    return Path(named) if url_of(named) else run / named

@@ -149,7 +149,7 @@ def export(path: Path, format: str, out: Path, centre: bool, seed: int, dataset:
     if out == STDOUT:
         return None  # a summary would be part of the output
     what = f"{result['words']:,} words" + (f", {result['entries']:,} entries" if "entries" in result else "")
-    click.echo(f"wrote {out} ({format}: {what}, {show.size(result['bytes'])})")
+    click.echo(f"wrote {result['out']} ({format}: {what}, {show.size(result['bytes'])})")
     return result
 
 
@@ -173,8 +173,8 @@ def subwords(path: Path, out: Path, factor: float | None) -> dict[str, Any]:
 
     result = add_subwords(path, out, factor)
     click.echo(
-        f"wrote {out}: {result['words']:,} words, {result['ngrams']:,} n-grams ({show.size(result['bytes'])}) with "
-        f"weight {result['factor']:g}"
+        f"wrote {result['run']}: {result['words']:,} words, {result['ngrams']:,} n-grams "
+        f"({show.size(result['bytes'])}) with weight {result['factor']:g}"
     )
     return result
 

@@ -17,10 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
+from glovewire.common.addresses import url_of
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import Manifest, atomic, files_in, output_errors, require_free
+from glovewire.common.storage.stores import local, uploaded
 
 from . import formats, matrix
 from .checkpoint_vectors import is_checkpoint
@@ -56,6 +58,13 @@ def export(
     exists or cannot be written, UsageError for a format that does not fit the source, MissingExtra for a library that
     is not installed.
     """
+    with local(path) as place, uploaded(out, "export") as target:
+        return _export(place, form, target, centre=centre, seed=seed, dataset=dataset) | {
+            "out": url_of(out) or str(out)
+        }
+
+
+def _export(path: Path, form: str, out: Path, *, centre: bool, seed: int, dataset: Path | None) -> dict[str, Any]:
     if out != STDOUT:
         require_free(out, what="export")
     kind = runs.KIND if _holds_vectors(path) else Manifest.read(path).kind
@@ -66,7 +75,7 @@ def export(
     else:
         raise ArtifactError(f"{path} is a {kind}: only vectors, a run or a dataset can be exported")
     size = {} if out == STDOUT else {"bytes": sum(path.stat().st_size for path in files_in(out))}
-    return {"format": form, "out": str(out), **facts, **size}
+    return {"format": form, "out": "", **facts, **size}
 
 
 def save(loaded: runs.Vectors, out: Path, form: str | None) -> None:
@@ -78,8 +87,9 @@ def save(loaded: runs.Vectors, out: Path, form: str | None) -> None:
         form = _BY_SUFFIX[suffix]
     if form not in VECTOR_FORMATS:
         raise UsageError(f"no format is called {form!r}: use one of {', '.join(VECTOR_FORMATS)}")
-    require_free(out, what="export")
-    _write_vectors(by_frequency(loaded), form, out)
+    with uploaded(out, "export") as place:
+        require_free(place, what="export")
+        _write_vectors(by_frequency(loaded), form, place)
 
 
 def _holds_vectors(path: Path) -> bool:

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from glovewire.common.addresses import url_of
 from glovewire.common.cli.config_file import saved_value
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
+from glovewire.common.storage.stores import local
 
 from .read import read_vectors
 
@@ -28,6 +30,12 @@ def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
     With `verify`, compares every checksum and sets `verified`. Raises ArtifactError if the artifact is missing or
     damaged, or if `path` is no artifact.
     """
+    with local(path, verify=verify) as place:
+        described = _describe(place, verify=verify)
+        return described | ({"path": url_of(path)} if url_of(path) else {})
+
+
+def _describe(path: Path, *, verify: bool) -> dict[str, Any]:
     if path.is_file():
         return _file(path)
     if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):

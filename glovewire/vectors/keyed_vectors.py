@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.addresses import url_of
 from glovewire.common.array_types import Floats, Indices, Rows
 from glovewire.common.errors import ArtifactError, UnknownWord, UsageError
 from glovewire.common.model.neighbours import Neighbours, best
@@ -444,7 +445,7 @@ def load(path: str | PathLike[str], dataset: str | PathLike[str] | None = None) 
     from .read import read_vectors
 
     place = Path(path)
-    if not place.exists():
+    if not (place.exists() or url_of(place)):
         raise ArtifactError(f"{place} does not exist")
     return KeyedVectors.of(read_vectors(place, None if dataset is None else Path(dataset)))
 

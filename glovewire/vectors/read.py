@@ -21,6 +21,7 @@ from glovewire.common.errors import ArtifactError, MalformedFile, require_extra
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.run_folder import Vectors
+from glovewire.common.storage.stores import local
 from glovewire.preprocess.corpus.compressed import open_decompressed
 
 from .checkpoint_vectors import is_checkpoint, newest_checkpoint, read_checkpoint
@@ -41,8 +42,13 @@ def read_vectors(path: Path, dataset: Path | None = None) -> Vectors:
     Files: GloVe's text, word2vec's text and binary, fastText's models, npz and safetensors, plain or compressed by
     gzip, bzip2, xz, zstd, or alone in a zip archive. A checkpoint needs its `dataset`, unless the run's `config.toml`
     names it. Raises ArtifactError for a run that is damaged or not finished, MalformedFile for a file that holds no
-    vectors.
+    vectors, StoreError if `path` is a URL that cannot be read.
     """
+    with local(path) as place:
+        return _read(place, dataset)
+
+
+def _read(path: Path, dataset: Path | None) -> Vectors:
     if is_checkpoint(path):
         return read_checkpoint(path, dataset)
     if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):

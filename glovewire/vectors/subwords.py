@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from glovewire.common.addresses import url_of
 from glovewire.common.cli.config_file import saved_value
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import DEFAULTS, TrainingOptions
 from glovewire.common.model.subwords import fit
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import require_free
+from glovewire.common.storage.stores import uploaded
 
 from .read import read_vectors
 
@@ -27,16 +29,17 @@ def add_subwords(path: Path, out: Path, factor: float | None = None) -> dict[str
     if factor is None:
         objective = saved_value(path / runs.CONFIG, "objective", str) or "sgns"
         factor = float(DEFAULTS.get(objective, {}).get("subwords", TrainingOptions.subwords))
-    require_free(out, what="run")
-    vectors = np.array(loaded.vectors)
-    subwords = fit(loaded.words, vectors, factor)
-    runs.prepare(out)
-    runs.write_vectors(out, loaded.words, vectors, loaded.facts, loaded.counts, subwords)
-    return {
-        "run": str(out),
-        "words": len(loaded.words),
-        "dim": loaded.dim,
-        "factor": factor,
-        "ngrams": len(subwords.buckets),
-        "bytes": sum((out / name).stat().st_size for name in (runs.NGRAMS, runs.BUCKETS)),
-    }
+    with uploaded(out, "run") as place:
+        require_free(place, what="run")
+        vectors = np.array(loaded.vectors)
+        subwords = fit(loaded.words, vectors, factor)
+        runs.prepare(place)
+        runs.write_vectors(place, loaded.words, vectors, loaded.facts, loaded.counts, subwords)
+        return {
+            "run": url_of(out) or str(out),
+            "words": len(loaded.words),
+            "dim": loaded.dim,
+            "factor": factor,
+            "ngrams": len(subwords.buckets),
+            "bytes": sum((place / name).stat().st_size for name in (runs.NGRAMS, runs.BUCKETS)),
+        }

@@ -20,10 +20,11 @@ import numpy as np
 from glovewire.common import errors, log
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage import artifacts
+from glovewire.common.storage.cache import Source
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.transport.client import RequestClient
-from glovewire.common.transport.files import fetch, fetch_manifest
+from glovewire.common.transport.files import Served
 
 from ..config import ServerConfig
 from . import files, generations
@@ -79,7 +80,7 @@ class Copies:
         return {
             "marks": {shard: asdict(mark) for shard, mark in marks.items() if mark is not None},
             "generation": None if generation is None else asdict(generation),
-            "parts": self._parts(),
+            "parts": parts_in(self._folder),
             "whole": self.is_whole,
         }
 
@@ -115,10 +116,11 @@ class Copies:
             newest = found["generation"] and generations.parse_generation(json.dumps(found["generation"]), "it")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise errors.ProtocolError(f"{client.where(0)} sent no list of its run folder ({error})") from error
-        here = self._parts()
+        here = parts_in(self._folder)
         for name, checksum in parts.items():
-            if self._lacks(name, checksum, peer, here, own=own):
-                self._bring_part(client, name, checksum)
+            lacks = self._lacks(name, checksum, peer, here, own=own)
+            if lacks and bring_part(Served(client), self._folder / name, checksum):
+                self._had.add((name, checksum))
         if found.get("whole") is True:
             self._forget(peer, parts)
         known = generations.newest(self._config.out)
@@ -140,28 +142,11 @@ class Copies:
         is_owner = int(match["shard"]) == peer and match["shards"] == str(self._config.shards)
         return is_owner if name in here else (name, checksum) not in self._had
 
-    def _bring_part(self, client: RequestClient, name: str, checksum: str) -> None:
-        """Copy one part of a checkpoint; one that its owner removes meanwhile is left out."""
-        folder = self._folder / name
-        try:
-            with artifacts.output_errors(folder, files.KIND), artifacts.atomic(folder, replace_folder=True) as scratch:
-                scratch.mkdir()
-                manifest, text = fetch_manifest(client, f"{name}/")
-                for file in FILES & manifest.files.keys():
-                    fetch(client, f"{name}/{file}", manifest.files[file]["bytes"], scratch / file)
-                (scratch / artifacts.MANIFEST).write_bytes(text)
-                if artifacts.Manifest.load(scratch, files.KIND, files.SCHEMA).checksum != checksum:
-                    raise errors.ArtifactError(f"{name} has changed meanwhile")
-        except (errors.ArtifactError, errors.BadRequest) as error:
-            logger.debug(log.line("not_copied", part=name, why=error))
-            return
-        self._had.add((name, checksum))
-
     def _forget(self, peer: int, parts: Mapping[str, str]) -> None:
         """Remove the copies of parts that their owner has removed; not if it has none at all, as on a new disk."""
         ends = f".shard-{peer}-of-{self._config.shards}"
         if any(name.endswith(ends) for name in parts):
-            for name in self._parts():
+            for name in parts_in(self._folder):
                 if name.endswith(ends) and name not in parts:
                     shutil.rmtree(self._folder / name, ignore_errors=True)
 
@@ -171,15 +156,34 @@ class Copies:
         if known is None or _order(known) < _order(mark):
             generations.write_mark(self._config, shard, mark)
 
-    def _parts(self) -> dict[str, str]:
-        """Return the checksums of the intact parts of checkpoints in the folder, by name."""
-        found = {}
-        for folder in self._folder.glob("[!.]*.shard-*"):
-            with contextlib.suppress(errors.ArtifactError, OSError):
-                if PART.fullmatch(folder.name):
-                    status = (folder / artifacts.MANIFEST).stat()
-                    found[folder.name] = _checksum(folder, status.st_mtime_ns, status.st_ino)
-        return found
+
+def parts_in(folder: Path) -> dict[str, str]:
+    """Return the checksums of the intact parts of checkpoints in a run's folder of checkpoints, by name."""
+    found = {}
+    for part in folder.glob("[!.]*.shard-*"):
+        with contextlib.suppress(errors.ArtifactError, OSError):
+            if PART.fullmatch(part.name):
+                status = (part / artifacts.MANIFEST).stat()
+                found[part.name] = _checksum(part, status.st_mtime_ns, status.st_ino)
+    return found
+
+
+def bring_part(source: Source, folder: Path, checksum: str) -> bool:
+    """Copy one part of a checkpoint to `folder`, whose name it has there; return False if its owner removes it."""
+    name = folder.name
+    try:
+        with artifacts.output_errors(folder, files.KIND), artifacts.atomic(folder, replace_folder=True) as scratch:
+            scratch.mkdir()
+            manifest, text = source.manifest(f"{name}/")
+            for file in FILES & manifest.files.keys():
+                source.fetch(f"{name}/{file}", manifest.files[file]["bytes"], scratch / file)
+            (scratch / artifacts.MANIFEST).write_bytes(text)
+            if artifacts.Manifest.load(scratch, files.KIND, files.SCHEMA).checksum != checksum:
+                raise errors.ArtifactError(f"{name} has changed meanwhile")
+    except (errors.ArtifactError, errors.BadRequest) as error:
+        logger.debug(log.line("not_copied", part=name, why=error))
+        return False
+    return True
 
 
 def begin_at(client: RequestClient, config: ServerConfig, generation: Generation) -> None:

@@ -11,6 +11,7 @@ from glovewire.common.errors import ArtifactError, UsageError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
+from glovewire.common.storage import stores
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CONFIG, Vectors, load_vectors
 
@@ -73,7 +74,9 @@ def require_same_dataset(run: Path, dataset: Path) -> None:
     """Raise UsageError unless the newest checkpoint of `run` was trained on `dataset`."""
     label, shards = files.newest(run)
     facts = files.read_facts(run, label, shards)[0]
-    if facts["dataset"] != Dataset.open(dataset, verify=False).checksum:
+    with stores.local(dataset, verify=False) as folder:
+        checksum = Dataset.open(folder, verify=False).checksum
+    if facts["dataset"] != checksum:
         raise UsageError(f"{run} was trained on another dataset than {dataset}: resume it with its own, or begin anew")
 
 

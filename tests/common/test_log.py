@@ -35,8 +35,8 @@ def test_a_value_that_would_look_like_more_is_quoted(value: str) -> None:
 @pytest.mark.parametrize("role", ["worker w0", "worker 100%", "worker %(message)s %d", "worker a\nb"])
 def test_any_role_begins_one_line(role: str, capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("info", role)
-    logging.getLogger("x").info(log.line("ready", port=1))
-    logging.getLogger("x").debug("hidden")
+    logging.getLogger("glovewire.x").info(log.line("ready", port=1))
+    logging.getLogger("glovewire.x").debug("hidden")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].endswith("event=ready port=1")
@@ -45,15 +45,22 @@ def test_any_role_begins_one_line(role: str, capsys: pytest.CaptureFixture[str])
 
 def test_the_level_is_the_one_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("error", "server 0")
-    logging.getLogger("x").warning("hidden")
-    logging.getLogger("x").error(log.line("broken"))
+    logging.getLogger("glovewire.x").warning("hidden")
+    logging.getLogger("glovewire.x").error(log.line("broken"))
     assert capsys.readouterr().err.splitlines()[0].endswith("ERROR role=server-0 event=broken")
+
+
+def test_other_libraries_show_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("debug", "server 0")
+    logging.getLogger("botocore").info("x-amz-security-token: secret")
+    logging.getLogger("botocore").warning("slow")
+    assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == ["slow"]
 
 
 def test_a_flood_of_one_kind_is_cut_short_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """Seen to write every line without `Flood`."""
     log.configure("info", "server 0")
-    logger = logging.getLogger("x")
+    logger = logging.getLogger("glovewire.x")
     for number in range(10_000):
         logger.info(log.line("joined", subject=f"w{number}"))
         logger.info(log.line("cut_off", where="10.0.0.1", why="too many"))

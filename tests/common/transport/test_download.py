@@ -16,9 +16,9 @@ from processes import Flow
 
 from glovewire.common.errors import ArtifactError, BadRequest, GlovewireError, OutputError
 from glovewire.common.protocol import messages as m
+from glovewire.common.storage import cache
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.dataset import ENTRIES, Dataset
-from glovewire.common.transport import download
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.download import dataset_of_run
 
@@ -204,7 +204,7 @@ def test_a_disk_without_room_is_an_error_that_names_the_remedy(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(OutputError, match="--cache"), brought(tmp_path / "cache", sender(data)):
         pass
 

@@ -1,0 +1,169 @@
+"""Keep copies of artifacts on this machine's disk: each is brought once, and all processes use it.
+
+A cache keeps each artifact in a folder that has its checksum as name, with a lock file beside it. A process holds the
+lock exclusively while it brings the artifact, and shares it while it uses it; one whose lock is free may be removed.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from .. import errors, log
+from .artifacts import MANIFEST, Manifest, files_in, output_errors
+
+SCRATCH = ".partial"
+LOCK = ".lock"
+OURS = re.compile(rf"[0-9a-f]{{64}}({re.escape(SCRATCH)})?", re.ASCII)
+"""Names of artifacts and of unfinished ones: the cache may be a folder that holds other things."""
+
+T = TypeVar("T")
+Open = Callable[[Path, bool], T]
+"""Opens an artifact, and checks its files if the second argument is true; ArtifactError if it is damaged."""
+
+logger = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Where artifacts come from: servers of a run, or a store."""
+
+    def manifest(self, folder: str = "") -> tuple[Manifest, bytes]:
+        """Return the manifest of the artifact in `folder` (ending in a slash), and its text; ArtifactError."""
+
+    def fetch(self, name: str, size: int, path: Path) -> None:
+        """Write the file `name`, which has `size` bytes, to `path`."""
+
+
+@contextlib.contextmanager
+def cached(source: Source, cache: Path, cache_bytes: int, opens: Open[T], *, verify: bool = True) -> Iterator[T]:
+    """Yield what `opens` returns for the artifact of `source`, which is brought unless `cache` has it already.
+
+    What is brought is always checked, an artifact that was there with `verify`. Others are removed, those used longest
+    ago first, while all take more than `cache_bytes`; so is this one at the end, if it alone takes more. Raises
+    OutputError if the disk is full, ArtifactError if what comes is no such artifact.
+    """
+    manifest, text = source.manifest()
+    needed = _needs(manifest)
+    with output_errors(cache, "cache"):
+        cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / manifest.checksum
+    try:
+        with locked(folder) as lock:
+            while (opened := _open(folder, lock, opens, verify=verify)) is None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not folder.exists():  # otherwise another process has brought it meanwhile
+                    _make_room(cache, cache_bytes - needed, needed)
+                    _bring(source, manifest, text, folder, opens)
+                    verify = False
+            os.utime(folder)
+            yield opened
+    finally:
+        if needed > cache_bytes:
+            _remove_unused(folder)
+
+
+def _needs(manifest: Manifest) -> int:
+    """Return the bytes of an artifact's files."""
+    return sum(entry["bytes"] for entry in manifest.files.values())
+
+
+def _open(folder: Path, lock: int, opens: Open[T], *, verify: bool) -> T | None:
+    """Open an artifact of the cache, which `lock` keeps there; None if it is missing or damaged, and then removed."""
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    try:
+        return opens(folder, verify)
+    except errors.ArtifactError as error:
+        if folder.exists():
+            logger.warning(log.line("damaged", why=error, then="it is downloaded again"))
+            shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Yield the open lock file of an artifact in the cache."""
+    path = folder.with_suffix(LOCK)
+    with output_errors(path):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+# ---- making room
+
+
+def _make_room(cache: Path, allowed: int, needed: int) -> None:
+    """Remove artifacts, beginning with those used longest ago, until the others take at most `allowed` bytes."""
+    if allowed < 0:
+        then = "it is removed at the end"
+        logger.warning(log.line("cache_too_small", needed=needed, allowed=needed + allowed, cache=cache, then=then))
+    there = [path for path in cache.iterdir() if OURS.fullmatch(path.name) and path.is_dir()]
+    there.sort(key=lambda path: path.stat().st_mtime)
+    sizes = {path: _size(path) for path in there}
+    for path in there:
+        if sum(sizes.values()) > max(allowed, 0) and _remove_unused(path):
+            del sizes[path]
+    if (free := shutil.disk_usage(cache).free) < needed:
+        raise errors.OutputError(
+            f"{needed:,} bytes are needed, and {cache} has {free:,} left: make room or name another folder with --cache"
+        )
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the files in a folder, which another process may remove meanwhile."""
+    size = 0
+    for file in files_in(folder):
+        with contextlib.suppress(FileNotFoundError):
+            size += file.stat().st_size
+    return size
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove an artifact, or a part of one, from the cache unless a process uses it; return whether it was removed."""
+    with locked(folder) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+        logger.info(log.line("removed", folder=folder))
+        return True
+
+
+# ---- bringing
+
+
+def _bring(source: Source, manifest: Manifest, text: bytes, folder: Path, opens: Open[T]) -> None:
+    """Bring an artifact to `folder`. The files that an interrupted try has completed are not asked for again."""
+    scratch = folder.with_name(f"{folder.name}{SCRATCH}")
+    resumed, began = scratch.exists(), time.monotonic()
+    facts = {"kind": manifest.kind, "artifact": folder.name[:12], "bytes": _needs(manifest)}
+    logger.info(log.line("downloads", **facts))
+    with output_errors(scratch, manifest.kind):
+        scratch.mkdir(exist_ok=True)
+        for name, entry in manifest.files.items():
+            path = scratch / name
+            if not path.exists() or path.stat().st_size != entry["bytes"]:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = path.with_name(f"{path.name}{SCRATCH}")
+                source.fetch(name, entry["bytes"], unfinished)
+                unfinished.rename(path)
+        (scratch / MANIFEST).write_bytes(text)
+    try:
+        opens(scratch, True)
+    except errors.ArtifactError:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if resumed:  # after a power failure, files may lack what was written last: all are downloaded again
+            return
+        raise
+    with output_errors(folder, manifest.kind):
+        scratch.rename(folder)
+    logger.info(log.line("downloaded", **facts, seconds=f"{time.monotonic() - began:.1f}"))
