@@ -8,7 +8,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Self
 
@@ -24,7 +24,7 @@ from glovewire.common.transport.curve_keys import ClientKeys, ServerKeys
 from glovewire.common.transport.download import dataset_of_run
 
 from .checkpoints import generations
-from .checkpoints.copies import Copies, begin_at, has_noted
+from .checkpoints.copies import Copies, Heard, begin_at
 from .checkpoints.generations import Generation, Mark
 from .config import ServerConfig
 from .peer_socket import PeerSocket
@@ -33,7 +33,7 @@ EVERY_S = 0.25
 """Time between two looks into the folders of the others."""
 SILENCE_S = 2.0
 FIRST_LOOK_S = 20.0
-"""A shard that starts waits so long for the folders of all others: on a new disk its own tells nothing of the run."""
+"""A shard that starts waits so long for the folders of all others, on an empty disk until all have answered."""
 BEGIN_S = 60.0
 PARTING_S, PARTING_FOR_GOOD_S = 10.0, 60.0
 """A shard that ends stays so long for the others to copy its last words, and longer if no generation is to follow."""
@@ -48,7 +48,7 @@ class Peers:
         self._config = config
         self._keys = None if keys is None else ClientKeys(keys.pair, keys.pair.public, config.keys or config.out)
         self._others = [shard for shard in range(config.shards) if config.peers and shard != config.shard]
-        self._marks: dict[int, Mapping[int, Mark]] = {}
+        self._heard: dict[int, Heard] = {}
         self._problems: dict[int, str] = {}
         self._ended, self._copying = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -93,20 +93,28 @@ class Peers:
             else:
                 return
 
-    def look(self, patience_s: float = 0.0, *, own: bool = False) -> None:
-        """Copy from every other shard, with `own` also what this one had on a lost disk.
+    def look(self, patience_s: float = 0.0) -> None:
+        """Copy from every other shard, the first time also what this one had and has lost.
 
-        While one does not answer, for `patience_s` at most, copy from all again: what the others have is never old.
+        While one does not answer, copy from all again: what the others have is never old. That ends after `patience_s`,
+        but on an empty disk, which cannot tell in which generation this shard has died, not before each has answered.
         """
+        if not self._others:
+            return
+        unheard = set(self._others) if generations.mark_of(self._config) is None else set()
         deadline = time.monotonic() + patience_s
         with _clients() as clients:
+            own = not self._copies.is_whole
             while missing := [shard for shard in self._others if not self._copy(clients, shard, own=own)]:
+                unheard &= set(missing)
                 if time.monotonic() > deadline:
-                    logger.warning(log.line("unheard", shards=" ".join(map(str, missing))))
-                    break
+                    logger.warning(log.line("unheard", shards=" ".join(map(str, missing)), waits=bool(unheard)))
+                    if not unheard:
+                        break
+                    deadline += FIRST_LOOK_S
                 self._ended.wait(EVERY_S)
-        if self._others:
-            self._copies.is_whole = True
+        self._copies.note_own(heard.marks for heard in list(self._heard.values()))
+        self._copies.is_whole = True
 
     def follow(self) -> None:
         """Copy from the others from now on."""
@@ -118,18 +126,18 @@ class Peers:
         """Return what begins a generation at shard 0; None if this shard does it itself."""
         return self._begin if self._others and self._config.shard else None
 
-    def confirm(self, is_stopped: Callable[[], bool]) -> None:
-        """Wait until another shard knows which generation this one has entered, for FIRST_LOOK_S at most.
+    def confirm(self, generation: Generation, is_stopped: Callable[[], bool]) -> None:
+        """Wait until another shard knows that this one has entered `generation`; Superseded if it is not the newest.
 
         A shard that then loses its disk learns that it died in that generation, and does not enter it again.
         """
-        deadline = time.monotonic() + FIRST_LOOK_S
-        own = generations.mark_of(self._config)
-        while self._others and not any(self._is_known_by(shard, own) for shard in self._others) and not is_stopped():
-            if time.monotonic() > deadline:
-                logger.warning(log.line("unconfirmed", shards=" ".join(map(str, self._others))))
+        own = Mark(generation.number)
+        while self._others and not is_stopped() and generations.announced_ending(self._config, generation) is None:
+            generations.require_current(self._config, generation)
+            there = [heard for heard in list(self._heard.values()) if heard.generation == generation]
+            if any(self._is_known(heard, own) for heard in there):
                 return
-            self._ended.wait(0.02)
+            self._ended.wait(0.05)
 
     def part(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Wait until the others know how this shard has left, but not longer than PARTING_S or PARTING_FOR_GOOD_S.
@@ -139,12 +147,12 @@ class Peers:
         config, began = self._config, time.monotonic()
         own = generations.mark_of(config) or Mark()
         entered = Generation(own.generation)
-        while not all(self._is_known_by(shard, own) for shard in self._not_gone(entered)):
+        while not all(self._is_known(self._heard.get(shard), own) for shard in self._not_gone(entered)):
             generations.require_current(config, entered)
             for_good = own.left in LASTING and not is_stopped()
             if time.monotonic() > began + (PARTING_FOR_GOOD_S if for_good else PARTING_S):
                 return
-            self._ended.wait(0.05)
+            self._ended.wait(0.1)
 
     def close(self) -> None:
         """End the threads and release the socket; may be called twice."""
@@ -156,10 +164,12 @@ class Peers:
             self._socket.close()
 
     def _not_gone(self, generation: Generation) -> set[int]:
-        return {*self._marks, *generations.not_left(self._config, generation)} if self._others else set()
+        return {*self._heard, *generations.not_left(self._config, generation)} if self._others else set()
 
-    def _is_known_by(self, shard: int, own: Mark | None) -> bool:
-        return has_noted(self._marks.get(shard, {}), self._config.shard, own)
+    def _is_known(self, heard: Heard | None, own: Mark) -> bool:
+        """Return whether another shard has told that it knows this one's mark, and does not still look for its own."""
+        noted = heard.marks.get(self._config.shard) if heard is not None and heard.is_whole else None
+        return noted is not None and noted.order >= own.order
 
     def _start(self, work: Callable[[], None], name: str) -> None:
         self._threads.append(threading.Thread(target=work, name=name))
@@ -185,12 +195,12 @@ class Peers:
         client = clients.get(shard) or clients.setdefault(shard, self._client(shard))
         try:
             with self._copying:
-                self._marks[shard] = self._copies.bring(client, shard, own=own)
+                self._heard[shard] = self._copies.bring(client, shard, own=own)
         except GlovewireError as error:
             if self._problems.get(shard) != str(error):  # each once, until the shard answers again
                 self._problems[shard] = str(error)
                 logger.warning(log.line("not_copied", shard=shard, why=error))
-            self._marks.pop(shard, None)
+            self._heard.pop(shard, None)
             clients.pop(shard).close()
             return False
         self._problems.pop(shard, None)

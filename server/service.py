@@ -193,7 +193,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                 if config.options.schedule == "minibatch":
                     optimizers.warm(config.options)
                 freeze_loaded_objects()
-                peers.look(FIRST_LOOK_S, own=True)
+                peers.look(FIRST_LOOK_S)
                 stored.bring()
         except errors.Interrupted:
             return RunEnd(Ending.STOPPED).as_fields()
@@ -246,9 +246,9 @@ def _serve(
             logger.warning(log.line("insecure", open_to_all=" ".join(addresses)))
         while True:
             if generations.enter(config, generation, peers.begin):
-                peers.confirm(lambda: daemon.signalled)
-                ready(daemon)
                 try:
+                    peers.confirm(generation, lambda: daemon.signalled)
+                    ready(daemon)
                     return _serve_generation(config, dataset, core, daemon, peers, generation)
                 except generations.Superseded as error:
                     logger.warning(log.line("superseded", why=error))

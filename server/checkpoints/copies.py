@@ -10,10 +10,11 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,14 @@ PART = re.compile(r"(?P<label>[a-z]+(-\d+)*)\.shard-(?P<shard>\d+)-of-(?P<shards
 FILES = frozenset((artifacts.MANIFEST, files.ROWS, files.VERSIONS))
 
 logger = logging.getLogger(__name__)
+
+
+class Heard(NamedTuple):
+    """What another shard has told: the newest generation that it knows, the marks by shard, whether it has looked."""
+
+    generation: Generation | None
+    marks: Mapping[int, Mark]
+    is_whole: bool
 
 
 class Copies:
@@ -100,8 +109,8 @@ class Copies:
 
     # ---- from the other shards
 
-    def bring(self, client: RequestClient, peer: int, *, own: bool = False) -> Mapping[int, Mark]:
-        """Copy what shard `peer` has and this one lacks, with `own` also what this shard had; return its marks.
+    def bring(self, client: RequestClient, peer: int, *, own: bool = False) -> Heard:
+        """Copy what shard `peer` has and this one lacks, with `own` also parts that this shard had.
 
         Raises what keeps `client` from asking, ProtocolError or ArtifactError if the answers make no sense.
         """
@@ -130,9 +139,15 @@ class Copies:
             # shard 0 lost its disk while the other could not be asked, and began the run anew: begin a common one
             generations.create(self._config.out, generations.successor(self._config, known), by="copy")
         for shard, mark in marks.items():
-            if 0 <= shard < self._config.shards and (own or shard != self._config.shard):
+            if 0 <= shard < self._config.shards and shard != self._config.shard:
                 self._note(shard, mark)
-        return marks
+        return Heard(newest, marks, found.get("whole") is True)
+
+    def note_own(self, heard: Iterable[Mapping[int, Mark]]) -> None:
+        """Keep the latest mark of this shard that others have noted: it may have lost its own."""
+        for marks in heard:
+            if (mark := marks.get(self._config.shard)) is not None:
+                self._note(self._config.shard, mark)
 
     def _lacks(self, name: str, checksum: str, peer: int, here: Mapping[str, str], *, own: bool) -> bool:
         """Return whether to copy a part: it is missing, and not because it was removed, or its owner has another."""
@@ -153,7 +168,7 @@ class Copies:
     def _note(self, shard: int, mark: Mark) -> None:
         """Keep the mark of a shard if it is later than the one that is known."""
         known = generations.mark_of(self._config, shard)
-        if known is None or _order(known) < _order(mark):
+        if known is None or known.order < mark.order:
             generations.write_mark(self._config, shard, mark)
 
 
@@ -177,7 +192,8 @@ def bring_part(source: Source, folder: Path, checksum: str) -> bool:
             manifest, text = source.manifest(f"{name}/")
             for file in FILES & manifest.files.keys():
                 source.fetch(f"{name}/{file}", manifest.files[file]["bytes"], scratch / file)
-            (scratch / artifacts.MANIFEST).write_bytes(text)
+            with artifacts.atomic_stream(scratch / artifacts.MANIFEST) as stream:  # which also syncs the folder
+                stream.write(text)
             if artifacts.Manifest.load(scratch, files.KIND, files.SCHEMA).checksum != checksum:
                 raise errors.ArtifactError(f"{name} has changed meanwhile")
     except (errors.ArtifactError, errors.BadRequest) as error:
@@ -193,17 +209,6 @@ def begin_at(client: RequestClient, config: ServerConfig, generation: Generation
         raise errors.ProtocolError(f"{client.where(0)} did not say which generation it has begun")
     begun = generations.parse_generation(reply.generation, "the generation that shard 0 sent")
     generations.create(config.out, begun, by="begun")
-
-
-def has_noted(marks: Mapping[int, Mark], shard: int, own: Mark | None) -> bool:
-    """Return whether the marks that another shard has include this shard's own one."""
-    noted = marks.get(shard)
-    return own is None or (noted is not None and _order(noted) >= _order(own))
-
-
-def _order(mark: Mark) -> tuple[int, bool, bool]:
-    """Return what grows with every mark that a shard writes."""
-    return mark.generation, bool(mark.ending), bool(mark.left)
 
 
 @lru_cache(4096)

@@ -69,6 +69,11 @@ class Mark:
     left: str = ""
     text: str = ""
 
+    @property
+    def order(self) -> tuple[int, bool, bool]:
+        """Return what grows with every mark that a shard writes."""
+        return self.generation, bool(self.ending), bool(self.left)
+
 
 Begin = Callable[[Generation], None]
 """Begins a generation of the run unless there is one of its number, and stores the one that there is then."""

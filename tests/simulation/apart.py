@@ -7,6 +7,7 @@ shard has on its disk is not lost; no shard serves twice in one generation, nor 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from collections import deque
@@ -31,7 +32,7 @@ from glovewire.common.transport import client as clients
 from glovewire.server import peers
 from glovewire.server.checkpoints import files, generations
 from glovewire.server.checkpoints.copies import _checksum
-from glovewire.server.checkpoints.generations import Generation
+from glovewire.server.checkpoints.generations import Generation, Mark
 from glovewire.server.config import ServerConfig
 from glovewire.server.peer_socket import Answer
 
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from cluster import Cluster
 
 APART_FAULTS = ("cut shards", "slow shards", "isolate shard", "lose disk", "lose parts", "shard loses power")
-LOOK_S = 0.5
+LEFT_OVER = 3
+"""Copies of a shard's parts that another may have at the end, and the owner not any more."""
 LONGER = 3.0
 """Shards are cut from each other for so many times longer: they wait 20 s for each other when they start."""
 
@@ -112,6 +114,7 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
     with contextlib.ExitStack() as stack:
         for name, stands in [
             ("time", Clock(world)), ("threading", threading(world)), ("RequestClient", client), ("PeerSocket", socket),
+            ("EVERY_S", world.chance("time between copies").choice([peers.EVERY_S, 1.0, 1.0])),
         ]:  # fmt: skip
             stack.enter_context(mock.patch.object(peers, name, stands))
         stack.enter_context(mock.patch.object(generations, "successor", following))
@@ -250,12 +253,22 @@ class ApartOracle:
             f"generation {number} begins from {generation.label or 'nothing'}, and every disk had {promised:.0f}",
         )
 
+    def require_forgotten(self) -> None:
+        """Require, at the end, that copies of parts which their owner has removed are few."""
+        found = [parts_on(run) for run in self.runs]
+        for owner, holder in itertools.permutations(range(len(found)), 2):
+            ends = f".shard-{owner}-of-{len(found)}"
+            left = [name for name in found[holder] if name.endswith(ends) and name not in found[owner]]
+            require(len(left) <= LEFT_OVER, f"shard {holder} has kept {sorted(left)}")
+
     # ---- faults
 
     def may_lose(self, shard: int) -> bool:
-        """Return whether the files of a shard may be lost: one disk at a time."""
+        """Return whether the files of a shard may be lost: one disk at a time, and while others must stay for it."""
         self.look()
-        return not self.lost - {shard}
+        path = self.runs[shard] / CHECKPOINTS / f".shard-{shard}-of-{len(self.runs)}"
+        mark = generations.parse_mark(path.read_text(encoding="utf-8"), "it") if path.exists() else Mark()
+        return not self.lost - {shard} and not mark.left
 
     def loses(self, shard: int, names: Sequence[str] | None = None) -> None:
         """Lose the disk of a shard, or only the parts called `names`."""
@@ -272,6 +285,9 @@ class ApartOracle:
         for name in names or ():
             self._world.tell(f"loses {name} from the disk of shard {shard}")
             shutil.rmtree(self.runs[shard] / CHECKPOINTS / name)
+        if names is not None:  # if it cannot ask the others, it goes on without them
+            self._kept = -1.0
+            self.look()
 
 
 def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: float, pick: float) -> None:
@@ -279,7 +295,7 @@ def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: 
     world, network, count = cluster.world, cluster.network, len(cluster.addresses)
     shard = int(pick * count)
     other = (shard + 1 + int(pick * 7919) % (count - 1)) % count
-    process = cluster.shards[shard]
+    process, is_cut = cluster.shards[shard], int(pick * 613) % 3 == 0
     match kind:
         case "cut shards":
             for one, two in ((shard, other), (other, shard))[: 1 + int(pick * 613) % 2]:
@@ -294,9 +310,13 @@ def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: 
             world.kill(process)
             world.tell(f"loses power: the machine of shard {shard}")
             oracle.disks[shard].lose_power()
+            if is_cut:
+                let_apart_happen(cluster, oracle, "isolate shard", seconds, pick)
         case "lose disk" | "lose parts" if cluster.all_serve and oracle.may_lose(shard):
             parts = sorted(parts_on(cluster.folders[shard]))
             world.kill(process)
+            if is_cut:
+                let_apart_happen(cluster, oracle, "isolate shard", seconds, pick)
             if kind == "lose disk":
                 oracle.loses(shard)
             elif parts:

@@ -33,10 +33,10 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
+from glovewire.common.storage.cache import OURS
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import client as clients
-from glovewire.common.transport.download import OURS
 from glovewire.monitor.stream import feed
 from glovewire.server import service
 from glovewire.server.checkpoints import files as checkpoint

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from apart_mutants import APART
 from fixed import DISK, PUT_BACK
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +139,7 @@ MUTANTS = (
     Mutant("a worker that is stuck leases another strip", "worker/training/strips.py",
            "or now - self._moved_at <= STUCK_S:", "or True:"),
     *map(Mutant._make, (*DISK, *PUT_BACK)),
+    *map(Mutant._make, APART),
 )  # fmt: skip
 
 
@@ -165,7 +167,14 @@ def tried(mutant: Mutant) -> tuple[int, str]:
         here = Path(name) / "tests"
         paths = [name, str(here / "simulation"), str(here / "support")]
         run = subprocess.run(
-            [sys.executable, here / "simulation" / "simulate.py", "--until-failure", "--seeds", str(SEEDS)],
+            [
+                sys.executable,
+                here / "simulation" / "simulate.py",
+                "--until-failure",
+                "--seeds",
+                str(SEEDS),
+                *(["--apart"] if mutant[:] in APART else []),
+            ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,
             text=True,

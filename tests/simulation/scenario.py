@@ -398,6 +398,8 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
         cluster.checkpoints.restore(label)
     if cluster.options.objective == "tensors" and whole:
         dense_model.check(cluster.folder, scenario.shards, cluster.options, undisturbed=not scenario.faults)
+    if cluster.apart is not None:
+        cluster.apart.require_forgotten()
     if scenario.options["consistency"] == "exclusive" and whole:
         vectors, _ = undisturbed(json.dumps(scenario.options))
         if cluster.vectors != vectors:

@@ -20,6 +20,8 @@ FOUND = {
     545: "shards waited for the final checkpoint of one whose tensors had no values",
     681: "a shard that had ended left while another was down",
     1983: "a restarted shard 0 decided with what it had heard 20 seconds before",
+    2060: "shard 0 on an empty disk began the run anew when the others did not answer for 20 seconds",
+    2490: "the folder of a part that was copied was not synced",
     2404: "a shard that found its run over did not say that it had left",
     772: "glovewire checkpoint asked for a round that no message can hold",
 }

@@ -67,7 +67,9 @@ class Shard:
 
     def bring(self, other: Shard, *, own: bool = False) -> None:
         with fake_server(other.script) as server, RequestClient([server.address], "shard", silence_s=10.0) as client:
-            self.copies.bring(client, other.number, own=own)
+            heard = self.copies.bring(client, other.number, own=own)
+            if own:
+                self.copies.note_own([heard.marks])
 
 
 @pytest.fixture
