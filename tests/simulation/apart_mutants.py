@@ -4,17 +4,17 @@ from __future__ import annotations
 
 APART = (
     ("parts are copied before marks", "server/checkpoints/copies.py",
-     "        here = self._parts()\n",
+     "        here = parts_in(self._folder)\n",
      "        for shard, mark in marks.items():\n"
      "            if shard in range(self._config.shards) and shard != self._config.shard:\n"
      "                self._note(shard, mark)\n"
-     "        here = self._parts()\n"),
+     "        here = parts_in(self._folder)\n"),
     ("parts are copied before the generation that begins from them", "server/checkpoints/copies.py",
-     "        here = self._parts()\n",
+     "        here = parts_in(self._folder)\n",
      "        known = generations.newest(self._config.out)\n"
      "        if newest and (known is None or known.number < newest.number):\n"
      '            generations.create(self._config.out, newest, by="copy")\n'
-     "        here = self._parts()\n"),
+     "        here = parts_in(self._folder)\n"),
     ("shard 0 alone begins generations", "server/peers.py",
      "return self._begin if self._others and self._config.shard else None", "return None"),
     ("two generations of one number become one", "server/checkpoints/copies.py",
