@@ -43,7 +43,7 @@ from .checkpoints.cuts import Snapshot
 from .checkpoints.writer import CheckpointWriter, WriteResult
 from .core.core import Core, Effects
 from .core.state import NetworkCounts
-from .limits import RESERVED_DESCRIPTORS, Connections, ErrorBudget, Outbox, Unfinished
+from .limits import RESERVED_DESCRIPTORS, Connections, ErrorBudget, Outbox, Unfinished, note_changes
 from .sessions import Peer
 from .telemetry.metrics_file import MetricsFile
 from .telemetry.publisher import Published
@@ -243,13 +243,7 @@ class Daemon:
                 self._counts.turned_away += 1
                 logger.info(log.line("audit_turned_away", where=stranger.address, public=stranger.public))
         for monitor in self._monitors:
-            for is_open, connection in monitor.changes():
-                if is_open:
-                    self._connections.opened(connection)
-                else:
-                    self._connections.remove(connection.descriptor)
-                if (peer := self._unfinished.closed(connection.descriptor)) is not None:
-                    self._workers.discard(peer)
+            note_changes(monitor.changes(), self._connections, self._unfinished, self._workers)
         for message, frame in sockets.subscriptions(self._publisher):
             if self._allowed is not None and self._client_of(frame) is None:
                 continue

@@ -366,3 +366,16 @@ class Unfinished:
             self.pending -= strangers[descriptor]
             found.append(descriptor)
         return found
+
+
+def note_changes(
+    changes: Iterable[tuple[bool, Connection]], connections: Connections, unfinished: Unfinished, peers: set[Peer]
+) -> None:
+    """Record connections that have opened (True) or closed (False), and take the peers of closed ones from `peers`."""
+    for is_open, connection in changes:
+        if is_open:
+            connections.opened(connection)
+        else:
+            connections.remove(connection.descriptor)
+        if (peer := unfinished.closed(connection.descriptor)) is not None:
+            peers.discard(peer)

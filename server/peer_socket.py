@@ -15,7 +15,7 @@ from glovewire.common.transport import sockets
 from glovewire.common.transport.connections import Connection, cut, received_bytes, source_of
 from glovewire.common.transport.curve_keys import ServerKeys
 
-from .limits import Connections, ErrorBudget, Outbox, Unfinished
+from .limits import Connections, ErrorBudget, Outbox, Unfinished, note_changes
 from .sessions import Peer
 
 POLL_MS = 50
@@ -75,13 +75,7 @@ class PeerSocket:
 
     def _watch(self) -> None:
         """Note connections that have come and gone, and cut the oldest if there are too many."""
-        for is_open, connection in self._monitor.changes():
-            if is_open:
-                self._connections.opened(connection)
-            else:
-                self._connections.remove(connection.descriptor)
-            if (peer := self._unfinished.closed(connection.descriptor)) is not None:
-                self._heard.discard(peer)
+        note_changes(self._monitor.changes(), self._connections, self._unfinished, self._heard)
         for each in self._connections.take_surplus(lambda _: False):
             self._cut(each, "too many connections")
 

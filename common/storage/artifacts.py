@@ -53,7 +53,7 @@ def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> I
         yield scratch
         if flush:
             for file in files_in(scratch):
-                _flush(file)
+                flush_path(file)
         if replace_folder and path.exists():
             _swap(path, scratch)
         else:
@@ -61,7 +61,7 @@ def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> I
                 path.rmdir()
             scratch.rename(path)
         if flush:
-            _flush(path.parent)
+            flush_path(path.parent)
     except BaseException:
         _remove(scratch)
         raise
@@ -134,7 +134,7 @@ def make_folder(path: Path) -> None:
         make_folder(path.parent)
     path.mkdir(exist_ok=True)
     with suppress(PermissionError):  # a folder that one may write to, but not read, cannot be flushed
-        _flush(path.parent)
+        flush_path(path.parent)
 
 
 def require_free(path: Path, *, what: str) -> None:
@@ -156,7 +156,7 @@ def files_in(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
-def _flush(path: Path) -> None:
+def flush_path(path: Path) -> None:
     """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -23,7 +23,14 @@ from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.option import entries
 from glovewire.common.protocol.schema import is_name
 from glovewire.common.storage import run_folder
-from glovewire.common.storage.artifacts import MANIFEST, PARTIAL, make_folder, output_errors, write_text_atomically
+from glovewire.common.storage.artifacts import (
+    MANIFEST,
+    PARTIAL,
+    flush_path,
+    make_folder,
+    output_errors,
+    write_text_atomically,
+)
 
 from ..config import MAX_SHARDS, ServerConfig
 from . import files
@@ -158,6 +165,7 @@ def create(run: Path, generation: Generation, *, by: str) -> None:
             pass
         finally:
             offer.unlink()
+        flush_path(path.parent)  # shard 0 tells another one before it enters the generation itself
 
 
 def require_current(config: ServerConfig, generation: Generation) -> None:

@@ -8,18 +8,18 @@ from __future__ import annotations
 DISK = (
     ("files are synced before they get their name", "common/storage/artifacts.py",
      "            for file in files_in(scratch):\n"
-     "                _flush(file)\n",
+     "                flush_path(file)\n",
      "            pass\n"),
     ("a folder is synced when a file in it gets its name", "common/storage/artifacts.py",
      "        if flush:\n"
-     "            _flush(path.parent)\n",
+     "            flush_path(path.parent)\n",
      ""),
 )  # fmt: skip
 
 PUT_BACK = (
     ("the folders of a run are synced when they are made", "common/storage/artifacts.py",
      "    with suppress(PermissionError):  # a folder that one may write to, but not read, cannot be flushed\n"
-     "        _flush(path.parent)\n",
+     "        flush_path(path.parent)\n",
      ""),
     ("a disk that fails costs metrics, not the run", "server/telemetry/metrics_file.py",
      "            with contextlib.suppress(OSError):  # a disk that fails\n"
