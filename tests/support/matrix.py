@@ -145,7 +145,8 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
         problems.append(f"sent {pushes['sent']}, heard {pushes['heard']}, the relays took {expected}")
     total, counted = _facts(stage.folder / "data")["entries"] * cell.length, facts[0]["entries"]
     if cell.mode.startswith("minibatch"):  # what the dead had not reported is in the table
-        counted = _facts(stage.path / "checkpoints" / f"final.shard-0-of-{SHARDS}")["gradients"] * BATCH
+        last = max((stage.path / "checkpoints").glob(f"final*.shard-0-of-{SHARDS}"), key=_generation)
+        counted = _facts(last)["gradients"] * BATCH
     if counted != total if cell.mode.startswith("blocks") else counted < total:
         problems.append(f"{counted} entries were trained, of {total}")
     if not 0 <= facts[0]["seconds"] <= outcome.seconds:
@@ -160,6 +161,12 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
         problems.append("the shard that was stopped took others for lost")
     if cell.fault is Fault.CLOCK and cell.mode.startswith("blocks") and pushes["refused"]:
         problems.append(f"{pushes['refused']} pushes were refused: who made them was taken for lost")
+
+
+def _generation(final: Path) -> int:
+    """The generation that ended with this final checkpoint."""
+    label, _, _ = final.name.partition(".")
+    return int(label.partition("-")[2] or 0)
 
 
 def _life(stage: Stage, number: int) -> dict[str, Any]:
