@@ -56,6 +56,8 @@ class Program(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in ("server", "train"):  # before NumPy is imported: the vectors' last bits depend on it
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         module, _, function = COMMANDS[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), function)
         assert isinstance(command, click.Command)
