@@ -88,7 +88,7 @@ class ServerConfig(Config):
         help="For a shard that is started again whenever it dies: take part in what RUN holds, from the newest "
         "checkpoint.",
     )
-    init: Path | None = option(None, help="Run folder whose vectors words begin with.")
+    init: Path | None = option(None, check=check_place, help="Run folder, or its URL, whose vectors words begin with.")
     verify: bool = like(SharedOptions, "verify")
     hold: bool = option(False, hidden=True, help="After every epoch, wait until an observer has pulled the rows.")
     join: bool = option(False, hidden=True, help="The run folder was prepared by the parent process.")

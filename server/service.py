@@ -25,6 +25,7 @@ from glovewire.common.runtime.memory import FROM_THE_HEAP_BYTES, freeze_loaded_o
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import artifacts, stores
 from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.cache import shown_name
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
 from glovewire.common.transport import curve_keys as keys
@@ -34,7 +35,6 @@ from .checkpoints import generations
 from .checkpoints import initial_state as start
 from .checkpoints.cuts import SUMMARY, Snapshot, final_label
 from .checkpoints.generations import Generation
-from .checkpoints.stored import StoredCheckpoints
 from .config import Identity, ServerConfig
 from .consistency.blocks import ExclusiveBlocks
 from .consistency.interface import BEGINNING, Reached, make_consistency
@@ -46,6 +46,7 @@ from .leases.losses import Losses
 from .leases.progress import Progress
 from .leases.schedule import Schedule
 from .peers import FIRST_LOOK_S, Peers
+from .stored_checkpoints import StoredCheckpoints
 from .table import kernels, optimizers
 from .table.table import Table
 from .tokens import Tokens
@@ -154,7 +155,7 @@ def _identity(
         generation=generation.number,
         workers=config.workers,
         name=printable(config.out.resolve().name, MAX_NAME),
-        dataset_name="" if config.dataset is None else printable(config.dataset.resolve().name, MAX_NAME),
+        dataset_name="" if config.dataset is None else printable(shown_name(config.dataset), MAX_NAME),
     )
 
 

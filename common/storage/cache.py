@@ -68,6 +68,12 @@ def cached(source: Source, cache: Path, cache_bytes: int, opens: Open[T], *, ver
             _remove_unused(folder)
 
 
+def shown_name(folder: Path) -> str:
+    """Return the name of an artifact's folder for people: of one in a cache, the beginning of its checksum."""
+    name = folder.resolve().name
+    return name[:12] if OURS.fullmatch(name) else name
+
+
 def _needs(manifest: Manifest) -> int:
     """Return the bytes of an artifact's files."""
     return sum(entry["bytes"] for entry in manifest.files.values())

@@ -108,7 +108,7 @@ class LocalConfig(Config):
             workers=self.workers,
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,
-            init=self.init and self.init.resolve(),
+            init=self.init and absolute(self.init),
             keys=self.keys and self.keys.resolve(),
             verify=False,
             log_level=self._log_level,

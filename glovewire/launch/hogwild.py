@@ -30,6 +30,7 @@ from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.runtime.signals import PARENT_VARIABLE, die_with_parent, parent_token
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import attempt_all
+from glovewire.common.storage.cache import shown_name
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
 from glovewire.monitor.history.history import RunHistory
@@ -125,7 +126,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
 def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> RunHistory:
     """Count reports, show progress and write metrics until every process has closed its pipe; return the samples."""
     history, open_pipes = RunHistory(config.out.name), dict(zip(pipes, processes, strict=True))
-    name, dataset = (printable(path.resolve().name, MAX_NAME) for path in (config.out, config.dataset))
+    name, dataset = (printable(shown_name(path), MAX_NAME) for path in (config.out, config.dataset))
     about = RunSample(0.0, name, dataset, losses.total, config.options.as_message())
     history.add(about, time.monotonic())
     shown = open_view(sys.stderr) if config.progress else None
@@ -169,7 +170,7 @@ def _facts(config: LocalConfig, losses: Losses, checksum: str) -> dict[str, Any]
     seconds = losses.seconds()
     return {
         "ending": Ending.COMPLETE,
-        "dataset": printable(config.dataset.resolve().name),
+        "dataset": printable(shown_name(config.dataset)),
         "dataset_checksum": checksum,
         "seconds": seconds,
         "entries": losses.entries,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glovewire.common.addresses import url_of
+from glovewire.common.addresses import absolute, url_of
 from glovewire.common.cli.config_file import to_toml, toml_value
 from glovewire.common.errors import ArtifactError, GlovewireError, Interrupted, OutputError, ProcessDied
 from glovewire.common.option import entries
@@ -106,8 +106,8 @@ def _note_epochs(config: LocalConfig) -> None:
 def _resolved(config: LocalConfig) -> str:
     """Return the options that affect the result, as the text of a TOML file for `train --config`."""
     watch = tuple(path.resolve() for path in config.watch)
-    absolute = replace(config, init=config.init and config.init.resolve(), watch=watch)
-    known = {"dataset": url_of(config.dataset) or config.dataset.resolve(), **entries(absolute)}
+    resolved = replace(config, init=config.init and absolute(config.init), watch=watch)
+    known = {"dataset": url_of(config.dataset) or config.dataset.resolve(), **entries(resolved)}
     values = {key: value for key, value in known.items() if key not in LEFT_OUT and value != ()}
     lost = [key for key, value in values.items() if not _is_unicode(value)]
     kept = {key: value for key, value in values.items() if key not in lost}

@@ -47,7 +47,8 @@ def draw_state(options: TrainingOptions, dataset: Dataset, first: int, last: int
 
 def vectors_of(init: Path, options: TrainingOptions) -> Vectors:
     """Return the vectors of the run `init`; ArtifactError if it has none, UsageError if their dimension is another."""
-    known = load_vectors(init)
+    with stores.local(init) as folder:
+        known = load_vectors(folder)
     if known.dim != options.dim:
         raise UsageError(f"{init} has vectors of {known.dim} dimensions, not {options.dim}")
     return known

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from handmade import random_dataset
 from object_store import SECRET, Answer, ObjectStore
-from processes import FREE, Flow, Running, free_port, until
+from processes import FORKED, FREE, Flow, Running, free_port, until
 
 import glovewire
 from glovewire.common.errors import ArtifactError, StoreError
@@ -40,7 +40,7 @@ def store(one_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def flow(store: ObjectStore, tmp_path: Path) -> Iterator[Flow]:
     random_dataset(tmp_path / "data", size=40)
-    with Flow(tmp_path) as flow:
+    with Flow(tmp_path, forked=(*FORKED, "preprocess", "info", "neighbours", "export")) as flow:
         yield flow
 
 

@@ -128,12 +128,13 @@ class Running:
 class Flow:
     """A folder where glovewire commands run; as a context manager it kills what still runs at its end.
 
-    Commands that are among FORKED are forked from a warm process, unless `forks` is false or a `program` is given.
+    Commands that are among `forked` are forked from a warm process, unless `forks` is false or a `program` is given.
     """
 
     folder: Path
     all: list[Running] = field(default_factory=list)
     forks: bool = True
+    forked: Sequence[str] = FORKED
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +155,7 @@ class Flow:
         env = {**os.environ, **environment}
         process: subprocess.Popen[bytes] | ForkedPopen
         with out.open("wb") as stdout, err.open("wb") as stderr:
-            if self.forks and program is None and arguments[0] in FORKED:
+            if self.forks and program is None and arguments[0] in self.forked:
                 process = ForkedPopen(arguments, self.folder, out, err, env)
             else:
                 process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """Keep this shard's checkpoints in a store, too, and bring them back to a shard that has lost its disk.
 
-A store is like another shard that always answers (`copies`), and less: it has parts of checkpoints and, in
+A store is like another shard that always answers (`checkpoints.copies`), and less: it has parts of checkpoints and, in
 `shard-K-of-S.json`, the newest generation that a shard knew, without its secret. So a shard that has the generation
 from a store alone never joins it, but begins the next. A thread of its own uploads; training never waits for it.
 """
@@ -20,10 +20,10 @@ from glovewire.common.storage.artifacts import make_folder, output_errors
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.storage.stores import Store
 
-from ..config import ServerConfig
-from . import generations
-from .copies import PART, bring_part, parts_in
-from .generations import Generation
+from .checkpoints import generations
+from .checkpoints.copies import PART, bring_part, parts_in
+from .checkpoints.generations import Generation
+from .config import ServerConfig
 
 EVERY_S = 0.5
 """Time between two looks for what is to be uploaded."""
@@ -123,17 +123,12 @@ class StoredCheckpoints:
 
     def _follow(self) -> None:
         """Upload until this shard ends, and then until everything is there or the store has failed for FAILING_S."""
-        wait_s, ended_at = 0.0, 0.0
-        while True:
-            ended = self._ended.wait(wait_s) if not ended_at else True
-            if ended and not ended_at:
-                ended_at = time.monotonic()
-            is_done = self._try()
-            wait_s = EVERY_S if is_done else RETRY_S
-            if ended and (is_done or time.monotonic() > ended_at + FAILING_S):
-                break
-            if ended:
-                time.sleep(1.0)
+        wait_s = 0.0
+        while not self._ended.wait(wait_s):
+            wait_s = EVERY_S if self._try() else RETRY_S
+        deadline = time.monotonic() + FAILING_S
+        while not self._try() and time.monotonic() < deadline:
+            time.sleep(EVERY_S)
         if self._store is not None:
             self._store.close()
 
