@@ -55,6 +55,7 @@ class Copies:
         self.is_whole = False
         """Whether this shard has looked for what it had before its disk was lost; until then it decides nothing."""
         self._had: set[tuple[str, str]] = set()
+        self._noted: dict[int, Mark | None] = {}
         with artifacts.output_errors(config.out, "run"):
             self._folder.mkdir(parents=True, exist_ok=True)
         for shard in range(config.shards):
@@ -84,7 +85,7 @@ class Copies:
 
     def _contents(self) -> dict[str, object]:
         """Return what `Folder` says: marks by shard, the newest generation, and the checksums of parts by name."""
-        marks = {shard: generations.mark_of(self._config, shard) for shard in range(self._config.shards)}
+        marks = {shard: self._mark(shard) for shard in range(self._config.shards)}
         generation = generations.newest(self._config.out)  # before the parts: all that it needs is then among them
         return {
             "marks": {shard: asdict(mark) for shard, mark in marks.items() if mark is not None},
@@ -167,9 +168,18 @@ class Copies:
 
     def _note(self, shard: int, mark: Mark) -> None:
         """Keep the mark of a shard if it is later than the one that is known."""
-        known = generations.mark_of(self._config, shard)
+        known = self._mark(shard)
         if known is None or known.order < mark.order:
             generations.write_mark(self._config, shard, mark)
+            self._noted[shard] = mark
+
+    def _mark(self, shard: int) -> Mark | None:
+        """Return the mark of a shard in the folder; nothing else writes those of the others, so each is read once."""
+        if shard == self._config.shard:
+            return generations.mark_of(self._config)
+        if shard not in self._noted:
+            self._noted[shard] = generations.mark_of(self._config, shard)
+        return self._noted[shard]
 
 
 def parts_in(folder: Path) -> dict[str, str]:
