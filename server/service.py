@@ -226,9 +226,9 @@ def _serve(
     """Take part in every generation of the run until it is over, and return facts of the training."""
     if (config.recover or (config.resume and not config.join)) and generations.is_over(config):
         logger.info(log.line("over", run=config.out))
-        with contextlib.suppress(generations.Superseded):
+        with contextlib.suppress(generations.Superseded):  # then the run goes on in a generation that this shard joins
             peers.part()
-        return RunEnd(Ending.OVER).as_fields()
+            return RunEnd(Ending.OVER).as_fields()
     if (config.recover or config.resume) and not config.join:
         found = generations.unassembled(config, "" if dataset is None else dataset.checksum)
         if found is not None:

@@ -28,6 +28,7 @@ FOUND = {
     2060: "shard 0 on an empty disk began the run anew when the others did not answer for 20 seconds",
     2490: "the folder of a part that was copied was not synced",
     2404: "a shard that found its run over did not say that it had left",
+    25639: "a shard 0 that found its run over began a generation for another, and ended",
     772: "glovewire checkpoint asked for a round that no message can hold",
 }
 """Seeds above SEEDS that have failed, and what they have found."""
