@@ -75,7 +75,14 @@ def test_preprocessing_leaves_the_same_bytes(flow: Flow) -> None:
     assert all(flow.path("here", name).read_bytes() == flow.path("there", name).read_bytes() for name in files)
 
 
-@pytest.mark.parametrize("words", [["--launcher", "ray", "--store", "shared"], ["--address", "auto"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--launcher", "ray", "--store", "shared"],
+        ["--address", "auto"],
+        ["--launcher", "ray", "--address", "ray://127.0.0.1:10001"],
+    ],
+)
 def test_what_cannot_be_had_together_is_refused(flow: Flow, words: list[str]) -> None:
     flow.train("refused", *words).fails("ray", status=2)
     assert not flow.path("refused").exists()

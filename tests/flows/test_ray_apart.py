@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import shutil
 import signal
@@ -77,3 +78,7 @@ def test_two_machines_share_no_folder(tmp_path: Path, session: Path) -> None:
         assert flow.vectors("run") == flow.vectors("calm")
         assert len([*(tmp_path / "run" / "logs").glob("*.log")]) == 4  # those of the other machine, too
         assert not (tmp_path / "cache" / "glovewire" / "datasets").exists()  # the first machine needs no copy
+        secret = [re.findall(rb'secret = "(.+)"', path.read_bytes())[0] for path in (tmp_path / "keys").glob("*.key")]
+        for file in (path for folder in (tmp_path / "run", session) for path in folder.rglob("*") if path.is_file()):
+            content = file.read_bytes()
+            assert not any(each in content for each in secret), file
