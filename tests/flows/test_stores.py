@@ -120,7 +120,7 @@ def test_a_store_that_fails_is_one_clear_error(flow: Flow, store: ObjectStore, a
 
 
 def test_nothing_is_lost_when_the_upload_fails(flow: Flow, store: ObjectStore, tmp_path: Path) -> None:
-    """Seen to tokenise once more without the look for what is complete."""
+    """Seen to end with "exists already" without the look for what is complete."""
     (tmp_path / "text.txt").write_text(TEXT * 50)
     words = ["preprocess", "text.txt", "--out", "s3://bucket/three/data", "--processes", 1]
     running = flow.start(*words)

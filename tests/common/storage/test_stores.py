@@ -238,7 +238,7 @@ class NoCredentialsError(Exception):
     ],
 )
 def test_errors_are_one_line_without_secrets(monkeypatch: pytest.MonkeyPatch, error: Exception, says: str) -> None:
-    """Seen to show the secret without the replacement, and where it was the cause of the error."""
+    """Seen to show the secret without the replacement."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setattr(Failing, "error", error)
     with pytest.raises(StoreError, match=says) as caught, local(Path("failing://bucket/data")):
