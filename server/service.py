@@ -188,6 +188,12 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             with signals_raise(), without_blas():
                 peers = held.enter_context(Peers(config, mine))
                 stored = held.enter_context(StoredCheckpoints(config))
+                if config.recover and config.downloads:  # shard 0, which has the dataset, may have ended, too
+                    if generations.is_over(config):
+                        return RunEnd(Ending.OVER).as_fields()
+                    if (ended := generations.unassembled(config)) is not None:
+                        peers.follow()
+                        return _catch_up(config, None, peers, *ended)
                 dataset = held.enter_context(_dataset(config, peers))
                 peers.offer(dataset)
                 kernels.warm()
@@ -251,6 +257,8 @@ def _serve(
                     peers.confirm(generation, lambda: daemon.signalled)
                     ready(daemon)
                     return _serve_generation(config, dataset, core, daemon, peers, generation)
+                except generations.Concluded as error:
+                    return _catch_up(config, dataset, peers, *error.ended)
                 except generations.Superseded as error:
                     logger.warning(log.line("superseded", why=error))
             daemon.finish_writing()  # the next generation begins from the newest checkpoint on disk
@@ -272,7 +280,8 @@ def _catch_up(
         assemble(config, dataset, generation, ended)
         checkpoint.remove_old_finals(config.out, final_label(generation.number))
     generations.leave(config, generation, RunEnd(Ending(ended["ending"]), str(ended.get("ending_text", ""))))
-    peers.part()
+    with contextlib.suppress(generations.Superseded):  # by a generation that came too late
+        peers.part()
     return RunEnd(Ending.OVER).as_fields() if config.shard else ended
 
 
@@ -287,6 +296,8 @@ def _serve_generation(
             leave(config, dataset, core, daemon, generation, end, facts)
         finally:
             daemon.aside(partial(peers.part, lambda: daemon.signalled))
+    except generations.Superseded:
+        raise
     except errors.GlovewireError as error:
         daemon.announce("failed", str(error))
         raise
@@ -338,34 +349,42 @@ def leave(
     if last is not None and config.shards == 1:
         # A disk may have room for one of the two: a finished run needs its vectors, a stopped one its checkpoint.
         results = partial(assemble, config, dataset, generation, facts, last)
-        order = (partial(daemon.aside, results), partial(daemon.write_now, last))
-        first, second = order if end.ending is Ending.COMPLETE else reversed(order)
-        artifacts.attempt_all(first, daemon.farewell, second)
+        order = (partial(daemon.aside, results), partial(_save, daemon, last))
+        artifacts.attempt_all(*(order if end.ending is Ending.COMPLETE else reversed(order)))
     else:
         if last is not None:
             daemon.write_now(last)
         else:  # its tensors lack values: the others must not wait for its final checkpoint
             daemon.aside(partial(generations.leave, config, generation, end))
-        daemon.farewell()
-        if config.shard and last is not None and end.ending in LASTING:
-            daemon.aside(partial(await_final_checkpoints, config, generation))
+        waits = config.shard == 0 or (last is not None and end.ending in LASTING)
         del last
         core.free_table()
+        if waits:
+            daemon.aside(partial(await_final_checkpoints, config, generation, daemon))
+        daemon.farewell()
         if config.shard == 0:
-            daemon.aside(partial(await_shards, config, generation, daemon))
             daemon.aside(partial(assemble, config, dataset, generation, facts))
     if config.shard == 0:
         checkpoint.remove_old_finals(config.out, final_label(generation.number))
     daemon.aside(partial(generations.leave, config, generation, end))
 
 
-def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
-    """Wait until every other shard has left the generation, at most OTHER_SHARDS_S (after a signal, 1.5 s).
+def _save(daemon: Daemon, last: Snapshot) -> None:
+    """Write the final checkpoint, and let the workers go: without it, a shard that is restarted may need them."""
+    daemon.write_now(last)
+    daemon.farewell()
 
-    Raises OutputError that names the shards that have not left.
+
+def await_final_checkpoints(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
+    """Wait until every shard has written its final checkpoint or has left without one; Superseded if one was lost.
+
+    Raises OutputError after OTHER_SHARDS_S (after a signal, 1.5 s) that names the shards without one.
     """
     began = time.monotonic()
-    while missing := generations.not_left(config, generation):
+    while missing := checkpoint.missing(config.out, final_label(generation.number), config.shards):
+        missing = [shard for shard in generations.not_left(config, generation) if shard in missing]
+        if not missing:
+            return
         generations.require_current(config, generation)
         patience_s = OTHERS_AFTER_SIGNAL_S if daemon.signalled else OTHER_SHARDS_S
         if time.monotonic() > began + patience_s:
@@ -374,20 +393,6 @@ def await_shards(config: ServerConfig, generation: Generation, daemon: Daemon) -
                 f"shards {names} left no final checkpoint in {config.out / runs.CHECKPOINTS} within "
                 f"{patience_s:g} s: were they told to finish, and do they share this folder?"
             )
-        time.sleep(0.05)
-
-
-def await_final_checkpoints(config: ServerConfig, generation: Generation) -> None:
-    """Wait until every shard has written its final checkpoint, or has left without, at most OTHER_SHARDS_S.
-
-    A shard that is lost before that begins a new generation, which needs all the others.
-    """
-    deadline = time.monotonic() + OTHER_SHARDS_S
-    while time.monotonic() < deadline:
-        missing = checkpoint.missing(config.out, final_label(generation.number), config.shards)
-        if not missing or not set(missing) & set(generations.not_left(config, generation)):
-            return
-        generations.require_current(config, generation)
         time.sleep(0.05)
 
 

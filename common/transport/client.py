@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from .. import errors
-from ..client.channel import UNSENT, OnReply, Request
+from ..client.channel import UNSENT, Channel, OnReply, Request
 from ..client.core import APART, ClientCore
 from ..client.pending import Pending
-from ..endings import RunEnd
+from ..endings import LASTING, RunEnd
 from ..protocol import messages as m
 from .curve_keys import ClientKeys
 from .links import Links, ShardLinks
@@ -185,13 +185,15 @@ class RequestClient:
         """Close the session with every shard, after its pushes and reports have been answered.
 
         Pending pulls and leases are abandoned: the server drops them with the session. A silent server is waited for
-        at most `within_s` seconds (default PARTING_S); other workers can redo any work that this loses.
+        at most `within_s` seconds (default PARTING_S); other workers can redo any work that this loses. When a run is
+        over, a shard answers once the rows of all shards are saved, so one answer is enough.
         """
         deadline = self._links.now() + (within_s or PARTING_S)
         self.flush(deadline)
         for shard, channel in enumerate(self.channels):
             if channel.welcome is not None:
-                self.send(shard, m.Leave(*end, channel.pushes), channel.end_session)
+                ended = self.channels if end.ending in LASTING else [channel]
+                self.send(shard, m.Leave(*end, channel.pushes), partial(_end_sessions, ended))
         self.flush(deadline)
 
     def close(self) -> None:
@@ -227,3 +229,8 @@ class RequestClient:
     def _count(self, request: Request) -> None:
         self.bytes_sent += request.size
         self.on_sent(request.message, request.size)
+
+
+def _end_sessions(channels: Sequence[Channel], reply: m.Message) -> None:
+    for channel in channels:
+        channel.end_session(reply)

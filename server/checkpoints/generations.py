@@ -82,6 +82,14 @@ class Mark:
         return self.generation, bool(self.ending), bool(self.left)
 
 
+class Concluded(Superseded, code="concluded"):
+    """An earlier generation ended the run after this one was begun: `ended` is it, with the summary of its training."""
+
+    def __init__(self, ended: tuple[Generation, dict[str, Any]]) -> None:
+        super().__init__(f"the run ended in generation {ended[0].number}")
+        self.ended = ended
+
+
 Begin = Callable[[Generation], None]
 """Begins a generation of the run unless there is one of its number, and stores the one that there is then."""
 
@@ -169,7 +177,9 @@ def create(run: Path, generation: Generation, *, by: str) -> None:
 
 
 def require_current(config: ServerConfig, generation: Generation) -> None:
-    """Raise Superseded if there is a newer generation."""
+    """Raise Superseded if there is a newer generation, Concluded if an earlier one has ended the run meanwhile."""
+    if (ended := concluded(config, generation)) is not None:
+        raise Concluded(ended)
     if _newest_file(config.out) in (None, _generation_file(config.out, generation.number)):
         return
     found = newest(config.out)
@@ -210,8 +220,10 @@ def is_over(config: ServerConfig) -> bool:
     """
     files.require_readable_version(config.out)
     current, mark = newest(config.out), mark_of(config)
-    if mark is not None and (config.out / MANIFEST).exists() and _ended_for_good(config, mark.left):
-        return True
+    if mark is not None and _ended_for_good(config, mark.left):
+        first = mark_of(config, 0)  # shard 0 writes the results, and then leaves
+        if (config.out / MANIFEST).exists() or (config.shard and first and _ended_for_good(config, first.left)):
+            return True
     if current is None or config.dataset is not None:
         return False
     others = [other for other in _other_marks(config).values() if other.generation == current.number]
@@ -222,14 +234,39 @@ def is_over(config: ServerConfig) -> bool:
     return True
 
 
-def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[str, Any]] | None:
+def unassembled(config: ServerConfig, dataset: str | None = None) -> tuple[Generation, dict[str, Any]] | None:
     """Return the newest generation and its summary, if it ended for good and only the results are missing.
 
     Every shard has written its final checkpoint then, and one was killed before it left. `dataset` is the checksum of
-    this shard's dataset.
+    this shard's dataset, if it has it.
     """
     generation = newest(config.out)
-    if generation is None or generation.shards != config.shards:
+    if generation is None:
+        return None
+    return _unassembled(config, generation, dataset) or concluded(config, generation)
+
+
+def concluded(config: ServerConfig, generation: Generation) -> tuple[Generation, dict[str, Any]] | None:
+    """Return an earlier generation that another shard has left for good, and its summary; None if there is none.
+
+    A shard that is restarted may begin the next generation while the others write what it needs to end the run. They do
+    not wait for it any more then. With --resume, each run ends before the next one.
+    """
+    if config.resume or not generation.number:
+        return None
+    for mark in _other_marks(config).values():
+        if mark.generation < generation.number and mark.left and _ended_for_good(config, mark.left):
+            earlier = parse_generation(_text(_generation_file(config.out, mark.generation)) or "", str(config.out))
+            if (ended := _unassembled(config, earlier, None)) is not None:
+                return ended
+    return None
+
+
+def _unassembled(
+    config: ServerConfig, generation: Generation, dataset: str | None
+) -> tuple[Generation, dict[str, Any]] | None:
+    """Return a generation and its summary if all final checkpoints are there, and it ended for good."""
+    if generation.shards != config.shards:
         return None
     label = final_label(generation.number)
     if files.missing(config.out, label, generation.shards):
@@ -240,7 +277,7 @@ def unassembled(config: ServerConfig, dataset: str) -> tuple[Generation, dict[st
         logger.warning(log.line("checkpoint_skipped", label=label, why=error))
         return None
     summary = facts.get(SUMMARY, {})
-    same = (facts["options"], facts["dataset"]) == (config.options.as_message(), dataset)
+    same = facts["options"] == config.options.as_message() and dataset in (None, facts["dataset"])
     return (generation, summary) if same and _ended_for_good(config, str(summary.get("ending", ""))) else None
 
 

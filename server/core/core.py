@@ -78,8 +78,7 @@ class Core:
         self._replies = Replies()
         self._audit: list[tuple[str, dict[str, str]]] = []
         self._ending_since: float | None = None
-        self._dismissed = False
-        self._left: dict[Peer, int] = {}  # peers that have left a run that is over, with the number of their goodbye
+        self._left: dict[Peer, Outgoing] = {}  # replies to workers that left a run that is over, or came late
         self._rows_saved = False
         self._described = -math.inf
         self._handlers: dict[type[m.Message], Callable[..., m.Message | None]] = {
@@ -155,7 +154,8 @@ class Core:
         self._answer_woken()
         self._replies.release()
         if finished is not None:
-            self._dismiss(finished)
+            sessions = self._state.sessions.by_name.values()
+            self._dismiss([session for session in sessions if not (session.is_worker and self._is_unsaved)])
         return self._effects(self._publish(now), finished)
 
     def disconnected(self, peer: Peer) -> None:
@@ -203,10 +203,12 @@ class Core:
         return self._effects([*published, *self._publish(now, everything=True)])
 
     def farewell(self) -> Effects:
-        """Let the workers of a run that is over go: its rows are on disk, or cannot be written."""
+        """Let the workers of a run that is over go: its rows are on disk, those of all shards."""
+        untold = self._state.sessions.workers if self._is_unsaved else []
         self._rows_saved = True
-        for peer, number in self._left.items():
-            self._replies.send(Outgoing(peer, number, m.Left()))
+        for reply in self._left.values():
+            self._replies.send(reply)
+        self._dismiss(untold)
         return self._effects()
 
     def final(self) -> Snapshot | None:
@@ -226,10 +228,16 @@ class Core:
 
     # ---- sessions
 
-    def _hello(self, hello: m.Hello, peer: Peer, _: int, now: float) -> m.Message:
+    def _hello(self, hello: m.Hello, peer: Peer, number: int, now: float) -> m.Message | None:
         state, who = self._state, self._state.identity
         state.sessions.note(hello)
-        self._require_open()
+        try:
+            self._require_open()
+        except RunOver as error:
+            if hello.role != "worker" or not self._is_unsaved:
+                raise
+            self._keep_until_saved(Outgoing(peer, number, _as_refusal(error)))
+            return None
         if hello.role == "worker" and hello.dataset != who.dataset:
             raise DatasetMismatch(
                 f"this worker's dataset ({hello.dataset[:12] or 'none'}) is not the server's "
@@ -288,10 +296,22 @@ class Core:
         self._believe_last(end)
         if end.ending not in LASTING:
             return m.Left()
-        self._left[peer] = number
+        if self._rows_saved:
+            return m.Left()
+        self._keep_until_saved(Outgoing(peer, number, m.Left()))
+        return None
+
+    def _keep_until_saved(self, reply: Outgoing) -> None:
+        """Let `farewell` send a reply to a worker."""
+        self._left[reply.peer] = reply
         if len(self._left) > MAX_LEFT:
             del self._left[next(iter(self._left))]
-        return m.Left() if self._rows_saved else None
+
+    @property
+    def _is_unsaved(self) -> bool:
+        """Return whether the run is over for good and its rows are not on disk: its workers may be needed again."""
+        over = self._state.over
+        return over is not None and over.ending in LASTING and not self._rows_saved
 
     def _believe_last(self, end: RunEnd) -> None:
         """End the run as the last worker that leaves says that it ended, if this shard cannot know that by itself.
@@ -332,13 +352,11 @@ class Core:
             text = f"{why}; {len(rounds)} strips go to others" if rounds else why
             state.publisher.worker_event(now, kind, session, text)
 
-    def _dismiss(self, end: RunEnd) -> None:
-        """Send "run over" once to every session still open (observers, for example): the server is about to exit."""
-        if not self._dismissed:
-            self._dismissed = True
-            over = _as_refusal(RunOver(*end))
-            for session in self._state.sessions.by_name.values():
-                self._replies.send(Outgoing(session.peer, 0, over))
+    def _dismiss(self, sessions: Sequence[Session]) -> None:
+        """Send "run over" to sessions that are still open (observers, for example): the server is about to exit."""
+        if (over := self._state.over) is not None:
+            for session in sessions:
+                self._replies.send(Outgoing(session.peer, 0, _as_refusal(RunOver(*over))))
 
     # ---- work
 

@@ -197,6 +197,8 @@ class SimulatedDaemon:
             elif isinstance(published.sample, m.Event):
                 self._cluster.world.tell(f"{published.sample.kind} {published.sample.subject} {published.sample.text}")
         self._ending, self._unanswered = effects.ending, effects.unanswered
+        if effects.ending is not None and self._cluster.ends_at is None:
+            self._cluster.ends_at = self._cluster.network.counts["sent"]
 
 
 class Cluster:
@@ -233,6 +235,8 @@ class Cluster:
         self.visitors: dict[str, Process] = {}
         self.started = Counter[str]()
         self._seen, self._over = -1, False
+        self.ends_at: int | None = None
+        """How many messages had been sent when the first shard said that the run ends."""
         for shard in range(shards):
             self.start_shard(shard)
         for number in range(workers):
@@ -336,7 +340,7 @@ class Cluster:
             self.start_shard(shard, recover=True)
         for name, process in self.workers.items():
             ended = process.result is not None and process.result["ending"] != Ending.INTERRUPTED
-            if not process.alive and (killed or not ended or self._gave_up(name)):
+            if not process.alive and (not ended or self._gave_up(name)):
                 self.start_worker(name)
         for name, process in self.visitors.items():
             if not process.alive and process.result is None:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from world import Broken
@@ -277,7 +278,8 @@ class CheckpointOracle:
     def answered(self, label: str) -> None:
         """Restore a checkpoint that a client was told is written."""
         if label not in self._removed:
-            self.restore(label)
+            with self._observing():
+                self.restore(label)
 
     def is_lost(self, label: str) -> bool:
         """Return whether a part of a checkpoint was lost with its disk, before another shard had a copy."""
@@ -324,15 +326,19 @@ class CheckpointOracle:
     def require_kept(self, furthest: float) -> None:
         """Require that the run can be resumed from as far as it had come."""
         try:
-            label, _ = files.newest(self._config.out)
+            label, parts = files.newest(self._config.out)
         except ArtifactError:
-            label = ""
+            label, parts = "", 0
         require(
-            reached(label) >= furthest, f"{furthest:.0f} rounds or updates were on disk, and {label or 'none'} is left"
+            reached(label, self._config.out, parts) >= furthest,
+            f"{furthest:.0f} rounds or updates were on disk, and {label or 'none'} is left",
         )
 
 
-def reached(label: str) -> float:
-    """Return the rounds or updates in a label; requested checkpoints do not count."""
+def reached(label: str, run: Path | None = None, parts: int = 0) -> float:
+    """Return the rounds or updates in a label; a requested checkpoint counts if it is read from `run`."""
     kind, _, number = label.partition("-")
+    if kind == "asked" and run is not None:
+        facts = files.read_facts(run, label, parts)[0]
+        return float(max(facts["round"], facts["updates"], facts["gradients"]))
     return math.inf if kind == FINAL else float(number) if kind in ("round", "update") else -1.0

@@ -60,6 +60,8 @@ FAULTS = (
     "slow link",
     "lose one way",
 )
+END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", "kill while writing", "power failure")
+"""Those that also come when the run begins to end."""
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it."""
 APART = 0.2
@@ -76,15 +78,20 @@ WORDS = 40
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens once `after` messages have been sent: to a process or link that `pick` chooses."""
+    """Something that happens once `after` messages have been sent: to a process or link that `pick` chooses.
+
+    With `at_end`, they are counted from when the first shard says that the run ends.
+    """
 
     after: int
     kind: str
     seconds: float
     pick: float
+    at_end: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind} after {self.after} messages, {self.seconds:.2f} s, {self.pick:.3f}"
+        end = " of the end" * self.at_end
+        return f"{self.kind} after {self.after} messages{end}, {self.seconds:.2f} s, {self.pick:.3f}"
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,10 @@ class Scenario:
         most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
         faults = [fault for kind in FAULTS for fault in _faults(kind, most, ask(kind))]
         faults += [fault for kind in DISK_FAULTS for fault in _faults(kind, ills, ask(kind))]
+        last = ask("faults at the end").choice([0, 0, 2, 4])
+        faults += [
+            fault for kind in END_FAULTS for fault in _faults(kind, last, ask(f"{kind} at the end"), at_end=True)
+        ]
         shards = ask("shards").randint(1, 4)
         if apart := shards > 1 and share("apart") < APART:
             most = ask("apart faults").choice([0, 2, 4, 8])
@@ -165,12 +176,12 @@ class Scenario:
         )  # fmt: skip
 
 
-def _faults(kind: str, most: int, chance: random.Random) -> Iterator[Fault]:
+def _faults(kind: str, most: int, chance: random.Random, *, at_end: bool = False) -> Iterator[Fault]:
     """Draw the faults of one kind."""
     for _ in range(most):
         if chance.random() < EACH_KIND:
             seconds = chance.choice([0.05, 0.7, 3.0, 8.0]) * (0.5 + chance.random())
-            yield Fault(int(chance.expovariate(1 / 120)), kind, seconds, chance.random())
+            yield Fault(int(chance.expovariate(1 / (20 if at_end else 120))), kind, seconds, chance.random(), at_end)
 
 
 @dataclass
@@ -296,11 +307,20 @@ def _revive_often(cluster: Cluster) -> None:
 
 def _let_all_happen(cluster: Cluster, disks: Sequence[Disk], faults: Sequence[Fault]) -> None:
     """Run until the last fault has happened or the run is over; then the weather is good."""
-    for fault in faults:
-        after = fault.after
-        cluster.world.run(lambda: cluster.over or cluster.network.counts["sent"] >= after, cluster.world.now + 900.0)  # noqa: B023
-        if not cluster.over:
-            _let_happen(cluster, disks, fault)
+    queues = [[fault for fault in faults if fault.at_end is at_end] for at_end in (False, True)]
+
+    def due() -> list[Fault] | None:
+        sent, ends_at = cluster.network.counts["sent"], cluster.ends_at
+        since_end = -1 if ends_at is None else sent - ends_at
+        return next(
+            (queue for queue, now in zip(queues, (sent, since_end), strict=True) if queue and now >= queue[0].after),
+            None,
+        )
+
+    while any(queues) and not cluster.over:
+        cluster.world.run(lambda: cluster.over or due(), cluster.world.now + 900.0)
+        if not cluster.over and (queue := due()) is not None:
+            _let_happen(cluster, disks, queue.pop(0))
     cluster.network.weather = Weather()
 
 

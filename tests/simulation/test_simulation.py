@@ -22,6 +22,7 @@ from glovewire.server.consistency.blocks import ExclusiveBlocks
 SEEDS, CHUNK = 300, 25
 FOUND = {
     418: "a shard that had ended left while another was cut from it",
+    319: "workers left when the vectors were written, and the shard was killed before its final checkpoint was",
     545: "shards waited for the final checkpoint of one whose tensors had no values",
     681: "a shard that had ended left while another was down",
     1983: "a restarted shard 0 decided with what it had heard 20 seconds before",

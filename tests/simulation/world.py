@@ -227,7 +227,7 @@ class World:
 
     # ---- for the test
 
-    def run(self, until: Callable[[], bool], latest: float) -> None:
+    def run(self, until: Callable[[], object], latest: float) -> None:
         """Let time pass until `until()`; Overdue if it is later than `latest`, Broken as soon as anything is."""
         self.latest = latest
         while not until():

@@ -17,6 +17,7 @@ from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, OutputError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Applied, Welcome
+from glovewire.common.storage.artifacts import writing_artifact
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints import generations
@@ -200,10 +201,42 @@ def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
     generations.leave(second, generation, RunEnd(Ending.COMPLETE))
     assert generations.not_left(first, generation) == []
     assert not generations.is_over(second)  # no vectors yet: it may be needed
+    generations.leave(first, generation, RunEnd(Ending.COMPLETE))  # shard 0 has written them, perhaps elsewhere
+    assert generations.is_over(second)
+    assert not generations.is_over(first)
+    generations.leave(first, generation, RunEnd(Ending.STOPPED))
+    assert not generations.is_over(second)
     (tmp_path / "run" / "manifest.json").write_text("{}")
     assert generations.is_over(second)
     generations.leave(second, generation, RunEnd(Ending.STOPPED))
     assert not generations.is_over(second)
+
+
+def test_a_generation_that_others_have_left_for_good_ends_the_one_after_it(tmp_path: Path) -> None:
+    """A shard that is killed as the run ends may begin another while the others see all that they need on disk."""
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    generation = started(first)
+    started(second)
+    later = started(first)
+    assert (generation.number, later.number) == (0, 1)
+    for end in (RunEnd(Ending.STOPPED), RunEnd(Ending.COMPLETE)):
+        generations.leave(second, generation, end)
+        generations.require_current(first, later)  # a final checkpoint is missing
+    facts = {
+        "label": "final",
+        "options": first.options.as_message(),
+        "dataset": "",
+        "shards": 2,
+        "summary": {"ending": "complete"},
+    }
+    for number in range(2):
+        part = tmp_path / "run" / "checkpoints" / f"final.shard-{number}-of-2"
+        with writing_artifact(part, checkpoint.KIND, checkpoint.SCHEMA, {**facts, "shard": number}):
+            pass
+    with pytest.raises(generations.Concluded, match="ended in generation 0"):
+        generations.require_current(first, later)
+    assert generations.unassembled(first, "") == (generation, {"ending": "complete"})
+    assert generations.concluded(dataclasses.replace(first, resume=True, recover=False), later) is None
 
 
 def test_of_a_dense_model_without_values_there_is_nothing_to_wait_for(tmp_path: Path) -> None:

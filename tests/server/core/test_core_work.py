@@ -62,7 +62,7 @@ def test_a_lease_waits_until_there_is_work_and_is_done_at_the_end(dataset: Datas
             one.ask(b"w0", trained(done, held.pop(0), one, 1))
     assert reply == m.Done(Ending.COMPLETE)
     assert one.state.over == RunEnd(Ending.COMPLETE)
-    assert code(one.hello("late")) == "finishing"
+    assert code(one.hello("late", role="observer")) == "finishing"
 
 
 def test_a_lease_that_moved_takes_no_report(dataset: Dataset) -> None:
@@ -260,8 +260,27 @@ def test_a_complete_run_waits_a_lease_for_workers_that_have_not_come(dataset: Da
     one.carry_out(one.core.tick(one.now, NetworkCounts()))
     one.tick(19.0)
     assert one.core.tick(one.now, NetworkCounts()).finished is None
-    assert code(one.hello("b")) == "finishing"
+    hello = m.Hello("worker", "b", 1, dataset.checksum)
+    number = one.send(b"b", hello)
+    assert one.reply(b"b", number) is None  # it may be needed again until the rows are saved
     assert one.core.tick(one.now, NetworkCounts()).finished == RunEnd(Ending.COMPLETE)
+    one.carry_out(one.core.farewell())
+    assert code(one.reply(b"b", number)) == "finishing"
+
+
+def test_a_worker_that_hangs_hears_that_a_run_is_over_when_its_rows_are_saved(dataset: Dataset) -> None:
+    """Observers hear it at once, as all do of a run that a signal has stopped: it goes on later."""
+    for ending, told in ((Ending.ASKED, [b"eye"]), (Ending.STOPPED, [b"a", b"eye"])):
+        one = shard(dataset)
+        one.hello("a")
+        one.hello("eye", role="observer")
+        one.core.finish(RunEnd(ending))
+        one.tick(0.1)
+        one.now += DRAIN_S + 1.0
+        end = one.core.tick(one.now, NetworkCounts())
+        assert end.finished == RunEnd(ending)
+        assert sorted(reply.peer for reply in end.replies if code(reply.message) == "finishing") == told
+        assert {reply.peer for reply in one.core.farewell().replies} == {b"a", b"eye"} - set(told)
 
 
 def test_minibatches_are_complete_when_their_gradients_cover_the_epochs(dataset: Dataset) -> None:
