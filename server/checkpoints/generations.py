@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from glovewire.common import log
 from glovewire.common.cli.config_file import to_toml
@@ -85,9 +85,14 @@ class Mark:
 class Concluded(Superseded, code="concluded"):
     """An earlier generation ended the run after this one was begun: `ended` is it, with the summary of its training."""
 
-    def __init__(self, ended: tuple[Generation, dict[str, Any]]) -> None:
-        super().__init__(f"the run ended in generation {ended[0].number}")
-        self.ended = ended
+    ended: tuple[Generation, dict[str, Any]]
+
+    @classmethod
+    def by(cls, ended: tuple[Generation, dict[str, Any]]) -> Self:
+        """Return the error for a run that ended in the generation of `ended`."""
+        error = cls(f"the run ended in generation {ended[0].number}")
+        error.ended = ended
+        return error
 
 
 Begin = Callable[[Generation], None]
@@ -179,7 +184,7 @@ def create(run: Path, generation: Generation, *, by: str) -> None:
 def require_current(config: ServerConfig, generation: Generation) -> None:
     """Raise Superseded if there is a newer generation, Concluded if an earlier one has ended the run meanwhile."""
     if (ended := concluded(config, generation)) is not None:
-        raise Concluded(ended)
+        raise Concluded.by(ended)
     if _newest_file(config.out) in (None, _generation_file(config.out, generation.number)):
         return
     found = newest(config.out)
@@ -390,7 +395,7 @@ def _text(path: Path) -> str | None:
     """Return the content of a file, None if there is no such file."""
     try:
         return path.read_bytes().decode()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
