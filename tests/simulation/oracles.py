@@ -340,5 +340,7 @@ def reached(label: str, run: Path | None = None, parts: int = 0) -> float:
     kind, _, number = label.partition("-")
     if kind == "asked" and run is not None:
         facts = files.read_facts(run, label, parts)[0]
-        return float(max(facts["round"], facts["updates"], facts["gradients"]))
+        if facts["round"] >= 0:
+            return float(facts["round"])
+        return float(facts["updates"] if facts.get("tensors") else facts["gradients"])  # what the labels count
     return math.inf if kind == FINAL else float(number) if kind in ("round", "update") else -1.0
