@@ -208,11 +208,18 @@ class Sessions:
         session.hear(now)
         return session
 
-    def worker(self, peer: Peer, now: float) -> Session:
-        """Return the session of a worker, as `of` does; BadRequest for an observer."""
+    def worker(self, peer: Peer, number: int, now: float) -> Session:
+        """Return the session of a worker, as `of` does; BadRequest for an observer.
+
+        UnknownSession if the client believes that its number is another than that of the session (`number`, -1 if it
+        does not say): a late copy of the Hello of an earlier generation has opened the session, which the client does
+        not know.
+        """
         session = self.of(peer, now)
         if not session.is_worker:
             raise BadRequest("observers may only look: say hello as a worker")
+        if number not in (-1, session.index):
+            raise UnknownSession(f"this session has the number {session.index}, not {number}: say hello again")
         return session
 
     def other(self, peer: Peer, name: str) -> Session | None:

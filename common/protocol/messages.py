@@ -120,9 +120,13 @@ class Left(Message):
 
 @message
 class Lease(Message):
-    """Ask for the next block to train; `ticket` numbers a worker's leases from 1, so that repeats are recognised."""
+    """Ask for the next block to train; `ticket` numbers a worker's leases from 1, so that repeats are recognised.
+
+    `worker` is the number in the worker's Welcome, -1 if it is not given.
+    """
 
     ticket: int
+    worker: int = -1
 
 
 @message
@@ -187,7 +191,7 @@ class Push(Message):
     at learning rate `rate`). `values` were computed from rows at `version`, or `versions` row by row, and under
     `lease`, or -1; `token` is the lease's. `low_water` and its token are those of the last Granted. Differences, and
     gradients of tensors, may be bfloat16 (`<u2`). With `then_pull` the push is also a pull of the same rows, or of
-    those in `wanted`.
+    those in `wanted`. `worker` is as in Lease.
     Replies: `Applied` at once, `Rows` when a `Pull` would get them; if both are ready together, `Rows` alone.
     """
 
@@ -207,6 +211,7 @@ class Push(Message):
     low_water_token: int = 0
     then_pull: bool = False
     wanted: Array | None = array("<i8", rank=1, optional=True)
+    worker: int = -1
 
     @property
     def pull(self) -> Pull:
@@ -238,7 +243,7 @@ class Report(Message):
 
     `sequence` numbers a worker's reports from 1. The losses are sums over `entries` entries of the full matrix, `norm`
     is the mean Euclidean norm of the vectors trained, `bytes_sent` what the worker has sent to all shards so far.
-    `receipt` is the exclusive or of all receipts of the block's pushes.
+    `receipt` is the exclusive or of all receipts of the block's pushes. `worker` is as in Lease.
     """
 
     sequence: int
@@ -250,6 +255,7 @@ class Report(Message):
     seconds: float
     bytes_sent: int
     receipt: int = 0
+    worker: int = -1
 
 
 @message

@@ -85,6 +85,11 @@ class RequestClient:
         assert welcome is not None
         return welcome
 
+    @property
+    def worker(self) -> int:
+        """Return this worker's number, -1 if it has none."""
+        return self._core.worker
+
     def where(self, shard: int) -> str:
         """Return a shard's address, followed by a guess at why no server answers there, if there is one."""
         return self.channels[shard].address + self._links.doubt(shard)

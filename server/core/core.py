@@ -361,7 +361,7 @@ class Core:
     # ---- work
 
     def _lease(self, lease: m.Lease, peer: Peer, number: int, now: float) -> m.Message | None:
-        session = self._state.sessions.worker(peer, now)
+        session = self._state.sessions.worker(peer, lease.worker, now)
         if lease.ticket == session.ticket and session.grant is not None:
             return session.grant
         if lease.ticket <= session.ticket:
@@ -384,7 +384,7 @@ class Core:
 
     def _push(self, push: m.Push, peer: Peer, number: int, now: float) -> m.Message | None:
         state, pull_push = self._state, self._state.pull_push
-        session = state.sessions.worker(peer, now)
+        session = state.sessions.worker(peer, push.worker, now)
         pull = push.pull if push.then_pull else None
         if pull is not None:
             pull_push.check_pull(pull)
@@ -410,7 +410,7 @@ class Core:
 
     def _report(self, report: m.Report, peer: Peer, _: int, now: float) -> m.Message:
         state = self._state
-        session = state.sessions.worker(peer, now)
+        session = state.sessions.worker(peer, report.worker, now)
         if state.identity.shard:
             raise BadRequest("only shard 0 counts reports")
         if session.is_new_report(report.sequence):

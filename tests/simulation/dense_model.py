@@ -21,8 +21,7 @@ from glovewire.common.model.tensor_layout import ROW
 from glovewire.common.storage import run_folder
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.server.checkpoints import files
-from glovewire.server.checkpoints.cuts import final_label
-from glovewire.server.checkpoints.generations import GENERATION, newest
+from glovewire.server.checkpoints.generations import GENERATION
 from glovewire.worker.dense.client import Client
 
 RATE = 1 / 8
@@ -58,20 +57,19 @@ def work(addresses: tuple[str, ...], name: str) -> dict[str, Any]:
     return RunEnd(Ending.COMPLETE).as_fields()
 
 
-def check(run: Path, shards: int, options: TrainingOptions, *, undisturbed: bool) -> None:
+def check(run: Path, options: TrainingOptions, *, undisturbed: bool) -> None:
     """Raise Broken unless the tensors of a complete run are those of the updates that every shard has made.
 
     Shard 0 ends the run. Another one may lack an update whose gradient a lost worker has sent to some shards only.
     """
     values, _ = run_folder.load_tensors(run)
     require(np.array_equal(values["fixed"], VALUES["fixed"]), f"the fixed tensor has become {values['fixed']}")
-    generation = newest(run)
-    assert generation is not None
     begun = [json.loads(path.read_text()) for path in (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")]
     if any(each["number"] and not each["label"].startswith("update-") for each in begun):
         return  # it was filled with what a worker had pulled before, or each shard had made other updates when asked
     rows = np.concatenate([values[name].reshape(-1, ROW) for name in ("weight", "count")])
-    for facts in files.read_facts(run, final_label(generation.number), shards):
+    # The run may have ended in the generation before the newest.
+    for facts in files.read_facts(run, *files.newest(run)):
         (first, last), updates, shard = facts["rows"], facts["updates"], facts["shard"]
         if shard == 0 or undisturbed:
             require(updates == options.steps, f"shard {shard} has made {updates} of {options.steps} updates")

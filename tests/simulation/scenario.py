@@ -417,7 +417,7 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
         label, _ = files.newest(cluster.folder)
         cluster.checkpoints.restore(label)
     if cluster.options.objective == "tensors" and whole:
-        dense_model.check(cluster.folder, scenario.shards, cluster.options, undisturbed=not scenario.faults)
+        dense_model.check(cluster.folder, cluster.options, undisturbed=not scenario.faults)
     if cluster.apart is not None:
         cluster.apart.require_forgotten()
     if scenario.options["consistency"] == "exclusive" and whole:

@@ -136,7 +136,7 @@ def in_memory(path: Path, **options: Any) -> Dataset:
 
 USUAL: dict[str, Any] = {
     "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "token": 0, "low_water": 0,
-    "low_water_token": 0, "rate": 0.0, "rows": None, "then_pull": False, "bfloat16": False,
+    "low_water_token": 0, "rate": 0.0, "rows": None, "then_pull": False, "worker": -1, "bfloat16": False,
 }  # fmt: skip
 """What a request says when a test does not care."""
 

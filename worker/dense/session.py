@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -175,7 +175,7 @@ class TensorSession:
         version = m.NO_VERSION if rows is None else self.versions[part.shard]
         push = m.Push(
             TABLE, self._sequences[part.shard], operation, part.first, part.last, version, -1, rate, values,
-            then_pull=rows is not None,
+            then_pull=rows is not None, worker=self._client.worker,
         )  # fmt: skip
         applied: Pending[Any] = Pending()
         self._unanswered.append(applied)
@@ -218,7 +218,7 @@ class TensorSession:
             recorded: Pending[Any] = Pending()
             self._unanswered.append(recorded)
             report = self._sums.report(self._client.now(), self._reports, self._client.bytes_sent)
-            self._client.request(0, report, recorded, self._recorded)
+            self._client.request(0, replace(report, worker=self._client.worker), recorded, self._recorded)
             self._sums = LossSums(self._client.now())
 
     def _recorded(self, reply: m.Message) -> None:

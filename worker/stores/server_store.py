@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -65,7 +65,7 @@ class ServerStore:
             if isinstance(message, m.Granted):
                 self._low_water = message.low_water, message.low_water_token
 
-        self.client.request(0, m.Lease(self._tickets), lease, arrived)
+        self.client.request(0, m.Lease(self._tickets, self.client.worker), lease, arrived)
         return lease
 
     def pull_range(
@@ -123,7 +123,7 @@ class ServerStore:
             push = m.Push(
                 TABLE, self._next(part.shard), operation, part.first, part.last, lease.round, lease.lease, 0.0,
                 change.values[span], None if change.rows is None else change.rows[span], None, lease.token,
-                *self._low_water,
+                *self._low_water, worker=self.client.worker,
             )  # fmt: skip
             reply.missing += 1
             self.client.request(part.shard, push, reply, arrived)
@@ -149,6 +149,7 @@ class ServerStore:
                 TABLE, self._next(shard), operation, 0, 0, known.clocks.get(shard, m.NO_VERSION), -1, rate,
                 values[span], rows[span], None if known.versions is None else known.versions[span],
                 then_pull=wanted is not None, wanted=None if wanted is None else wanted[next_span],
+                worker=self.client.worker,
             )  # fmt: skip
             reply.missing += 1
             rows_reply.missing += push.then_pull
@@ -160,7 +161,8 @@ class ServerStore:
         """See Store."""
         recorded: Pending[m.Recorded] = Pending()
         self._reports += 1
-        self.client.request(0, report(self._reports, self.client.bytes_sent), recorded)
+        message = replace(report(self._reports, self.client.bytes_sent), worker=self.client.worker)
+        self.client.request(0, message, recorded)
         return recorded
 
     def poll(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from shards import (
@@ -40,6 +42,22 @@ def test_a_lease_is_granted_once_for_a_ticket_and_a_newcomer_gets_one_at_a_time(
     assert isinstance(other, m.Granted)
     assert other.lease != granted.lease
     assert code(one.ask(b"w0", m.Lease(1))) == "bad-request"
+
+
+def test_work_for_an_earlier_session_is_refused_after_a_late_hello(dataset: Dataset) -> None:
+    """Seed 815: a repeated hello reached a restarted server, and the worker went on in a session it did not know."""
+    before, one = shard(dataset, generation=1), shard(dataset, generation=2)
+    welcome = before.hello()
+    assert isinstance(welcome, m.Welcome)
+    work = before.ask(b"w0", m.Lease(1, welcome.worker))
+    assert isinstance(work, m.Granted)
+    one.hello()
+    for message in (m.Lease(1), add(before, 1), report(1, work.lease)):
+        stale = replace(message, worker=welcome.worker)
+        assert code(one.ask(b"w0", stale)) == "unknown-session"
+    renewed = one.hello()
+    assert isinstance(renewed, m.Welcome)
+    assert isinstance(one.ask(b"w0", m.Lease(1, renewed.worker)), m.Granted)
 
 
 def test_a_lease_waits_until_there_is_work_and_is_done_at_the_end(dataset: Dataset) -> None:
