@@ -344,35 +344,64 @@ def leave(
     if end.ending is Ending.FAILED:
         raise errors.TrainingDiverged(end.text or "a worker reported that the training diverged")
     trim()
-    if (last := core.final()) is not None:
-        last = replace(last, facts={**last.facts, SUMMARY: facts})
-    if last is not None and config.shards == 1:
-        # A disk may have room for one of the two: a finished run needs its vectors, a stopped one its checkpoint.
+    try:
+        _leave(config, dataset, core, daemon, generation, end, facts)
+    except errors.OutputError as error:
+        single = config.shards == 1 and not descriptors.is_shortage(error)
+        if not single or (last := _rows_to_keep(config, core, generation, end, facts)) is None:
+            raise
         results = partial(assemble, config, dataset, generation, facts, last)
-        order = (partial(daemon.aside, results), partial(_save, daemon, last))
-        artifacts.attempt_all(*(order if end.ending is Ending.COMPLETE else reversed(order)))
-    else:
-        if last is not None:
-            daemon.write_now(last)
-        else:  # its tensors lack values: the others must not wait for its final checkpoint
-            daemon.aside(partial(generations.leave, config, generation, end))
-        waits = config.shard == 0 or (last is not None and end.ending in LASTING)
-        del last
-        core.free_table()
-        if waits:
-            daemon.aside(partial(await_final_checkpoints, config, generation, daemon))
+        artifacts.attempt_all(partial(daemon.aside, results), partial(daemon.write_now, last))
         daemon.farewell()
-        if config.shard == 0:
-            daemon.aside(partial(assemble, config, dataset, generation, facts))
     if config.shard == 0:
         checkpoint.remove_old_finals(config.out, final_label(generation.number))
     daemon.aside(partial(generations.leave, config, generation, end))
 
 
-def _save(daemon: Daemon, last: Snapshot) -> None:
-    """Write the final checkpoint, and let the workers go: without it, a shard that is restarted may need them."""
-    daemon.write_now(last)
-    daemon.farewell()
+def _leave(
+    config: ServerConfig,
+    dataset: Dataset | None,
+    core: Core,
+    daemon: Daemon,
+    generation: Generation,
+    end: RunEnd,
+    facts: dict[str, Any],
+) -> None:
+    """Write the final checkpoint and free the table; on shard 0, write the results from disk. Let the workers go."""
+    if (last := _final(core, facts)) is not None:
+        daemon.write_now(last)
+    else:  # its tensors lack values: the others must not wait for its final checkpoint
+        daemon.aside(partial(generations.leave, config, generation, end))
+    waits = config.shard == 0 or (last is not None and end.ending in LASTING)
+    del last
+    core.free_table()
+    if waits:
+        daemon.aside(partial(await_final_checkpoints, config, generation, daemon))
+    if config.shards > 1:
+        daemon.farewell()
+    if config.shard == 0:
+        daemon.aside(partial(assemble, config, dataset, generation, facts))
+    if config.shards == 1:  # not before: a full disk may take its checkpoint away, and a restarted server needs workers
+        daemon.farewell()
+
+
+def _rows_to_keep(
+    config: ServerConfig, core: Core, generation: Generation, end: RunEnd, facts: dict[str, Any]
+) -> Snapshot | None:
+    """Return the rows of a single shard whose disk lacks room for both the final checkpoint and the results.
+
+    A finished run needs its results, and its checkpoint is removed for them. That of a stopped one stays (None).
+    """
+    label = final_label(generation.number)
+    if checkpoint.missing(config.out, label, config.shards):
+        return _final(core, facts)
+    return checkpoint.take_back(config.out, label) if end.ending is Ending.COMPLETE else None
+
+
+def _final(core: Core, facts: dict[str, Any]) -> Snapshot | None:
+    """Return the final checkpoint with the summary of the training; None if tensors lack values."""
+    last = core.final()
+    return None if last is None else replace(last, facts={**last.facts, SUMMARY: facts})
 
 
 def await_final_checkpoints(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
@@ -408,7 +437,8 @@ def assemble(
     if dataset is None:
         _assemble_tensors(config, facts, label, last)
     elif last is not None:
-        checkpoint.write_results(config.out, dataset, config.options, last.rows, facts)
+        pieces = checkpoint.in_pieces(last.rows)
+        checkpoint.write_results(config.out, dataset, config.options, pieces, facts)
     else:
         checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
 

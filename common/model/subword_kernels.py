@@ -10,20 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array_types import Indices, Rows
-from ..runtime.compiled import compiled, compiled_bare, inlined_fast
+from ..runtime.compiled import compiled, compiled_bare
 from ..runtime.simd import load, store
 
 WIDTH: Final = 16
 """Dimensions solved together: sixteen float32 are one cache line, which is what a look-up of an n-gram costs."""
 _LINE_BYTES = 64
-_BLOCK_ROWS = 256
+BLOCK_ROWS: Final = 256
 """Rows that are summed in single precision before their sum is added in double precision."""
 
 Text = npt.NDArray[np.uint8]
 Starts = Indices
 Columns = npt.NDArray[np.int32]
 Table = Rows
-Sums = npt.NDArray[np.float64]
 
 _FNV_BASIS, _FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
 
@@ -134,7 +133,7 @@ def aligned_zeros(rows: int) -> Table:
 
 
 @compiled_bare
-def _sum_rows(starts: Starts, columns: Columns, table: Table, scales: Table, zeros: Table, out: Table) -> None:
+def sum_rows(starts: Starts, columns: Columns, table: Table, scales: Table, zeros: Table, out: Table) -> None:
     """Set row i of `out` to `scales[i]` times the sum of the rows of `table` that row i of the sparse matrix names."""
     nothing = load(zeros, 0, WIDTH)
     for row in range(len(starts) - 1):
@@ -159,16 +158,8 @@ def inverse_diagonal(turned: Starts, rows: Columns, squares: Table, ridge: float
     return inverse
 
 
-@inlined_fast
-def _add(sums: Sums, vector: Any, block: Table) -> None:
-    """Add a SIMD vector to sums in double precision; `block` is room for one."""
-    store(block, 0, vector)
-    for j in range(WIDTH):
-        sums[j] += block[j]
-
-
 @compiled_bare
-def _apply(
+def apply(
     turned: Starts,
     rows: Columns,
     through: Table,
@@ -176,25 +167,23 @@ def _apply(
     direction: Table,
     zeros: Table,
     image: Table,
-    curve: Sums,
-    block: Table,
+    products: Table,
 ) -> None:
-    """Set `image` to G' `through` + `ridge` `direction`, and `curve` to the product of `image` and `direction`."""
-    curve[:] = 0.0
-    for first in range(0, len(turned) - 1, _BLOCK_ROWS):
-        products = load(zeros, 0, WIDTH)
-        for row in range(first, min(first + _BLOCK_ROWS, len(turned) - 1)):
+    """Set `image` to G' `through` + `ridge` `direction`, and `products` to the products of the two, block by block."""
+    for block in range(len(products)):
+        total_product = load(zeros, 0, WIDTH)
+        for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, len(turned) - 1)):
             along = load(direction, row * WIDTH, WIDTH)
             total = along * ridge
             for at in range(turned[row], turned[row + 1]):
                 total = total + load(through, np.int64(rows[at]) * WIDTH, WIDTH)
             store(image, row * WIDTH, total)
-            products = products + along * total
-        _add(curve, products, block)
+            total_product = total_product + along * total
+        store(products, block * WIDTH, total_product)
 
 
 @compiled_bare
-def _move(
+def move(
     alpha: Table,
     inverse: Table,
     direction: Table,
@@ -202,73 +191,28 @@ def _move(
     zeros: Table,
     solution: Table,
     residual: Table,
-    descent: Sums,
-    block: Table,
+    products: Table,
 ) -> None:
     """Move `solution` by `alpha` times `direction`, and `residual` with it.
 
-    Set `descent` to the product of the residual and the preconditioned residual.
+    Set `products` to the products of the residual and the preconditioned residual, block by block.
     """
-    descent[:] = 0.0
     length = load(alpha, 0, WIDTH)
-    for first in range(0, len(inverse), _BLOCK_ROWS):
-        products = load(zeros, 0, WIDTH)
-        for row in range(first, min(first + _BLOCK_ROWS, len(inverse))):
+    for block in range(len(products)):
+        total_product = load(zeros, 0, WIDTH)
+        for row in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, len(inverse))):
             at = row * WIDTH
             store(solution, at, load(solution, at, WIDTH) + length * load(direction, at, WIDTH))
             value = load(residual, at, WIDTH) - length * load(image, at, WIDTH)
             store(residual, at, value)
-            products = products + value * value * inverse[row]
-        _add(descent, products, block)
+            total_product = total_product + value * value * inverse[row]
+        store(products, block * WIDTH, total_product)
 
 
 @compiled_bare
-def _turn(beta: Table, inverse: Table, residual: Table, direction: Table) -> None:
+def turn(beta: Table, inverse: Table, residual: Table, direction: Table) -> None:
     """Set `direction` to the preconditioned residual plus `beta` times itself."""
     kept = load(beta, 0, WIDTH)
     for row in range(len(inverse)):
         at = row * WIDTH
         store(direction, at, load(residual, at, WIDTH) * inverse[row] + load(direction, at, WIDTH) * kept)
-
-
-@compiled
-def solve(
-    starts: Starts,
-    columns: Columns,
-    turned: Starts,
-    rows: Columns,
-    scales: Table,
-    squares: Table,
-    inverse: Table,
-    ridge: float,
-    steps: int,
-    targets: Table,
-    solution: Table,
-    residual: Table,
-    direction: Table,
-    image: Table,
-) -> None:
-    """Make `steps` steps of preconditioned conjugate gradients on (G' A G + ridge I) Z = G' A T, for WIDTH dimensions.
-
-    G is the sparse matrix (`starts`, `columns`; its transpose is `turned`, `rows`) with row i times s_i, and A holds a
-    weight a_i for each row. `scales` (words,) is s_i, `squares` (words,) a_i s_i^2, and `inverse` comes from
-    `inverse_diagonal`. `targets` (words, WIDTH) holds a_i s_i T_i and becomes G Z; the other tables, of shape
-    (n-grams, WIDTH), start at zero, and `solution` becomes Z. All are float32, and all sums have a fixed order.
-    """
-    ones, zeros = np.ones(len(inverse), dtype=np.float32), np.zeros(WIDTH, dtype=np.float32)
-    alpha, beta, block = np.zeros_like(zeros), np.zeros_like(zeros), np.zeros_like(zeros)
-    curve, descent, fresh = np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH)
-    _sum_rows(turned, rows, targets, ones, zeros, residual)
-    _move(alpha, inverse, direction, image, zeros, solution, residual, descent, block)
-    _turn(beta, inverse, residual, direction)
-    for _ in range(steps):
-        _sum_rows(starts, columns, direction, squares, zeros, targets)
-        _apply(turned, rows, targets, np.float32(ridge), direction, zeros, image, curve, block)
-        for j in range(WIDTH):
-            alpha[j] = descent[j] / curve[j] if curve[j] > 0.0 else 0.0
-        _move(alpha, inverse, direction, image, zeros, solution, residual, fresh, block)
-        for j in range(WIDTH):
-            beta[j] = fresh[j] / descent[j] if descent[j] > 0.0 else 0.0
-            descent[j] = fresh[j]
-        _turn(beta, inverse, residual, direction)
-    _sum_rows(starts, columns, solution, scales, zeros, targets)

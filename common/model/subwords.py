@@ -15,10 +15,11 @@ n_w. Without the weight n_w / n, long words would fit worst. Conjugate gradients
 at a time, are stopped after a few steps. No result depends on the number of threads.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,14 @@ import numpy.typing as npt
 from ..array_types import Floats, Indices, Rows
 from ..errors import UsageError, require
 
+Halves = npt.NDArray[np.float16]
+
 MAX_LENGTH, MAX_BUCKETS = 64, 1 << 26
 RIDGE, STEPS = 0.02, 4
 """Strength of the ridge, and steps of conjugate gradients. Few steps are part of the regularisation: they fit what many
 words share, stop before the noise of single words, and scored higher than the exact solution (docs/objectives.md)."""
-MAX_THREADS = 16
-"""Each needs four tables of (n-grams, 16) float32 and one of (words, 16)."""
+DIMS_AT_ONCE = 64
+"""Dimensions of n-grams that are collected before they are stored; a multiple of 16."""
 _WORDS_AT_ONCE = 1024
 
 
@@ -78,7 +81,7 @@ class Subwords:
     ngrams: Ngrams
     buckets: npt.NDArray[np.int32]
     places: npt.NDArray[np.int32]
-    rows: npt.NDArray[np.float16] | Rows
+    rows: Halves | Rows
     factor: float = 0.0
     scale: float = 1.0
     lowercase: bool = False
@@ -114,6 +117,35 @@ class Subwords:
         return np.diff(starts), sums
 
 
+class NgramStore(Protocol):
+    """Keeps the vectors of n-grams, which are found a few dimensions at a time."""
+
+    def allocate(self, rows: int, dim: int) -> None:
+        """Make room for float16 (rows, dim)."""
+
+    def put(self, columns: slice, values: Halves) -> None:
+        """Set some columns, of all rows."""
+
+    def rows(self) -> Halves:
+        """Return all rows, once every column is set."""
+
+
+class NgramsInMemory:
+    """Keeps them in an array."""
+
+    def allocate(self, rows: int, dim: int) -> None:
+        """Make room for float16 (rows, dim)."""
+        self._rows = np.zeros((rows, dim), np.float16)
+
+    def put(self, columns: slice, values: Halves) -> None:
+        """Set some columns, of all rows."""
+        self._rows[:, columns] = values
+
+    def rows(self) -> Halves:
+        """Return all rows."""
+        return self._rows
+
+
 def fit(
     words: Sequence[str],
     vectors: Rows,
@@ -121,70 +153,99 @@ def fit(
     ngrams: Ngrams | None = None,
     threads: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    kept: NgramStore | None = None,
 ) -> Subwords:
     """Fit the n-grams of `words` to `vectors`, and mix each word's composition into its vector, in place.
 
     `vectors`, float32 (words, dim): a vector u of length 1 with the composition s becomes (u + `factor` s) /
     (1 + `factor`), and any other length is multiplied in again. Vectors that are zero or not finite are left out. The
     vector of an unseen word is its composition times the mean length. `threads`, one for each core unless given,
-    changes no byte. Once `cancelled` returns True, the rest is skipped and the result is worthless. Takes about 16
-    bytes for each n-gram of each word, 2 for each number of the result and, for each thread, 256 for each
-    different n-gram.
+    changes no byte. Once `cancelled` returns True, the rest is skipped and the result is worthless. The vectors of
+    n-grams are collected in `kept`, by default in memory. Besides, takes about 8 bytes for each n-gram of each word,
+    300 for each different n-gram, and 128 for each row of the result and 64 for each word.
     """
     from . import subword_kernels as kernels
+    from .subword_solver import Solver, threads_for
 
-    ngrams = ngrams or Ngrams()
+    ngrams, kept = ngrams or Ngrams(), kept or NgramsInMemory()
     if not 0 <= factor < np.inf:
         raise UsageError(f"n-grams cannot have the weight {factor:g}: use a number of at least 0")
     if vectors.ndim != 2 or len(vectors) != len(words):
         raise UsageError(f"vectors of shape {vectors.shape} do not fit {len(words)} words")
-    lengths = _lengths(vectors)
+    dim = vectors.shape[1]
     starts, columns = ngrams.hashed([_encoded(word) for word in words])
     buckets = kernels.renumber(columns, ngrams.buckets)
     turned, entries = kernels.transpose(starts, columns, len(buckets))
+    firsts, places = _distinct(turned, entries, len(words))
+    kept.allocate(len(firsts), dim)
     counts = np.diff(starts)
-    used = (lengths > 0) & np.isfinite(lengths) & (counts > 0)
-    kept, places = _distinct(turned, entries, len(words))
-    rows = np.zeros((len(kept), vectors.shape[1]), dtype=np.float16)
+    units = _Units(vectors, counts > 0)
+    if units.used.any():
+        mean = counts[units.used].mean()
+        scales = np.where(units.used, 1.0 / np.maximum(counts, 1), 0.0).astype(np.float32)
+        centre = units.mean()
+        with threads_for(threads) as (count, each):
+            solver = Solver(starts, columns, turned, entries, scales, mean, RIDGE, count, each)
+            for begin in range(0, dim, DIMS_AT_ONCE):
+                strip = np.empty((len(firsts), min(DIMS_AT_ONCE, dim - begin)), np.float16)
+                for start in range(begin, begin + strip.shape[1], kernels.WIDTH):
+                    if cancelled():
+                        break
+                    piece = slice(start, min(start + kernels.WIDTH, dim))
+                    around = centre[piece]
+                    each(partial(units.aim, piece, solver.targets, around, mean), _cut(len(words)))
+                    solution = solver.solve(STEPS)
+                    each(partial(units.mix, piece, solver.targets, around, factor), _cut(len(words)))
+                    found = strip[:, start - begin : piece.stop - begin]
+                    each(partial(_round, solution, firsts, around, found), _cut(len(firsts)))
+                kept.put(slice(begin, begin + strip.shape[1]), strip)
     ascending = np.argsort(buckets)
-    if used.any():
-        mean = counts[used].mean()
-        scales = np.where(used, 1.0 / np.maximum(counts, 1), 0.0).astype(np.float32)
-        squares = scales / np.float32(mean)
-        inverse_diagonal = kernels.inverse_diagonal(turned, entries, squares, RIDGE)
-
-    def solve(first: int) -> None:
-        if cancelled():
-            return
-        piece = slice(first, first + kernels.WIDTH)
-        targets, *tables = map(kernels.aligned_zeros, (len(words), *[len(buckets)] * 4))
-        width = rows[:, piece].shape[1]
-        unit = vectors[used, piece] / lengths[used, None]
-        centre = unit.mean(axis=0)
-        targets[used, :width] = (unit - centre) / mean
-        kernels.solve(
-            starts,
-            columns,
-            turned,
-            entries,
-            scales,
-            squares,
-            inverse_diagonal,
-            RIDGE,
-            STEPS,
-            targets,
-            *tables,
-        )
-        mixed = unit + factor * (targets[used, :width] + centre)
-        vectors[used, piece] = mixed * (lengths[used, None] / (1.0 + factor))
-        rows[:, piece] = tables[0][kept, :width] + centre
-
-    if used.any():
-        with ThreadPoolExecutor(min(threads or len(os.sched_getaffinity(0)), MAX_THREADS)) as pool:
-            list(pool.map(solve, range(0, vectors.shape[1], kernels.WIDTH)))
-    scale = float(lengths[used].mean()) if used.any() else 1.0
+    scale = float(units.lengths[units.used].mean()) if units.used.any() else 1.0
     lowercase = all(word == word.lower() for word in words)
-    return Subwords(ngrams, buckets[ascending], places[ascending], rows, factor, scale, lowercase)
+    return Subwords(ngrams, buckets[ascending], places[ascending], kept.rows(), factor, scale, lowercase)
+
+
+class _Units:
+    """Trained vectors at length 1, as double precision; `used` says which are neither zero nor not finite."""
+
+    def __init__(self, vectors: Rows, used: npt.NDArray[np.bool_]) -> None:
+        self._vectors, self.lengths = vectors, _lengths(vectors)
+        self.used = used & (self.lengths > 0) & np.isfinite(self.lengths)
+
+    def mean(self) -> Floats:
+        """Return the mean of those used, added one after the other."""
+        total = np.zeros((1, self._vectors.shape[1]))
+        for first, last in pairwise(_cut(len(self._vectors), _WORDS_AT_ONCE)):
+            total[0] = np.concatenate([total, self._of(slice(first, last), slice(None))]).sum(axis=0)
+        mean: Floats = total[0] / self.used.sum()
+        return mean
+
+    def aim(self, dims: slice, targets: Rows, centre: Floats, mean: float, first: int, last: int) -> None:
+        """Set `targets` of the words [first, last) to their vectors without the centre, divided by `mean`."""
+        part = slice(first, last)
+        targets[part] = 0.0
+        targets[part, : len(centre)][self.used[part]] = (self._of(part, dims) - centre) / mean
+
+    def mix(self, dims: slice, composed: Rows, centre: Floats, factor: float, first: int, last: int) -> None:
+        """Mix compositions, less the centre, into the vectors of the words [first, last)."""
+        part, used = slice(first, last), self.used[first:last]
+        mixed = self._of(part, dims) + factor * (composed[part, : len(centre)][used] + centre)
+        self._vectors[part, dims][used] = mixed * (self.lengths[part][used, None] / (1.0 + factor))
+
+    def _of(self, part: slice, dims: slice) -> Floats:
+        used = self.used[part]
+        units: Floats = self._vectors[part, dims][used] / self.lengths[part][used, None]
+        return units
+
+
+def _round(solution: Rows, firsts: Indices, centre: Floats, into: Halves, first: int, last: int) -> None:
+    """Set rows [first, last) of `into` to those of the n-grams `firsts`, in half precision."""
+    into[first:last] = solution[firsts[first:last], : len(centre)] + centre
+
+
+def _cut(count: int, most: int = 8 * _WORDS_AT_ONCE) -> list[int]:
+    """Return the bounds of `count` rows cut into ranges of at most `most`."""
+    return [*range(0, count, most), count]
 
 
 def _encoded(word: str) -> bytes:

@@ -38,6 +38,11 @@ def no_pause() -> None:
 # ---- atomic writing
 
 
+def scratch_path(path: Path) -> Path:
+    """Return where this process writes new content of `path`."""
+    return path.parent / f".{path.name}.{os.getpid()}{PARTIAL}"
+
+
 @contextmanager
 def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> Iterator[Path]:
     """Yield a scratch path beside `path`; at the end, move the file or folder made there to `path`.
@@ -47,7 +52,7 @@ def atomic(path: Path, *, replace_folder: bool = False, flush: bool = True) -> I
     folder or, with `replace_folder`, any folder, which is renamed to `.NAME.PID.replaced` meanwhile: if the process is
     killed in between, the old content can be restored from there. With `flush`, this also holds after a power failure.
     """
-    scratch = path.parent / f".{path.name}.{os.getpid()}{PARTIAL}"
+    scratch = scratch_path(path)
     try:
         _remove(scratch, ignore_errors=False)
         yield scratch
@@ -78,6 +83,13 @@ def _swap(folder: Path, scratch: Path) -> None:
         aside.rename(folder)
         raise
     _remove(aside)
+
+
+def move_into_place(scratch: Path, path: Path) -> None:
+    """Flush a file to disk and move it to `path`."""
+    flush_path(scratch)
+    scratch.rename(path)
+    flush_path(path.parent)
 
 
 @contextmanager
@@ -350,7 +362,32 @@ def load_array(path: Path, *, mapped: bool = False) -> Array:
     first, so that a header that claims more bytes than the file has is refused before memory is allocated.
     """
     there = np.lib.format.open_memmap(path, mode="r")
-    return there if mapped else np.array(there, order="C", subok=False)
+    if mapped:
+        return there
+    values = np.empty(there.shape, there.dtype)
+    first = 0
+    for piece in array_pieces(path):
+        values[first : first + len(piece)] = piece
+        first += len(piece)
+    return values
+
+
+def array_pieces(path: Path) -> Iterator[Array]:
+    """Yield the rows of the array in the .npy file `path`, some at a time; raises one of UNREADABLE.
+
+    They are read, not mapped: pages of a mapped file count as memory of the process for as long as they are.
+    """
+    there = np.lib.format.open_memmap(path, mode="r")
+    if not there.ndim:
+        raise ValueError("a number instead of an array")
+    rows = max(1, PIECE_BYTES // max(there[:1].nbytes, 1))
+    with path.open("rb", buffering=0) as stream:
+        stream.seek(there.offset)
+        for first in range(0, len(there), rows):
+            piece = there[first : first + rows]
+            if there.flags.c_contiguous:
+                piece = np.fromfile(stream, there.dtype, piece.size).reshape(piece.shape)
+            yield piece
 
 
 def save_array(path: Path, values: Array, pause: Callable[[], None] = no_pause) -> None:
@@ -362,3 +399,24 @@ def save_array(path: Path, values: Array, pause: Callable[[], None] = no_pause) 
         for start in range(0, len(flat), PIECE_BYTES):
             stream.write(flat[start : start + PIECE_BYTES].data)
             pause()
+
+
+def make_array(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
+    """Make the .npy file `path` of zeros, without taking room on the disk for them."""
+    with path.open("wb") as stream:
+        about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(stream, about)
+        stream.truncate(stream.tell() + shape[0] * shape[1] * dtype.itemsize)
+
+
+def put_columns(path: Path, columns: slice, values: Array) -> None:
+    """Set some columns of the array in the .npy file `path`, which `make_array` made; the other columns stay."""
+    at = np.lib.format.open_memmap(path, mode="r").offset
+    first = 0
+    with path.open("r+b") as stream:
+        for rows in array_pieces(path):
+            rows[:, columns] = values[first : first + len(rows)]
+            first += len(rows)
+            stream.seek(at)
+            stream.write(rows.data)
+            at += rows.nbytes

@@ -6,12 +6,14 @@ lists only the results and is written last: a run whose training has not finishe
 `tensors`); numpy reads them without Glovewire. This module changes no other file of the folder and loads no pickle.
 """
 
+import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from ..endings import Ending
 from ..errors import ArtifactError, NotFinite, OutputError, UsageError
 from ..model.options import TrainingOptions
 from ..model.postprocess import flatten_spectrum
-from ..model.subwords import Ngrams, Subwords, fit
+from ..model.subwords import Halves, Ngrams, Subwords, fit
 from . import artifacts
 from .dataset import Dataset
 
@@ -102,17 +104,95 @@ def completed_facts(run: Path) -> Mapping[str, Any] | None:
 
 def write_trained(
     run: Path, dataset: Dataset, options: TrainingOptions, vectors: Rows, facts: Mapping[str, Any]
-) -> artifacts.Manifest:
+) -> None:
     """Write the vectors of a run, as trained, after the post-processing that its options ask for, done in place.
 
     `vectors`: float32 (words, dim), in the order of the vocabulary. A run that a signal stopped gets no n-grams: they
     may take longer than the process is given to end.
     """
     flatten_spectrum(vectors, options.spectrum)
-    subwords = None
     if options.subwords and facts.get("ending") != Ending.STOPPED:
-        subwords = fit(dataset.words, vectors, options.subwords)
-    return write_vectors(run, dataset.words, vectors, facts, dataset.counts, subwords)
+        write_with_ngrams(run, dataset.words, vectors, options.subwords, facts, dataset.counts)
+    else:
+        write_vectors(run, dataset.words, vectors, facts, dataset.counts)
+
+
+def write_with_ngrams(
+    run: Path,
+    words: Sequence[str],
+    vectors: Rows,
+    factor: float,
+    facts: Mapping[str, Any] | None = None,
+    counts: Indices | None = None,
+) -> Subwords:
+    """Fit n-grams to `vectors`, mix them in with the weight `factor`, in place, and write both with `write_vectors`.
+
+    Returns the n-grams. They take as much memory as the vectors, and so are written while they are being found.
+    """
+    with _NgramsFile(run / NGRAMS) as file:
+        subwords = fit(words, vectors, factor, kept=file)
+        write_vectors(run, words, vectors, facts, counts, subwords, file)
+        return subwords
+
+
+class _NgramsFile:
+    """Vectors of n-grams, written a few columns at a time beside `path` and moved there when they are whole.
+
+    On a disk with room for one of the two, the vectors of words come first: n-grams that cannot be written, or that
+    take the room of those, are removed, and `move` raises why.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._scratch = path, artifacts.scratch_path(path)
+        self._failure: OutputError | None = None
+        self._shape = 0, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scratch.unlink(missing_ok=True)
+
+    def allocate(self, rows: int, dim: int) -> None:
+        """Make the file; it takes room on the disk as columns are put into it."""
+        self._shape = rows, dim
+        self._attempt(partial(artifacts.make_array, self._scratch, self._shape, np.dtype(np.float16)))
+
+    def put(self, columns: slice, values: Halves) -> None:
+        """Write some columns, of all rows."""
+        self._attempt(partial(artifacts.put_columns, self._scratch, columns, values))
+
+    def rows(self) -> Halves:
+        """Return all rows, mapped; none of them if they could not be written."""
+        if self._failure is not None:
+            return np.empty((0, self._shape[1]), np.float16)
+        with artifacts.output_errors(self._path):
+            return artifacts.load_array(self._scratch, mapped=True)
+
+    def give_way(self) -> None:
+        """Remove the n-grams, whose room is needed."""
+        self._fail(OutputError(f"file {self._path} cannot be written: no space left on the disk"))
+
+    def move(self) -> None:
+        """Move the file to its place."""
+        self._attempt(partial(artifacts.move_into_place, self._scratch, self._path))
+        if self._failure is not None:
+            raise self._failure
+
+    def _attempt(self, write: Callable[[], None]) -> None:
+        """Call `write` unless an earlier call has failed."""
+        if self._failure is None:
+            try:
+                with artifacts.output_errors(self._path):
+                    write()
+            except OutputError as error:
+                self._fail(error)
+
+    def _fail(self, error: OutputError) -> None:
+        self._failure = error
+        with suppress(FileNotFoundError):
+            os.truncate(self._scratch, 0)  # a file that is mapped keeps its room when it is removed
+            self._scratch.unlink()
 
 
 def write_vectors(
@@ -122,13 +202,15 @@ def write_vectors(
     facts: Mapping[str, Any] | None = None,
     counts: Indices | None = None,
     subwords: Subwords | None = None,
+    ngrams: _NgramsFile | None = None,
 ) -> artifacts.Manifest:
     """Write `vectors.npy`, `vocabulary.txt`, `counts.npy`, n-grams and their manifest into `run`, replacing older ones.
 
     `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), occurrences in
-    the text, if known; `subwords`: the n-grams, if there are any. `facts` (plain JSON values) go into the manifest
-    beside the sizes. Raises NotFinite for NaN or infinity and ArtifactError for words or shapes that do not fit, both
-    before any file changes; OutputError that names every file that cannot be written.
+    the text, if known; `subwords`: the n-grams, if there are any, whose vectors may be in the file `ngrams` already.
+    `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite for NaN or infinity and
+    ArtifactError for words or shapes that do not fit, both before any file changes; OutputError that names every file
+    that cannot be written.
     """
     table = np.ascontiguousarray(vectors, dtype="<f4")
     _check_words(run, words)
@@ -150,8 +232,12 @@ def write_vectors(
         for name in (artifacts.MANIFEST, COUNTS, NGRAMS, BUCKETS):
             (run / name).unlink(missing_ok=True)
     vocabulary = "".join(f"{word}\n" for word in words)
+    writes: dict[str, Callable[[], None]] = {name: partial(_save, run / name, array) for name, array in arrays.items()}
+    if ngrams is not None:
+        writes[VECTORS] = partial(_save_first, writes[VECTORS], ngrams)
+        writes[NGRAMS] = ngrams.move
     artifacts.attempt_all(
-        *(partial(_save, run / name, array) for name, array in arrays.items()),
+        *writes.values(),
         partial(artifacts.write_text_atomically, run / VOCABULARY, vocabulary),
     )
     sizes = {"words": len(words), "dim": int(table.shape[1])}
@@ -168,6 +254,15 @@ def add_facts(run: Path, facts: Mapping[str, Any]) -> None:
 def _save(path: Path, array: Array) -> None:
     with artifacts.output_errors(path), artifacts.atomic(path) as scratch:
         artifacts.save_array(scratch, array)
+
+
+def _save_first(save: Callable[[], None], ngrams: _NgramsFile) -> None:
+    """Save vectors, if need be in the place of the n-grams."""
+    try:
+        save()
+    except OutputError:
+        ngrams.give_way()
+        save()
 
 
 def load_vectors(run: Path, *, verify: bool = True) -> Vectors:

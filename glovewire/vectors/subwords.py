@@ -9,7 +9,6 @@ from glovewire.common.addresses import url_of
 from glovewire.common.cli.config_file import saved_value
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import DEFAULTS, TrainingOptions
-from glovewire.common.model.subwords import fit
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import require_free
 from glovewire.common.storage.stores import uploaded
@@ -31,10 +30,9 @@ def add_subwords(path: Path, out: Path, factor: float | None = None) -> dict[str
         factor = float(DEFAULTS.get(objective, {}).get("subwords", TrainingOptions.subwords))
     with uploaded(out, "run") as place:
         require_free(place, what="run")
-        vectors = np.array(loaded.vectors)
-        subwords = fit(loaded.words, vectors, factor)
         runs.prepare(place)
-        runs.write_vectors(place, loaded.words, vectors, loaded.facts, loaded.counts, subwords)
+        vectors = np.array(loaded.vectors)
+        subwords = runs.write_with_ngrams(place, loaded.words, vectors, factor, loaded.facts, loaded.counts)
         return {
             "run": url_of(out) or str(out),
             "words": len(loaded.words),

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -271,11 +271,24 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
     Raises ArtifactError if a part is missing, altered, of another shard, or of another training; with `one_round` also
     if it was cut at another round (exclusive order) or in another generation of the run (other modes) than shard 0's.
     """
+    shape, dtype, facts = _check_parts(run, label, shards, one_round=one_round)
+    rows = np.empty(shape, dtype)
+    at = 0
+    for piece in _pieces(run, label, shards):
+        rows[at : at + len(piece)] = piece
+        at += len(piece)
+    return rows, facts
+
+
+def _check_parts(
+    run: Path, label: str, shards: int, *, one_round: bool
+) -> tuple[tuple[int, int], np.dtype[Any], dict[str, Any]]:
+    """Return the shape and type of all rows of a checkpoint and the facts of shard 0; raises as `read` does."""
     facts = read_facts(run, label, shards)
     parts: list[Array] = []
     for shard, found in enumerate(facts):
         folder = part_folder(run, label, shard, shards)
-        rows = _load_rows(folder)
+        rows = _open_rows(folder)
         parts.append(rows)
         try:
             apart = one_round and _cut_apart([facts[0], found])
@@ -287,7 +300,25 @@ def read(run: Path, label: str, shards: int, *, one_round: bool = True) -> tuple
         fits = rows.shape[1] == parts[0].shape[1] and found.get("shards") == shards and found.get("shard") == shard
         if not fits or found.get("rows") != [first, first + len(rows)]:
             raise ArtifactError(f"{folder} does not hold the rows of shard {shard} of {shards}")
-    return parts[0] if shards == 1 else np.concatenate(parts), facts[0]
+    return (sum(map(len, parts)), parts[0].shape[1]), np.result_type(*parts), facts[0]
+
+
+def _pieces(run: Path, label: str, shards: int) -> Iterator[Array]:
+    """Yield the rows of a checkpoint in row order, some at a time."""
+    for shard in range(shards):
+        path = part_folder(run, label, shard, shards) / ROWS
+        with _unreadable(path):
+            yield from artifacts.array_pieces(path)
+
+
+def take_back(run: Path, label: str) -> Snapshot:
+    """Return the checkpoint of a single shard and remove it from the disk, whose room is needed."""
+    rows, facts = read(run, label, 1)
+    last = Snapshot(label, 0, rows, facts, read_versions(run, label, 1))
+    folder = part_folder(run, label, 0, 1)
+    with artifacts.output_errors(folder, KIND):
+        shutil.rmtree(folder)
+    return last
 
 
 def read_versions(run: Path, label: str, shards: int) -> Indices | None:
@@ -301,15 +332,22 @@ def read_versions(run: Path, label: str, shards: int) -> Indices | None:
         raise ArtifactError(f"{files[0]} does not fit the other parts ({error})") from error
 
 
-def _load(path: Path) -> Array:
+def _load(path: Path, *, mapped: bool = False) -> Array:
+    with _unreadable(path):
+        return artifacts.load_array(path, mapped=mapped)
+
+
+@contextlib.contextmanager
+def _unreadable(path: Path) -> Iterator[None]:
+    """Raise an error of reading `path` as an ArtifactError."""
     try:
-        return artifacts.load_array(path)
+        yield
     except artifacts.UNREADABLE as error:
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
 
 
-def _load_rows(folder: Path) -> Array:
-    rows = _load(folder / ROWS)
+def _open_rows(folder: Path) -> Array:
+    rows = _load(folder / ROWS, mapped=True)
     if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2:
         raise ArtifactError(f"{folder / ROWS} is not an array of rows")
     return rows
@@ -323,17 +361,28 @@ def assemble(
 ) -> None:
     """Write the run's vectors, in vocabulary order, from the final checkpoint of all shards.
 
-    The parts may be some rounds apart, because signals stop every shard at once; the vectors are still usable.
+    The parts may be some rounds apart, because signals stop every shard at once; the vectors are still usable. Takes
+    memory for the vectors, not for the rows.
     """
-    write_results(run, dataset, options, read(run, label, shards, one_round=False)[0], facts)
+    (rows, _), _, _ = _check_parts(run, label, shards, one_round=False)
+    if rows != dataset.layout.rows:
+        raise ArtifactError(f"the checkpoint {label} of {run} has {rows} rows instead of {dataset.layout.rows}")
+    write_results(run, dataset, options, _pieces(run, label, shards), facts)
 
 
-def write_results(run: Path, dataset: Dataset, options: TrainingOptions, rows: Array, facts: dict[str, Any]) -> None:
-    """Write the run's vectors, in vocabulary order, from all its rows; raises as `write_vectors` does."""
+def write_results(
+    run: Path, dataset: Dataset, options: TrainingOptions, pieces: Iterable[Array], facts: dict[str, Any]
+) -> None:
+    """Write the run's vectors, in vocabulary order, from all its rows in order; raises as `write_vectors` does."""
     layout = RowLayout.of(options)
-    vectors = np.empty((len(rows), layout.dim), np.float32)
-    for first in range(0, len(rows), CHUNK_ROWS):  # in chunks: the sum of word and context vectors takes memory, too
-        part = slice(first, first + CHUNK_ROWS)
-        vectors[dataset.permutation[part]] = layout.vectors(rows[part])
-    del rows
+    vectors = np.empty((dataset.layout.rows, layout.dim), np.float32)
+    at = 0
+    for rows in pieces:
+        vectors[dataset.permutation[at : at + len(rows)]] = layout.vectors(rows)
+        at += len(rows)
     write_trained(run, dataset, options, vectors, facts)
+
+
+def in_pieces(rows: Array) -> Iterator[Array]:
+    """Yield some of `rows` at a time: the sum of word and context vectors takes memory, too."""
+    return (rows[first : first + CHUNK_ROWS] for first in range(0, len(rows), CHUNK_ROWS))

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -149,6 +150,22 @@ def test_the_bytes_do_not_depend_on_threads() -> None:
         parts = (found, ngrams.rows, ngrams.buckets, ngrams.places)
         digests.add(hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest())
     assert len(digests) == 1
+
+
+def test_threads_share_their_tables() -> None:
+    words = many_words(20_000)
+    vectors = vectors_of(len(words), 128)
+    fitted(words[:9], vectors[:9])  # compiles
+    peaks = []
+    tracemalloc.start()
+    try:
+        for threads in (1, 8):
+            tracemalloc.reset_peak()
+            fitted(words, vectors, threads=threads)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 def test_weight_zero_changes_no_vector() -> None:

@@ -19,6 +19,7 @@ from glovewire.common.storage.artifacts import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
     PIECE_BYTES,
+    UNREADABLE,
     Manifest,
     atomic_stream,
     file_sha256,
@@ -315,3 +316,15 @@ def test_an_array_in_columns_is_written_in_rows(tmp_path: Path) -> None:
     values = np.asfortranarray(np.arange(12).reshape(3, 4))
     save_array(tmp_path / "a.npy", values)
     np.testing.assert_array_equal(load_array(tmp_path / "a.npy"), values)
+
+
+def test_an_array_that_numpy_wrote_in_columns_is_read(tmp_path: Path) -> None:
+    values = np.asfortranarray(np.arange(12).reshape(3, 4))
+    np.save(tmp_path / "a.npy", values)
+    np.testing.assert_array_equal(load_array(tmp_path / "a.npy"), values)
+
+
+def test_a_number_is_no_array(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.float32(1))
+    with pytest.raises(UNREADABLE):
+        load_array(tmp_path / "a.npy")

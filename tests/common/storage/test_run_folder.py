@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from handmade import random_dataset
+from small_disk import may_mount, small_disk
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, NotFinite, OutputError
@@ -26,6 +29,12 @@ COUNTS = np.array([2, 2, 9])
 
 def table(words: int = 3, dim: int = 4) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(words, dim)).astype(np.float32)
+
+
+def random_words(count: int) -> list[str]:
+    """Nearly `count` different words of eight letters."""
+    letters = np.random.default_rng(1).choice(list("abcdefgh"), (count, 8))
+    return sorted({"".join(word) for word in letters})
 
 
 @pytest.fixture
@@ -118,6 +127,46 @@ def test_a_training_ends_with_ngrams(run: Path, options: dict[str, Any], ending:
     np.testing.assert_array_equal(loaded.vectors, trained)
     assert loaded.subwords is not None
     assert loaded.subwords.factor == factor
+
+
+@pytest.mark.parametrize("dim", [256, 512])
+def test_vectors_come_before_ngrams_on_a_disk_with_room_for_one(tmp_path: Path, dim: int) -> None:
+    """The n-grams alone fit on the disk if there are 256 dimensions, else not even they do."""
+    if not may_mount(tmp_path):
+        pytest.skip("needs the right to mount a tiny file system")
+    words = random_words(200)
+    runs.write_with_ngrams(runs.prepare(tmp_path / "large"), words, table(len(words), dim), 1.0)
+    vectors, ngrams = ((tmp_path / "large" / name).stat().st_size for name in (runs.VECTORS, runs.NGRAMS))
+    with small_disk(tmp_path / "small"):
+        run, room = runs.prepare(tmp_path / "small" / "run"), shutil.disk_usage(tmp_path / "small").free
+        assert vectors < room < vectors + ngrams
+        assert (ngrams < room) == (dim == 256)
+        with pytest.raises(OutputError, match=r"ngrams\.npy cannot be written: no space left on the disk$"):
+            runs.write_with_ngrams(run, words, table(len(words), dim), 1.0)
+        assert (run / runs.VECTORS).read_bytes() == (tmp_path / "large" / runs.VECTORS).read_bytes()
+        assert sorted(path.name for path in run.iterdir()) == [runs.BUCKETS, runs.VECTORS, runs.VOCABULARY]
+
+
+def test_ngrams_are_written_without_being_in_memory(run: Path) -> None:
+    words = random_words(20_000)
+    vectors, again = table(len(words), 192), table(len(words), 192)
+    fit(words[:9], table(9, 192), 1.0)  # compiles
+    peaks = []
+    tracemalloc.start()
+    try:
+        expected = fit(words, vectors, 1.0).rows
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        np.save(run / "expected.npy", expected)
+        size = expected.nbytes
+        del expected
+        tracemalloc.reset_peak()
+        runs.write_with_ngrams(run, words, again, 1.0)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] - size / 2
+    assert (run / runs.NGRAMS).read_bytes() == (run / "expected.npy").read_bytes()
+    np.testing.assert_array_equal(np.load(run / runs.VECTORS), vectors)
 
 
 BROKEN_NGRAMS = {
