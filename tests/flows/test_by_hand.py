@@ -59,12 +59,12 @@ def test_the_walk_of_the_readme_works_as_pasted(flow: Flow) -> None:
 def test_workers_before_the_server_and_a_server_before_workers(flow: Flow) -> None:
     port, stream = free_port(), free_port()
     address = f"tcp://127.0.0.1:{port}"
-    early = flow.worker(address, name="early")
+    early = flow.worker(address, name="early", how=LASTING)
     monitor = flow.start("monitor", f"tcp://127.0.0.1:{stream}", "--log", "all.jsonl", "--json")
     question = flow.start("stats", address, "--timeout", 180)
     server = flow.start(
         "server", "data", "--out", "run", "--bind", address, "--publish", f"tcp://127.0.0.1:{stream}", "--dim", 8,
-        "--epochs", 300,
+        "--epochs", 50,
     )  # fmt: skip
     server.ready()
     late = flow.worker(address, name="late")
@@ -77,15 +77,13 @@ def test_workers_before_the_server_and_a_server_before_workers(flow: Flow) -> No
     assert {sample.get("topic", "loss") for sample in samples} >= {"loss", "event", "server", "worker"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_leaves_early_gives_its_blocks_to_the_others(
-    flow: Flow, alone: bytes, number: signal.Signals
-) -> None:
+def test_a_worker_that_leaves_early_gives_its_blocks_to_the_others(flow: Flow, alone: bytes) -> None:
+    """By Ctrl-C; one that gets SIGTERM is in test_leftovers.py."""
     server = flow.server("run", "--epochs", EPOCHS)
     address, _ = server.ready()
     anna, bert = (flow.worker(address, name=name, how=LASTING) for name in ("anna", "bert"))
     until(lambda: "subject=anna" in server.err and "subject=bert" in server.err, "both have joined")
-    anna.signal(number)
+    anna.signal(signal.SIGINT)
     assert "ending=interrupted" in anna.ends(0).err
     bert.ends(0)
     server.ends(0)
@@ -112,14 +110,14 @@ def test_finish_ends_every_shard_and_keeps_the_vectors(flow: Flow) -> None:
     assert flow.path("run", "vectors.npy").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_told_to_stop_keeps_the_vectors(flow: Flow, number: signal.Signals) -> None:
+def test_a_server_told_to_stop_keeps_the_vectors(flow: Flow) -> None:
+    """By SIGTERM; Ctrl-C is in test_shutdown.py."""
     server = flow.server("run", "--epochs", LONG)
     address, stream = server.ready()
     worker, monitor = flow.worker(address), flow.start("monitor", stream, "--json")
     server.says("event=epoch")
     until(lambda: monitor.out, "the monitor shows something")
-    server.signal(number)
+    server.signal(signal.SIGTERM)
     for process in (server, worker, monitor):
         process.ends(0)
     assert flow.path("run", "vectors.npy").exists()

@@ -1,7 +1,7 @@
-"""What of the matrix of faults the simulation does not have: real sockets, signals, disks and clocks.
+"""What of the matrix of faults the simulation does not have: real sockets, signals and disks.
 
-benchmarks/faults.py plays all of the matrix. docs/decisions/0012-faults-on-purpose.md says which protections were taken
-out to see a test fail.
+Real processes are killed in test_leftovers.py, test_generations.py and test_minibatch.py. benchmarks/faults.py plays
+all of the matrix. docs/decisions/0012-faults-on-purpose.md says which protections were taken out to see a test fail.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ from relay import Fault
 from small_disk import may_mount
 from stage import Cell, Role
 
-EXCLUSIVE, ASYNC, SYNC = "blocks/exclusive", "blocks/async", "minibatch/sync"
+EXCLUSIVE = "blocks/exclusive"
 CELLS = [
-    Cell(Fault.KILL, Role.SHARD, EXCLUSIVE, epochs=300),
-    Cell(Fault.KILL, Role.WORKER, SYNC, epochs=60),
     Cell(Fault.STOP, Role.SHARD, EXCLUSIVE, epochs=300),
     Cell(Fault.CUT, Role.WORKER, EXCLUSIVE, epochs=300),
     Cell(Fault.REORDER, Role.SHARD, EXCLUSIVE, 0.3, epochs=2),
-    Cell(Fault.DROP, Role.MONITOR, ASYNC, 0.4, epochs=60),
     Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=300),
-    Cell(Fault.CLOCK, Role.SHARD, EXCLUSIVE, epochs=300),
 ]
 
 

@@ -76,6 +76,7 @@ def test_two_machines_share_no_folder(tmp_path: Path, session: Path) -> None:
         assert (copies / ".generation-000001").exists(), "it was over too soon to show anything"
         flow.train("calm", "--workers", 1, "--epochs", EPOCHS).ends(0)
         assert flow.vectors("run") == flow.vectors("calm")
+        assert "event=left" in (tmp_path / "run" / "logs" / "worker-0.log").read_text()
         assert len([*(tmp_path / "run" / "logs").glob("*.log")]) == 4  # those of the other machine, too
         assert not (tmp_path / "cache" / "glovewire" / "datasets").exists()  # the first machine needs no copy
         secret = [re.findall(rb'secret = "(.+)"', path.read_bytes())[0] for path in (tmp_path / "keys").glob("*.key")]
