@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import re
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from source import ROOT
@@ -15,9 +18,8 @@ TORCH = ["mnist_torch.py", "--steps", "60", "--every", "30", "--batch", "64", "-
 THINC = ["mnist_thinc.py", "--set", "training.steps=60", "--set", "evaluation.frequency=30",
          "--set", "optimizer.learning_rate=0.01"]  # fmt: skip
 CASES = {
-    "torch": ("torch", [*TORCH, "--shards", "2"]),
+    "torch": ("torch", [*TORCH, "--shards", "2", "--pool", "ray" if find_spec("ray") else "processes"]),
     "thinc": ("thinc", [*THINC, "--set", "parameter_server.pool=futures", "--set", "training.mode=async"]),
-    "ray": ("torch ray", [*TORCH, "--pool", "ray"]),
 }
 
 
@@ -32,28 +34,39 @@ WRONG = {
 }
 
 
-def example(needs: str, words: list[str]) -> subprocess.CompletedProcess[str]:
-    for library in needs.split():
-        pytest.importorskip(library)
-    return subprocess.run(
-        [sys.executable, ROOT / "examples" / words[0], *words[1:]],
-        capture_output=True, text=True, check=False, timeout=LONG_S, cwd=ROOT,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_told_in_a_line(case: str) -> None:
+def test_what_is_wrong_is_told_in_a_line(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     needs, words, told = WRONG[case]
-    done = example(needs, words)
-    assert done.returncode in (1, 2)
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+    pytest.importorskip(needs)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "examples" / words[0]), run_name="__main__")
+    assert ended.value.code not in (None, 0)
+    assert told in f"{capsys.readouterr().err}{ended.value.code}"
+
+
+@pytest.mark.parametrize("pool", ["processes", "futures"])
+def test_a_pool_of_processes_runs_every_job(pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import pools
+
+    with pools.started(pool, operator.sub, [(5, 3), (9, 2)]) as results:
+        assert results() == [2, 7]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_example_learns_its_digits(case: str) -> None:
     needs, words = CASES[case]
-    done = example(f"{needs} sklearn", words)
+    for library in (needs, "sklearn"):
+        pytest.importorskip(library)
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / words[0], *words[1:]],
+        capture_output=True, text=True, check=False, timeout=LONG_S, cwd=ROOT,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     found = [float(score) for score in re.findall(r"accuracy (0\.\d+|1\.0)", done.stdout)]
