@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from corpus_tokens import write_tokens
+from forked import programs_fork
 from handmade import random_dataset
 from source import ROOT
 
@@ -36,7 +37,8 @@ def stanford() -> ModuleType:
 
 
 def run(stanford: ModuleType, *words: object) -> Result:
-    return CliRunner().invoke(stanford.main, [str(word) for word in words])
+    with programs_fork():
+        return CliRunner().invoke(stanford.main, [str(word) for word in words])
 
 
 def result_of(done: Result) -> dict[str, Any]:

@@ -21,11 +21,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
+from unittest import mock
 
 from glovewire.common.runtime.signals import PARENT_VARIABLE
 
@@ -89,9 +90,14 @@ class ForkedPopen:
 
 
 @contextmanager
-def library_forks() -> Iterator[None]:
-    """Let the library, in this process, run its commands in forked processes."""
+def programs_fork() -> Iterator[None]:
+    """Let the library and commands, in this process, start forked processes.
+
+    Those have no command line of their own: `bench` is told their roles by the files that they write to.
+    """
     from glovewire.api import background
+    from glovewire.bench import measured_run
+    from glovewire.launch import processes
 
     def popen(
         words: Sequence[str], *, stdout: IO[bytes], stderr: IO[bytes], env: dict[str, str], **_: Any
@@ -100,11 +106,17 @@ def library_forks() -> Iterator[None]:
         out, err = Path(stdout.name), Path(stderr.name)
         return ForkedPopen(words[3:], Path.cwd(), out, err, env, module=words[2])
 
-    before, background.subprocess = background.subprocess, _with(popen)  # type: ignore[assignment]
-    try:
+    def command_line(pid: int) -> list[str]:
+        with contextlib.suppress(OSError):  # it has just ended
+            return ["glovewire", Path(os.readlink(f"/proc/{pid}/fd/1")).stem.partition("-")[0]]
+        return []
+
+    with (
+        mock.patch.object(background, "subprocess", _with(popen)),
+        mock.patch.object(processes, "subprocess", _with(popen)),
+        mock.patch.object(measured_run, "command_line", command_line),
+    ):
         yield
-    finally:
-        background.subprocess = before
 
 
 def _with(popen: Callable[..., Any]) -> SimpleNamespace:
@@ -216,6 +228,8 @@ def _be_new_process(words: list[str], environment: dict[str, str]) -> None:
         logging.getLogger().handlers.clear()
         sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
         signals._held = 0
+        tracker = resource_tracker._resource_tracker
+        tracker._fd = tracker._pid = None  # type: ignore[attr-defined]
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)

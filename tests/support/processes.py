@@ -26,7 +26,7 @@ from forked import PROGRAM, ForkedPopen
 from glovewire.common.ready import Ready
 
 DEADLINE_S = 180.0  # far above what anything takes: what waits is a machine that is slow or busy
-FORKED = ("server", "worker", "train", "monitor", "stats", "finish", "checkpoint")
+FORKED = ("server", "worker", "train", "monitor", "stats", "finish", "checkpoint", "study", "plan")
 """Commands of which a flow starts many."""
 FREE = "tcp://127.0.0.1:0"
 LASTING = ("--latency", "3ms")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import library_forks
+from forked import programs_fork
 
 import glovewire
 from glovewire.api import corpora, dense, glove, stream, training
@@ -22,7 +22,7 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @pytest.fixture(autouse=True, scope="module")
 def _forks() -> Iterator[None]:
-    with library_forks():
+    with programs_fork():
         yield
 
 

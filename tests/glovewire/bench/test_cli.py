@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from forked import programs_fork
 from handmade import random_dataset
 
 from glovewire.bench import train as bench_train
@@ -30,10 +31,11 @@ def run(*words: object) -> Result:
 @pytest.fixture(scope="module")
 def wire() -> Result:
     """What `bench wire` prints of a small table."""
-    done = run(
-        "wire", "--rows", 256, "--dim", 8, "--size", 1, "--size", 64, "--window", 1, "--window", 4, "--repeats", 2,
-        "--seconds", 0.02, "--json",
-    )  # fmt: skip
+    with programs_fork():
+        done = run(
+            "wire", "--rows", 256, "--dim", 8, "--size", 1, "--size", 64, "--window", 1, "--window", 4, "--repeats", 2,
+            "--seconds", 0.02, "--json",
+        )  # fmt: skip
     assert done.exit_code == 0, done.output
     return done
 
@@ -76,10 +78,13 @@ def test_the_wire_is_measured_and_every_push_counted(wire: Result) -> None:
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
-    """What `bench train` measures on each store: on the servers in turns with the other one."""
+    """What `bench train` measures on each store: on the servers in turns with the other one.
+
+    Of processes as users start them, whose roles it finds by their command lines.
+    """
     data = tmp_path_factory.mktemp("trained") / "data"
     random_dataset(data, size=40)
-    arguments = ("train", data, "--repeats", 2, "--dim", 8, "--epochs", 3, "--store")
+    arguments = ("train", data, "--repeats", 1, "--dim", 8, "--epochs", 3, "--store")
     return {"server": result_of(*arguments, "server", "--beside", "local"), "local": result_of(*arguments, "local")}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from forked import programs_fork
 from handmade import random_dataset
 
 from glovewire.bench import scale as bench_scale
@@ -27,7 +28,8 @@ GLOVE = (
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(bench, ["scale", *map(str, words), "--processes", "1"])
+    with programs_fork():
+        return CliRunner().invoke(bench, ["scale", *map(str, words), "--processes", "1"])
 
 
 @pytest.fixture
