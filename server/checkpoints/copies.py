@@ -8,6 +8,7 @@ as if it were shared. A part is copied before the mark or the generation that fo
 import contextlib
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -185,11 +186,11 @@ class Copies:
 def parts_in(folder: Path) -> dict[str, str]:
     """Return the checksums of the intact parts of checkpoints in a run's folder of checkpoints, by name."""
     found = {}
-    for part in folder.glob("[!.]*.shard-*"):
-        with contextlib.suppress(errors.ArtifactError, OSError):
-            if PART.fullmatch(part.name):
-                status = (part / artifacts.MANIFEST).stat()
-                found[part.name] = _checksum(part, status.st_mtime_ns, status.st_ino)
+    with contextlib.suppress(FileNotFoundError):
+        for name in filter(PART.fullmatch, sorted(os.listdir(folder))):
+            with contextlib.suppress(errors.ArtifactError, OSError):
+                status = os.stat(f"{folder}/{name}/{artifacts.MANIFEST}")
+                found[name] = _checksum(f"{folder}/{name}", status.st_mtime_ns, status.st_ino)
     return found
 
 
@@ -222,7 +223,7 @@ def begin_at(client: RequestClient, config: ServerConfig, generation: Generation
 
 
 @lru_cache(4096)
-def _checksum(folder: Path, modified_ns: int, inode: int) -> str:
+def _checksum(folder: str, modified_ns: int, inode: int) -> str:
     """Return the checksum of a part's manifest; time and inode are those of its file, and tell versions apart."""
     del modified_ns, inode
-    return artifacts.Manifest.read(folder).checksum
+    return artifacts.Manifest.read(Path(folder)).checksum

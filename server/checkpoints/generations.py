@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -343,6 +343,7 @@ def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
     return None if text is None else parse_mark(text, str(path))
 
 
+@lru_cache(64)
 def parse_mark(text: str, where: str) -> Mark:
     """Return the mark that is written in `text`, the content of `where`; ArtifactError if no shard writes it."""
     mark = Mark(**_parse(text, Mark, where))

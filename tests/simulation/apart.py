@@ -124,19 +124,21 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
 
 def parts_on(run: Path) -> dict[str, bytes]:
     """Return the parts of checkpoints in a run folder, by name, with their manifests."""
-    found = {}
-    for folder in (run / CHECKPOINTS).glob("[!.]*.shard-*"):
-        with contextlib.suppress(OSError):
-            status = os.stat(folder / MANIFEST)
-            found[folder.name] = _read(folder / MANIFEST, status.st_mtime_ns, status.st_ino)
+    found, folder = {}, f"{run / CHECKPOINTS}/"
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if ".shard-" in name and not name.startswith("."):
+            with contextlib.suppress(OSError):
+                manifest = f"{folder}{name}/{MANIFEST}"
+                status = os.stat(manifest)
+                found[name] = _read(manifest, status.st_mtime_ns, status.st_ino)
     return found
 
 
 @lru_cache(1000)
-def _read(path: Path, modified_ns: int, inode: int) -> bytes:
+def _read(path: str, modified_ns: int, inode: int) -> bytes:
     """Return the content of a file; time and inode tell versions apart."""
     del modified_ns, inode
-    return path.read_bytes()
+    return Path(path).read_bytes()
 
 
 class UnionOracle(CheckpointOracle):

@@ -76,6 +76,7 @@ class Disk:
 
     def __init__(self, world: World, root: Path, step_s: float = 0.0, *, one_pid: bool = False, name: str = "") -> None:
         self.world, self.root, self.step_s = world, str(root), step_s
+        self._below = f"{root}/"
         self.full_until = self.fails_until = 0.0
         self.kill_at: dict[str, int] = {}
         self.steps = 0
@@ -170,11 +171,11 @@ class Disk:
         if self._off or not isinstance(path, str | os.PathLike):
             return ""
         text = os.fspath(path)
-        return text if isinstance(text, str) and f"{text}/".startswith(f"{self.root}/") else ""
+        return text if isinstance(text, str) and (text.startswith(self._below) or text == self.root) else ""
 
     def _place(self, path: str) -> tuple[Folder, str]:
         """Return the folder and the name of a path."""
-        *above, name = path.removeprefix(self.root + "/").split("/")
+        *above, name = path.removeprefix(self._below).split("/")
         folder = self._top
         for part in above:
             below = folder.names[part]
