@@ -133,7 +133,7 @@ class Peers:
         """
         own = Mark(generation.number)
         while self._others and not is_stopped() and generations.announced_ending(self._config, generation) is None:
-            generations.require_current(self._config, generation)
+            generations.has_ended(self._config, generation)
             there = [heard for heard in list(self._heard.values()) if heard.generation == generation]
             if any(self._is_known(heard, own) for heard in there):
                 return
@@ -148,7 +148,7 @@ class Peers:
         own = generations.mark_of(config) or Mark()
         entered = Generation(own.generation)
         while not all(self._is_known(self._heard.get(shard), own) for shard in self._not_gone(entered)):
-            generations.require_current(config, entered)
+            generations.has_ended(config, entered)
             for_good = own.left in LASTING and not is_stopped()
             if time.monotonic() > began + (PARTING_FOR_GOOD_S if for_good else PARTING_S):
                 return

@@ -124,15 +124,21 @@ def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -
 def _restore(tensors: Tensors, config: ServerConfig, generation: Generation) -> tuple[Reached, int]:
     """Load the checkpoint that a generation begins from into `tensors`; return its progress and its examples."""
     rows, facts = checkpoint.read(config.out, generation.label, generation.parts)
-    which = f"the checkpoint {generation.label} of {config.out}"
-    if facts["options"] != config.options.as_message():
-        raise errors.ArtifactError(f"{which} was trained with other options: see {config.out / runs.CONFIG}")
+    which = _require_options(config, facts, generation.label)
     spec = _spec(facts, which)
     if len(rows) != spec.rows or rows.dtype != spec.dtype:
         raise errors.ArtifactError(f"{which} does not hold the tensors that it names")
     first, last = Sharding(spec.rows, config.shards).range(config.shard)
     tensors.restore(spec, np.ascontiguousarray(rows[first:last]))
     return Reached(0, int(facts["updates"]), int(facts["gradients"])), int(facts["entries"])
+
+
+def _require_options(config: ServerConfig, facts: dict[str, Any], label: str) -> str:
+    """Raise ArtifactError if a checkpoint was trained with other options; return how messages call it."""
+    which = f"the checkpoint {label} of {config.out}"
+    if facts["options"] != config.options.as_message():
+        raise errors.ArtifactError(f"{which} was trained with other options: see {config.out / runs.CONFIG}")
+    return which
 
 
 def _spec(facts: dict[str, Any], whose: str) -> ModelSpec:
@@ -188,12 +194,10 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
             with signals_raise(), without_blas():
                 peers = held.enter_context(Peers(config, mine))
                 stored = held.enter_context(StoredCheckpoints(config))
-                if config.recover and config.downloads:  # shard 0, which has the dataset, may have ended, too
-                    if generations.is_over(config):
-                        return RunEnd(Ending.OVER).as_fields()
-                    if (ended := generations.unassembled(config)) is not None:
-                        peers.follow()
-                        return _catch_up(config, None, peers, *ended)
+                if config.downloads and (ended := _ended(config, None, peers)) is not None:
+                    peers.look()  # shard 0, which has the dataset, may have ended, too
+                    peers.follow()
+                    return _catch_up(config, None, peers, ended)
                 dataset = held.enter_context(_dataset(config, peers))
                 peers.offer(dataset)
                 kernels.warm()
@@ -230,15 +234,8 @@ def _serve(
     ready: Callable[[Daemon], None],
 ) -> dict[str, Any]:
     """Take part in every generation of the run until it is over, and return facts of the training."""
-    if (config.recover or (config.resume and not config.join)) and generations.is_over(config):
-        logger.info(log.line("over", run=config.out))
-        with contextlib.suppress(generations.Superseded):  # then the run goes on in a generation that this shard joins
-            peers.part()
-            return RunEnd(Ending.OVER).as_fields()
-    if (config.recover or config.resume) and not config.join:
-        found = generations.unassembled(config, "" if dataset is None else dataset.checksum)
-        if found is not None:
-            return _catch_up(config, dataset, peers, *found)
+    if (ended := _ended(config, dataset, peers)) is not None:
+        return _catch_up(config, dataset, peers, ended)
     generation = generations.next_generation(config)
     state = prepare(config, dataset, generation, time.monotonic())
     _keep_freed_memory(state.table, config.options.schedule)
@@ -257,12 +254,12 @@ def _serve(
                     peers.confirm(generation, lambda: daemon.signalled)
                     ready(daemon)
                     return _serve_generation(config, dataset, core, daemon, peers, generation)
-                except generations.Concluded as error:
-                    return _catch_up(config, dataset, peers, *error.ended)
                 except generations.Superseded as error:
                     logger.warning(log.line("superseded", why=error))
             daemon.finish_writing()  # the next generation begins from the newest checkpoint on disk
             peers.look()
+            if (ended := _ended(config, dataset, peers)) is not None:
+                return _catch_up(config, dataset, peers, ended)
             generation = generations.next_generation(config)
             core = Core(prepare(config, dataset, generation, time.monotonic()))
             daemon.replace_core(core)
@@ -270,19 +267,30 @@ def _serve(
         daemon.close()
 
 
-def _catch_up(
-    config: ServerConfig, dataset: Dataset | None, peers: Peers, generation: Generation, ended: dict[str, Any]
-) -> dict[str, Any]:
-    """Leave a generation that ended while this shard was down; on shard 0, assemble the results and return them."""
+def _ended(config: ServerConfig, dataset: Dataset | None, peers: Peers) -> Generation | None:
+    """Return the end of the run if it is over for a shard that goes on with it."""
+    if not config.recover and (config.join or not config.resume):
+        return None
+    return generations.end_of_run(config, peers.begin, None if dataset is None else dataset.checksum)
+
+
+def _catch_up(config: ServerConfig, dataset: Dataset | None, peers: Peers, ended: Generation) -> dict[str, Any]:
+    """Leave a run that ended while this shard was down; on shard 0, assemble the results and return them."""
     generations.claim(config)
+    generation = replace(ended, number=ended.number - 1)
+    label = final_label(generation.number)
     logger.info(log.line("catches_up", run=config.out, generation=generation.number))
-    if config.shard == 0:
-        assemble(config, dataset, generation, ended)
-        checkpoint.remove_old_finals(config.out, final_label(generation.number))
-    generations.leave(config, generation, RunEnd(Ending(ended["ending"]), str(ended.get("ending_text", ""))))
-    with contextlib.suppress(generations.Superseded):  # by a generation that came too late
-        peers.part()
-    return RunEnd(Ending.OVER).as_fields() if config.shard else ended
+    facts: dict[str, Any] = RunEnd(Ending.OVER).as_fields()
+    lacks_values = config.dataset is None and checkpoint.missing(config.out, label, config.shards)
+    if config.shard == 0 and not generations.has_results(config, ended) and not lacks_values:
+        last = checkpoint.read_facts(config.out, label, config.shards)[0]
+        _require_options(config, last, label)
+        facts = last[SUMMARY]
+        assemble(config, dataset, generation, facts)
+        checkpoint.remove_old_finals(config.out, label)
+    generations.leave(config, generation, RunEnd(Ending(ended.ended)))
+    peers.part()
+    return facts
 
 
 def _serve_generation(
@@ -314,7 +322,7 @@ def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
 
     def check(end: RunEnd | None) -> RunEnd | None:
         nonlocal announced
-        generations.require_current(config, generation)
+        generations.has_ended(config, generation)
         if end is not None and not announced:
             try:
                 generations.announce_ending(config, generation, end)
@@ -352,7 +360,8 @@ def leave(
             raise
         results = partial(assemble, config, dataset, generation, facts, last)
         artifacts.attempt_all(partial(daemon.aside, results), partial(daemon.write_now, last))
-        daemon.farewell()
+    if config.shards == 1:  # not before: a full disk may take its checkpoint away, and a restarted server needs workers
+        _let_go(config, daemon, generation, end)
     if config.shard == 0:
         checkpoint.remove_old_finals(config.out, final_label(generation.number))
     daemon.aside(partial(generations.leave, config, generation, end))
@@ -367,22 +376,27 @@ def _leave(
     end: RunEnd,
     facts: dict[str, Any],
 ) -> None:
-    """Write the final checkpoint and free the table; on shard 0, write the results from disk. Let the workers go."""
+    """Write the final checkpoint and free the table; on shard 0, write the results from disk.
+
+    Of several shards, let the workers go before that.
+    """
     if (last := _final(core, facts)) is not None:
         daemon.write_now(last)
     else:  # its tensors lack values: the others must not wait for its final checkpoint
-        daemon.aside(partial(generations.leave, config, generation, end))
-    waits = config.shard == 0 or (last is not None and end.ending in LASTING)
+        daemon.aside(partial(generations.announce_ending, config, generation, end, is_empty=True))
     del last
     core.free_table()
-    if waits:
-        daemon.aside(partial(await_final_checkpoints, config, generation, daemon))
     if config.shards > 1:
-        daemon.farewell()
+        _let_go(config, daemon, generation, end)
     if config.shard == 0:
         daemon.aside(partial(assemble, config, dataset, generation, facts))
-    if config.shards == 1:  # not before: a full disk may take its checkpoint away, and a restarted server needs workers
-        daemon.farewell()
+
+
+def _let_go(config: ServerConfig, daemon: Daemon, generation: Generation, end: RunEnd) -> None:
+    """Let the workers go when it is certain that the run has ended: a shard that is restarted may need them before."""
+    if config.shard == 0 or end.ending in LASTING:
+        daemon.aside(partial(await_end, config, generation, end, daemon))
+    daemon.farewell()
 
 
 def _rows_to_keep(
@@ -404,23 +418,28 @@ def _final(core: Core, facts: dict[str, Any]) -> Snapshot | None:
     return None if last is None else replace(last, facts={**last.facts, SUMMARY: facts})
 
 
-def await_final_checkpoints(config: ServerConfig, generation: Generation, daemon: Daemon) -> None:
-    """Wait until every shard has written its final checkpoint or has left without one; Superseded if one was lost.
+def await_end(config: ServerConfig, generation: Generation, end: RunEnd, daemon: Daemon) -> None:
+    """Wait until every shard has finished the generation and shard 0 has recorded the end; Superseded if one was lost.
 
-    Raises OutputError after OTHER_SHARDS_S (after a signal, 1.5 s) that names the shards without one.
+    After a signal shard 0 records nothing. Raises OutputError after OTHER_SHARDS_S (after a signal, 1.5 s) that names
+    the shards that are waited for.
     """
     began = time.monotonic()
-    while missing := checkpoint.missing(config.out, final_label(generation.number), config.shards):
-        missing = [shard for shard in generations.not_left(config, generation) if shard in missing]
-        if not missing:
+    while not generations.has_ended(config, generation):
+        missing = generations.unfinished(config, generation)
+        if not missing and (end.ending not in LASTING or generations.is_stopped(config, generation)):
             return
-        generations.require_current(config, generation)
+        if not missing and config.shard == 0:
+            generations.record_end(config, generation, end.ending)
+            continue
         patience_s = OTHERS_AFTER_SIGNAL_S if daemon.signalled else OTHER_SHARDS_S
         if time.monotonic() > began + patience_s:
             names = ", ".join(map(str, missing))
             raise errors.OutputError(
                 f"shards {names} left no final checkpoint in {config.out / runs.CHECKPOINTS} within "
                 f"{patience_s:g} s: were they told to finish, and do they share this folder?"
+                if missing
+                else f"shard 0 did not record the end of the run within {patience_s:g} s: start both with --recover"
             )
         time.sleep(0.05)
 

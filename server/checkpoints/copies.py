@@ -103,6 +103,8 @@ class Copies:
             raise errors.NotReady("shard 0 has not heard of the others' folders yet")
         wanted, newest = generations.parse_generation(text, "the generation"), generations.newest(self._config.out)
         if wanted.number == (0 if newest is None else newest.number + 1):
+            if wanted.ended and (newest is None or generations.unfinished(self._config, newest)):
+                raise errors.NotReady("shard 0 has not the final checkpoints of all shards yet")
             generations.create(self._config.out, wanted, by="other")
             newest = generations.newest(self._config.out)
         if newest is None:

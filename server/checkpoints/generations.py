@@ -1,8 +1,9 @@
 """Let the shards of a run agree on its generation: after a shard was lost, all begin a new one from one checkpoint.
 
 They agree through the run folder, without messages. The file of a generation is created once, whole, and never changes:
-`os.link` refuses a second one of the same number. The mark file of each shard holds the last generation that the shard
-entered and how it left, so that a restarted shard knows whether it died in that generation.
+`os.link` refuses a second one of the same number. The end of the run is such a file, too. So what follows a generation,
+another one or the end, is decided once, for all shards. The mark file of each shard holds the last generation that the
+shard entered and how it left, so that a restarted shard knows whether it died in that generation.
 """
 
 import json
@@ -11,10 +12,10 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from glovewire.common import log
 from glovewire.common.cli.config_file import to_toml
@@ -53,7 +54,8 @@ class Superseded(GlovewireError, code="superseded"):
 class Generation:
     """A generation: number, run id on the stream, shards, label of its first checkpoint ("": none), number of parts.
 
-    `secret` (32 hex digits) is the key of the tokens that the shards exchange; no client may know it.
+    `secret` (32 hex digits) is the key of the tokens that the shards exchange; no client may know it. With `ended`, an
+    Ending, it is the end of the run instead: the one before it was the last.
     """
 
     number: int = 0
@@ -62,37 +64,26 @@ class Generation:
     label: str = ""
     parts: int = 0
     secret: str = field(default="", repr=False)
+    ended: str = ""
 
 
 @dataclass(frozen=True)
 class Mark:
     """The last generation that a shard entered (-1: none), the Ending it announced, and the Ending with which it left.
 
-    Both endings are "" at first; `text` explains the ending.
+    Both endings are "" at first; `text` explains the ending. `is_empty`: it ends without a final checkpoint.
     """
 
     generation: int = -1
     ending: str = ""
     left: str = ""
     text: str = ""
+    is_empty: bool = False
 
     @property
-    def order(self) -> tuple[int, bool, bool]:
+    def order(self) -> tuple[int, bool, bool, bool]:
         """Return what grows with every mark that a shard writes."""
-        return self.generation, bool(self.ending), bool(self.left)
-
-
-class Concluded(Superseded, code="concluded"):
-    """An earlier generation ended the run after this one was begun: `ended` is it, with the summary of its training."""
-
-    ended: tuple[Generation, dict[str, Any]]
-
-    @classmethod
-    def by(cls, ended: tuple[Generation, dict[str, Any]]) -> Self:
-        """Return the error for a run that ended in the generation of `ended`."""
-        error = cls(f"the run ended in generation {ended[0].number}")
-        error.ended = ended
-        return error
+        return self.generation, bool(self.ending), bool(self.left), self.is_empty
 
 
 Begin = Callable[[Generation], None]
@@ -155,8 +146,7 @@ def enter(config: ServerConfig, generation: Generation, begin: Begin | None = No
 
     Without a shared folder, `begin` asks shard 0 to begin it.
     """
-    if not _generation_file(config.out, generation.number).exists():
-        (begin or partial(create, config.out, by=str(config.shard)))(generation)
+    _begin(config, generation, begin)
     if newest(config.out) != generation:
         return False
     if config.shard == 0 and generation.number and not generation.label:  # the run begins anew, and so do its metrics
@@ -164,6 +154,11 @@ def enter(config: ServerConfig, generation: Generation, begin: Begin | None = No
             (config.out / run_folder.METRICS).unlink(missing_ok=True)
     _write_mark(config, Mark(generation.number))
     return True
+
+
+def _begin(config: ServerConfig, generation: Generation, begin: Begin | None) -> None:
+    if not _generation_file(config.out, generation.number).exists():
+        (begin or partial(create, config.out, by=str(config.shard)))(generation)
 
 
 def create(run: Path, generation: Generation, *, by: str) -> None:
@@ -181,23 +176,24 @@ def create(run: Path, generation: Generation, *, by: str) -> None:
         flush_path(path.parent)  # shard 0 tells another one before it enters the generation itself
 
 
-def require_current(config: ServerConfig, generation: Generation) -> None:
-    """Raise Superseded if there is a newer generation, Concluded if an earlier one has ended the run meanwhile."""
-    if (ended := concluded(config, generation)) is not None:
-        raise Concluded.by(ended)
+def has_ended(config: ServerConfig, generation: Generation) -> bool:
+    """Return whether the run has ended in `generation`; Superseded if it goes on in a newer one."""
     if _newest_file(config.out) in (None, _generation_file(config.out, generation.number)):
-        return
+        return False
     found = newest(config.out)
-    if found is not None and found.number > generation.number:
-        raise Superseded(f"another shard was started again: going on with it in generation {found.number} of the run")
+    if found is None or found.number <= generation.number:
+        return False
+    if found.ended and found.number == generation.number + 1:
+        return True
+    raise Superseded(f"another shard was started again: going on with it in generation {found.number} of the run")
 
 
 # ---- leaving a generation
 
 
-def announce_ending(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
-    """Tell the other shards, through this shard's mark, why this shard is ending the run."""
-    _write_mark(config, Mark(generation.number, end.ending, text=end.text))
+def announce_ending(config: ServerConfig, generation: Generation, end: RunEnd, *, is_empty: bool = False) -> None:
+    """Tell the other shards, through this shard's mark, why this shard is ending the run; see `Mark`."""
+    _write_mark(config, Mark(generation.number, end.ending, text=end.text, is_empty=is_empty))
 
 
 def announced_ending(config: ServerConfig, generation: Generation) -> RunEnd | None:
@@ -217,73 +213,70 @@ def not_left(config: ServerConfig, generation: Generation) -> list[int]:
     return [shard for shard, mark in marks.items() if mark.generation != generation.number or not mark.left]
 
 
-def is_over(config: ServerConfig) -> bool:
-    """Return whether a restarted shard has nothing left to do: the run ended for good and its results are written.
+def unfinished(config: ServerConfig, generation: Generation) -> list[int]:
+    """Return the shards that have written no final checkpoint of this generation, and do not end without one."""
+    missing = files.missing(config.out, final_label(generation.number), config.shards)
+    marks = {shard: _mark_in(config, shard, generation) for shard in missing}
+    return [shard for shard, mark in marks.items() if not (mark.left or mark.is_empty)]
 
-    Or it has none: shards of a dense model leave although others lack values, and so have no final checkpoint. Then
-    this one is marked as one that has left, too, because shard 0 waits for that.
+
+def record_end(config: ServerConfig, generation: Generation, ending: str, begin: Begin | None = None) -> None:
+    """Record that the run has ended in `generation`, unless another one has been begun after it.
+
+    Every shard has finished it then, and none has let its workers go: no shard may need another generation any more.
+    """
+    _begin(config, Generation(generation.number + 1, generation.run, generation.shards, ended=ending), begin)
+
+
+def is_stopped(config: ServerConfig, generation: Generation) -> bool:
+    """Return whether a signal has ended shard 0: it does not record the end of the run, which may go on later."""
+    return _mark_in(config, 0, generation).ending == Ending.STOPPED
+
+
+def end_of_run(config: ServerConfig, begin: Begin | None = None, dataset: str | None = None) -> Generation | None:
+    """Return the end of the run if it has ended for good, so that a restarted shard has nothing to train.
+
+    If every shard has finished the newest generation, this one records the end, unless its parent starts all shards
+    again. `dataset` is the checksum of this shard's dataset, if it has it.
     """
     files.require_readable_version(config.out)
-    current, mark = newest(config.out), mark_of(config)
-    if mark is not None and _ended_for_good(config, mark.left):
-        first = mark_of(config, 0)  # shard 0 writes the results, and then leaves
-        if (config.out / MANIFEST).exists() or (config.shard and first and _ended_for_good(config, first.left)):
-            return True
-    if current is None or config.dataset is not None:
-        return False
-    others = [other for other in _other_marks(config).values() if other.generation == current.number]
-    gone = next((other for other in others if _ended_for_good(config, other.left)), None)
-    if gone is None or not files.missing(config.out, final_label(current.number), config.shards):
-        return False
-    _write_mark(config, gone)
-    return True
-
-
-def unassembled(config: ServerConfig, dataset: str | None = None) -> tuple[Generation, dict[str, Any]] | None:
-    """Return the newest generation and its summary, if it ended for good and only the results are missing.
-
-    Every shard has written its final checkpoint then, and one was killed before it left. `dataset` is the checksum of
-    this shard's dataset, if it has it.
-    """
-    generation = newest(config.out)
-    if generation is None:
+    current = newest(config.out)
+    if current is None:
         return None
-    return _unassembled(config, generation, dataset) or concluded(config, generation)
+    if not current.ended and not config.join and (ending := outcome(config, current, dataset)):
+        record_end(config, current, ending, begin)
+        current = newest(config.out) or current
+    is_over = _ended_for_good(config, current.ended) and (not config.join or has_results(config, current))
+    return current if is_over else None
 
 
-def concluded(config: ServerConfig, generation: Generation) -> tuple[Generation, dict[str, Any]] | None:
-    """Return an earlier generation that another shard has left for good, and its summary; None if there is none.
-
-    A shard that is restarted may begin the next generation while the others write what it needs to end the run. They do
-    not wait for it any more then. With --resume, each run ends before the next one.
-    """
-    if config.resume or not generation.number:
-        return None
-    for mark in _other_marks(config).values():
-        if mark.generation < generation.number and mark.left and _ended_for_good(config, mark.left):
-            earlier = parse_generation(_text(_generation_file(config.out, mark.generation)) or "", str(config.out))
-            if (ended := _unassembled(config, earlier, None)) is not None:
-                return ended
-    return None
+def has_results(config: ServerConfig, end: Generation) -> bool:
+    """Return whether shard 0 has written the results of the run into this folder, and left."""
+    return (config.out / MANIFEST).exists() and bool(_mark_in(config, 0, replace(end, number=end.number - 1)).left)
 
 
-def _unassembled(
-    config: ServerConfig, generation: Generation, dataset: str | None
-) -> tuple[Generation, dict[str, Any]] | None:
-    """Return a generation and its summary if all final checkpoints are there, and it ended for good."""
-    if generation.shards != config.shards:
-        return None
+def outcome(config: ServerConfig, generation: Generation, dataset: str | None = None) -> str:
+    """Return how a generation ended that every shard has finished; "" if the run goes on or a shard has not."""
+    if generation.shards != config.shards or unfinished(config, generation):
+        return ""
     label = final_label(generation.number)
-    if files.missing(config.out, label, generation.shards):
-        return None
-    try:
-        facts = files.read_facts(config.out, label, generation.shards)[0]
-    except ArtifactError as error:
-        logger.warning(log.line("checkpoint_skipped", label=label, why=error))
-        return None
-    summary = facts.get(SUMMARY, {})
-    same = facts["options"] == config.options.as_message() and dataset in (None, facts["dataset"])
-    return (generation, summary) if same and _ended_for_good(config, str(summary.get("ending", ""))) else None
+    if without := files.missing(config.out, label, generation.shards):
+        ending = _mark_in(config, without[0], generation).ending
+    else:
+        try:
+            facts = files.read_facts(config.out, label, generation.shards)[0]
+        except ArtifactError as error:
+            logger.warning(log.line("checkpoint_skipped", label=label, why=error))
+            return ""
+        same = facts["options"] == config.options.as_message() and dataset in (None, facts["dataset"])
+        ending = str(facts.get(SUMMARY, {}).get("ending", "")) if same else ""
+    return ending if _ended_for_good(config, ending) else ""
+
+
+def _mark_in(config: ServerConfig, shard: int, generation: Generation) -> Mark:
+    """Return the mark of a shard in a generation, an empty one if it is not in it."""
+    mark = mark_of(config, shard)
+    return mark if mark is not None and mark.generation == generation.number else Mark()
 
 
 def _ended_for_good(config: ServerConfig, ending: str) -> bool:
@@ -333,7 +326,7 @@ def _is_possible(generation: Generation) -> bool:
     sizes = 0 <= generation.number <= MAX_NUMBER and 1 <= generation.shards <= MAX_SHARDS
     begins = not generation.label or (1 <= generation.parts <= MAX_SHARDS and LABEL.fullmatch(generation.label))
     names = is_name(generation.run) and SECRET.fullmatch(generation.secret)
-    return bool(sizes and begins and names)
+    return bool(sizes and begins and names and generation.ended in {"", *Ending})
 
 
 def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:

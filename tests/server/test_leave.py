@@ -68,7 +68,7 @@ def leave(data: Path, daemon: FakeDaemon, ending: Ending, size: int, **options: 
         end, table = RunEnd(ending), one.state.table.nbytes
         others = tracemalloc.get_traced_memory()[0] - table
         tracemalloc.reset_peak()
-        service.leave(config, dataset, one.core, daemon, Generation(), end, end.as_fields())  # type: ignore[arg-type]
+        service.leave(config, dataset, one.core, daemon, Generation(run="abc"), end, end.as_fields())  # type: ignore[arg-type]
         return (tracemalloc.get_traced_memory()[1] - others) / table
     finally:
         tracemalloc.stop()

@@ -48,8 +48,10 @@ APART = (
      "if heard is not None and heard.is_whole else None", "if heard is not None else None"),
     ("it waits longer if no generation is to follow", "server/peers.py",
      "PARTING_FOR_GOOD_S if for_good else PARTING_S", "PARTING_S"),
-    ("a shard that finds its run over says so", "server/checkpoints/generations.py",
-     "    _write_mark(config, gone)\n", ""),
+    ("a shard that finds its run over says so", "server/service.py",
+     "    generations.leave(config, generation, RunEnd(Ending(ended.ended)))\n", ""),
+    ("shard 0 records the end for another one when it has all final checkpoints itself", "server/checkpoints/copies.py",
+     "if wanted.ended and (", "if False and ("),
     ("a part that its owner wrote again is copied again", "server/checkpoints/copies.py",
      "        return is_owner if name in here else", "        return False if name in here else"),
 )  # fmt: skip

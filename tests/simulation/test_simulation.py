@@ -30,6 +30,7 @@ FOUND = {
     2490: "the folder of a part that was copied was not synced",
     2404: "a shard that found its run over did not say that it had left",
     25639: "a shard 0 that found its run over began a generation for another, and ended",
+    768: "a shard that had left, and went on all the same, made another one end",
     772: "glovewire checkpoint asked for a round that no message can hold",
 }
 """Seeds above SEEDS that have failed, and what they have found."""

@@ -269,6 +269,24 @@ def test_shard_0_begins_none_before_it_knows_what_the_others_have(first: Shard) 
     assert first.generation() is None
 
 
+def test_shard_0_records_the_end_for_another_one_when_it_has_all_final_checkpoints(
+    first: Shard, second: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations.create(first.out, generation(0), by="0")
+    end = dataclasses.replace(generation(1), ended="complete")
+    missing = [1]
+    monkeypatch.setattr(files, "missing", lambda *_: missing)
+    with fake_server(first.script) as server, RequestClient([server.address], "shard", silence_s=10.0) as client:
+        with pytest.raises(NotReady, match="final checkpoints"):
+            begin_at(client, second.config, end)
+        assert first.generation() == generation(0)
+        missing.clear()
+        begin_at(client, second.config, end)
+        missing.append(1)
+        begin_at(client, second.config, dataclasses.replace(end, ended="asked"))  # it has been decided
+    assert first.generation() == second.generation() == end
+
+
 def test_no_other_shard_begins_generations(second: Shard) -> None:
     with pytest.raises(BadRequest):
         second.copies.answer(m.Begin(json.dumps(dataclasses.asdict(generation(0)))))

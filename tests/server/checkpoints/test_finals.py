@@ -127,25 +127,29 @@ def test_a_life_lacks_nothing_but_the_vectors_when_it_ended_for_good_and_every_p
         begin_generation(dataset, tmp_path, number)
     of = [config(dataset, tmp_path, number, **{how: True}) for number in range(2)]
     end(dataset, tmp_path, 0, 4, only=0, ending=ending, apart=apart)
-    assert [generations.unassembled(each, dataset.checksum) for each in of] == [None, None]
+    generation = generations.newest(tmp_path)
+    assert generation is not None
+    assert [generations.outcome(each, generation, dataset.checksum) for each in of] == ["", ""]
     end(dataset, tmp_path, 0, 4, only=1, ending=ending, apart=apart)
-    expected = (generations.newest(tmp_path), {"ending": ending}) if over else None
-    assert [generations.unassembled(each, dataset.checksum) for each in of] == [expected, expected]
+    expected = ending if over else ""
+    assert [generations.outcome(each, generation, dataset.checksum) for each in of] == [expected, expected]
     begin_generation(dataset, tmp_path)  # the shard goes on all the same
-    assert generations.unassembled(of[0], dataset.checksum) is None
+    assert [generations.end_of_run(each, None, dataset.checksum) for each in of] == [None, None]
 
 
 def test_parts_that_are_damaged_or_not_of_this_training_are_not_put_together(dataset: Dataset, tmp_path: Path) -> None:
     begin_generation(dataset, tmp_path)
     of, label = config(dataset, tmp_path), end(dataset, tmp_path, 0, 6)
-    assert generations.unassembled(of, dataset.checksum) is not None
-    assert generations.unassembled(of, "another") is None
+    generation = generations.newest(tmp_path)
+    assert generation is not None
+    assert generations.outcome(of, generation, dataset.checksum) == "complete"
+    assert generations.outcome(of, generation, "another") == ""
     other = dataclasses.replace(of, options=dataclasses.replace(OPTIONS, seed=9))
-    assert generations.unassembled(other, dataset.checksum) is None
-    assert generations.unassembled(dataclasses.replace(of, shards=3), dataset.checksum) is None
+    assert generations.outcome(other, generation, dataset.checksum) == ""
+    assert generations.outcome(dataclasses.replace(of, shards=3), generation, dataset.checksum) == ""
     file = checkpoint.part_folder(tmp_path, label, 1, 2) / "rows.npy"
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
-    assert generations.unassembled(of, dataset.checksum) is None
+    assert generations.outcome(of, generation, dataset.checksum) == ""
 
 
 # ---- what a killed process leaves

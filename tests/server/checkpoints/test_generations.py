@@ -17,7 +17,6 @@ from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, OutputError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Applied, Welcome
-from glovewire.common.storage.artifacts import writing_artifact
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints import generations
@@ -71,11 +70,11 @@ def test_a_shard_that_died_takes_the_others_with_it(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     generation = started(first)
     assert started(second) == generation
-    generations.require_current(first, generation)
+    assert not generations.has_ended(first, generation)
     again = started(second)
     assert (again.number, again.run != generation.run) == (1, True)
     with pytest.raises(Superseded, match="generation 1"):
-        generations.require_current(first, generation)
+        generations.has_ended(first, generation)
     assert generations.next_generation(first) == again  # joins, and does not begin a third
     assert generations.enter(first, again)
 
@@ -200,58 +199,79 @@ def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
     assert generations.not_left(first, generation) == [1]
     generations.leave(second, generation, RunEnd(Ending.COMPLETE))
     assert generations.not_left(first, generation) == []
-    assert not generations.is_over(second)  # no vectors yet: it may be needed
-    generations.leave(first, generation, RunEnd(Ending.COMPLETE))  # shard 0 has written them, perhaps elsewhere
-    assert generations.is_over(second)
-    assert not generations.is_over(first)
+    assert not generations.has_ended(first, generation)  # that is not for this shard to say
+    assert not generations.is_stopped(first, generation)
     generations.leave(first, generation, RunEnd(Ending.STOPPED))
-    assert not generations.is_over(second)
-    (tmp_path / "run" / "manifest.json").write_text("{}")
-    assert generations.is_over(second)
-    generations.leave(second, generation, RunEnd(Ending.STOPPED))
-    assert not generations.is_over(second)
+    assert generations.is_stopped(second, generation)
+    assert generations.end_of_run(second) is None
 
 
-def test_a_generation_that_others_have_left_for_good_ends_the_one_after_it(tmp_path: Path) -> None:
-    """A shard that is killed as the run ends may begin another while the others see all that they need on disk."""
-    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+@pytest.mark.parametrize("is_over", [True, False])
+def test_what_follows_a_generation_is_decided_once(tmp_path: Path, is_over: bool) -> None:
+    """Seed 768: a shard begins a generation just when the run ends. One had left, and another believed it and left."""
+    first, second = of = [config(tmp_path, number, recover=True) for number in range(2)]
     generation = started(first)
     started(second)
-    later = started(first)
-    assert (generation.number, later.number) == (0, 1)
-    for end in (RunEnd(Ending.STOPPED), RunEnd(Ending.COMPLETE)):
-        generations.leave(second, generation, end)
-        generations.require_current(first, later)  # a final checkpoint is missing
-    facts = {
-        "label": "final",
-        "options": first.options.as_message(),
-        "dataset": "",
-        "shards": 2,
-        "summary": {"ending": "complete"},
-    }
-    for number in range(2):
-        part = tmp_path / "run" / "checkpoints" / f"final.shard-{number}-of-2"
-        with writing_artifact(part, checkpoint.KIND, checkpoint.SCHEMA, {**facts, "shard": number}):
-            pass
-    with pytest.raises(generations.Concluded, match="ended in generation 0"):
-        generations.require_current(first, later)
-    assert generations.unassembled(first, "") == (generation, {"ending": "complete"})
-    assert generations.concluded(dataclasses.replace(first, resume=True, recover=False), later) is None
+    if is_over:
+        generations.record_end(first, generation, Ending.ASKED)
+        end = generations.next_generation(second)
+        assert not generations.enter(second, dataclasses.replace(end, number=1))
+        assert [generations.has_ended(each, generation) for each in of] == [True, True]
+        assert [generations.end_of_run(each) for each in of] == [generations.newest(first.out)] * 2
+    else:
+        assert started(second).number == 1
+        generations.record_end(first, generation, Ending.ASKED)
+        generations.leave(first, generation, RunEnd(Ending.ASKED))
+        with pytest.raises(Superseded, match="generation 1"):
+            generations.has_ended(first, generation)
+        assert [generations.end_of_run(each) for each in of] == [None, None]
+        assert generations.next_generation(first).number == 1
+
+
+def test_a_run_that_was_asked_to_end_can_be_resumed(tmp_path: Path) -> None:
+    first = config(tmp_path, recover=True)
+    generation = started(first)
+    resumed = dataclasses.replace(first, resume=True, recover=False)
+    for ending, may_resume in ((Ending.ASKED, True), (Ending.COMPLETE, False)):
+        generations.record_end(first, generation, ending)
+        assert (generations.end_of_run(resumed) is None) is may_resume
+        generation = generations.successor(first, generations.newest(first.out))
+        assert generation.number in (2, 4)
+        assert generations.enter(first, generation)
+
+
+def test_a_parent_that_starts_all_shards_again_goes_on_until_the_results_are_written(tmp_path: Path) -> None:
+    first, second = (config(tmp_path, number, recover=True, join=True) for number in range(2))
+    generation = generations.successor(first, None)
+    generations.claim(first)
+    generations.enter(first, generation)
+    generations.record_end(first, generation, Ending.COMPLETE)
+    assert generations.end_of_run(second) is None
+    generations.leave(first, generation, RunEnd(Ending.COMPLETE))
+    assert generations.end_of_run(second) is None
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    assert generations.end_of_run(second) == generations.newest(first.out)
 
 
 def test_of_a_dense_model_without_values_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    """One shard ends and the other is killed: alone it would wait for ever."""
+    """A shard says that it has no final checkpoint, and stays: one that leaves then may miss the end (seed 850)."""
     model = TrainingOptions.of_tensors()
     first, second = (
         dataclasses.replace(config(tmp_path, number, recover=True), dataset=None, options=model) for number in range(2)
     )
     generation = started(first)
     started(second)
-    generations.leave(second, generation, RunEnd(Ending.STOPPED))
-    assert not generations.is_over(first)
-    generations.leave(second, generation, RunEnd(Ending.ASKED))
-    assert generations.is_over(first)
-    assert not generations.is_over(config(tmp_path, recover=True))
+    for each, left in ((first, [1]), (second, [])):
+        assert generations.outcome(first, generation) == ""
+        generations.announce_ending(each, generation, RunEnd(Ending.ASKED), is_empty=True)
+        assert generations.unfinished(first, generation) == left
+    assert generations.not_left(first, generation) == [1]
+    assert generations.outcome(first, generation) == Ending.ASKED
+    assert (end := generations.end_of_run(first)) == generations.newest(first.out)
+    assert (end.number, end.ended) == (1, Ending.ASKED)
+    generations.leave(first, started(first), RunEnd(Ending.STOPPED))
+    generations.leave(second, started(second), RunEnd(Ending.STOPPED))
+    assert generations.end_of_run(first) is None
 
 
 def test_a_shard_that_is_there_is_refused_unless_it_recovers(tmp_path: Path) -> None:
@@ -278,6 +298,7 @@ IMPOSSIBLE = {
     "shards": (0, -2, 257),
     "label": ("../other", "round-", "/etc"),
     "secret": ("12", "g" * 32),
+    "ended": ("bored", 1),
 }
 
 
@@ -352,7 +373,7 @@ def test_a_shard_of_an_earlier_version_is_not_recovered(tmp_path: Path) -> None:
         generations.next_generation(of)
     (checkpoints / ".shard-0-of-2").write_text('{"life": 0, "ending": "", "left": ""}')
     with pytest.raises(ArtifactError, match="begun by an earlier version"):
-        generations.is_over(of)
+        generations.end_of_run(of)
 
 
 def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
