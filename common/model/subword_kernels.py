@@ -145,9 +145,10 @@ def sum_rows(starts: Starts, columns: Columns, table: Table, scales: Table, zero
 
 @compiled
 def inverse_diagonal(turned: Starts, rows: Columns, squares: Table, ridge: float) -> Table:
-    """Return one over the diagonal of G' A G + ridge I, float32 (n-grams,); arguments as in `solve`.
+    """Return one over the diagonal of G' A G + ridge I, float32 (n-grams,).
 
-    An n-gram that a word has twice is taken as two of them, which is near enough for a preconditioner.
+    `squares` (words,) is a_i s_i^2; the others are as in `subword_solver.Solver`. An n-gram that a word has twice is
+    taken as two of them, which is near enough for a preconditioner.
     """
     inverse = np.empty(len(turned) - 1, dtype=np.float32)
     for ngram in range(len(inverse)):

@@ -45,7 +45,7 @@ class Solver:
     """Steps of preconditioned conjugate gradients on (G' A G + ridge I) Z = G' A T, for WIDTH dimensions at a time.
 
     G is a sparse matrix of n-grams (`starts`, `columns`; its transpose is `turned`, `entries`) with row i times s_i,
-    and A holds a weight a_i for each row: `scales` (words,) is s_i, and `weights` (words,) is a_i s_i. `targets`
+    and A holds a weight a_i for each row: `scales` (words,) is s_i, and 1 / (`mean` s_i) is a_i. `targets`
     (words, WIDTH) holds a_i s_i T_i and becomes G Z. Takes four tables of (n-grams, WIDTH), all float32.
     """
 

@@ -65,7 +65,8 @@ class UndoLog:
     def narrow(self, partition: int, round: int) -> None:
         """Keep as bfloat16 what was pushed in a round that has completed its visit: it is only pulled from now on."""
         images = self._kept[round][partition]
-        images[:] = [image.narrow() for image in images]
+        for at, image in enumerate(images):  # one by one: all of them twice would take too much memory
+            images[at] = image.narrow()
 
     def _overlapping(self, partition: int, push: Push) -> list[BeforeImage]:
         images = self._kept.get(push.version, {}).get(partition, ())
