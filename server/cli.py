@@ -31,15 +31,18 @@ def server(given: Given[ServerConfig]) -> dict[str, Any]:
         from .checkpoints.initial_state import saved_options
         from .daemon import Daemon
         from .service import serve
+        from .stored_checkpoints import bring
 
     shard, shards = parse_shard(given["shard"])
+    log.configure(given["log_level"], f"server {shard}")
     if given["resume"]:
+        if given["checkpoints"]:  # they may be in the store alone, and have the options of the run
+            bring(given["checkpoints"], given["out"], shard, shards)
         options = saved_options(given["out"], given["objective"], given["epochs"])
         note_ignored(options)
     else:
         options = given.training()
     config = given.config(options=options, shard=shard, shards=shards)
-    log.configure(config.log_level, f"server {shard}")
 
     def ready(daemon: Daemon) -> None:
         line = Ready(daemon.address, daemon.stream_address, shard, shards).format()

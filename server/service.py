@@ -197,6 +197,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                 if config.downloads and (ended := _ended(config, None, peers)) is not None:
                     peers.look()  # shard 0, which has the dataset, may have ended, too
                     peers.follow()
+                    stored.follow()
                     return _catch_up(config, None, peers, ended)
                 dataset = held.enter_context(_dataset(config, peers))
                 peers.offer(dataset)

@@ -9,18 +9,20 @@ import contextlib
 import json
 import logging
 import re
+import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Self
 
 from glovewire.common import errors, log
-from glovewire.common.storage.artifacts import make_folder, output_errors
+from glovewire.common.storage.artifacts import MANIFEST, flush_path, make_folder, output_errors
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.storage.stores import Store
 
-from .checkpoints import generations
+from .checkpoints import files, generations
 from .checkpoints.copies import PART, bring_part, parts_in
 from .checkpoints.generations import Generation
 from .config import ServerConfig
@@ -33,6 +35,59 @@ PARTING_S, FAILING_S = 120.0, 10.0
 KNOWN = re.compile(r"shard-\d+-of-\d+\.json", re.ASCII)
 
 logger = logging.getLogger(__name__)
+
+
+def bring(url: str, run: Path, shard: int, shards: int) -> None:
+    """Bring the checkpoints and generations that a shard's folder `run` lacks from a store.
+
+    A store that fails is an error only for a shard that knows nothing of its run: it would begin anew.
+    """
+    try:
+        with Store(url) as store:
+            _bring(store, run, f"shard-{shard}-of-{shards}")
+    except errors.StoreError as error:
+        if generations.newest(run) is None:
+            raise
+        logger.warning(log.line("not_brought", why=error))
+
+
+def _bring(store: Store, run: Path, who: str) -> None:
+    names, folder = store.names(), run / CHECKPOINTS
+    if not names:
+        return
+    with output_errors(run, "run"):
+        make_folder(folder)
+    for name in sorted(_parts(names) - parts_in(folder).keys()):
+        with contextlib.suppress(errors.ArtifactError):  # it was not uploaded to the end
+            checksum = store.manifest(f"{name}/")[0].checksum
+            own = folder / f".{who}.{name}"  # others may bring it to a shared folder at the same time
+            if bring_part(store, own, checksum, name):
+                _move(own, folder / name)
+                logger.info(log.line("brought", part=name))
+    for name in filter(KNOWN.fullmatch, names):
+        found = generations.parse_generation((store.read(name) or b"").decode(errors="replace"), name)
+        newest = generations.newest(run)
+        if newest is None or newest.number < found.number:
+            generations.create(run, replace(found, secret=""), by=who)  # others do the same in a shared folder
+
+
+def _move(own: Path, part: Path) -> None:
+    """Give a part that was brought its name, unless another shard has been faster."""
+    with output_errors(part, files.KIND):
+        if part.name not in parts_in(part.parent):
+            shutil.rmtree(part, ignore_errors=True)  # it is damaged, or not there
+            try:
+                own.rename(part)
+            except OSError:
+                if part.name not in parts_in(part.parent):
+                    raise
+            flush_path(part.parent)
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _parts(names: Iterable[str]) -> set[str]:
+    """Return the names of the parts of checkpoints that a store holds, whole or not."""
+    return {folder for folder, _, _ in (name.partition("/") for name in names) if PART.fullmatch(folder)}
 
 
 class StoredCheckpoints:
@@ -57,49 +112,20 @@ class StoredCheckpoints:
     # ---- from the store
 
     def bring(self) -> None:
-        """Bring the checkpoints that this shard lacks; for a new run, require that the store has none of this shard.
-
-        A store that fails is an error only for a shard that knows nothing of its run: it would begin anew.
-        """
-        if self._config.checkpoints is None:
+        """Bring what this shard lacks, see `bring`; for a new run, require that the store has nothing of this shard."""
+        config = self._config
+        if config.checkpoints is None:
             return
-        try:
-            with Store(self._config.checkpoints) as store:
-                self._bring(store)
-        except errors.StoreError as error:
-            if generations.newest(self._config.out) is None:
-                raise
-            logger.warning(log.line("not_brought", why=error))
-
-    def _bring(self, store: Store) -> None:
-        names = store.names()
-        parts = self._parts(names)
-        if not (self._config.recover or self._config.resume or self._config.join):
-            if f"{self._name}.json" in names or any(name.endswith(f".{self._name}") for name in parts):
+        if config.recover or config.resume or config.join:
+            bring(config.checkpoints, config.out, config.shard, config.shards)
+            return
+        with Store(config.checkpoints) as store:
+            names = store.names()
+            if f"{self._name}.json" in names or any(name.endswith(f".{self._name}") for name in _parts(names)):
                 raise errors.OutputError(
                     f"{store.url} holds checkpoints of a run: go on with it (--recover), name "
                     "another place or remove them"
                 )
-            return
-        if not names:
-            return
-        with output_errors(self._config.out, "run"):
-            make_folder(self._folder)
-        for name in sorted(parts - parts_in(self._folder).keys()):
-            with contextlib.suppress(errors.ArtifactError):  # it was not uploaded to the end
-                checksum = store.manifest(f"{name}/")[0].checksum
-                if bring_part(store, self._folder / name, checksum):
-                    logger.info(log.line("brought", part=name))
-        for name in filter(KNOWN.fullmatch, names):
-            found = generations.parse_generation((store.read(name) or b"").decode(errors="replace"), name)
-            newest = generations.newest(self._config.out)
-            if newest is None or newest.number < found.number:
-                generations.create(self._config.out, replace(found, secret=""), by="store")
-
-    @staticmethod
-    def _parts(names: Mapping[str, object]) -> set[str]:
-        """Return the names of the parts of checkpoints that a store holds, whole or not."""
-        return {folder for folder, _, _ in (name.partition("/") for name in names) if PART.fullmatch(folder)}
 
     # ---- to the store
 
@@ -133,12 +159,12 @@ class StoredCheckpoints:
             self._store.close()
 
     def _try(self) -> bool:
-        """Upload what the store lacks, and remove what is no longer here; return whether that went well."""
+        """Upload what the store lacks, and remove what is no longer here; return whether nothing is left to be done."""
         try:
             if self._store is None:
                 self._store = Store(self._config.checkpoints or "")
                 self._there, self._generation = self._listed(self._store), None
-            self._upload(self._store)
+            is_done = self._upload(self._store)
         except errors.GlovewireError as error:
             if self._problem != str(error):  # each once, until the store answers again
                 self._problem = str(error)
@@ -150,32 +176,62 @@ class StoredCheckpoints:
         if self._problem:
             self._problem = ""
             logger.info(log.line("stored_again", url=self._store.url))
-        return True
+        return is_done
 
     def _listed(self, store: Store) -> dict[str, str]:
         """Return the checksums of this shard's parts in the store, "" for one that is not whole."""
         found = {}
-        for name in self._parts(store.names()):
+        for name in _parts(store.names()):
             if name.endswith(f".{self._name}"):
                 found[name] = ""
                 with contextlib.suppress(errors.ArtifactError):
                     found[name] = store.manifest(f"{name}/")[0].checksum
         return found
 
-    def _upload(self, store: Store) -> None:
+    def _upload(self, store: Store) -> bool:
+        """Do what `_try` says, and return what it returns; raises what keeps the store from it."""
         generation = generations.newest(self._config.out)  # before the parts: all that it needs is then among them
         here = {name: each for name, each in parts_in(self._folder).items() if name.endswith(f".{self._name}")}
         for name, checksum in here.items():
             if self._there.get(name) != checksum:
                 self._there[name] = ""
-                with contextlib.suppress(errors.ArtifactError):  # it was removed meanwhile
+                with contextlib.suppress(errors.ArtifactError):  # it was removed, or written again
                     began = time.monotonic()
                     store.upload(self._folder / name, name)
                     self._there[name] = checksum
                     logger.info(log.line("stored", part=name, seconds=f"{time.monotonic() - began:.1f}"))
-        for name in sorted(self._there.keys() - here.keys()) if here else ():  # a new disk has none
+        gone = sorted(self._there.keys() - here.keys()) if here else ()  # a new disk has none
+        for name in self._superseded(store, gone) if gone else ():
             store.remove(name)
             del self._there[name]
         if generation is not None and generation != self._generation:
             store.write(f"{self._name}.json", json.dumps(asdict(replace(generation, secret=""))).encode())
             self._generation = generation
+        return self._there == here or not here
+
+    def _superseded(self, store: Store, gone: Iterable[str]) -> list[str]:
+        """Return those of the parts `gone` without which the store has as new a checkpoint of all shards as before.
+
+        Another shard may be slower to upload, so that the store has only old parts of it.
+        """
+        newest, found = self._newest_whole(store), []
+        for name in gone:
+            try:
+                reached = files.reached(store.manifest(f"{name}/")[0].facts)
+            except (errors.ArtifactError, *files.BAD_FACTS):  # it was not uploaded to the end
+                found.append(name)
+            else:
+                if newest is not None and reached <= newest:
+                    found.append(name)
+        return found
+
+    def _newest_whole(self, store: Store) -> tuple[int, int] | None:
+        """Return how far the newest checkpoint has come of which the store has all parts as they are here."""
+        here, names, run = parts_in(self._folder), store.names(), self._config.out
+        for round, gradients, label, shards in sorted(files.complete(run), reverse=True):
+            parts = [files.part_folder(run, label, shard, shards).name for shard in range(shards)]
+            if all(f"{part}/{MANIFEST}" in names for part in parts):
+                with contextlib.suppress(errors.ArtifactError):
+                    if all(store.manifest(f"{part}/")[0].checksum == here.get(part) for part in parts):
+                        return round, gradients
+        return None

@@ -135,15 +135,26 @@ class Store:
         self._call("pipe_file", self._place(name), content)
 
     def upload(self, path: Path, name: str = "") -> None:
-        """Upload a file, or a folder with its manifest last, as `name`."""
+        """Upload a file, or a folder with its manifest last, as `name`; ArtifactError if it changes meanwhile."""
         if not path.is_dir():
             self._put(path, name)
             return
         files = {file.relative_to(path).as_posix(): file for file in files_in(path)}
         names = [each for each in files if not each.startswith(".") and each.partition("/")[0] not in _NOT_UPLOADED]
+        manifest = self._text(path / MANIFEST)
         self._call("rm_file", self._place(name, MANIFEST))
-        for each in sorted(names, key=lambda each: (each == MANIFEST, each)):
+        for each in sorted(each for each in names if each != MANIFEST):
             self._put(files[each], name, each)
+        if manifest != self._text(path / MANIFEST):  # then so were files, perhaps in between
+            raise errors.ArtifactError(f"{path} was replaced or removed meanwhile")
+        if manifest is not None:
+            self._call("pipe_file", self._place(name, MANIFEST), manifest)
+
+    def _text(self, path: Path) -> bytes | None:
+        """Return the content of a small file of this machine, None if there is none."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return bytes(self._try(path.read_bytes))
+        return None
 
     def _put(self, path: Path, *names: str) -> None:
         if not path.exists() or self._call("put_file", str(path), self._place(*names), missing=False) is False:

@@ -196,9 +196,9 @@ def parts_in(folder: Path) -> dict[str, str]:
     return found
 
 
-def bring_part(source: Source, folder: Path, checksum: str) -> bool:
-    """Copy one part of a checkpoint to `folder`, whose name it has there; return False if its owner removes it."""
-    name = folder.name
+def bring_part(source: Source, folder: Path, checksum: str, name: str = "") -> bool:
+    """Copy the part of a checkpoint called `name`, by default as `folder`; return False if its owner removes it."""
+    name = name or folder.name
     try:
         with artifacts.output_errors(folder, files.KIND), artifacts.atomic(folder, replace_folder=True) as scratch:
             scratch.mkdir()

@@ -63,7 +63,7 @@ def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = artifacts.n
 def newest(run: Path) -> tuple[str, int]:
     """Return label and shards of the furthest checkpoint whose parts are all intact; ArtifactError if there is none."""
     require_readable_version(run)
-    for _, _, label, shards in sorted(_complete(run), reverse=True):
+    for _, _, label, shards in sorted(complete(run), reverse=True):
         try:
             for shard in range(shards):
                 artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)
@@ -94,12 +94,13 @@ def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> lis
     removed: list[str] = []
     if not keep or len(_own_labels(run, shard, shards)) <= keep:
         return removed
-    complete = {label: (round, updates) for round, updates, label, parts in _complete(run) if parts == shards}
+    whole = {label: (round, updates) for round, updates, label, parts in complete(run) if parts == shards}
     found = _own_parts(run, shard, shards)
     for requested in (False, True):
         own = {label: facts for label, facts in found.items() if bool(facts.get("asked")) is requested}
-        kept = sorted(complete[label] for label in own.keys() & complete.keys())[-keep:]
-        for label in [label for label, facts in own.items() if len(kept) == keep and _reached(facts) < kept[0]]:
+        kept = sorted(whole[label] for label in own.keys() & whole.keys())[-keep:]
+        at = {label: whole.get(label, reached(facts)) for label, facts in own.items()}  # shard 0 counts the entries
+        for label in [label for label in own if len(kept) == keep and at[label] < kept[0]]:
             folder = part_folder(run, label, shard, shards)
             try:
                 if label != begun:
@@ -117,7 +118,7 @@ def _own_parts(run: Path, shard: int, shards: int) -> dict[str, dict[str, Any]]:
         folder = part_folder(run, label, shard, shards)
         try:
             facts = artifacts.Manifest.load(folder, KIND, SCHEMA, verify=False).facts
-            _reached(facts)
+            reached(facts)
             if facts["label"] == label:
                 found[label] = dict(facts)
         except (ArtifactError, OSError, *BAD_FACTS) as error:
@@ -188,7 +189,7 @@ def _label(folder: Path) -> str:
     return folder.name.partition(".shard-")[0]
 
 
-def _complete(run: Path) -> list[tuple[int, int, str, int]]:
+def complete(run: Path) -> list[tuple[int, int, str, int]]:
     """Return (round, gradients, label, shards) of every checkpoint whose parts are all on disk and belong together."""
     found = []
     for folder in (run / CHECKPOINTS).glob("[!.]*.shard-0-of-*"):
@@ -197,7 +198,7 @@ def _complete(run: Path) -> list[tuple[int, int, str, int]]:
             try:
                 facts = _facts(run, label, int(shards), verify=False)
                 if _is_consistent(facts):
-                    found.append((*_reached(facts[0]), label, int(shards)))
+                    found.append((*reached(facts[0]), label, int(shards)))
             except (ArtifactError, *BAD_FACTS) as error:
                 why = error if isinstance(error, ArtifactError) else f"lacks facts ({type(error).__name__}: {error})"
                 logger.warning(log.line("checkpoint_skipped", label=label, why=why))
@@ -224,7 +225,7 @@ def _cut_apart(facts: Sequence[Mapping[str, Any]]) -> bool:
     return not all(0 <= int(each["round"]) <= round <= int(each.get("last_round", each["round"])) for each in facts)
 
 
-def _reached(facts: Mapping[str, Any]) -> tuple[int, int]:
+def reached(facts: Mapping[str, Any]) -> tuple[int, int]:
     """Return the round of a checkpoint (-1 for minibatches) and its gradients (for blocks: the entries reported)."""
     return int(facts["round"]), int(facts.get("gradients") or facts["entries"])
 

@@ -157,25 +157,25 @@ class Shards:
         self.ports = [(free_port(), free_port()) for _ in range(shards)]
         self.all = [self.start(number) for number in range(shards)]
 
-    def start(self, number: int) -> Running:
+    def start(self, number: int, how: str = "--recover") -> Running:
         shards = len(self.ports)
         peers = [word for _, port in self.ports for word in ("--peer", f"tcp://127.0.0.1:{port}")] if shards > 1 else []
         return self.flow.start(
             "server", "data", "--out", f"run-{number}", "--shard", f"{number}/{shards}",
             "--bind", f"tcp://127.0.0.1:{self.ports[number][0]}", "--publish", FREE, "--dim", 8, "--epochs", EPOCHS,
-            "--checkpoint-every", 1, "--recover", *peers, *self.words,
+            "--checkpoint-every", 1, how, *peers, *self.words,
         )  # fmt: skip
 
     def worker(self) -> Running:
         return self.flow.worker(*(f"tcp://127.0.0.1:{port}" for port, _ in self.ports), how=["--latency", "15ms"])
 
-    def lose_all(self) -> None:
+    def lose_all(self, how: str = "--recover") -> None:
         """Kill every shard, remove its folder, and start it again."""
         for number, shard in enumerate(self.all):
             shard.signal(signal.SIGKILL)
             shard.ends(-signal.SIGKILL)
             shutil.rmtree(self.flow.path(f"run-{number}"))
-        self.all = [self.start(number) for number in range(len(self.ports))]
+        self.all = [self.start(number, how) for number in range(len(self.ports))]
 
 
 def await_rounds(url: str, shards: int) -> None:
@@ -207,6 +207,19 @@ def test_a_run_goes_on_though_every_disk_is_lost(flow: Flow, calm: bytes, shards
         assert there == here, "the same ones are kept"
         assert any(name.startswith("final-") for name in there)
         assert b'"secret": ""' in (store.read(f"shard-0-of-{shards}.json") or b"")
+    assert flow.vectors("run-0") == calm
+
+
+def test_a_run_is_resumed_from_the_store_alone(flow: Flow, calm: bytes) -> None:
+    """Seen to fail: the options were looked for on the empty disk, before anything was brought."""
+    url = "s3://bucket/resumed"
+    cluster = Shards(flow, url, 1)
+    worker = cluster.worker()
+    await_rounds(url, 1)
+    cluster.lose_all("--resume")
+    for process in (*cluster.all, worker):
+        process.ends(0)
+    assert "event=brought" in cluster.all[0].err
     assert flow.vectors("run-0") == calm
 
 

@@ -12,7 +12,6 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,8 +106,9 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
 
     def following(config: ServerConfig, current: Generation | None) -> Generation:
         found = successor(config, current)
-        if (oracle := cluster().apart) is not None:
-            oracle.chosen(found)
+        for oracle in (cluster().apart, cluster().stored):
+            if oracle is not None:
+                oracle.chosen(found)
         return found
 
     _checksum.cache_clear()  # what it saves is time, and a run must not depend on the one before
@@ -161,7 +161,6 @@ class UnionOracle(CheckpointOracle):
         names = self._parts_of(label)
         if self.is_lost(label):
             return
-        config = self._config
         if run is None:
             run = self._union
             shutil.rmtree(run, ignore_errors=True)
@@ -171,11 +170,7 @@ class UnionOracle(CheckpointOracle):
                 place = next((place for place in places if (place / CHECKPOINTS / name).exists()), None)
                 require(place, f"{name} has been announced, and no disk has it")
                 os.symlink(place / CHECKPOINTS / name, run / CHECKPOINTS / name)
-        self._config = replace(config, out=run, peers=())
-        try:
-            super().restore(label)
-        finally:
-            self._config = config
+        super().restore(label, run)
 
     def is_lost(self, label: str) -> bool:
         """See CheckpointOracle."""
@@ -264,6 +259,14 @@ class ApartOracle:
             f"generation {number} begins from {generation.label or 'nothing'}, and every disk had {promised:.0f}",
         )
 
+    def forget(self) -> None:
+        """Take note that all disks were lost: nothing that was on them is promised any more."""
+        self._kept = -1.0
+        self._restored.clear()
+        self._contents.clear()
+        self._served.clear()
+        self.lost.clear()
+
     def require_forgotten(self) -> None:
         """Require, at the end, that copies of parts which their owner has removed are few."""
         found = [parts_on(run) for run in self.runs]
@@ -332,3 +335,5 @@ def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: 
                 oracle.loses(shard)
             elif parts:
                 oracle.loses(shard, parts[int(pick * 7919) % len(parts) :][:2])
+                if cluster.stored is not None:
+                    cluster.stored.loses_parts()

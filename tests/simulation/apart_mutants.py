@@ -1,4 +1,4 @@
-"""Protections of shards that share no folder: texts of the program and what replaces them; see `fixed.py`."""
+"""Protections of shards that share no folder or keep checkpoints in a store: texts and what replaces them."""
 
 from __future__ import annotations
 
@@ -54,4 +54,33 @@ APART = (
      "if wanted.ended and (", "if False and ("),
     ("a part that its owner wrote again is copied again", "server/checkpoints/copies.py",
      "        return is_owner if name in here else", "        return False if name in here else"),
+)  # fmt: skip
+
+STORES, BRINGS = "common/storage/stores.py", "server/stored_checkpoints.py"
+STORED = (
+    ("a manifest is uploaded after the files that it names", STORES,
+     "sorted(each for each in names if each != MANIFEST)", "sorted(names)"),
+    ("a part that is written again meanwhile is not uploaded as one", STORES,
+     "if manifest != self._text(path / MANIFEST):", "if False:"),
+    ("an upload that fails is tried again", BRINGS,
+     '                self._there[name] = ""\n                with contextlib.suppress(errors.ArtifactError):',
+     "                self._there[name] = checksum\n                with contextlib.suppress(errors.GlovewireError):"),
+    ("a shard that ends uploads what is left", BRINGS,
+     "while not self._try() and time.monotonic() < deadline:", "while False:"),
+    ("a shard that finds its run over uploads what is left", "server/service.py",
+     "                    stored.follow()\n                    return _catch_up",
+     "                    return _catch_up"),
+    ("all parts in the store are brought", BRINGS,
+     "sorted(_parts(names) - parts_in(folder).keys()):", "sorted(_parts(names) - parts_in(folder).keys())[:2]:"),
+    ("the generation in the store is brought", BRINGS,
+     "if newest is None or newest.number < found.number:", "if False:"),
+    ("nothing begins anew because the store fails", BRINGS,
+     "        if generations.newest(run) is None:\n", "        if False:\n"),
+    ("shards that share a folder bring a generation under names of their own", BRINGS, "by=who)", 'by="store")'),
+    ("a part stays in the store until it has a newer checkpoint of all shards", BRINGS,
+     "if newest is not None and reached <= newest:", "if True:"),
+    ("one of which a part is to be replaced is none", BRINGS,
+     'if all(store.manifest(f"{part}/")[0].checksum == here.get(part) for part in parts):', "if True:"),
+    ("the newest checkpoint is kept whatever a shard has counted", "server/checkpoints/files.py",
+     "whole.get(label, reached(facts))", "reached(facts)"),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from unittest import mock
 
 import apart
 import dense_model
+import stored
 import visitors
 import zmq
 from disk import Disk
@@ -210,7 +211,8 @@ class Cluster:
     def __init__(
         self, world: World, dataset: Path, folder: Path, options: TrainingOptions, shards: int, workers: int,
         checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
-        *, hold: bool = False, disks: Sequence[Disk] = (),
+        *, hold: bool = False, disks: Sequence[Disk] = (), store: stored.ObjectStore | None = None,
+        keep: int = 3,
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.root, self.options, self.is_apart = dataset, folder, options, len(disks) > 1
@@ -221,7 +223,7 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
-        self.hold = hold
+        self.hold, self._has_store, self._keep = hold, store is not None, keep
         self._of_tensors = options.objective == "tensors"
         data = None if self._of_tensors else Dataset.open(dataset, verify=False)
         watched = (self._config(0), data, at, world.observing)
@@ -230,6 +232,10 @@ class Cluster:
         if self.is_apart:
             self.checkpoints = apart.UnionOracle(folder, self.folders, *watched)
             self.apart = apart.ApartOracle(world, disks, self.folders, self.checkpoints)
+        self.stored: stored.StoreOracle | None = None
+        if store is not None:
+            place = dataset.with_name(f"from-store-{world.seed}")
+            self.stored = stored.StoreOracle(store, place, self.folders, self.checkpoints)
         self.published = visitors.Published()
         self.dataset_words = [] if data is None else [data.words[word] for word in data.permutation.tolist()]
         self.visitors: dict[str, Process] = {}
@@ -248,12 +254,14 @@ class Cluster:
 
     def start_shard(self, shard: int, *, recover: bool = False) -> None:
         """Start a shard."""
-        config = self._config(shard, recover=recover or self.is_apart)
+        config = self._config(shard, recover=recover or self.is_apart or self._has_store)
 
         def ready(daemon: Any) -> None:
-            if self.apart is not None:
-                with self.world.observing():
+            with self.world.observing():
+                if self.apart is not None:
                     self.apart.serves(shard, daemon.generation)
+                if self.stored is not None:
+                    self.stored.serves(self.folders[shard], daemon.generation)
 
         self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, ready))
 
@@ -263,11 +271,14 @@ class Cluster:
             cache = apart.folder_of(self.root, shard) / "cache"
             places = {"dataset": None if shard else places["dataset"], "cache": cache, "verify": True}
             places["peers"] = tuple(map(apart.address_of, range(len(self.addresses))))
+        if self._has_store:
+            places["checkpoints"] = stored.URL
         return ServerConfig(
             out=self.folders[shard], bind=self.addresses[shard],
             publish="tcp://127.0.0.1:0", shard=shard, shards=len(self.addresses), lease_s=self.lease_s,
             checkpoint_every=self.checkpoint_every, join=not recover, recover=recover, workers=self.count,
-            hold=self.hold, insecure=True, options=self.options, **{"verify": False, **places},
+            hold=self.hold, keep_checkpoints=self._keep, insecure=True, options=self.options,
+            **{"verify": False, **places},
         )  # fmt: skip
 
     def start_worker(self, name: str) -> None:
@@ -390,6 +401,7 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(apart.apart_simulated(world, cluster))
+        stack.enter_context(stored.store_simulated(world, cluster))
         for module in (service, writer, dense):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(writer, "ThreadPoolExecutor", executor))

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from apart_mutants import APART
+from apart_mutants import APART, STORED
 from fixed import DISK, PUT_BACK
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant("a worker that is stuck leases another strip", "worker/training/strips.py",
            "or now - self._moved_at <= STUCK_S:", "or True:"),
     *map(Mutant._make, (*DISK, *PUT_BACK)),
-    *map(Mutant._make, APART),
+    *map(Mutant._make, (*APART, *STORED)),
 )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def tried(mutant: Mutant) -> tuple[int, str]:
                 "--until-failure",
                 "--seeds",
                 str(SEEDS),
-                *(["--apart"] if mutant[:] in APART else []),
+                *(["--apart"] if mutant[:] in APART else ["--stored"] if mutant[:] in STORED else []),
             ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,

@@ -265,19 +265,21 @@ class CheckpointOracle:
         self._config, self._dataset, self._at, self._observing = config, dataset, at, observing
         self._announced: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
         self._removed: set[str] = set()
+        self._lost: set[str] = set()
         self.restored = 0
 
     def announced(self, generation: int, shard: int, label: str) -> None:
         """Take note that a shard says that its part is on disk; restore the checkpoint if it is the last part."""
         told = self._announced[generation, label]
         told.add(shard)
+        self._lost.discard(label)
         if len(told) == self._config.shards and label not in self._removed:
             with self._observing():
                 self.restore(label)
 
     def answered(self, label: str) -> None:
         """Restore a checkpoint that a client was told is written."""
-        if label not in self._removed:
+        if label not in self._removed | self._lost:
             with self._observing():
                 self.restore(label)
 
@@ -286,18 +288,24 @@ class CheckpointOracle:
         del label
         return False
 
+    def forget(self) -> None:
+        """Take note that all disks were lost, perhaps while the answer to a client is on its way."""
+        self._lost.update(label for _, label in self._announced)
+        self._announced.clear()
+
     def removed(self, labels: Sequence[str]) -> None:
         """Take note that checkpoints were pruned."""
         self._removed.update(labels)
 
-    def restore(self, label: str) -> None:
-        """Restore a checkpoint on one to four shards, see NUMBERS_OF_SHARDS."""
+    def restore(self, label: str, run: Path | None = None) -> None:
+        """Restore a checkpoint, from the folder `run` if given, on one to four shards, see NUMBERS_OF_SHARDS."""
         self.restored += 1
-        shards, parts, run = NUMBERS_OF_SHARDS[self.restored % 6], self._config.shards, self._config.out
+        config = self._config if run is None else replace(self._config, out=run, peers=())
+        shards, parts, run = NUMBERS_OF_SHARDS[self.restored % 6], config.shards, config.out
         begin = Generation(0, "oracle", shards, label, parts)
         try:
             states = [
-                service.prepare(replace(self._config, shard=shard, shards=shards), self._dataset, begin, 0.0)
+                service.prepare(replace(config, shard=shard, shards=shards), self._dataset, begin, 0.0)
                 for shard in range(shards)
             ]
             rows = np.concatenate([state.table.values for state in states])

@@ -12,7 +12,7 @@ import logging
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from disk import DISK_FAULTS, Disk
 from handmade import random_dataset
 from network import Weather
 from oracles import CheckpointOracle, ShardOracle
+from stored import STORE_END_FAULTS, STORE_FAULTS, ObjectStore, let_store_happen
 from visitors import SILENCE_S
 from world import Broken, Overdue, World
 
@@ -35,6 +36,7 @@ from glovewire.common.errors import (
     Interrupted,
     NotReady,
     OutputError,
+    StoreError,
     UnknownSession,
 )
 from glovewire.common.model.options import TrainingOptions
@@ -66,6 +68,8 @@ VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it."""
 APART = 0.2
 """The share of seeds with several shards in which these have no common folder."""
+STORED = 0.2
+"""The share of seeds whose checkpoints are kept in a store, too."""
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
@@ -119,6 +123,10 @@ class Scenario:
     """Whether all processes have the same id, as those of containers do."""
     apart: bool = False
     """Whether each shard has a folder of its own, on a disk of its own, and workers have no dataset."""
+    stored: bool = False
+    """Whether checkpoints are kept in a store, too."""
+    kept: int = 3
+    """How many old checkpoints a shard keeps."""
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -166,14 +174,26 @@ class Scenario:
         if apart := shards > 1 and share("apart") < APART:
             most = ask("apart faults").choice([0, 2, 4, 8])
             faults += [fault for kind in APART_FAULTS for fault in _faults(kind, most, ask(kind))]
+        if stored := share("store") < STORED:
+            most = ask("store faults").choice([0, 2, 4, 8])
+            faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind))]
+            faults += [
+                fault for kind in STORE_END_FAULTS
+                for fault in _faults(kind, last, ask(f"{kind} at the end"), at_end=True)
+            ]  # fmt: skip
         return cls(
             seed, shards, ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
             options, weather, tuple(sorted(faults, key=lambda fault: fault.after)),
             piece_bytes=ask("pieces").choice([0, 0, 400, 1200]), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
             visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
             disk_step_s=ask("disk step").choice([0.0, 0.0002, 0.002]), one_pid=share("one pid") < 0.3,
-            apart=apart,
+            apart=apart, stored=stored, kept=ask("kept").choice([1, 3]) if stored else 3,
         )  # fmt: skip
+
+    def without_store(self) -> Scenario:
+        """Return the same without a store."""
+        faults = tuple(fault for fault in self.faults if fault.kind not in STORE_FAULTS)
+        return replace(self, stored=False, faults=faults, kept=3)
 
 
 def _faults(kind: str, most: int, chance: random.Random, *, at_end: bool = False) -> Iterator[Fault]:
@@ -251,6 +271,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
             cluster = Cluster(
                 world, folder / "data", root if scenario.apart else root / "run", options, scenario.shards,
                 scenario.workers, scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors, disks=disks,
+                store=ObjectStore(world) if scenario.stored else None, keep=scenario.kept,
             )  # fmt: skip
             for name in scenario.visitors:
                 cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))
@@ -273,6 +294,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     outcome.seconds = world.now - 1000.0
     outcome.counts = cluster.network.counts if cluster else {}
     shutil.rmtree(root, ignore_errors=True)
+    shutil.rmtree(folder / f"from-store-{scenario.seed}", ignore_errors=True)
     return outcome
 
 
@@ -331,6 +353,8 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
     disk = disks[int(fault.pick * len(disks))]
     if cluster.apart is not None and fault.kind in APART_FAULTS:
         let_apart_happen(cluster, cluster.apart, fault.kind, fault.seconds, fault.pick)
+    if fault.kind in STORE_FAULTS:
+        let_store_happen(cluster, disks, fault.kind, fault.seconds, fault.pick)
     match fault.kind:
         case "kill worker":
             world.kill(worker)
@@ -409,6 +433,7 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
         *EXPECTED,
         *([UnknownSession] if cluster.options.objective == "tensors" else []),
         *([ArtifactError, OutputError] if ill else []),
+        *([StoreError] if scenario.stored else []),  # on an empty disk, while the store is away
     )
     for process in cluster.world.processes:
         if process.error is not None and not isinstance(process.error, expected):
@@ -420,6 +445,9 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
         dense_model.check(cluster.folder, cluster.options, undisturbed=not scenario.faults)
     if cluster.apart is not None:
         cluster.apart.require_forgotten()
+    if cluster.stored is not None and not ill:
+        for shard, run in enumerate(cluster.folders):
+            cluster.stored.require_stored(shard, run)
     if scenario.options["consistency"] == "exclusive" and whole:
         vectors, _ = undisturbed(json.dumps(scenario.options))
         if cluster.vectors != vectors:
@@ -477,10 +505,10 @@ def undisturbed(options: str) -> tuple[bytes, list[Rows]]:
 # ---- many seeds
 
 
-def play_all(seeds: Iterable[int], each: Callable[[Outcome], None]) -> None:
-    """Run the scenarios of `seeds` in a folder in memory."""
+def play_all(seeds: Iterable[int], each: Callable[[Outcome], None], *, stores: bool = True) -> None:
+    """Run the scenarios of `seeds` in a folder in memory, without `stores` as before seeds drew them."""
     with TemporaryDirectory(dir=MEMORY) as name:
         folder = Path(name)
         random_dataset(folder / "data", size=WORDS)
-        for seed in seeds:
-            each(play(Scenario.of(seed), folder))
+        for scenario in map(Scenario.of, seeds):
+            each(play(scenario if stores else scenario.without_store(), folder))

@@ -32,14 +32,30 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="from this seed on")
     parser.add_argument("--seed", type=int, help="play this one alone and print its story")
     parser.add_argument("--apart", action="store_true", help="play only those in which shards share no folder")
+    parser.add_argument(
+        "--stored",
+        action="store_true",
+        help="play only those whose checkpoints are kept in a store, too: of single shards, of several with a shared "
+        "folder, and, alone with --apart, of those without",
+    )
+    parser.add_argument(
+        "--no-store",
+        action="store_true",
+        help="with --seed, play it without the store that it draws, as before there were stores",
+    )
     parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if given.seed is not None:
-        outcome = replay(Scenario.of(given.seed), decisions=True)
+        scenario = Scenario.of(given.seed)
+        outcome = replay(scenario.without_store() if given.no_store else scenario, decisions=True)
         print("\n".join([*told(outcome.scenario), *outcome.story, "", outcome.problem or "all holds"]))
         return bool(outcome.problem)
-    every = (seed for seed in itertools.count(given.first) if not given.apart or Scenario.of(seed).apart)
+    every = (
+        scenario.seed
+        for scenario in map(Scenario.of, itertools.count(given.first))
+        if scenario.apart >= given.apart and scenario.stored >= given.stored
+    )
     seeds = list(itertools.islice(every, given.seeds))
     return until_failure(seeds) if given.until_failure else many(seeds)
 
@@ -110,6 +126,7 @@ def told(scenario: Scenario) -> list[str]:
         f"{scenario.weather}",
         *([f"with {', '.join(scenario.visitors)}"] if scenario.visitors else []),
         f"clocks drift by up to {scenario.drift}",
+        *(["checkpoints are kept in a store, too"] if scenario.stored else []),
         *([f"rows in messages of at most {scenario.piece_bytes} bytes"] if scenario.piece_bytes else []),
     ]
     return [*lines, *(f"fault: {fault}" for fault in scenario.faults)]

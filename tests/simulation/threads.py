@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -63,20 +64,25 @@ class Lock:
 class Thread:
     """Stands for `threading.Thread`."""
 
-    def __init__(self, world: World, target: Callable[[], object], name: str) -> None:
-        self._world, self._target, self.name = world, target, name
+    def __init__(self, world: World, target: Callable[[], object], name: str, *, daemon: bool = False) -> None:
+        self._world, self._target, self.name, self._daemon = world, target, name, daemon
         self._ended = Event(world)
         self._process: Process | None = None
 
     def start(self) -> None:
         """Begin to run the target."""
-        self._process = self._world.start_thread(self._run)
+        self._process = self._world.start_thread(self._run, daemon=self._daemon)
 
-    def join(self) -> None:
-        """Wait until the target has ended."""
+    def join(self, seconds: float = math.inf) -> None:
+        """Wait until the target has ended, but at most so many seconds."""
+        until = self._world.time + seconds
+        while self.is_alive() and (left := until - self._world.time) > 0.0:
+            self._ended.wait(min(left, 3600.0))
+
+    def is_alive(self) -> bool:
+        """Return whether the target runs."""
         assert self._process is not None
-        while self._process.alive and not self._ended.is_set():
-            self._ended.wait(3600.0)
+        return self._process.alive and not self._ended.is_set()
 
     def _run(self) -> None:
         try:

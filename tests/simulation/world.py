@@ -50,6 +50,8 @@ class Process:
     owner: Process | None = None
     """Of a thread: the process that started it, with which it is killed and stopped."""
     threads: list[Process] = field(default_factory=list)
+    daemon: bool = False
+    """Of a thread: whether it ends with its process."""
     killed: bool = False
     result: Any = None
     error: BaseException | None = None
@@ -135,6 +137,9 @@ class World:
                 self.tell(f"fails: {type(error).__name__}: {error}")
             finally:
                 self.changes += 1
+                for thread in process.threads:
+                    if thread.daemon:
+                        self.after(0.0, partial(self.kill, thread))
 
         process.task = greenlet(run, parent=self._hub)
         self.processes.append(process)
@@ -142,11 +147,11 @@ class World:
         self.after(0.0, partial(self._switch, process, process.awaited))
         return process
 
-    def start_thread(self, task: Callable[[], Any]) -> Process:
+    def start_thread(self, task: Callable[[], Any], *, daemon: bool = False) -> Process:
         """Start a thread of the process that runs."""
         owner = self.running
         thread = self.start(owner.name, task)
-        thread.owner = owner
+        thread.owner, thread.daemon = owner, daemon
         owner.threads.append(thread)
         return thread
 

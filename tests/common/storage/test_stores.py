@@ -158,7 +158,7 @@ def test_the_manifest_is_the_last_to_come_and_the_first_to_go(data: Path, monkey
     """Seen to fail with the files in the order of their names."""
     order: list[str] = []
     kind: Any = fsspec.get_filesystem_class("memory")
-    for method in ("put_file", "rm_file"):
+    for method in ("put_file", "pipe_file", "rm_file"):
         original = getattr(kind, method)
 
         def noted(self: Any, path: str, *more: Any, original: Any = original, **options: Any) -> Any:
@@ -169,6 +169,31 @@ def test_the_manifest_is_the_last_to_come_and_the_first_to_go(data: Path, monkey
     put(data)
     assert order[0] == order[-1] == "manifest.json"
     assert len(order) == len(list(data.iterdir())) + 1
+
+
+@pytest.mark.parametrize("follows", ["another", "none"])
+def test_a_folder_that_is_replaced_meanwhile_is_not_uploaded_as_one(
+    data: Path, monkeypatch: pytest.MonkeyPatch, follows: str
+) -> None:
+    """Seen to fail: the store had files of the old one and the manifest of the new one."""
+    random_dataset(data.with_name("another"), size=50)
+    replaced = data.with_name("replaced")
+    kind: Any = fsspec.get_filesystem_class("memory")
+    original = kind.put_file
+
+    def replacing(self: Any, path: str, *more: Any, **options: Any) -> Any:
+        uploaded = original(self, path, *more, **options)
+        if data.exists() and not replaced.exists():
+            data.rename(replaced)
+            if follows == "another":
+                data.with_name("another").rename(data)
+        return uploaded
+
+    monkeypatch.setattr(kind, "put_file", replacing)
+    with pytest.raises(ArtifactError, match="meanwhile"):
+        put(data)
+    with Store(URL) as store, pytest.raises(ArtifactError, match=r"has no manifest\.json"):
+        store.manifest()
 
 
 def test_what_is_made_is_uploaded_and_only_then_removed_here(data: Path) -> None:

@@ -194,6 +194,16 @@ def test_the_last_few_are_kept(dataset: Dataset, tmp_path: Path) -> None:
     assert rounds(tmp_path, 1) == [9, 12]
 
 
+def test_the_last_one_is_kept_though_shard_0_alone_counts_the_entries(dataset: Dataset, tmp_path: Path) -> None:
+    """Seen to fail: the other shards removed their parts of it, so that `--keep-checkpoints 1` left no checkpoint."""
+    for round in (3, 6):
+        cut(dataset, tmp_path, round)
+        resealed(checkpoint.part_folder(tmp_path, f"round-{round:08d}", 0, 2), entries=100 * round)
+    for number in range(2):
+        assert checkpoint.prune(tmp_path, number, 2, 1) == ["round-00000003"]
+    assert checkpoint.newest(tmp_path) == ("round-00000006", 2)
+
+
 def test_what_other_shards_have_not_written_yet_does_not_count(dataset: Dataset, tmp_path: Path) -> None:
     cut(dataset, tmp_path, 3)
     for round in (6, 9, 12, 15):
