@@ -269,13 +269,25 @@ class _Driver:
             self._logs.mkdir(exist_ok=True)
         cores = cluster.share_of_cpus(ray, config.servers + config.workers)
         self._kind = ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=cores)(Keeper)
-        here = cluster.on_this_node(ray)
-        self._shards = [
-            self._actor(f"server {shard}", "SPREAD" if shard else here, PORTS) for shard in range(config.servers)
-        ]
-        self._workers = [self._actor(f"worker {rank}", "SPREAD", 0) for rank in range(config.workers)]
-        self._all = [*self._shards, *self._workers]
+        self._shards = [self._actor("server 0", cluster.on_this_node(ray), PORTS)]
+        self._workers: list[_Actor] = []
         self._results_at = math.inf
+
+    @property
+    def _all(self) -> list[_Actor]:
+        return [*self._shards, *self._workers]
+
+    def _place(self) -> None:
+        """Have Ray place shard 0 on this node, and then all others anywhere: one of them might take its core."""
+        first = self._shards[0]
+        first.keep(None)
+        while first.state is None:
+            if fault := first.fault:
+                raise ProcessDied(fault)
+            time.sleep(STEP_S)
+            first.hear()
+        self._shards += [self._actor(f"server {shard}", "SPREAD", PORTS) for shard in range(1, self._config.servers)]
+        self._workers += [self._actor(f"worker {rank}", "SPREAD", 0) for rank in range(self._config.workers)]
 
     def _actor(self, role: str, where: Any, ports: int) -> _Actor:
         """Have Ray start an actor on a node that `where` allows."""
@@ -289,6 +301,7 @@ class _Driver:
 
     def run(self) -> dict[str, Any]:
         """Keep all processes running until every shard has ended successfully; return the facts of the run."""
+        self._place()
         streams: list[str] = []
         with contextlib.ExitStack() as watching:
             watch: Watcher | None = None
@@ -364,7 +377,7 @@ class _Driver:
 
     def end(self) -> None:
         """End all processes and actors; shards first: workers complete the rounds that were begun."""
-        for actors in (self._shards, self._workers):
+        for actors in filter(None, (self._shards, self._workers)):
             ends = {actor.handle.end.remote(): actor for actor in actors}
             for end in self._ray.wait(list(ends), num_returns=len(ends), timeout=END_S)[0]:
                 with contextlib.suppress(self._ray.exceptions.RayError):

@@ -6,10 +6,13 @@ import multiprocessing
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
+from forked import programs_fork, warm_context
 from processes import FREE, Flow, until
 
 from glovewire.cli.main import program
@@ -19,6 +22,12 @@ from glovewire.launch.serving import Serving, serving
 from glovewire.worker.dense.client import Client
 
 TARGET = np.arange(3000, dtype=np.float32).reshape(30, 100) / 1000
+
+
+@pytest.fixture(autouse=True)
+def _forks() -> Iterator[None]:
+    with programs_fork():
+        yield
 
 
 def work(addresses: list[str], rank: int, doomed: bool, keys: Path | None) -> int:
@@ -37,7 +46,7 @@ def work(addresses: list[str], rank: int, doomed: bool, keys: Path | None) -> in
 def start(
     addresses: list[str], rank: int, *, doomed: bool = False, keys: Path | None = None
 ) -> multiprocessing.process.BaseProcess:
-    process = multiprocessing.get_context("spawn").Process(target=work, args=(addresses, rank, doomed, keys))
+    process = warm_context().Process(target=work, args=(addresses, rank, doomed, keys))
     process.start()
     return process
 

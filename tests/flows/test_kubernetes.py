@@ -14,7 +14,7 @@ import yaml
 from processes import PROGRAM, Flow, Running, free_port, until
 from source import ROOT
 
-EPOCHS = 100
+EPOCHS = 40
 
 
 class Pods:

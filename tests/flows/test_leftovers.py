@@ -110,10 +110,13 @@ def test_after_a_measurement_was_interrupted(flow: Flow, words: list[str | float
 def test_killed_processes_are_replaced_and_nothing_is_lost(flow: Flow, alone: bytes) -> None:
     train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--checkpoint-every", 50, *LASTING)
     family = under_way(flow, train)
-    for role in ("worker 1", "server 1"):
+    for role in ("worker 1", "server 1"):  # in this order, because all are started again with a server
         family[role].kill()
-    for role in ("worker 1", "server 1"):
-        until(lambda role=role: train.family().get(role, family[role]) != family[role], f"{role} is started again")
+        until(
+            lambda role=role: not train.running or train.family().get(role, family[role]) != family[role],
+            f"{role} is started again",
+        )
+        assert train.running, train.story
     train.ends(0)
     assert not list(flow.path("run").rglob("*.partial"))
     assert flow.vectors("run") == alone

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from handmade import random_dataset
 from machines import Machines, missing
 from processes import LASTING, PROGRAM, Flow, Running, until
 
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(bool(missing()), reason=missing() or "no reason")]
 START_S = 400.0
-EPOCHS = 20
+EPOCHS = 150
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
 """`ray start`; one core for shard 0 beside the driver, three for all others on the other machine."""
 
@@ -46,8 +47,8 @@ def ray_on(flow: Flow, command: list[str], *words: str, **environment: str) -> I
 
 def test_two_machines_share_no_folder(tmp_path: Path, session: Path) -> None:
     hidden = [tmp_path, session, Path("/dev/shm")]
+    random_dataset(tmp_path / "data", size=40)
     with Flow(tmp_path) as flow, Machines(hidden) as machines, contextlib.ExitStack() as cluster:
-        flow.run("preprocess", "pydoc", "--out", "data", "--vocab-size", 500)
         flow.run("keys", "keys")
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         ours = {**token, "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -61,7 +62,7 @@ def test_two_machines_share_no_folder(tmp_path: Path, session: Path) -> None:
         ray(1, *head, "--num-cpus", "1")
         second = ray(2, "--address", address, "--num-cpus", "3")
         train = flow.train(
-            "run", "--servers", 2, "--workers", 2, "--epochs", EPOCHS, "--checkpoint-every", 2, "--keys", "keys",
+            "run", "--servers", 2, "--workers", 2, "--epochs", EPOCHS, "--checkpoint-every", 20, "--keys", "keys",
             "--launcher", "ray", "--address", address, *LASTING, program=machines.on(1, *PROGRAM), **ours,
         )  # fmt: skip
         copies = tmp_path / "run" / "checkpoints"

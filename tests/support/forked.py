@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -32,6 +32,15 @@ from glovewire.common.runtime.signals import PARENT_VARIABLE
 
 WARM = "forked_warm"
 PROGRAM = [sys.executable, "-m", "glovewire"]
+
+
+def warm_context() -> ForkServerContext:
+    """Return the context of multiprocessing that forks from the warm process, which is started if need be."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([WARM])
+    with _findable():
+        forkserver.ensure_running()
+    return context
 
 
 class ForkedPopen:
@@ -48,12 +57,8 @@ class ForkedPopen:
         module: str = "glovewire",
         jumps: int | None = None,
     ) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([WARM])
-        with _findable():
-            forkserver.ensure_running()
         self.returncode: int | None = None
-        self._process: ForkServerProcess = context.Process(
+        self._process: ForkServerProcess = warm_context().Process(
             target=_command, args=(module, list(words), str(folder), str(out), str(err), jumps, environment)
         )
         self._process.start()

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
+from forked import programs_fork
 from handmade import HARD_TO_DRAW, random_dataset
 from processes import Flow
 
@@ -185,7 +186,8 @@ def test_processes_and_virtual_time_train_the_same_network_in_step(tmp_path: Pat
     options = TrainingOptions.of_tensors(
         consistency="sync", optimizer="sgd", learning_rate=0.5, epochs=10, batch_size=8
     )
-    real = emulation.emulate(emulation.workload(images), options, conditions, tmp_path)
+    with programs_fork():
+        real = emulation.emulate(emulation.workload(images), options, conditions, tmp_path)
     thought = simulate(images, options, conditions)
     assert (real.ended, thought.ended) == ("complete", "complete")
     assert thought.gradients[-1] == 50
@@ -225,7 +227,7 @@ class Idle(emulation.ImageWorkload):
 
 def test_a_training_without_workers_is_not_waited_for(tmp_path: Path) -> None:
     options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.1, epochs=10_000)
-    with pytest.raises(ProcessDied, match="every worker ended"):
+    with programs_fork(), pytest.raises(ProcessDied, match="every worker ended"):
         emulation.emulate(Idle(Images()), options, Conditions(2, ("1ms",), 600.0), tmp_path)
 
 
@@ -234,7 +236,9 @@ def test_a_training_that_a_worker_found_diverged_is_not_complete(tmp_path: Path)
     random_dataset(tmp_path / "data", size=40)
     options = replace(OPTIONS, dim=8, tied=True, optimizer="sgd", learning_rate=1e6, epochs=10_000)
     words = emulation.workload(problem(tmp_path / "data"))
-    assert emulation.emulate(words, options, Conditions(1, ("1ms",), LONG_S), tmp_path / "seen").ended == "diverged"
+    with programs_fork():
+        found = emulation.emulate(words, options, Conditions(1, ("1ms",), LONG_S), tmp_path / "seen")
+    assert found.ended == "diverged"
 
 
 def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
