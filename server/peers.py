@@ -6,6 +6,7 @@ shard without peers has neither.
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,8 @@ class Peers:
         self._heard: dict[int, Heard] = {}
         self._problems: dict[int, str] = {}
         self._ended, self._copying = threading.Event(), threading.Lock()
+        self.copied_at = -math.inf
+        """When a piece of a file was last asked of this shard, or of another one by this shard."""
         self._threads: list[threading.Thread] = []
         if not self._others:
             return
@@ -142,6 +145,8 @@ class Peers:
     def part(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Wait until the others know how this shard has left, but not longer than PARTING_S or PARTING_FOR_GOOD_S.
 
+        At the end of the run that time begins anew with each piece of a file that is copied: the others hear of the end
+        after they have copied what belongs to it.
         One that has left, too, and does not answer any more need not know. Raises Superseded if the run goes on.
         """
         config, began = self._config, time.monotonic()
@@ -150,7 +155,8 @@ class Peers:
         while not all(self._is_known(self._heard.get(shard), own) for shard in self._not_gone(entered)):
             generations.has_ended(config, entered)
             for_good = own.left in LASTING and not is_stopped()
-            if time.monotonic() > began + (PARTING_FOR_GOOD_S if for_good else PARTING_S):
+            patience_s, since = (PARTING_FOR_GOOD_S, max(began, self.copied_at)) if for_good else (PARTING_S, began)
+            if time.monotonic() > since + patience_s:
                 return
             self._ended.wait(0.1)
 
@@ -182,7 +188,13 @@ class Peers:
             self._patiently(lambda: begin_at(client, self._config, generation))
 
     def _client(self, shard: int, silence_s: float = SILENCE_S) -> RequestClient:
-        return RequestClient([self._config.peers[shard]], f"shard-{self._config.shard}", "", silence_s, self._keys)
+        client = RequestClient([self._config.peers[shard]], f"shard-{self._config.shard}", "", silence_s, self._keys)
+        client.on_sent = lambda message, _: self._note(message)
+        return client
+
+    def _note(self, request: m.Message) -> None:
+        if isinstance(request, m.GetData):
+            self.copied_at = time.monotonic()
 
     def _follow(self) -> None:
         with _clients() as clients:
@@ -215,6 +227,7 @@ class Peers:
                 raise ProtocolError("a request is [empty, greeting, header, arrays...]")
             request = wire.decode(frames[1:])
             number = request.number  # a refusal with number 0 would end the client's session
+            self._note(request.message)
             return number, self._copies.answer(request.message)
         except GlovewireError as error:
             return number, m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")

@@ -302,7 +302,7 @@ def _serve_generation(
     facts = core.summary(end)
     try:
         try:
-            leave(config, dataset, core, daemon, generation, end, facts)
+            leave(config, dataset, core, daemon, peers, generation, end, facts)
         finally:
             daemon.aside(partial(peers.part, lambda: daemon.signalled))
     except generations.Superseded:
@@ -345,6 +345,7 @@ def leave(
     dataset: Dataset | None,
     core: Core,
     daemon: Daemon,
+    peers: Peers,
     generation: Generation,
     end: RunEnd,
     facts: dict[str, Any],
@@ -354,7 +355,7 @@ def leave(
         raise errors.TrainingDiverged(end.text or "a worker reported that the training diverged")
     trim()
     try:
-        _leave(config, dataset, core, daemon, generation, end, facts)
+        _leave(config, dataset, core, daemon, peers, generation, end, facts)
     except errors.OutputError as error:
         single = config.shards == 1 and not descriptors.is_shortage(error)
         if not single or (last := _rows_to_keep(config, core, generation, end, facts)) is None:
@@ -362,7 +363,7 @@ def leave(
         results = partial(assemble, config, dataset, generation, facts, last)
         artifacts.attempt_all(partial(daemon.aside, results), partial(daemon.write_now, last))
     if config.shards == 1:  # not before: a full disk may take its checkpoint away, and a restarted server needs workers
-        _let_go(config, daemon, generation, end)
+        _let_go(config, daemon, peers, generation, end)
     if config.shard == 0:
         checkpoint.remove_old_finals(config.out, final_label(generation.number))
     daemon.aside(partial(generations.leave, config, generation, end))
@@ -373,6 +374,7 @@ def _leave(
     dataset: Dataset | None,
     core: Core,
     daemon: Daemon,
+    peers: Peers,
     generation: Generation,
     end: RunEnd,
     facts: dict[str, Any],
@@ -388,15 +390,15 @@ def _leave(
     del last
     core.free_table()
     if config.shards > 1:
-        _let_go(config, daemon, generation, end)
+        _let_go(config, daemon, peers, generation, end)
     if config.shard == 0:
         daemon.aside(partial(assemble, config, dataset, generation, facts))
 
 
-def _let_go(config: ServerConfig, daemon: Daemon, generation: Generation, end: RunEnd) -> None:
+def _let_go(config: ServerConfig, daemon: Daemon, peers: Peers, generation: Generation, end: RunEnd) -> None:
     """Let the workers go when it is certain that the run has ended: a shard that is restarted may need them before."""
     if config.shard == 0 or end.ending in LASTING:
-        daemon.aside(partial(await_end, config, generation, end, daemon))
+        daemon.aside(partial(await_end, config, generation, end, daemon, peers))
     daemon.farewell()
 
 
@@ -419,11 +421,11 @@ def _final(core: Core, facts: dict[str, Any]) -> Snapshot | None:
     return None if last is None else replace(last, facts={**last.facts, SUMMARY: facts})
 
 
-def await_end(config: ServerConfig, generation: Generation, end: RunEnd, daemon: Daemon) -> None:
+def await_end(config: ServerConfig, generation: Generation, end: RunEnd, daemon: Daemon, peers: Peers) -> None:
     """Wait until every shard has finished the generation and shard 0 has recorded the end; Superseded if one was lost.
 
-    After a signal shard 0 records nothing. Raises OutputError after OTHER_SHARDS_S (after a signal, 1.5 s) that names
-    the shards that are waited for.
+    After a signal shard 0 records nothing. Raises OutputError that names the shards that are waited for when, for
+    OTHER_SHARDS_S (after a signal, 1.5 s), nothing has come and shards without a shared folder have copied nothing.
     """
     began = time.monotonic()
     while not generations.has_ended(config, generation):
@@ -433,8 +435,10 @@ def await_end(config: ServerConfig, generation: Generation, end: RunEnd, daemon:
         if not missing and config.shard == 0:
             generations.record_end(config, generation, end.ending)
             continue
-        patience_s = OTHERS_AFTER_SIGNAL_S if daemon.signalled else OTHER_SHARDS_S
-        if time.monotonic() > began + patience_s:
+        patience_s, since = OTHER_SHARDS_S, max(began, peers.copied_at)
+        if daemon.signalled:
+            patience_s, since = OTHERS_AFTER_SIGNAL_S, began
+        if time.monotonic() > since + patience_s:
             names = ", ".join(map(str, missing))
             raise errors.OutputError(
                 f"shards {names} left no final checkpoint in {config.out / runs.CHECKPOINTS} within "

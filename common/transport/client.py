@@ -18,6 +18,7 @@ from .links import Links, ShardLinks
 STALL_S = 1.0
 SILENCE_S = 30.0
 PARTING_S = 3.0
+LEAVING_S = 10.0
 POLL_MS = 100
 CHECK_EVERY_S = 0.01
 """Interval at which refused handshakes are looked for."""

@@ -24,6 +24,7 @@ from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
+from glovewire.server.peers import Peers
 
 T = TypeVar("T")
 
@@ -68,7 +69,8 @@ def leave(data: Path, daemon: FakeDaemon, ending: Ending, size: int, **options: 
         end, table = RunEnd(ending), one.state.table.nbytes
         others = tracemalloc.get_traced_memory()[0] - table
         tracemalloc.reset_peak()
-        service.leave(config, dataset, one.core, daemon, Generation(run="abc"), end, end.as_fields())  # type: ignore[arg-type]
+        peers, generation = Peers(config, None), Generation(run="abc")
+        service.leave(config, dataset, one.core, daemon, peers, generation, end, end.as_fields())  # type: ignore[arg-type]
         return (tracemalloc.get_traced_memory()[1] - others) / table
     finally:
         tracemalloc.stop()

@@ -184,9 +184,9 @@ def test_observers_do_not_train() -> None:
     opened(all_, hello("eye", role="observer"), b"o", 0.0)
     opened(all_, hello(), b"w", 0.0)
     assert [session.name for session in all_.workers] == ["w0"]
-    assert all_.worker(b"w", 0.0).name == "w0"
+    assert all_.worker(b"w", -1, 0.0).name == "w0"
     with pytest.raises(BadRequest, match="observers may only look"):
-        all_.worker(b"o", 0.0)
+        all_.worker(b"o", -1, 0.0)
 
 
 def test_there_is_room_for_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ APART = (
     ("it also waits for those that look for what they have lost", "server/peers.py",
      "if heard is not None and heard.is_whole else None", "if heard is not None else None"),
     ("it waits longer if no generation is to follow", "server/peers.py",
-     "PARTING_FOR_GOOD_S if for_good else PARTING_S", "PARTING_S"),
+     "(PARTING_FOR_GOOD_S, max(began, self.copied_at)) if for_good else ", ""),
     ("a shard that finds its run over says so", "server/service.py",
      "    generations.leave(config, generation, RunEnd(Ending(ended.ended)))\n", ""),
     ("shard 0 records the end for another one when it has all final checkpoints itself", "server/checkpoints/copies.py",

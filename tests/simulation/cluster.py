@@ -358,11 +358,9 @@ class Cluster:
                 self.start_visitor(name)
 
     def _gave_up(self, name: str) -> bool:
-        """Return whether an ended worker left a goodbye unanswered; those of dense models do not wait for it."""
-        if self._of_tensors:
-            return True
+        """Return whether an ended worker waited in vain for the answer to its goodbye; one that was refused goes on."""
         client = self.clients.get(name)
-        return client is not None and any(channel.welcome is not None for channel in client.channels)
+        return client is not None and client.failed is None and any(each.welcome for each in client.channels)
 
 
 @contextlib.contextmanager

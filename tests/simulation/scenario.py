@@ -37,7 +37,6 @@ from glovewire.common.errors import (
     NotReady,
     OutputError,
     StoreError,
-    UnknownSession,
 )
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
@@ -73,7 +72,7 @@ STORED = 0.2
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
-"""Errors with which a process may end when its peers are away; one of a dense model first retries UnknownSession."""
+"""Errors with which a process may end when its peers are away."""
 ENDS_WITHIN_S = 180.0
 REVIVE_S = 0.5
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -431,7 +430,6 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
     expected = (
         *EXPECTED,
-        *([UnknownSession] if cluster.options.objective == "tensors" else []),
         *([ArtifactError, OutputError] if ill else []),
         *([StoreError] if scenario.stored else []),  # on an empty disk, while the store is away
     )

@@ -115,13 +115,19 @@ class Client:
         return self.spec.unpack(self._fixed.copy(), trained=False)
 
     def steps(self) -> Iterator[dict[str, Array]]:
-        """Yield the result of `pull` again and again, until the run is over."""
-        while not self.over:
-            try:
-                parameters = self.pull()
-            except errors.RunOver:
+        """Yield the result of `pull` again and again, until the run is over and its tensors are on disk.
+
+        Then the servers have been left, and nothing can be pushed or published any more.
+        """
+        while True:
+            while not self.over:
+                try:
+                    parameters = self.pull()
+                except errors.RunOver:
+                    break
+                yield parameters
+            if self._has_left():
                 return
-            yield parameters
 
     def push(self, gradients: Mapping[str, npt.ArrayLike], *, loss: float = 0.0, examples: int = 1) -> None:
         """Push the gradients of the mean loss of `examples` examples; a tensor that is left out has gradient zero.
@@ -216,6 +222,21 @@ class Client:
         """Return the number of updates in the last pulled parameters, -1 before the first pull."""
         return max(self._joined().versions)
 
+    def _has_left(self) -> bool:
+        """Leave a run that is over; return False if it goes on, as a server was restarted before tensors were saved."""
+        if self._session is None:
+            return True
+        try:
+            self._session.leave()
+        except errors.RunOver:  # a restarted server has found the tensors saved
+            return True
+        except REJOIN as error:
+            logger.warning(log.line("rejoin", why=error))
+            self._over = False
+            self._until_joined()
+            return False
+        return True
+
     def _joined(self) -> TensorSession:
         if self._session is None or not self._session.joined:
             if self._over:
@@ -252,15 +273,19 @@ class Client:
             except errors.RunOver:
                 self._over = True
                 return None
-            except REJOIN:
+            except REJOIN as error:
                 if time.monotonic() > deadline:
-                    raise
+                    late = f"the servers have not let this client join for {self._timeout_s:g} s: {error}"
+                    raise errors.DeadlineExceeded(late) from error
 
     def _with_rejoin(self, action: Callable[[TensorSession], T]) -> T:
         """Return the result of `action`; if a server was restarted, join again and repeat `action`."""
         while True:
             try:
-                return action(self._joined())
+                session = self._joined()
+                if session.left:
+                    raise errors.RunOver()
+                return action(session)
             except REJOIN as error:
                 logger.warning(log.line("rejoin", why=error))
                 self._until_joined()

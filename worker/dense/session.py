@@ -3,6 +3,7 @@
 `worker.dense.client` maps tensor names to rows, and creates a new session after a restart of a server.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding, ShardRange
 from glovewire.common.model.tensor_layout import ROW, TABLE, ModelSpec
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import POLL_MS, RequestClient
+from glovewire.common.transport.client import LEAVING_S, POLL_MS, RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys
 
 from ..training.loss_sums import LossSums
@@ -44,18 +45,19 @@ class _Pulled:
 class TensorSession:
     """Session of a worker or observer (`role`) with every shard; `over` once a server has reported the end of the run.
 
-    The error of a push is raised by the next call.
+    The error of a push is raised by the next call. `left` is True once the session was closed with the servers.
     """
 
     def __init__(
         self, addresses: Sequence[str], name: str, role: str, timeout_s: float, keys: ClientKeys | None = None
     ) -> None:
-        self.over = self.joined = False
+        self.over = self.joined = self.left = False
         self.versions = [m.NO_VERSION] * len(addresses)
         self._addresses, self._timeout_s = addresses, timeout_s
         self._sequences = [0] * len(addresses)
         self._unanswered: list[Pending[Any]] = []
         self._reports = 0
+        self._trains = role == "worker"
         self._next_rows: Pending[_Pulled] | None = None
         self._failure: errors.GlovewireError | None = None
         self._client = RequestClient(addresses, name, "", timeout_s, keys)
@@ -143,11 +145,27 @@ class TensorSession:
         self._raise_failure()
 
     def leave(self) -> None:
-        """Report the remaining sums and leave the servers, unless a request failed before the end of the run."""
+        """Report the remaining sums and leave the servers, unless a request failed before the end of the run.
+
+        A worker that leaves a run that is over waits until the tensors of all shards are on disk; UnknownSession if one
+        was restarted before, which needs the worker again.
+        """
         self._settle()
-        if self._client.failed is None and (self._failure is None or self.over):
+        if not self.left and self._client.failed is None and (self._failure is None or self.over):
             self._report()
-            self._client.part(RunEnd(Ending.LEFT))
+            self._client.part(self._ending() if self.over and self._trains else RunEnd(Ending.LEFT), LEAVING_S)
+            self.left = True
+
+    def _ending(self) -> RunEnd:
+        """Return how the run has ended, which shard 0 says when it refuses more work."""
+        if isinstance(self._failure, errors.RunOver):
+            return self._failure.end
+        with contextlib.suppress(errors.DeadlineExceeded):
+            try:
+                self._client.ask(0, m.Pull(TABLE, 0, 0, m.NO_VERSION), LEAVING_S)
+            except errors.RunOver as error:
+                return error.end
+        return RunEnd(Ending.LEFT)
 
     def close(self) -> None:
         """Close every socket; a second call does nothing."""

@@ -14,12 +14,11 @@ from glovewire.common.model.bfloat16 import BFLOAT16
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
-from glovewire.common.transport.client import POLL_MS, RequestClient
+from glovewire.common.transport.client import LEAVING_S, POLL_MS, RequestClient
 
 from .interface import Change, Pulled, empty_aligned
 
 TABLE = "rows"
-LEAVING_S = 10.0
 PIECE_BYTES = 1 << 20, 4 << 20
 PIECE_SHARE = 1 / 16
 """Largest pull and push of a partition's rows in one message: a share of the table, within these limits. So buffers

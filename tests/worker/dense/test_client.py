@@ -21,6 +21,7 @@ from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
+from glovewire.server.peers import Peers
 from glovewire.server.service import leave, prepare
 from glovewire.worker.dense import session as tensors
 from glovewire.worker.dense.client import Client
@@ -45,11 +46,12 @@ def test_create_pull_push_finish(tmp_path: Path) -> None:
             eye.score("test", 50.0)
         ps.finish()
         assert ps.over
-        assert list(ps.steps()) == []
         with Client(addresses(daemons), "late") as late:
             late.create(began)
             assert late.over
             assert list(late.steps()) == []
+        assert list(ps.steps()) == []
+        ps.score("test", 60.0)  # too late: it is not sent
         losses = daemons[0].state.progress.losses
         until(lambda: losses.entries == 30, "the report is in")
         assert losses.epoch_means(0)[0] == pytest.approx(1.5)
@@ -244,7 +246,7 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
         until(lambda: all(thread.name != "daemon" for thread in threading.enumerate()), "it has served")
         rows = one.state.table.values.copy()  # `leave` gives the table's memory back
         config = ServerConfig(out=run, options=one.state.options)
-        leave(config, None, one.core, one, Generation(0, "run", 1), end, one.core.summary(end))
+        leave(config, None, one.core, one, Peers(config, None), Generation(0, "run", 1), end, one.core.summary(end))
     kept, manifest = load_tensors(run)
     assert kept["n"] == 3
     for name, value in last.items():
