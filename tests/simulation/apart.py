@@ -167,8 +167,12 @@ class UnionOracle(CheckpointOracle):
             (run / CHECKPOINTS).mkdir(parents=True)
             for shard, name in enumerate(names):
                 places = [self._runs[shard], *self._runs]
-                place = next((place for place in places if (place / CHECKPOINTS / name).exists()), None)
-                require(place, f"{name} has been announced, and no disk has it")
+                found = [place for place in places if (place / CHECKPOINTS / name).exists()]
+                require(found, f"{name} has been announced, and no disk has it")
+                place = next((place for place in found if (place / CHECKPOINTS / name / MANIFEST).exists()), None)
+                if place is None:  # it is being removed, which begins with the manifest
+                    self.require_kept(reached(label))
+                    return
                 os.symlink(place / CHECKPOINTS / name, run / CHECKPOINTS / name)
         super().restore(label, run)
 
