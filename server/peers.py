@@ -135,8 +135,10 @@ class Peers:
         A shard that then loses its disk learns that it died in that generation, and does not enter it again.
         """
         own = Mark(generation.number)
-        while self._others and not is_stopped() and generations.announced_ending(self._config, generation) is None:
-            generations.has_ended(self._config, generation)
+        while self._others and not is_stopped():
+            end = generations.announced_ending(self._config, generation)
+            if generations.has_ended(self._config, generation) or (end is not None and end.ending not in LASTING):
+                return  # the others may be gone
             there = [heard for heard in list(self._heard.values()) if heard.generation == generation]
             if any(self._is_known(heard, own) for heard in there):
                 return

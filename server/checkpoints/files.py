@@ -226,8 +226,9 @@ def _cut_apart(facts: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def reached(facts: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the round of a checkpoint (-1 for minibatches) and its gradients (for blocks: the entries reported)."""
-    return int(facts["round"]), int(facts.get("gradients") or facts["entries"])
+    """Return the round of a checkpoint, -1 but in exclusive order, and its gradients (for blocks: entries reported)."""
+    counted = "gradients" if facts["options"]["schedule"] == "minibatch" else "entries"
+    return int(facts["round"]), int(facts[counted])
 
 
 # ---- reading

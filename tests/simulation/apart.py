@@ -208,6 +208,8 @@ class ApartOracle:
         self._kept = -1.0
         self._restored: set[str] = set()
         self._contents: dict[int, str] = {}
+        self._line = {0}
+        """The generations whose training goes on in the newest one that serves."""
         self._served: set[tuple[int, int]] = set()
         self.lost: set[int] = set()
         """Shards that have lost files, and do not have back yet what the others have."""
@@ -223,7 +225,7 @@ class ApartOracle:
                 continue
             if not self._is_whole(label):
                 continue
-            if label.startswith(("round-", "update-")):
+            if label.startswith(("round-", "update-")) and self._leads_here(label):
                 self._kept = max(self._kept, reached(label))
             if label not in self._restored:
                 self._restored.add(label)
@@ -236,6 +238,14 @@ class ApartOracle:
             facts = files.read_facts(self.runs[0], label, len(self.runs))
             return files._is_consistent(facts)
         return False
+
+    def _leads_here(self, label: str) -> bool:
+        """Return whether the training that goes on has come from a checkpoint; in exclusive order there is only one.
+
+        A generation that begins without checkpoints that cannot be reached writes others of the same names.
+        """
+        facts = files.read_facts(self.runs[0], label, len(self.runs))[0]
+        return facts["options"]["consistency"] == "exclusive" or facts["generation"] in self._line
 
     def _is_back(self, shard: int, found: Sequence[dict[str, bytes]]) -> bool:
         """Return whether a shard that has lost files has again the generation, and parts, that all others have."""
@@ -257,6 +267,9 @@ class ApartOracle:
         require(known == generation.run, f"shard {shard} serves in generation {number} of another content")
         require((shard, number) not in self._served, f"shard {shard} serves in generation {number} again")
         self._served.add((shard, number))
+        if number not in self._line:
+            begins = generation.label and files.read_facts(self.runs[shard], generation.label, generation.parts)
+            self._line = {number} | {each for each in self._line if begins and each <= begins[0]["generation"]}
         promised = self._promised.get(generation.run, -1.0)
         require(
             reached(generation.label, self.runs[shard], generation.parts) >= promised,

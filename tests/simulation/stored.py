@@ -249,7 +249,8 @@ class StoreOracle:
         left = max(map(reached, self._whole()), default=-1.0)
         label, _, shard = part.partition(".shard-")
         if (self._runs[int(shard.partition("-")[0])] / CHECKPOINTS / part).exists():
-            require(left >= 0.0 or self._had <= {label}, f"{label} is replaced in the store, which has no other whole")
+            alone = label not in self._had or self._had == {label}
+            require(left >= 0.0 or alone, f"{label} is replaced in the store, which has no other whole")
             self._kept = left
         require(left >= self._kept, f"the store had {self._kept:.0f} rounds or updates, and keeps {left:.0f}")
 

@@ -32,6 +32,9 @@ FOUND = {
     2404: "a shard that found its run over did not say that it had left",
     25639: "a shard 0 that found its run over began a generation for another, and ended",
     768: "a shard that had left, and went on all the same, made another one end",
+    710: "shards that copied forty checkpoints heard of the end of the run too late",
+    815: "a late hello opened a session that the worker did not know",
+    31045: "a shard that came to a run that was ending entered its generation twice",
     772: "glovewire checkpoint asked for a round that no message can hold",
 }
 """Seeds above SEEDS that have failed, and what they have found, before seeds drew stores."""
@@ -40,6 +43,7 @@ FOUND_STORED = {
     513: "a shard removed from the store what another one had not replaced yet",
     570: "a shard that found its run over did not upload what it had left",
     886: "a part was written again while it was uploaded",
+    30102: "of a checkpoint without gradients the examples counted, so that it passed for the newest",
 }
 """The same of seeds with a store."""
 HERE = Path(__file__).parent

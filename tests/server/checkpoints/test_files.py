@@ -204,6 +204,13 @@ def test_the_last_one_is_kept_though_shard_0_alone_counts_the_entries(dataset: D
     assert checkpoint.newest(tmp_path) == ("round-00000006", 2)
 
 
+def test_minibatches_are_counted_in_gradients_even_if_there_are_none() -> None:
+    """Seed 30102: without gradients the examples counted, and a checkpoint before the first update was the newest."""
+    facts = {"options": {"schedule": "minibatch"}, "round": -1, "entries": 16}
+    assert checkpoint.reached({**facts, "gradients": 0}) < checkpoint.reached({**facts, "gradients": 1})
+    assert checkpoint.reached({**facts, "options": {"schedule": "blocks"}, "gradients": 0}) == (-1, 16)
+
+
 def test_what_other_shards_have_not_written_yet_does_not_count(dataset: Dataset, tmp_path: Path) -> None:
     cut(dataset, tmp_path, 3)
     for round in (6, 9, 12, 15):
