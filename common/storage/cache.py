@@ -20,6 +20,7 @@ from .artifacts import MANIFEST, Manifest, files_in, output_errors
 
 SCRATCH = ".partial"
 LOCK = ".lock"
+AGAIN_S = 0.05
 OURS = re.compile(rf"[0-9a-f]{{64}}({re.escape(SCRATCH)})?", re.ASCII)
 """Names of artifacts and of unfinished ones: the cache may be a folder that holds other things."""
 
@@ -56,7 +57,11 @@ def cached(source: Source, cache: Path, cache_bytes: int, opens: Open[T], *, ver
     try:
         with locked(folder) as lock:
             while (opened := _open(folder, lock, opens, verify=verify)) is None:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:  # another process brings it, and shares the lock for as long as it uses it
+                    time.sleep(AGAIN_S)
+                    continue
                 if not folder.exists():  # otherwise another process has brought it meanwhile
                     _make_room(cache, cache_bytes - needed, needed)
                     _bring(source, manifest, text, folder, opens)

@@ -71,7 +71,7 @@ def test_what_was_stopped_goes_on_with_the_batches_that_were_not_drawn_and_ends_
         flow.worker(again.ready()[0]).ends(0)
         again.ends(0)
         assert flow.vectors("run") == flow.vectors("whole")
-    later = checkpoint.read_versions(tmp_path / "run", "final-000001", 1)
+    later = checkpoint.read_versions(tmp_path / "run", *checkpoint.newest(tmp_path / "run"))
     assert later is not None
     assert (later >= counted).all()
     assert later.sum() > counted.sum()
