@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from forked import programs_fork
 from handmade import random_dataset
 
 from glovewire.bench import scale as bench_scale
@@ -28,8 +27,7 @@ GLOVE = (
 
 
 def run(*words: object) -> Result:
-    with programs_fork():
-        return CliRunner().invoke(bench, ["scale", *map(str, words), "--processes", "1"])
+    return CliRunner().invoke(bench, ["scale", *map(str, words), "--processes", "1"])
 
 
 @pytest.fixture
