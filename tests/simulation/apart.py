@@ -32,6 +32,7 @@ from glovewire.common.transport import client as clients
 from glovewire.server import peers
 from glovewire.server.checkpoints import files, generations
 from glovewire.server.checkpoints.copies import _checksum
+from glovewire.server.checkpoints.cuts import MAX_UNWRITTEN
 from glovewire.server.checkpoints.generations import Generation, Mark
 from glovewire.server.config import ServerConfig
 from glovewire.server.peer_socket import Answer
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
     from cluster import Cluster
 
 APART_FAULTS = ("cut shards", "slow shards", "isolate shard", "lose disk", "lose parts", "shard loses power")
-LEFT_OVER = 3
-"""Copies of a shard's parts that another may have at the end, and the owner not any more."""
+LEFT_OVER = MAX_UNWRITTEN
+"""Copies of a shard's parts that another may have at the end, and the owner not any more: it has removed one for each
+checkpoint that it wrote since the other looked, and at the end of a run it writes all that are due at once."""
 LONGER = 3.0
 """Shards are cut from each other for so many times longer: they wait 20 s for each other when they start."""
 
