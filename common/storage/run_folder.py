@@ -151,7 +151,8 @@ class _NgramsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._scratch.unlink(missing_ok=True)
+        with suppress(OSError):  # a failing disk: the next start removes it
+            self._scratch.unlink(missing_ok=True)
 
     def allocate(self, rows: int, dim: int) -> None:
         """Make the file; it takes room on the disk as columns are put into it."""
@@ -190,7 +191,7 @@ class _NgramsFile:
 
     def _fail(self, error: OutputError) -> None:
         self._failure = error
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             os.truncate(self._scratch, 0)  # a file that is mapped keeps its room when it is removed
             self._scratch.unlink()
 

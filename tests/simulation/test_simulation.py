@@ -35,6 +35,7 @@ FOUND = {
     710: "shards that copied forty checkpoints heard of the end of the run too late",
     815: "a late hello opened a session that the worker did not know",
     31045: "a shard that came to a run that was ending entered its generation twice",
+    20045: "the scratch file of n-grams could not be removed, and the shard ended with a traceback",
     772: "glovewire checkpoint asked for a round that no message can hold",
 }
 """Seeds above SEEDS that have failed, and what they have found, before seeds drew stores."""
