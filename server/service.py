@@ -1,4 +1,4 @@
-"""Run one server shard from start to end: open the dataset, claim the run folder, serve, write the results."""
+"""Run one server shard from start to end: open the dataset, claim the run folder, serve, and leave (`leaving`)."""
 
 import contextlib
 import logging
@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 
 from glovewire.common import errors, log
-from glovewire.common.endings import LASTING, Ending, RunEnd
+from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.model.tensor_layout import ROW, ModelSpec
 from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import FROM_THE_HEAP_BYTES, freeze_loaded_objects, keep_freed_memory, trim
+from glovewire.common.runtime.memory import FROM_THE_HEAP_BYTES, freeze_loaded_objects, keep_freed_memory
 from glovewire.common.runtime.signals import signals_raise
-from glovewire.common.storage import artifacts, stores
 from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage import stores
 from glovewire.common.storage.cache import shown_name
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
@@ -33,7 +32,7 @@ from glovewire.common.transport import curve_keys as keys
 from .checkpoints import files as checkpoint
 from .checkpoints import generations
 from .checkpoints import initial_state as start
-from .checkpoints.cuts import SUMMARY, Snapshot, final_label
+from .checkpoints.cuts import SUMMARY, final_label
 from .checkpoints.generations import Generation
 from .config import Identity, ServerConfig
 from .consistency.blocks import ExclusiveBlocks
@@ -45,6 +44,7 @@ from .daemon import CheckShards, Daemon
 from .leases.losses import Losses
 from .leases.progress import Progress
 from .leases.schedule import Schedule
+from .leaving import Leaving, assemble, spec_of
 from .peers import FIRST_LOOK_S, Peers
 from .stored_checkpoints import StoredCheckpoints
 from .table import kernels, optimizers
@@ -56,16 +56,6 @@ LEAST_KEPT_BYTES = 8 << 20
 """Freed memory that a server keeps at least."""
 SMALL_FRAME_BYTES = 1 << 20
 """A frame of this size is allowed however few rows a shard has."""
-OTHER_SHARDS_S = 60.0
-OTHERS_AFTER_SIGNAL_S = 1.5
-TENSOR_FACTS = {
-    "entries": "examples",
-    "entries_per_second": "examples_per_second",
-    "mean_vector_norm": "mean_gradient_norm",
-}
-"""Names of facts -> their names in the results of a run that trained tensors."""
-WORD_FACTS = ("epochs", "bias_only_loss", "dataset", "dataset_checksum")
-"""Facts left out of the results of a run that trained tensors."""
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +115,7 @@ def _restore(tensors: Tensors, config: ServerConfig, generation: Generation) -> 
     """Load the checkpoint that a generation begins from into `tensors`; return its progress and its examples."""
     rows, facts = checkpoint.read(config.out, generation.label, generation.parts)
     which = _require_options(config, facts, generation.label)
-    spec = _spec(facts, which)
+    spec = spec_of(facts, which)
     if len(rows) != spec.rows or rows.dtype != spec.dtype:
         raise errors.ArtifactError(f"{which} does not hold the tensors that it names")
     first, last = Sharding(spec.rows, config.shards).range(config.shard)
@@ -139,12 +129,6 @@ def _require_options(config: ServerConfig, facts: dict[str, Any], label: str) ->
     if facts["options"] != config.options.as_message():
         raise errors.ArtifactError(f"{which} was trained with other options: see {config.out / runs.CONFIG}")
     return which
-
-
-def _spec(facts: dict[str, Any], whose: str) -> ModelSpec:
-    if not facts.get("tensors"):
-        raise errors.ArtifactError(f"{whose} has no tensors")
-    return ModelSpec.from_json(str(facts["tensors"]).encode())
 
 
 def _identity(
@@ -269,7 +253,7 @@ def _serve(
 
 
 def _ended(config: ServerConfig, dataset: Dataset | None, peers: Peers) -> Generation | None:
-    """Return the end of the run if it is over for a shard that goes on with it."""
+    """Return the end of the run if this shard, which was started to go on with it, finds that it has ended."""
     if not config.recover and (config.join or not config.resume):
         return None
     return generations.end_of_run(config, peers.begin, None if dataset is None else dataset.checksum)
@@ -302,7 +286,7 @@ def _serve_generation(
     facts = core.summary(end)
     try:
         try:
-            leave(config, dataset, core, daemon, peers, generation, end, facts)
+            Leaving(config, dataset, core, daemon, peers, generation, end, facts).leave()
         finally:
             daemon.aside(partial(peers.part, lambda: daemon.signalled))
     except generations.Superseded:
@@ -335,150 +319,3 @@ def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
         return None if end is not None else generations.announced_ending(config, generation)
 
     return check
-
-
-# ---- results
-
-
-def leave(
-    config: ServerConfig,
-    dataset: Dataset | None,
-    core: Core,
-    daemon: Daemon,
-    peers: Peers,
-    generation: Generation,
-    end: RunEnd,
-    facts: dict[str, Any],
-) -> None:
-    """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards; raise if the run failed."""
-    if end.ending is Ending.FAILED:
-        raise errors.TrainingDiverged(end.text or "a worker reported that the training diverged")
-    trim()
-    try:
-        _leave(config, dataset, core, daemon, peers, generation, end, facts)
-    except errors.OutputError as error:
-        single = config.shards == 1 and not descriptors.is_shortage(error)
-        if not single or (last := _rows_to_keep(config, core, generation, end, facts)) is None:
-            raise
-        results = partial(assemble, config, dataset, generation, facts, last)
-        artifacts.attempt_all(partial(daemon.aside, results), partial(daemon.write_now, last))
-    if config.shards == 1:  # not before: a full disk may take its checkpoint away, and a restarted server needs workers
-        _let_go(config, daemon, peers, generation, end)
-    if config.shard == 0:
-        checkpoint.remove_old_finals(config.out, final_label(generation.number))
-    daemon.aside(partial(generations.leave, config, generation, end))
-
-
-def _leave(
-    config: ServerConfig,
-    dataset: Dataset | None,
-    core: Core,
-    daemon: Daemon,
-    peers: Peers,
-    generation: Generation,
-    end: RunEnd,
-    facts: dict[str, Any],
-) -> None:
-    """Write the final checkpoint and free the table; on shard 0, write the results from disk.
-
-    Of several shards, let the workers go before that.
-    """
-    if (last := _final(core, facts)) is not None:
-        daemon.write_now(last)
-    else:  # its tensors lack values: the others must not wait for its final checkpoint
-        daemon.aside(partial(generations.announce_ending, config, generation, end, is_empty=True))
-    del last
-    core.free_table()
-    if config.shards > 1:
-        _let_go(config, daemon, peers, generation, end)
-    if config.shard == 0:
-        daemon.aside(partial(assemble, config, dataset, generation, facts))
-
-
-def _let_go(config: ServerConfig, daemon: Daemon, peers: Peers, generation: Generation, end: RunEnd) -> None:
-    """Let the workers go when it is certain that the run has ended: a shard that is restarted may need them before."""
-    if config.shard == 0 or end.ending in LASTING:
-        daemon.aside(partial(await_end, config, generation, end, daemon, peers))
-    daemon.farewell()
-
-
-def _rows_to_keep(
-    config: ServerConfig, core: Core, generation: Generation, end: RunEnd, facts: dict[str, Any]
-) -> Snapshot | None:
-    """Return the rows of a single shard whose disk lacks room for both the final checkpoint and the results.
-
-    A finished run needs its results, and its checkpoint is removed for them. That of a stopped one stays (None).
-    """
-    label = final_label(generation.number)
-    if checkpoint.missing(config.out, label, config.shards):
-        return _final(core, facts)
-    return checkpoint.take_back(config.out, label) if end.ending is Ending.COMPLETE else None
-
-
-def _final(core: Core, facts: dict[str, Any]) -> Snapshot | None:
-    """Return the final checkpoint with the summary of the training; None if tensors lack values."""
-    last = core.final()
-    return None if last is None else replace(last, facts={**last.facts, SUMMARY: facts})
-
-
-def await_end(config: ServerConfig, generation: Generation, end: RunEnd, daemon: Daemon, peers: Peers) -> None:
-    """Wait until every shard has finished the generation and shard 0 has recorded the end; Superseded if one was lost.
-
-    After a signal shard 0 records nothing. Raises OutputError that names the shards that are waited for when, for
-    OTHER_SHARDS_S (after a signal, 1.5 s), nothing has come and shards without a shared folder have copied nothing.
-    """
-    began = time.monotonic()
-    while not generations.has_ended(config, generation):
-        missing = generations.unfinished(config, generation)
-        if not missing and (end.ending not in LASTING or generations.is_stopped(config, generation)):
-            return
-        if not missing and config.shard == 0:
-            generations.record_end(config, generation, end.ending)
-            continue
-        patience_s, since = OTHER_SHARDS_S, max(began, peers.copied_at)
-        if daemon.signalled:
-            patience_s, since = OTHERS_AFTER_SIGNAL_S, began
-        if time.monotonic() > since + patience_s:
-            names = ", ".join(map(str, missing))
-            raise errors.OutputError(
-                f"shards {names} left no final checkpoint in {config.out / runs.CHECKPOINTS} within "
-                f"{patience_s:g} s: were they told to finish, and do they share this folder?"
-                if missing
-                else f"shard 0 did not record the end of the run within {patience_s:g} s: start both with --recover"
-            )
-        time.sleep(0.05)
-
-
-def assemble(
-    config: ServerConfig,
-    dataset: Dataset | None,
-    generation: Generation,
-    facts: dict[str, Any],
-    last: Snapshot | None = None,
-) -> None:
-    """Write the vectors, or tensors, from `last`, or else from the final checkpoints of all shards of a generation."""
-    label = final_label(generation.number)
-    if dataset is None:
-        _assemble_tensors(config, facts, label, last)
-    elif last is not None:
-        pieces = checkpoint.in_pieces(last.rows)
-        checkpoint.write_results(config.out, dataset, config.options, pieces, facts)
-    else:
-        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
-
-
-def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str, last: Snapshot | None) -> None:
-    """Write the run's tensors; NotReady if no worker has brought values for all of them."""
-    run = config.out
-    if last is not None:
-        rows, found = last.rows, last.facts
-    elif checkpoint.missing(run, label, config.shards):
-        raise errors.NotReady(f"no worker has brought values for all tensors: {run} holds none")
-    else:
-        rows, found = checkpoint.read(run, label, config.shards)
-    spec = _spec(found, f"the final checkpoint of {run}")
-    places = rows[:, :ROW]
-    trained, fixed = (places[slice(*spec.part(kind))] for kind in (True, False))
-    values = {**spec.unpack(np.ascontiguousarray(trained), trained=True), **spec.unpack(fixed.copy(), trained=False)}
-    renamed = {TENSOR_FACTS.get(name, name): value for name, value in facts.items() if name not in WORD_FACTS}
-    runs.write_tensors(run, values, {**renamed, "updates": found["updates"], "parameters": spec.parameters})

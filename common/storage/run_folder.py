@@ -170,9 +170,10 @@ class _NgramsFile:
         with artifacts.output_errors(self._path):
             return artifacts.load_array(self._scratch, mapped=True)
 
-    def give_way(self) -> None:
-        """Remove the n-grams, whose room is needed."""
-        self._fail(OutputError(f"file {self._path} cannot be written: no space left on the disk"))
+    def give_way(self, error: OutputError) -> None:
+        """Remove the n-grams, because `error` says that the vectors cannot be written beside them."""
+        _, _, why = str(error).rpartition(" cannot be written: ")
+        self._fail(OutputError(f"file {self._path} cannot be written: {why}"))
 
     def move(self) -> None:
         """Move the file to its place."""
@@ -261,8 +262,8 @@ def _save_first(save: Callable[[], None], ngrams: _NgramsFile) -> None:
     """Save vectors, if need be in the place of the n-grams."""
     try:
         save()
-    except OutputError:
-        ngrams.give_way()
+    except OutputError as error:
+        ngrams.give_way(error)
         save()
 
 

@@ -18,7 +18,9 @@ from .links import Links, ShardLinks
 STALL_S = 1.0
 SILENCE_S = 30.0
 PARTING_S = 3.0
+"""Time in which the servers have to answer a goodbye."""
 LEAVING_S = 10.0
+"""The same of a worker when a run is over: the answer comes when the rows are on disk."""
 POLL_MS = 100
 CHECK_EVERY_S = 0.01
 """Interval at which refused handshakes are looked for."""

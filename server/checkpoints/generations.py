@@ -177,7 +177,7 @@ def create(run: Path, generation: Generation, *, by: str) -> None:
 
 
 def has_ended(config: ServerConfig, generation: Generation) -> bool:
-    """Return whether the run has ended in `generation`; Superseded if it goes on in a newer one."""
+    """Return whether the run has ended in `generation`. Raises Superseded if shards have begun a newer one."""
     if _newest_file(config.out) in (None, _generation_file(config.out, generation.number)):
         return False
     found = newest(config.out)
@@ -256,7 +256,7 @@ def has_results(config: ServerConfig, end: Generation) -> bool:
 
 
 def outcome(config: ServerConfig, generation: Generation, dataset: str | None = None) -> str:
-    """Return how a generation ended that every shard has finished; "" if the run goes on or a shard has not."""
+    """Return the ending of a generation once every shard has finished it; "" before that, and if the run goes on."""
     if generation.shards != config.shards or unfinished(config, generation):
         return ""
     label = final_label(generation.number)

@@ -39,7 +39,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import client as clients
 from glovewire.monitor.stream import feed
-from glovewire.server import service
+from glovewire.server import leaving, service
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints import generations, writer
 from glovewire.server.checkpoints.cuts import Snapshot
@@ -400,14 +400,14 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(apart.apart_simulated(world, cluster))
         stack.enter_context(stored.store_simulated(world, cluster))
-        for module in (service, writer, dense):
+        for module in (service, leaving, writer, dense):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(writer, "ThreadPoolExecutor", executor))
         stack.enter_context(mock.patch.object(writer, "threading", threading(world)))
         for module in (generations, clients):
             stack.enter_context(mock.patch.object(module, "secrets", chance))
         for module, name in [
-            (service, "keep_freed_memory"), (service, "trim"), (service, "freeze_loaded_objects"),
+            (service, "keep_freed_memory"), (leaving, "trim"), (service, "freeze_loaded_objects"),
             (service.kernels, "warm"), (service.optimizers, "warm"), (work.objectives, "warm"),
             (work, "keep_freed_memory"), (work, "freeze_loaded_objects"), (work, "stop_on_signals"),
             (dense, "keep_freed_memory"),

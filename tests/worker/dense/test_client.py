@@ -21,8 +21,9 @@ from glovewire.common.transport.client import RequestClient
 from glovewire.server import limits as credit
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
+from glovewire.server.leaving import Leaving
 from glovewire.server.peers import Peers
-from glovewire.server.service import leave, prepare
+from glovewire.server.service import prepare
 from glovewire.worker.dense import session as tensors
 from glovewire.worker.dense.client import Client
 
@@ -244,9 +245,10 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
             ps.finish()
         one, end = daemons[0], RunEnd(Ending.COMPLETE)
         until(lambda: all(thread.name != "daemon" for thread in threading.enumerate()), "it has served")
-        rows = one.state.table.values.copy()  # `leave` gives the table's memory back
+        rows = one.state.table.values.copy()  # leaving gives the table's memory back
         config = ServerConfig(out=run, options=one.state.options)
-        leave(config, None, one.core, one, Peers(config, None), Generation(0, "run", 1), end, one.core.summary(end))
+        facts = one.core.summary(end)
+        Leaving(config, None, one.core, one, Peers(config, None), Generation(0, "run", 1), end, facts).leave()
     kept, manifest = load_tensors(run)
     assert kept["n"] == 3
     for name, value in last.items():

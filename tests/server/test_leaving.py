@@ -19,11 +19,11 @@ from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import OutputError
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.dataset import Dataset
-from glovewire.server import service
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
+from glovewire.server.leaving import Leaving
 from glovewire.server.peers import Peers
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def leave(data: Path, daemon: FakeDaemon, ending: Ending, size: int, **options: 
         others = tracemalloc.get_traced_memory()[0] - table
         tracemalloc.reset_peak()
         peers, generation = Peers(config, None), Generation(run="abc")
-        service.leave(config, dataset, one.core, daemon, peers, generation, end, end.as_fields())  # type: ignore[arg-type]
+        Leaving(config, dataset, one.core, daemon, peers, generation, end, end.as_fields()).leave()  # type: ignore[arg-type]
         return (tracemalloc.get_traced_memory()[1] - others) / table
     finally:
         tracemalloc.stop()
