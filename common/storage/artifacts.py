@@ -211,7 +211,7 @@ class Manifest:
         """
         manifest = cls.read(folder)
         if manifest.kind != kind:
-            raise ArtifactError(f"{folder} holds {manifest.kind}, and {kind} is needed here")
+            raise ArtifactError(f"{folder} is a folder of kind {manifest.kind}: give one of kind {kind}")
         if manifest.schema != schema:
             raise ArtifactError(
                 f"{folder} has schema version {manifest.schema}, this program reads version {schema}: make it again"

@@ -275,7 +275,7 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     if run.is_dir() and not (run / artifacts.MANIFEST).exists() and is_run(run):
         raise ArtifactError(f"training has not finished: {run} has no vectors yet")
     if (kind := artifacts.Manifest.read(run).kind) != KIND:
-        raise ArtifactError(f"{run} holds {kind}, and a run with vectors is needed here")
+        raise ArtifactError(f"{run} is a folder of kind {kind}: give the folder of a run with vectors")
     manifest = artifacts.Manifest.load(run, KIND, SCHEMA, verify=verify)
     try:
         words = tuple((run / VOCABULARY).read_bytes().decode().split("\n")[:-1])

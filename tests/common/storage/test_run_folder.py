@@ -281,7 +281,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 def test_another_kind_of_artifact_is_named(tmp_path: Path) -> None:
     with writing_artifact(tmp_path / "data", "dataset", 1, {}):
         pass
-    with pytest.raises(ArtifactError, match="holds dataset, and a run with vectors is needed here"):
+    with pytest.raises(ArtifactError, match="is a folder of kind dataset: give the folder of a run with vectors"):
         runs.load_vectors(tmp_path / "data")
 
 
