@@ -60,7 +60,8 @@ class Store:
             how = "pip install 'glovewire[cloud]'" if "s3fs" in str(error) else " ".join(str(error).split())
             raise errors.MissingExtra(f"{protocol}:// URLs need another library: {how}") from error
         except ValueError as error:
-            raise errors.UsageError(f"{self.url} cannot be read: nothing is known of {protocol}:// URLs") from error
+            known = "use s3://, gs://, az://, file:// or another store of fsspec"
+            raise errors.UsageError(f"nothing is known of {protocol}:// URLs such as {self.url}: {known}") from error
         if kind.async_impl:
             self._loop = options["loop"] = asyncio.new_event_loop()
             self._loop.set_exception_handler(lambda _, context: logger.debug(log.line("store", **context)))
