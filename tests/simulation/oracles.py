@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from world import Broken
@@ -20,6 +21,7 @@ from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, GlovewireError, UnknownSession
 from glovewire.common.model.options import CONSISTENCIES, Mode
 from glovewire.common.protocol import messages as m
+from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server import service
 from glovewire.server.checkpoints import files, generations
@@ -299,6 +301,9 @@ class CheckpointOracle:
 
     def restore(self, label: str, run: Path | None = None) -> None:
         """Restore a checkpoint, from the folder `run` if given, on one to four shards, see NUMBERS_OF_SHARDS."""
+        if run is None and self._is_being_removed(label):
+            self.require_kept(reached(label))
+            return
         self.restored += 1
         config = self._config if run is None else replace(self._config, out=run, peers=())
         shards, parts, run = NUMBERS_OF_SHARDS[self.restored % 6], config.shards, config.out
@@ -314,6 +319,12 @@ class CheckpointOracle:
             raise Broken(f"checkpoint {label} cannot be restored on {shards} shards: {error}") from error
         if round >= 0 and (expected := self._at(round)) is not None:
             require(rows.tobytes() == expected.tobytes(), f"checkpoint {label} is not the state of round {round}")
+
+    def _is_being_removed(self, label: str) -> bool:
+        """Return whether a part of a checkpoint has no manifest any more, with which its removal begins."""
+        run, parts = self._config.out, range(self._config.shards)
+        folders = [files.part_folder(run, label, shard, self._config.shards) for shard in parts]
+        return any(each.exists() and not (each / MANIFEST).exists() for each in folders)
 
     def newest(self) -> Generation | None:
         """Return the newest generation of the run."""
@@ -347,8 +358,12 @@ def reached(label: str, run: Path | None = None, parts: int = 0) -> float:
     """Return the rounds or updates in a label; a requested checkpoint counts if it is read from `run`."""
     kind, _, number = label.partition("-")
     if kind == "asked" and run is not None:
-        facts = files.read_facts(run, label, parts)[0]
-        if facts["round"] >= 0:
-            return float(facts["round"])
-        return float(facts["updates"] if facts.get("tensors") else facts["gradients"])  # what the labels count
+        return reached_by(files.read_facts(run, label, parts)[0])
     return math.inf if kind == FINAL else float(number) if kind in ("round", "update") else -1.0
+
+
+def reached_by(facts: Mapping[str, Any]) -> float:
+    """Return the rounds or updates in the facts of a part, as labels count them."""
+    if facts["round"] >= 0:
+        return float(facts["round"])
+    return float(facts["updates"] if facts.get("tensors") else facts["gradients"])

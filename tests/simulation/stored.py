@@ -18,7 +18,7 @@ from unittest import mock
 
 import fsspec.core
 from disk import Disk
-from oracles import CheckpointOracle, reached, require
+from oracles import CheckpointOracle, reached, reached_by, require
 from threads import Event, threading
 from world import Action, Clock, Killed, Process, World
 
@@ -246,7 +246,7 @@ class StoreOracle:
 
         That is a part that was written again, in another generation.
         """
-        left = max(map(reached, self._whole()), default=-1.0)
+        left = max(map(self._reached, self._whole()), default=-1.0)
         label, _, shard = part.partition(".shard-")
         if (self._runs[int(shard.partition("-")[0])] / CHECKPOINTS / part).exists():
             alone = label not in self._had or self._had == {label}
@@ -267,6 +267,10 @@ class StoreOracle:
         """Return the labels of checkpoints that the store has whole."""
         labels = {part.partition(".shard-")[0] for part in self._facts}
         return sorted(filter(self._is_whole, labels))
+
+    def _reached(self, label: str) -> float:
+        """Return the rounds or updates of a checkpoint that the store has whole."""
+        return reached_by(self._facts[self._parts(label)[0]]) if label.startswith("asked-") else reached(label)
 
     def _restore(self, label: str) -> None:
         """Restore a checkpoint from the store alone."""

@@ -44,6 +44,8 @@ FOUND_STORED = {
     513: "a shard removed from the store what another one had not replaced yet",
     570: "a shard that found its run over did not upload what it had left",
     886: "a part was written again while it was uploaded",
+    2586: "the oracle of the store did not count checkpoints that were asked for",
+    8152: "a dense worker that was told at its first request that the run was over left before a shard had saved",
     30102: "of a checkpoint without gradients the examples counted, so that it passed for the newest",
 }
 """The same of seeds with a store."""

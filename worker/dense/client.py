@@ -188,7 +188,7 @@ class Client:
         if session is None:
             return
         try:
-            session.leave()
+            session.leave(over=self._over)
         except errors.GlovewireError as error:  # the servers have ended
             logger.info(log.line("parted", why=error))
         finally:
@@ -227,7 +227,7 @@ class Client:
         if self._session is None:
             return True
         try:
-            self._session.leave()
+            self._session.leave(over=True)
         except errors.RunOver:  # a restarted server has found the tensors saved
             return True
         except REJOIN as error:

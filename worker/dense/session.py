@@ -144,13 +144,14 @@ class TensorSession:
             self._wait()
         self._raise_failure()
 
-    def leave(self) -> None:
+    def leave(self, *, over: bool = False) -> None:
         """Report the remaining sums and leave the servers, unless a request failed before the end of the run.
 
-        A worker that leaves a run that is over waits until the tensors of all shards are on disk; UnknownSession if one
-        was restarted before, which needs the worker again.
+        `over` tells that a server has refused a request because the run is over. Then a worker waits until the tensors
+        of all shards are on disk; UnknownSession if one was restarted before, which needs the worker again.
         """
         self._settle()
+        self.over = self.over or over
         if not self.left and self._client.failed is None and (self._failure is None or self.over):
             self._report()
             self._client.part(self._ending() if self.over and self._trains else RunEnd(Ending.LEFT), LEAVING_S)
