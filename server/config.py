@@ -141,7 +141,8 @@ class ServerConfig(Config):
 class Identity:
     """What does not change during a generation of a shard; `workers` is the number to expect.
 
-    `dataset` is the checksum of the dataset, `name` and `dataset_name` are the names of the folders, for people.
+    `dataset` is the checksum of the dataset, `asked` as in `Generation`, `name` and `dataset_name` are the names of
+    the folders, for people.
     """
 
     run: str
@@ -152,6 +153,7 @@ class Identity:
     tokens: Tokens
     checkpoint_rounds: int = 0
     generation: int = 0
+    asked: bool = False
     workers: int = 1
     name: str = ""
     dataset_name: str = ""

@@ -143,6 +143,7 @@ def _identity(
         tokens=tokens,
         checkpoint_rounds=checkpoint_rounds,
         generation=generation.number,
+        asked=generation.asked,
         workers=config.workers,
         name=printable(config.out.resolve().name, MAX_NAME),
         dataset_name="" if config.dataset is None else printable(shown_name(config.dataset), MAX_NAME),

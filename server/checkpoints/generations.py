@@ -55,7 +55,8 @@ class Generation:
     """A generation: number, run id on the stream, shards, label of its first checkpoint ("": none), number of parts.
 
     `secret` (32 hex digits) is the key of the tokens that the shards exchange; no client may know it. With `ended`, an
-    Ending, it is the end of the run instead: the one before it was the last.
+    Ending, it is the end of the run instead: the one before it was the last. With `asked`, the run was asked to end in
+    the one before, in which a shard was lost: this one ends as soon as a worker is back.
     """
 
     number: int = 0
@@ -65,6 +66,7 @@ class Generation:
     parts: int = 0
     secret: str = field(default="", repr=False)
     ended: str = ""
+    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,15 @@ def successor(config: ServerConfig, current: Generation | None) -> Generation:
     number = current.number + 1 if current else 0
     if number > MAX_NUMBER:
         raise ArtifactError(f"{config.out} has had {number} generations: train in another folder")
-    return Generation(number, secrets.token_hex(4), config.shards, label, parts, secrets.token_hex(SECRET_BYTES))
+    asked = bool(label) and config.recover and current is not None and _was_asked(config, current)
+    secret = secrets.token_hex(SECRET_BYTES)
+    return Generation(number, secrets.token_hex(4), config.shards, label, parts, secret, asked=asked)
+
+
+def _was_asked(config: ServerConfig, generation: Generation) -> bool:
+    """Return whether the run was asked to end in a generation, as a shard has said that was in it."""
+    marks = (_mark_in(config, shard, generation) for shard in range(config.shards))
+    return generation.asked or any(mark.ending == Ending.ASKED for mark in marks)
 
 
 def claim(config: ServerConfig) -> None:

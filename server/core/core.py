@@ -150,6 +150,8 @@ class Core:
         if missing := state.pull_push.begin_late(state.sessions.workers, now - state.identity.lease_s):
             text = f"{missing} of the workers have not come"
             state.publisher.event(now, "begun", f"shard {state.identity.shard}", text)
+        if state.identity.asked and (state.sessions.workers or state.publisher.elapsed(now) > state.identity.lease_s):
+            self._end(RunEnd(Ending.ASKED))
         finished = state.over if self._is_finished(now) else None
         self._answer_woken()
         self._replies.release()
@@ -539,7 +541,8 @@ class Core:
     def _is_finished(self, now: float) -> bool:
         """Return whether serving is over: no worker is left, or the time to drain is up, in which case close the run.
 
-        A complete run waits up to one lease for expected workers that have not joined, to tell them that it is over.
+        A complete run waits up to one lease for expected workers that have not joined, to tell them that it is over. So
+        does one that was asked to end before a shard was lost: its workers join again.
         """
         state = self._state
         end = state.ending or state.over
@@ -553,7 +556,8 @@ class Core:
             self._close(end)
         if state.over is None:
             return False
-        if state.over.ending is Ending.COMPLETE and state.sessions.absent and waited_s < state.identity.lease_s:
+        waits = state.over.ending is Ending.COMPLETE or state.identity.asked
+        if waits and state.sessions.absent and waited_s < state.identity.lease_s:
             return False
         return late or not state.sessions.workers
 

@@ -40,8 +40,10 @@ from glovewire.common.errors import (
 )
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
-from glovewire.server.checkpoints import files
+from glovewire.common.storage.run_folder import CHECKPOINTS
+from glovewire.server.checkpoints import files, generations
 from glovewire.server.checkpoints.cuts import Cut
+from glovewire.server.checkpoints.generations import GENERATION
 from glovewire.server.consistency.blocks import ExclusiveBlocks
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.sessions import Peer
@@ -426,6 +428,8 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     may_end = ["complete", "over", *(["asked"] if "finisher" in scenario.visitors else [])]
     if facts["ending"] not in may_end:
         return f"the run ended as {facts['ending']}: {facts.get('ending_text', '')}"
+    if facts["ending"] == "complete" and any(map(_was_asked, cluster.folders)):
+        return "a generation began after the run was asked to end, and it trained to its end"
     whole = facts["ending"] == "complete" or "finisher" not in scenario.visitors
     ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
     expected = (
@@ -451,6 +455,12 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
         if cluster.vectors != vectors:
             return "the vectors are not those of an undisturbed run"
     return ""
+
+
+def _was_asked(run: Path) -> bool:
+    """Return whether a shard knows of a generation that was to end, as the run was asked to in the one before."""
+    begun = (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")
+    return any(generations.parse_generation(path.read_text(), str(path)).asked for path in begun)
 
 
 class CutRecorder(ShardOracle):

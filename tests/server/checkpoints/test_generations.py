@@ -228,6 +228,25 @@ def test_what_follows_a_generation_is_decided_once(tmp_path: Path, is_over: bool
         assert generations.next_generation(first).number == 1
 
 
+@pytest.mark.parametrize("who", [0, 1])
+def test_that_a_run_was_asked_to_end_is_remembered(tmp_path: Path, dataset: Dataset, who: int) -> None:
+    """Seen to fail: the next generation trained on. `--resume`, which a person gives, trains on."""
+    of = [config(tmp_path, number, recover=True) for number in range(2)]
+    generation = started(of[0])
+    assert started(of[1]) == generation
+    generations.announce_ending(of[who], generation, RunEnd(Ending.ASKED))
+    assert not generations.successor(of[0], generation).asked, "nothing is trained yet"
+    for number in range(2):
+        state = shard(dataset, number=number, shards=2).state
+        checkpoint.write(of[0].out, state.cuts.snapshot("round-00000001", state.table.values, 1))
+    for each in of:
+        follows = generations.successor(each, generation)
+        assert follows.asked
+        assert generations.successor(each, follows).asked, "it is remembered until the run has ended"
+    resumed = dataclasses.replace(of[0], recover=False, resume=True)
+    assert not generations.successor(resumed, generation).asked
+
+
 def test_a_run_that_was_asked_to_end_can_be_resumed(tmp_path: Path) -> None:
     first = config(tmp_path, recover=True)
     generation = started(first)

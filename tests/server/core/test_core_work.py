@@ -286,6 +286,33 @@ def test_a_complete_run_waits_a_lease_for_workers_that_have_not_come(dataset: Da
     assert code(one.reply(b"b", number)) == "finishing"
 
 
+def test_a_run_that_was_asked_to_end_before_ends_when_its_workers_are_back(dataset: Dataset) -> None:
+    """They would wait for the shards in vain otherwise."""
+    one = shard(dataset, generation=1, asked=True, lease_s=20.0, workers=2, **MINIBATCH)
+    one.tick(19.0)
+    assert one.state.ending is None
+    one.hello("a")
+    assert isinstance(one.ask(b"a", pull(0, 2)), m.Rows)
+    one.tick(0.1)
+    assert one.state.over == RunEnd(Ending.ASKED)
+    assert code(one.ask(b"a", pull(0, 2))) == "finishing"
+    one.ask(b"a", m.Leave(Ending.ASKED))
+    one.tick(10.0)
+    assert one.core.tick(one.now, NetworkCounts()).finished is None
+    number = one.send(b"b", m.Hello("worker", "b", 1, dataset.checksum))
+    assert one.core.tick(one.now, NetworkCounts()).finished == RunEnd(Ending.ASKED)
+    one.carry_out(one.core.farewell())
+    assert code(one.reply(b"b", number)) == "finishing"
+
+
+def test_a_run_that_was_asked_to_end_before_waits_a_lease_for_workers(dataset: Dataset) -> None:
+    one = shard(dataset, generation=1, asked=True, lease_s=20.0, workers=2)
+    one.now = 19.9
+    assert one.core.tick(one.now, NetworkCounts()).finished is None
+    one.now = 20.1
+    assert one.core.tick(one.now, NetworkCounts()).finished == RunEnd(Ending.ASKED)
+
+
 def test_a_worker_that_hangs_hears_that_a_run_is_over_when_its_rows_are_saved(dataset: Dataset) -> None:
     """Observers hear it at once, as all do of a run that a signal has stopped: it goes on later."""
     for ending, told in ((Ending.ASKED, [b"eye"]), (Ending.STOPPED, [b"a", b"eye"])):
