@@ -153,7 +153,7 @@ class Identity:
     tokens: Tokens
     checkpoint_rounds: int = 0
     generation: int = 0
-    asked: bool = False
+    asked: str = ""
     workers: int = 1
     name: str = ""
     dataset_name: str = ""

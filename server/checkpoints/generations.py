@@ -19,7 +19,7 @@ from typing import Any
 
 from glovewire.common import log
 from glovewire.common.cli.config_file import to_toml
-from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.endings import LASTING, Ending, RunEnd
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.option import entries
 from glovewire.common.protocol.schema import is_name
@@ -55,8 +55,8 @@ class Generation:
     """A generation: number, run id on the stream, shards, label of its first checkpoint ("": none), number of parts.
 
     `secret` (32 hex digits) is the key of the tokens that the shards exchange; no client may know it. With `ended`, an
-    Ending, it is the end of the run instead: the one before it was the last. With `asked`, the run was asked to end in
-    the one before, in which a shard was lost: this one ends as soon as a worker is back.
+    Ending, it is the end of the run instead: the one before it was the last. With `asked`, an Ending, the run was asked
+    to end so in the one before, in which a shard was lost: this one ends as soon as a worker is back.
     """
 
     number: int = 0
@@ -66,7 +66,7 @@ class Generation:
     parts: int = 0
     secret: str = field(default="", repr=False)
     ended: str = ""
-    asked: bool = False
+    asked: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,20 @@ def successor(config: ServerConfig, current: Generation | None) -> Generation:
     number = current.number + 1 if current else 0
     if number > MAX_NUMBER:
         raise ArtifactError(f"{config.out} has had {number} generations: train in another folder")
-    asked = bool(label) and config.recover and current is not None and _was_asked(config, current)
+    asked = _asked(config, current) if label and config.recover and current is not None else ""
     secret = secrets.token_hex(SECRET_BYTES)
     return Generation(number, secrets.token_hex(4), config.shards, label, parts, secret, asked=asked)
 
 
-def _was_asked(config: ServerConfig, generation: Generation) -> bool:
-    """Return whether the run was asked to end in a generation, as a shard has said that was in it."""
-    marks = (_mark_in(config, shard, generation) for shard in range(config.shards))
-    return generation.asked or any(mark.ending == Ending.ASKED for mark in marks)
+def _asked(config: ServerConfig, generation: Generation) -> str:
+    """Return how the run was asked to end in a generation, as a shard has said that was in it; "" if it was not.
+
+    A dense model without a number of steps is complete when a worker says so.
+    """
+    options = config.options
+    when_asked = LASTING if options.objective == "tensors" and not options.steps else (Ending.ASKED,)
+    marks = (_mark_in(config, shard, generation).ending for shard in range(config.shards))
+    return next((ending for ending in (generation.asked, *marks) if ending in when_asked), "")
 
 
 def claim(config: ServerConfig) -> None:
@@ -336,7 +341,8 @@ def _is_possible(generation: Generation) -> bool:
     sizes = 0 <= generation.number <= MAX_NUMBER and 1 <= generation.shards <= MAX_SHARDS
     begins = not generation.label or (1 <= generation.parts <= MAX_SHARDS and LABEL.fullmatch(generation.label))
     names = is_name(generation.run) and SECRET.fullmatch(generation.secret)
-    return bool(sizes and begins and names and generation.ended in {"", *Ending})
+    endings = generation.ended in {"", *Ending} and generation.asked in {"", *LASTING}
+    return bool(sizes and begins and names and endings)
 
 
 def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:

@@ -151,7 +151,7 @@ class Core:
             text = f"{missing} of the workers have not come"
             state.publisher.event(now, "begun", f"shard {state.identity.shard}", text)
         if state.identity.asked and (state.sessions.workers or state.publisher.elapsed(now) > state.identity.lease_s):
-            self._end(RunEnd(Ending.ASKED))
+            self._end(RunEnd(Ending(state.identity.asked)))
         finished = state.over if self._is_finished(now) else None
         self._answer_woken()
         self._replies.release()

@@ -30,6 +30,7 @@ from visitors import SILENCE_S
 from world import Broken, Overdue, World
 
 from glovewire.common.array_types import Rows
+from glovewire.common.endings import Ending
 from glovewire.common.errors import (
     ArtifactError,
     DeadlineExceeded,
@@ -460,7 +461,7 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
 def _was_asked(run: Path) -> bool:
     """Return whether a shard knows of a generation that was to end, as the run was asked to in the one before."""
     begun = (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")
-    return any(generations.parse_generation(path.read_text(), str(path)).asked for path in begun)
+    return any(generations.parse_generation(path.read_text(), str(path)).asked == Ending.ASKED for path in begun)
 
 
 class CutRecorder(ShardOracle):

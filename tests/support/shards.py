@@ -121,7 +121,7 @@ def shard(
     dataset: Dataset, *, number: int = 0, shards: int = 1, out: Path = Path("run"), now: float = 0.0, **options: Any
 ) -> Shard:
     """A shard of a small model, by default with float32; `options` are of the training, but for `own` ones."""
-    asked = options.pop("asked", False)
+    asked = options.pop("asked", "")
     generation = Generation(options.pop("generation", 0), "run", secret=SECRET, asked=asked)
     own = {key: options.pop(key) for key in ("lease_s", "patience_s", "checkpoint_every", "workers") if key in options}
     training = TrainingOptions(**{"dim": 4, "epochs": 2, "tied": True, "bfloat16": False, **options})

@@ -247,6 +247,21 @@ def test_that_a_run_was_asked_to_end_is_remembered(tmp_path: Path, dataset: Data
     assert not generations.successor(resumed, generation).asked
 
 
+@pytest.mark.parametrize(("steps", "asked"), [(0, "complete"), (10, "")])
+def test_a_dense_model_without_an_end_is_complete_when_a_worker_says_so(
+    tmp_path: Path, dataset: Dataset, steps: int, asked: str
+) -> None:
+    """Of one with a number of steps, those after the checkpoint are trained again."""
+    of = config(tmp_path, 0, 1, recover=True)
+    generation = started(of)
+    generations.announce_ending(of, generation, RunEnd(Ending.COMPLETE))
+    state = shard(dataset).state
+    checkpoint.write(of.out, state.cuts.snapshot("round-00000001", state.table.values, 1))
+    dense = dataclasses.replace(of, dataset=None, options=TrainingOptions.of_tensors(steps=steps))
+    assert generations.successor(dense, generation).asked == asked
+    assert not generations.successor(of, generation).asked
+
+
 def test_a_run_that_was_asked_to_end_can_be_resumed(tmp_path: Path) -> None:
     first = config(tmp_path, recover=True)
     generation = started(first)
@@ -318,6 +333,7 @@ IMPOSSIBLE = {
     "label": ("../other", "round-", "/etc"),
     "secret": ("12", "g" * 32),
     "ended": ("bored", 1),
+    "asked": ("stopped", True),
 }
 
 

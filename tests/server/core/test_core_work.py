@@ -288,7 +288,7 @@ def test_a_complete_run_waits_a_lease_for_workers_that_have_not_come(dataset: Da
 
 def test_a_run_that_was_asked_to_end_before_ends_when_its_workers_are_back(dataset: Dataset) -> None:
     """They would wait for the shards in vain otherwise."""
-    one = shard(dataset, generation=1, asked=True, lease_s=20.0, workers=2, **MINIBATCH)
+    one = shard(dataset, generation=1, asked=Ending.ASKED, lease_s=20.0, workers=2, **MINIBATCH)
     one.tick(19.0)
     assert one.state.ending is None
     one.hello("a")
@@ -306,7 +306,7 @@ def test_a_run_that_was_asked_to_end_before_ends_when_its_workers_are_back(datas
 
 
 def test_a_run_that_was_asked_to_end_before_waits_a_lease_for_workers(dataset: Dataset) -> None:
-    one = shard(dataset, generation=1, asked=True, lease_s=20.0, workers=2)
+    one = shard(dataset, generation=1, asked=Ending.ASKED, lease_s=20.0, workers=2)
     one.now = 19.9
     assert one.core.tick(one.now, NetworkCounts()).finished is None
     one.now = 20.1
