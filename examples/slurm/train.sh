@@ -9,14 +9,17 @@
 #SBATCH --mem-per-cpu=2G
 #SBATCH --time=04:00:00
 #SBATCH --requeue
+#SBATCH --open-mode=append
 set -euo pipefail
 
-dataset=$(realpath "$1") run=$(realpath "$2")
+: "${2:?usage: sbatch examples/slurm/train.sh DATASET RUN [OPTIONS of glovewire server...]}"
+dataset=$(realpath -m "$1") run=$(realpath -m "$2")
 shift 2
 shards=2
 workers=$((SLURM_NTASKS - shards))
-port=${PORT:-5555} # of shard 0; every shard uses three ports
+port=${PORT:-$((10000 + SLURM_JOB_ID % 3000 * 6))} # of shard 0; every shard uses three ports, and a node may have other jobs
 keys=$run.keys
+glovewire config show server "$dataset" --out "$run" "$@" > /dev/null # a wrong option ends the job here, with one error
 
 # The node of each task: every node once, beginning with this one, then every node that has a second task, and so on.
 all=$(srun printenv SLURMD_NODENAME | sort)
@@ -29,12 +32,21 @@ for ((shard = 0; shard < shards; shard++)); do
 done
 [ -e "$keys/server.key" ] || glovewire keys "$keys"
 
-# What a node runs for a task: it goes to a folder of the job on its own disk, unpacks the keys from stdin there, and becomes glovewire.
+# What a node runs for a task: glovewire in a folder of the job on the node's disk, with the keys from stdin. A task that is terminated
+# or fails removes its folder, and the last of the node that of the job. Status 1 becomes 3, because srun's 1 is "out of memory".
 # shellcheck disable=SC2016
 on_node='
   job=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/glovewire-$SLURM_JOB_ID
   mkdir -m 700 "$job" 2> /dev/null || [ -O "$job" ] || { echo "$job belongs to another user" >&2; exit 1; }
-  mkdir -p -m 700 "$job/$0/keys" && cd "$job/$0" && tar -xC keys && exec glovewire "$@"'
+  mkdir -p -m 700 "$job/$0/keys" && cd "$job/$0" && tar -xC keys
+  code=0 over=
+  trap over=1 TERM # runs when glovewire, which gets it too, has stopped
+  glovewire "$@" || code=$?
+  case $over$code in 0 | 134 | 137 | 139) ;; *) # else it is complete, or was killed and is to be run again
+    rm -rf "$job/$0"
+    ls -d "$job"/task-* > /dev/null 2>&1 || rm -rf "$job" ;;
+  esac
+  exit $((code == 1 ? 3 : code))'
 
 # step TASK COMMAND...: run on the task's node, and again, at most twenty times, if it was killed (by the OOM killer, say).
 step() {
@@ -45,7 +57,7 @@ step() {
     code=0
     tar -cC "$keys" "${files[@]}" |
       srun --exact --ntasks=1 --nodes=1 --nodelist="${nodes[task]}" sh -euc "$on_node" "task-$task" "$@" || code=$?
-    ((code > 128)) || break
+    ((code == 1 || code > 128)) || break
   done
   return "$code"
 }
@@ -61,7 +73,9 @@ for ((task = shards; task < SLURM_NTASKS; task++)); do # the name identifies a r
   step "$task" worker --cache ../cache "${servers[@]}" --keys keys --timeout 300 --name "task-$task" &
 done
 
-# A step that fails by itself ends the job.
+# A step that fails by itself ends the job; then none is run again.
+# shellcheck disable=SC2046
+trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 for ((task = 0; task < SLURM_NTASKS; task++)); do wait -n; done
 
 # shellcheck disable=SC2016
