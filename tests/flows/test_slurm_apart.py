@@ -1,0 +1,125 @@
+"""Real Slurm over two machines without a common folder: tasks are killed, and a cancelled job resumes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from handmade import random_dataset
+from machines import Machines, missing
+from processes import Flow, Running, until
+from source import ROOT
+
+absent = "" if shutil.which("slurmctld") and shutil.which("slurmd") else "needs Slurm (Debian: slurm-wlm)"
+why = missing() or absent
+pytestmark = pytest.mark.skipif(bool(why), reason=why or "no reason")
+EPOCHS = 60
+SCRIPT = ROOT / "examples" / "slurm" / "train.sh"
+FIRST, SECOND = Machines.addresses
+CONFIGURATION = f"""
+ClusterName=glovewire
+SlurmctldHost={socket.gethostname()}({FIRST})
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+NodeName={FIRST} CPUs=2
+NodeName={SECOND} CPUs=2
+PartitionName=main Nodes=ALL Default=YES
+StateSaveLocation=FOLDER/state
+SlurmdSpoolDir=FOLDER/%n
+SlurmctldPidFile=FOLDER/slurmctld.pid
+SlurmdPidFile=FOLDER/%n.pid
+"""
+"""Without munge and control groups, which a machine may lack; the names of the nodes are their addresses."""
+
+
+def stop(running: Running) -> None:
+    running.signal(signal.SIGTERM)
+    until(lambda: not running.running, "Slurm ends")
+
+
+def task(words: str, scratch: Path) -> psutil.Process | None:
+    """The process of glovewire whose command line has the words, on a node with this folder for what jobs leave."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            line = process.cmdline()
+            ours = line[1:3] == ["-m", "glovewire"] and process.environ().get("TMPDIR") == str(scratch)
+            if ours and words in " ".join(line):
+                return process
+    return None
+
+
+def test_a_job_of_real_slurm_trains_though_tasks_are_killed_and_resumes_after_it_was_cancelled(tmp_path: Path) -> None:
+    slurm, submitted, scratch, programs = (tmp_path / name for name in ("slurm", "submitted", "scratch", "bin"))
+    for folder in (slurm / "state", scratch, programs):
+        folder.mkdir(parents=True)
+    random_dataset(submitted / "data", size=40)
+    (slurm / "slurm.conf").write_text(CONFIGURATION.replace("FOLDER", str(slurm)))
+    (slurm / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # none is asked for
+    glovewire = programs / "glovewire"
+    glovewire.write_text(f'#!/bin/sh\nexec {sys.executable} -m glovewire "$@"\n')
+    glovewire.chmod(0o755)
+    ours = {"SLURM_CONF": str(slurm / "slurm.conf"), "TMPDIR": str(scratch)}
+
+    with Flow(submitted) as flow, Machines([submitted, scratch]) as machines, contextlib.ExitStack() as cluster:
+
+        def daemon(number: int, says: str, *words: str) -> None:
+            running = flow.start(program=machines.on(number, *words), **ours)
+            cluster.callback(stop, running)
+            running.says(says)
+
+        def slurm_says(*words: str, **environment: str) -> str:
+            return flow.start(program=machines.on(1, *words), **ours, **environment).ends(0).out
+
+        def submit(latency: str) -> str:
+            return slurm_says(
+                "sbatch", "--parsable", "--ntasks=4", "--mem-per-cpu=0", "--output=log",
+                str(SCRIPT), "data", "runs/slurm", "--dim", "8", "--epochs", str(EPOCHS),
+                GLOVEWIRE_WORKER_LATENCY=latency, PATH=f"{programs}:/usr/bin:/bin",
+            ).strip()  # fmt: skip
+
+        def state(job: str) -> str:
+            return slurm_says("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
+
+        def ends(job: str) -> str:
+            for _ in range(360):
+                if (found := state(job)) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+                    return found
+                time.sleep(0.5)
+            raise AssertionError(f"not ended: {log.read_text()}")
+
+        daemon(1, "Running as primary controller", "slurmctld", "-D")
+        for number, address in enumerate(machines.addresses, 1):
+            daemon(number, "slurmd started", "slurmd", "-D", "-N", address)
+        cluster.callback(slurm_says, "scancel", "--user=root")  # before the daemons end
+
+        job = submit("30ms")
+        log, copies = submitted / "log", submitted / "runs" / "slurm" / "checkpoints"
+        until(lambda: any(copies.glob("round-*.shard-1-of-2")), lambda: log.read_text())
+        for words in ("--shard 1/2", "--name task-3"):
+            until(functools.partial(task, words, scratch), lambda: log.read_text()).kill()
+        until((copies / ".generation-000001").exists, lambda: log.read_text())
+        slurm_says("scancel", job)
+        assert ends(job) == "CANCELLED", log.read_text()
+        until(lambda: not [*scratch.iterdir()], lambda: f"nothing is left; {log.read_text()}")
+        assert "event=finished subject='shard 0' text=complete" not in log.read_text(), "it was over too soon"
+
+        assert ends(submit("0ms")) == "COMPLETED", log.read_text()
+        assert log.read_text().count("event=epoch subject=1 ") == 1, "it began anew"
+        assert not [*scratch.iterdir()]
+        flow.train("calm", "--workers", 1, "--epochs", EPOCHS).ends(0)
+        assert flow.vectors("runs/slurm") == flow.vectors("calm")
