@@ -33,13 +33,13 @@ class Pods:
         (programs / "glovewire").chmod(0o755)
 
     def start(self, pod: str, spec: dict[str, Any], **environment: str) -> Running:
-        """Run a pod's containers: the first ones to their end, the last one is returned."""
+        """Run a pod's containers: the first ones to their end; its main one, which is returned, comes after them."""
         folder = self.flow.path(pod)
         folder.mkdir(exist_ok=True)
         for volume in ("own", "cache", "keys"):
             (folder / volume).mkdir(exist_ok=True)
         running = None
-        for container in [*spec["initContainers"], *spec["containers"]]:
+        for container in [*spec["initContainers"], spec["containers"][0]]:
             if running is not None:
                 running.ends(0)
             words = container.get("command") or ["glovewire", *container["args"]]
