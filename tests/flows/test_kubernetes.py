@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import yaml
 from processes import PROGRAM, Flow, Running, free_port, until
 from source import ROOT
@@ -84,12 +85,13 @@ def test_pods_train_though_a_shard_loses_its_volume(tmp_path: Path) -> None:
         workers = [pods.worker(number) for number in range(pods.counts[1])]
         kept = flow.path("glovewire-0", "own", "run", "checkpoints")
         until(lambda: any(kept.glob("round-*.shard-1-of-2")), lambda: f"checkpoints are copied; {shards[0].story}")
-        shards[1].signal(signal.SIGKILL)
-        shards[1].ends(-signal.SIGKILL)
+        for process in psutil.Process(shards[1].pid).children():
+            process.kill()
+        shards[1].ends(128 + signal.SIGKILL)
         shutil.rmtree(flow.path("glovewire-1", "own"))
         shards[1] = pods.shard(1)
-        for process in (*workers, *shards):
-            process.ends(0)
+        for pod in (*workers, *shards):
+            pod.ends(0)
         assert (kept / ".generation-000001").exists(), "it was over too soon to show anything"
         folder = flow.path("glovewire-0", "own")
         flow.run(
