@@ -23,6 +23,7 @@ from ..table.table import Table
 MAX_REQUESTS = 256
 MAX_UNWRITTEN, MAX_REQUESTED = 4, 1
 """Automatic checkpoints, and requested ones, that are planned or being written."""
+MAX_STRIDE = 1 << 20
 REQUEST_EVERY_S = 1.0
 """Seconds from one requested checkpoint to the next; requests for the same one are free."""
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
@@ -94,6 +95,8 @@ class Cuts:
         """Label of the checkpoint requested last, and when."""
         self._periods: int | None = None
         self._planned = 0
+        self._stride = 1
+        """Of the automatic checkpoints, those are taken whose number is a multiple of this power of two."""
         self._plan()
 
     @property
@@ -173,15 +176,14 @@ class Cuts:
     def updates_applied(self, updates: int) -> None:
         """Cut the automatic checkpoint that is due after `updates` gradients (tensors: updates); none for blocks.
 
-        Every shard counts the same numbers, so that all parts of a checkpoint have one label. The checkpoint is
-        skipped if too many are unwritten.
+        Every shard counts the same numbers, so that all parts of a checkpoint have one label.
         """
         if self._blocks is not None or not self._every:
             return
         before = (updates - 1) // self._every if self._periods is None else self._periods
         self._periods = updates // self._every
         label = f"update-{self._periods * self._every:08d}"
-        if self._periods > before and self._has_room(label):
+        if self._periods > before and self._is_due(self._periods, label):
             self._add(self.snapshot(label, self._table.values.copy()))
 
     def take_ready(self) -> list[Snapshot]:
@@ -192,6 +194,8 @@ class Cuts:
     def mark_written(self, label: str, *, on_disk: bool = True) -> list[tuple[Peer, int]]:
         """Record that a checkpoint was written or failed; remove and return its requests, (peer, request number)."""
         self._unwritten.discard(label)
+        if self._backlog < MAX_UNWRITTEN / 2:
+            self._stride = max(self._stride // 2, 1)
         if on_disk:
             self._on_disk.add(label)
         return self._take_requests([label])
@@ -225,13 +229,13 @@ class Cuts:
     def _plan(self) -> None:
         """Plan the next automatic checkpoint; called once a partition has reached the round of the previous one.
 
-        No partition is past the new round then, and every shard plans the same rounds. A round is skipped if too many
-        checkpoints are unwritten.
+        No partition is past the new round then, and every shard plans the same rounds.
         """
         if self._blocks is None or not self._every:
             return
-        self._planned = (int(self._blocks.rounds.max()) // self._every + 1) * self._every
-        if self._planned < self._rounds and self._has_room(_label(self._planned)):
+        period = int(self._blocks.rounds.max()) // self._every + 1
+        self._planned = period * self._every
+        if self._planned < self._rounds and self._is_due(period, _label(self._planned)):
             self._take_cut(Cut(self._planned, self._table, self._blocks))
 
     def _advance(self, blocks: Blocks, partitions: Sequence[int]) -> None:
@@ -243,8 +247,22 @@ class Cuts:
             self._plan()
         self._collect()
 
-    def _has_room(self, label: str) -> bool:
-        return label not in self._unwritten and len(self._unwritten - self._requested) < MAX_UNWRITTEN
+    def _is_due(self, period: int, label: str) -> bool:
+        """Return whether the automatic checkpoint of a period is taken: none is while too many are unwritten.
+
+        After one that was not, only every second one is, then every fourth, and so on until they are written in time.
+        So all shards that cannot keep up take the same ones: parts that the others lack are of no use.
+        """
+        if period % self._stride or label in self._unwritten:
+            return False
+        if self._backlog < MAX_UNWRITTEN:
+            return True
+        self._stride = min(2 * self._stride, MAX_STRIDE)
+        return False
+
+    @property
+    def _backlog(self) -> int:
+        return len(self._unwritten - self._requested)
 
     def _take_cut(self, cut: Cut) -> None:
         self._cuts.append(cut)

@@ -250,6 +250,33 @@ def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_s
         assert labels == [(f"update-{count:08d}", count) for count in (every, 2 * every, 3 * every)]
 
 
+PERIODS, HICCUPS = 4000, (17, 4)
+
+
+@pytest.mark.parametrize("slow", [(1, 1), (3, 5), (7, 7), (30, 20), (100, 1), (90, 200)])
+def test_shards_that_cannot_keep_up_skip_the_same_checkpoints(dataset: Dataset, slow: tuple[int, int]) -> None:
+    """A write takes `slow` periods. Seen to fail: of two shards that took 7, none had a checkpoint of the other's."""
+    both = [without_sessions(dataset, number=number, shards=2, checkpoint_every=1, **MINIBATCH) for number in range(2)]
+    every = both[0].state.identity.checkpoint_rounds
+    queues: list[list[str]] = [[], []]
+    taken: list[set[str]] = [set(), set()]
+    free_at, common = list(HICCUPS), [0]
+    for period in range(1, PERIODS):
+        for number, one in enumerate(both):
+            if queues[number] and period >= free_at[number]:
+                one.state.cuts.mark_written(queues[number].pop(0))
+                free_at[number] = period + slow[number]
+            one.state.cuts.updates_applied(period * every)
+            labels = [snapshot.label for snapshot in one.state.cuts.take_ready()]
+            queues[number] += labels
+            taken[number].update(labels)
+        if f"update-{period * every:08d}" in taken[0] & taken[1]:
+            common.append(period)
+    assert max(np.diff([*common, PERIODS])) <= 8 * max(*slow, *HICCUPS), "periods without a checkpoint of both"
+    if slow == (1, 1):
+        assert common[-100:] == list(range(PERIODS - 100, PERIODS)), "both are in time, and skip none any more"
+
+
 @quick(20)
 @given(st.lists(st.integers(0, 99), max_size=40))
 def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
