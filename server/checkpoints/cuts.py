@@ -163,8 +163,11 @@ class Cuts:
         self._newest_request = label, now
 
     def push_applied(self, push: Push) -> None:
-        """In exclusive order, copy the partition of an applied push for the cuts at the round that it has reached."""
-        if isinstance(self._blocks, ExclusiveBlocks) and self._cuts:
+        """In exclusive order, copy the partition of an applied push for the cuts at the round that it has reached.
+
+        Also when there are no cuts: after one that was not due, the next one has to be planned.
+        """
+        if isinstance(self._blocks, ExclusiveBlocks):
             self._advance(self._blocks, [self._blocks.partition(push.first, push.last)])
 
     def advance_low_water(self, low_water: int) -> None:

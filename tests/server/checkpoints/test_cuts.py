@@ -250,6 +250,20 @@ def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_s
         assert labels == [(f"update-{count:08d}", count) for count in (every, 2 * every, 3 * every)]
 
 
+def test_after_a_disk_was_too_slow_checkpoints_are_taken_again(dataset: Dataset) -> None:
+    """Seen to fail: after the first that was skipped, none was taken to the end of the run."""
+    one = shard(dataset, epochs=60, checkpoint_every=1)
+    rounds, found = Rounds(one), []
+    for epoch in range(1, 60):
+        rounds.push_before(epoch * rounds.order.partitions + 1)
+        if epoch >= 20:  # before, nothing is written
+            for snapshot in one.take_snapshots():
+                one.core.checkpointed(snapshot.label, 1.0)
+                found.append(snapshot.facts["round"] // rounds.order.partitions)
+    assert found[: cuts.MAX_UNWRITTEN] == [1, 2, 3, 4]
+    assert found[-20:] == list(range(40, 60)), "it is in time again"
+
+
 PERIODS, HICCUPS = 4000, (17, 4)
 
 
