@@ -12,7 +12,10 @@
 #SBATCH --open-mode=append
 set -euo pipefail
 
-: "${2:?usage: sbatch examples/slurm/train.sh DATASET RUN [OPTIONS of glovewire server...]}"
+if (($# < 2)); then
+  echo "usage: sbatch examples/slurm/train.sh DATASET RUN [OPTIONS of glovewire server...]" >&2
+  exit 2
+fi
 dataset=$(realpath -m "$1") run=$(realpath -m "$2")
 shift 2
 shards=2
