@@ -23,7 +23,6 @@ from ..table.table import Table
 MAX_REQUESTS = 256
 MAX_UNWRITTEN, MAX_REQUESTED = 4, 1
 """Automatic checkpoints, and requested ones, that are planned or being written."""
-MAX_STRIDE = 1 << 20
 REQUEST_EVERY_S = 1.0
 """Seconds from one requested checkpoint to the next; requests for the same one are free."""
 LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
@@ -260,7 +259,7 @@ class Cuts:
             return False
         if self._backlog < MAX_UNWRITTEN:
             return True
-        self._stride = min(2 * self._stride, MAX_STRIDE)
+        self._stride *= 2
         return False
 
     @property
