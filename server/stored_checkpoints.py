@@ -181,7 +181,7 @@ class StoredCheckpoints:
     def _listed(self, store: Store) -> dict[str, str]:
         """Return the checksums of this shard's parts in the store, "" for one that is not whole."""
         found = {}
-        for name in _parts(store.names()):
+        for name in sorted(_parts(store.names())):
             if name.endswith(f".{self._name}"):
                 found[name] = ""
                 with contextlib.suppress(errors.ArtifactError):

@@ -203,7 +203,7 @@ def bring_part(source: Source, folder: Path, checksum: str, name: str = "") -> b
         with artifacts.output_errors(folder, files.KIND), artifacts.atomic(folder, replace_folder=True) as scratch:
             scratch.mkdir()
             manifest, text = source.manifest(f"{name}/")
-            for file in FILES & manifest.files.keys():
+            for file in sorted(FILES & manifest.files.keys()):
                 source.fetch(f"{name}/{file}", manifest.files[file]["bytes"], scratch / file)
             with artifacts.atomic_stream(scratch / artifacts.MANIFEST) as stream:  # which also syncs the folder
                 stream.write(text)
