@@ -366,7 +366,7 @@ def load_array(path: Path, *, mapped: bool = False) -> Array:
         return there
     values = np.empty(there.shape, there.dtype)
     first = 0
-    for piece in array_pieces(path):
+    for piece in _pieces(path, there):
         values[first : first + len(piece)] = piece
         first += len(piece)
     return values
@@ -377,7 +377,11 @@ def array_pieces(path: Path) -> Iterator[Array]:
 
     They are read, not mapped: pages of a mapped file count as memory of the process for as long as they are.
     """
-    there = np.lib.format.open_memmap(path, mode="r")
+    yield from _pieces(path, np.lib.format.open_memmap(path, mode="r"))
+
+
+def _pieces(path: Path, there: np.memmap[Any, Any]) -> Iterator[Array]:
+    """See `array_pieces`; `there` is the mapped file."""
     if not there.ndim:
         raise ValueError("a number instead of an array")
     rows = max(1, PIECE_BYTES // max(there[:1].nbytes, 1))

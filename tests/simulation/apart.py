@@ -26,7 +26,7 @@ from world import Clock, Process, World
 from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
-from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.transport import client as clients
 from glovewire.server import peers
@@ -209,6 +209,8 @@ class ApartOracle:
         self._promised: dict[str, float] = {}
         self._kept = -1.0
         self._restored: set[str] = set()
+        self._whole: dict[str, tuple[bytes, ...]] = {}
+        """The manifests of checkpoints that were found whole, by label."""
         self._contents: dict[int, str] = {}
         self._line = {0}
         """The generations whose training goes on in the newest one that serves."""
@@ -223,11 +225,13 @@ class ApartOracle:
         shards = len(self.runs)
         for label in sorted({name.partition(".shard-")[0] for name, _ in common}):
             names = [files.part_folder(Path(), label, shard, shards).name for shard in range(shards)]
-            if not all((name, found[0].get(name)) in common for name in names):
+            manifests = tuple(found[0].get(name, b"") for name in names)
+            if not all(part in common for part in zip(names, manifests, strict=True)):
                 continue
-            if not self._is_whole(label):
+            if self._whole.get(label) != manifests and not self._is_whole(label):
                 continue
-            if label.startswith(("round-", "update-")) and self._leads_here(label):
+            self._whole[label] = manifests
+            if label.startswith(("round-", "update-")) and self._leads_here(manifests[0]):
                 self._kept = max(self._kept, reached(label))
             if label not in self._restored:
                 self._restored.add(label)
@@ -241,12 +245,13 @@ class ApartOracle:
             return files._is_consistent(facts)
         return False
 
-    def _leads_here(self, label: str) -> bool:
+    def _leads_here(self, manifest: bytes) -> bool:
         """Return whether the training that goes on has come from a checkpoint; in exclusive order there is only one.
 
         A generation that begins without checkpoints that cannot be reached writes others of the same names.
+        `manifest` is that of the first part.
         """
-        facts = files.read_facts(self.runs[0], label, len(self.runs))[0]
+        facts = Manifest.parse(manifest, "it").facts
         return facts["options"]["consistency"] == "exclusive" or facts["generation"] in self._line
 
     def _is_back(self, shard: int, found: Sequence[dict[str, bytes]]) -> bool:

@@ -14,13 +14,14 @@ import io
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from world import Killed, World
+from world import Killed, Process, World
 
 from glovewire.server.telemetry import metrics_file
 
@@ -76,37 +77,34 @@ class Disk:
 
     def __init__(self, world: World, root: Path, step_s: float = 0.0, *, one_pid: bool = False, name: str = "") -> None:
         self.world, self.root, self.step_s = world, str(root), step_s
-        self._below = f"{root}/"
+        self.below = f"{root}/"
         self.full_until = self.fails_until = 0.0
         self.kill_at: dict[str, int] = {}
-        self.steps = 0
-        self._one_pid, self._off = one_pid, False
+        self.off = False
+        """Whether calls go to the system, while this disk itself is changed."""
+        self._one_pid = one_pid
         self._random = random.Random(f"disk {world.seed}{name}")
         self._top = Folder()
-        self._open: dict[int, Node] = {}
         self._streams: list[Stream] = []
-        self._real: dict[str, Callable[..., Any]] = {}
 
     # ---- faults
 
     def lose_power(self) -> None:
         """Keep what was synced; of the rest, keep in each folder the first few changes, and in files anything."""
-        self._off = True
+        self.off = True
         contents = self._contents()
         shutil.rmtree(self.root)
         os.mkdir(self.root)
         self._top = self._restored(self._top, self.root, contents)
-        self._open.clear()
-        self._off = False
+        self.off = False
 
     def lose_all(self) -> None:
         """Keep nothing: an empty disk takes its place."""
-        self._off = True
+        self.off = True
         shutil.rmtree(self.root)
         os.mkdir(self.root)
         self._top = Folder()
-        self._open.clear()
-        self._off = False
+        self.off = False
 
     def _contents(self) -> dict[int, bytes]:
         """Return the content of every file that has a name, by the id of its node."""
@@ -117,7 +115,7 @@ class Disk:
                 if isinstance(node, Folder):
                     look(node, f"{path}/{name}")
                 else:
-                    found[id(node)] = self._read(f"{path}/{name}")
+                    found[id(node)] = _content(f"{path}/{name}")
 
         look(self._top, self.root)
         return found
@@ -143,39 +141,31 @@ class Disk:
         part = content[: self._random.randint(0, len(content))]
         return self._random.choice([content, file.synced, part, part.ljust(len(content), b"\0")])
 
-    # ---- calls
+    # ---- calls, of which each gets a path below the root
 
     def _step(self, what: str, path: str, *, writes: bool = True) -> None:
         """Let time pass before a call, in which its process may be killed; then fail, if the disk does."""
-        process = self.world.current
+        world = self.world
+        process = world.current
         if process is None:
             return
         if process.killed:
             raise Killed
-        self.steps += 1
-        owner = process.owner or process
-        if owner.name in self.kill_at:
+        if self.kill_at and (owner := process.owner or process).name in self.kill_at:
             self.kill_at[owner.name] -= 1
             if self.kill_at[owner.name] <= 0:
                 del self.kill_at[owner.name]
-                self.world.tell(f"is killed before {what} {path.removeprefix(self.root)}")
-                self.world.after(0.0, lambda: self.world.kill(owner))
-        self.world.wait(self.step_s)
-        if writes and self.world.now < self.full_until:
+                world.tell(f"is killed before {what} {path.removeprefix(self.root)}")
+                world.after(0.0, lambda: world.kill(owner))
+        world.wait(self.step_s)
+        if writes and world.now < self.full_until:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        if self.world.now < self.fails_until and self._random.random() < FAILS:
+        if world.now < self.fails_until and self._random.random() < FAILS:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-
-    def _ours(self, path: object) -> str:
-        """Return a path below the root as a string, "" for any other."""
-        if self._off or not isinstance(path, str | os.PathLike):
-            return ""
-        text = os.fspath(path)
-        return text if isinstance(text, str) and (text.startswith(self._below) or text == self.root) else ""
 
     def _place(self, path: str) -> tuple[Folder, str]:
         """Return the folder and the name of a path."""
-        *above, name = path.removeprefix(self._below).split("/")
+        *above, name = path.removeprefix(self.below).split("/")
         folder = self._top
         for part in above:
             below = folder.names[part]
@@ -189,152 +179,216 @@ class Disk:
         folder, name = self._place(path)
         return folder.names[name]
 
-    def _read(self, path: str) -> bytes:
-        handle = self._real["open"](path, os.O_RDONLY)
-        try:
-            return os.read(handle, os.fstat(handle).st_size)
-        finally:
-            self._real["close"](handle)
-
     def _unnamed(self, path: str) -> None:
         """Keep the content of a file that loses a name."""
         folder, name = self._place(path)
         node = folder.names.get(name)
         if isinstance(node, File):
-            node.last = self._read(path)
+            node.last = _content(path)
 
-    def _mkdir(self, path: Any, mode: int = 0o777, **more: Any) -> None:
-        if at := self._ours(path):
-            self._step("mkdir", at)
-        self._real["mkdir"](path, mode, **more)
-        if at and at != self.root:
-            folder, name = self._place(at)
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
+        """See os."""
+        self._step("mkdir", path)
+        _REAL.mkdir(path, mode)
+        if path != self.root:
+            folder, name = self._place(path)
             folder.change({name: Folder()})
 
-    def _rmdir(self, path: Any, **more: Any) -> None:
-        if at := self._ours(path):
-            self._step("rmdir", at, writes=False)
-        self._real["rmdir"](path, **more)
-        if at:
-            folder, name = self._place(at)
-            folder.change({name: None})
+    def rmdir(self, path: str) -> None:
+        """See os."""
+        self._step("rmdir", path, writes=False)
+        _REAL.rmdir(path)
+        folder, name = self._place(path)
+        folder.change({name: None})
 
-    def _unlink(self, path: Any, **more: Any) -> None:
-        if (at := self._ours(path)) and os.path.lexists(at):
-            self._step("unlink", at, writes=False)
-            self._unnamed(at)
-        self._real["unlink"](path, **more)
-        if at:
-            folder, name = self._place(at)
-            folder.change({name: None})
+    def unlink(self, path: str) -> None:
+        """See os."""
+        if os.path.lexists(path):
+            self._step("unlink", path, writes=False)
+            self._unnamed(path)
+        _REAL.unlink(path)
+        folder, name = self._place(path)
+        folder.change({name: None})
 
-    def _rename(self, source: Any, target: Any, **more: Any) -> None:
-        if at := self._ours(target):
-            self._step("rename to", at)
-            self._unnamed(at)
-        self._real["rename"](source, target, **more)
-        if at:
-            before, old = self._place(self._ours(source))
-            folder, name = self._place(at)
-            assert before is folder, "a rename from one folder to another"
-            folder.change({old: None, name: folder.names[old]})
+    def rename(self, source: str, target: str) -> None:
+        """See os."""
+        self._step("rename to", target)
+        self._unnamed(target)
+        _REAL.rename(source, target)
+        before, old = self._place(source)
+        folder, name = self._place(target)
+        assert before is folder, "a rename from one folder to another"
+        folder.change({old: None, name: folder.names[old]})
 
-    def _link(self, source: Any, target: Any, **more: Any) -> None:
-        if at := self._ours(target):
-            self._step("link", at)
-        self._real["link"](source, target, **more)
-        if at:
-            folder, name = self._place(at)
-            folder.change({name: self._node(self._ours(source))})
+    def link(self, source: str, target: str) -> None:
+        """See os."""
+        self._step("link", target)
+        _REAL.link(source, target)
+        folder, name = self._place(target)
+        folder.change({name: self._node(source)})
 
-    def _os_open(self, path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
-        at = self._ours(path)
-        new = bool(at and flags & os.O_CREAT and not os.path.lexists(at))
-        if at:
-            self._step("create" if new else "open", at, writes=new)
-        handle: int = self._real["open"](path, flags, mode, **more)
-        self._open.pop(handle, None)
-        if at:
-            if new:
-                folder, name = self._place(at)
-                if name not in folder.names:
-                    folder.change({name: File()})
-            self._open[handle] = self._node(at)
-        return handle
+    def open(self, path: str, flags: int, mode: int = 0o777) -> tuple[int, Node]:
+        """See os; return the node, too."""
+        new = bool(flags & os.O_CREAT and not os.path.lexists(path))
+        self._step("create" if new else "open", path, writes=new)
+        handle = _REAL.open(path, flags, mode)
+        if new:
+            folder, name = self._place(path)
+            if name not in folder.names:
+                folder.change({name: File()})
+        return handle, self._node(path)
 
-    def _close(self, handle: int) -> None:
-        self._open.pop(handle, None)
-        self._real["close"](handle)
-
-    def _fsync(self, handle: int) -> None:
-        node = self._open.get(handle)
-        if node is None:
-            self._real["fsync"](handle)
-            return
+    def fsync(self, handle: int, node: Node) -> None:
+        """See os."""
         self._step("fsync", "of a folder" if isinstance(node, Folder) else "of a file")
         if isinstance(node, Folder):
             node.sync()
         else:
             node.synced = os.pread(handle, os.fstat(handle).st_size, 0)
 
-    def _open_stream(self, file: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
-        at = self._ours(file)
-        if not at:
-            return self._real["stream"](file, mode, *args, **more)
+    def stream(self, path: str, mode: str = "r", *args: Any, **more: Any) -> Any:
+        """See `open`."""
         if "w" not in mode and "a" not in mode:
-            self._step("read", at, writes=False)
-            return self._real["stream"](file, mode, *args, **more)
+            self._step("read", path, writes=False)
+            return _REAL.stream(path, mode, *args, **more)
         assert mode == "wb", f"a file is opened with {mode}"
-        return io.BufferedWriter(Stream(at, mode, disk=self, opener=more.get("opener")))
+        return io.BufferedWriter(Stream(path, mode, disk=self, opener=more.get("opener")))
+
+    def close_streams(self) -> None:
+        """Close what killed processes were writing."""
+        for stream in self._streams:
+            stream.close()
+
+    def getpid(self, process: Process) -> int:
+        """Return the id of a process of this machine."""
+        return FIRST_PID if self._one_pid else FIRST_PID + (process.owner or process).number
+
+    def kill(self, pid: int) -> None:
+        """Raise ProcessLookupError unless there is a process with this id."""
+        if self._one_pid or not self.world.processes[pid - FIRST_PID].alive:
+            raise ProcessLookupError
+
+
+def _content(path: str) -> bytes:
+    handle = _REAL.open(path, os.O_RDONLY)
+    try:
+        return os.read(handle, os.fstat(handle).st_size)
+    finally:
+        _REAL.close(handle)
+
+
+_REAL = SimpleNamespace(
+    mkdir=os.mkdir, rmdir=os.rmdir, unlink=os.unlink, rename=os.rename, link=os.link, scandir=os.scandir,
+    open=os.open, close=os.close, fsync=os.fsync, getpid=os.getpid, kill=os.kill,
+    stream=builtins.open, appended=metrics_file.FileIO,
+)  # fmt: skip
+"""The calls that are intercepted."""
+
+
+class Calls:
+    """Stands for the calls of this program to its `disks`; those that are about other paths go on to the system."""
+
+    def __init__(self, disks: Sequence[Disk]) -> None:
+        self._disks = disks
+        self._open: dict[int, tuple[Disk, Node]] = {}
+
+    def _disk_of(self, path: object) -> tuple[Disk | None, str]:
+        """Return the disk on which a path is, and the path as a string."""
+        text = path if isinstance(path, str) else str(path) if isinstance(path, PurePath) else ""
+        for disk in self._disks:
+            if text.startswith(disk.below) or text == disk.root:
+                return (None if disk.off else disk), text
+        return None, text
+
+    def _of_path(self, name: str) -> Callable[..., Any]:
+        """Return a call whose first argument is a path."""
+        real = getattr(_REAL, name)
+
+        def call(path: Any, *args: Any, **more: Any) -> Any:
+            disk, text = self._disk_of(path)
+            return real(path, *args, **more) if disk is None else getattr(disk, name)(text, *args, **more)
+
+        return call
+
+    def _of_two(self, name: str) -> Callable[..., None]:
+        """Return a call whose first two arguments are paths."""
+        real = getattr(_REAL, name)
+
+        def call(source: Any, target: Any, **more: Any) -> None:
+            disk, text = self._disk_of(target)
+            if disk is None:
+                real(source, target, **more)
+            else:
+                getattr(disk, name)(os.fspath(source), text)
+
+        return call
+
+    def _os_open(self, path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
+        disk, text = self._disk_of(path)
+        if disk is None:
+            handle: int = _REAL.open(path, flags, mode, **more)
+            self._open.pop(handle, None)
+            return handle
+        handle, node = disk.open(text, flags, mode)
+        self._open[handle] = disk, node
+        return handle
+
+    def _close(self, handle: int) -> None:
+        self._open.pop(handle, None)
+        _REAL.close(handle)
+
+    def _fsync(self, handle: int) -> None:
+        disk, node = self._open.get(handle, (None, None))
+        if disk is None or node is None:
+            _REAL.fsync(handle)
+        else:
+            disk.fsync(handle, node)
 
     def _scandir(self, path: Any = ".") -> Any:
-        if not self._ours(path):
-            return self._real["scandir"](path)
-        with self._real["scandir"](path) as found:
+        if self._disk_of(path)[0] is None:
+            return _REAL.scandir(path)
+        with _REAL.scandir(path) as found:
             return contextlib.nullcontext(iter(sorted(found, key=lambda entry: entry.name)))
 
+    def _appended(self, path: Any, mode: str, opener: Callable[[str, int], int]) -> io.FileIO:
+        disk, text = self._disk_of(path)
+        if disk is None:
+            other: io.FileIO = _REAL.appended(path, mode, opener=opener)
+            return other
+        return Stream(text, mode, disk=disk, opener=opener)
+
     def _getpid(self) -> int:
-        process = self.world.current
-        if process is None:
-            return int(self._real["getpid"]())
-        if self._one_pid:
-            return FIRST_PID
-        return FIRST_PID + (process.owner or process).number
+        disk = self._disks[0]
+        process = disk.world.current
+        return int(_REAL.getpid()) if process is None else disk.getpid(process)
 
     def _kill(self, pid: int, number: int) -> None:
         if pid < FIRST_PID:
-            self._real["kill"](pid, number)
-        elif self._one_pid or not self.world.processes[pid - FIRST_PID].alive:
-            raise ProcessLookupError
+            _REAL.kill(pid, number)
+        else:
+            self._disks[0].kill(pid)
 
     @contextlib.contextmanager
-    def intercepting(self) -> Iterator[None]:
-        """Take the calls of this program that are about the disk, and the ids of its processes."""
-        calls = {
-            "mkdir": self._mkdir, "rmdir": self._rmdir, "unlink": self._unlink, "rename": self._rename,
-            "link": self._link, "open": self._os_open, "close": self._close, "fsync": self._fsync,
-            "scandir": self._scandir, "getpid": self._getpid, "kill": self._kill,
+    def intercepted(self) -> Iterator[None]:
+        """Take the calls of this program that are about the disks, and the ids of its processes."""
+        calls = {name: self._of_path(name) for name in ("mkdir", "rmdir", "unlink")}
+        calls |= {name: self._of_two(name) for name in ("rename", "link")}
+        calls |= {
+            "open": self._os_open, "close": self._close, "fsync": self._fsync, "scandir": self._scandir,
+            "getpid": self._getpid, "kill": self._kill,
         }  # fmt: skip
-        self._real = {name: getattr(os, name) for name in calls}
-        self._real |= {"stream": builtins.open, "appended": metrics_file.FileIO}
         with contextlib.ExitStack() as stack:
             for name, call in calls.items():
                 stack.enter_context(mock.patch.object(os, name, call))
             for module in (builtins, io):
-                stack.enter_context(mock.patch.object(module, "open", self._open_stream))
+                stack.enter_context(mock.patch.object(module, "open", self._of_path("stream")))
             stack.enter_context(mock.patch.object(shutil, "_use_fd_functions", False))
             stack.enter_context(mock.patch.object(metrics_file, "FileIO", self._appended))
             try:
                 yield
             finally:
-                for stream in self._streams:  # of killed processes
-                    stream.close()
-
-    def _appended(self, path: Any, mode: str, opener: Callable[[str, int], int]) -> io.FileIO:
-        if not self._ours(path):
-            other: io.FileIO = self._real["appended"](path, mode, opener=opener)
-            return other
-        return Stream(os.fspath(path), mode, disk=self, opener=opener)
+                for disk in self._disks:
+                    disk.close_streams()
 
 
 class Stream(io.FileIO):

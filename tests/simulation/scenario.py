@@ -21,7 +21,7 @@ from typing import Any
 import dense_model
 from apart import APART_FAULTS, folder_of, let_apart_happen
 from cluster import Cluster, simulated
-from disk import DISK_FAULTS, Disk
+from disk import DISK_FAULTS, Calls, Disk
 from handmade import random_dataset
 from network import Weather
 from oracles import CheckpointOracle, ShardOracle
@@ -267,7 +267,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
         at(0)  # before the functions of the program are replaced for this run
         told = _decisions_told(world) if decisions else contextlib.nullcontext()
         with contextlib.ExitStack() as stack:
-            for each in (told, *(disk.intercepting() for disk in disks), simulated(world, its, scenario.piece_bytes)):
+            for each in (told, Calls(disks).intercepted(), simulated(world, its, scenario.piece_bytes)):
                 stack.enter_context(each)
             options = TrainingOptions.from_flags(**scenario.options)
             cluster = Cluster(
@@ -331,17 +331,18 @@ def _revive_often(cluster: Cluster) -> None:
 
 def _let_all_happen(cluster: Cluster, disks: Sequence[Disk], faults: Sequence[Fault]) -> None:
     """Run until the last fault has happened or the run is over; then the weather is good."""
-    queues = [[fault for fault in faults if fault.at_end is at_end] for at_end in (False, True)]
+    counts = cluster.network.counts
+    at_any_time, at_end = ([fault for fault in faults if fault.at_end is which] for which in (False, True))
 
     def due() -> list[Fault] | None:
-        sent, ends_at = cluster.network.counts["sent"], cluster.ends_at
-        since_end = -1 if ends_at is None else sent - ends_at
-        return next(
-            (queue for queue, now in zip(queues, (sent, since_end), strict=True) if queue and now >= queue[0].after),
-            None,
-        )
+        sent, ends_at = counts["sent"], cluster.ends_at
+        if at_any_time and sent >= at_any_time[0].after:
+            return at_any_time
+        if at_end and ends_at is not None and sent - ends_at >= at_end[0].after:
+            return at_end
+        return None
 
-    while any(queues) and not cluster.over:
+    while (at_any_time or at_end) and not cluster.over:
         cluster.world.run(lambda: cluster.over or due(), cluster.world.now + 900.0)
         if not cluster.over and (queue := due()) is not None:
             _let_happen(cluster, disks, queue.pop(0))

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from disk import Disk
+from disk import Calls, Disk
 from mutants import MUTANTS, ROOT
 from scenario import Outcome, play_all
 from world import World
@@ -83,7 +83,7 @@ def test_a_generation_that_another_shard_was_told_survives_a_power_failure(tmp_p
         root = tmp_path / str(seed)
         root.mkdir()
         disk, generation = Disk(World(seed), root), Generation(3, "abcdef01", 2, "", 0, "0" * 32)
-        with disk.intercepting():
+        with Calls([disk]).intercepted():
             make_folder(root / "run" / CHECKPOINTS)
             create(root / "run", generation, by="other")
             disk.lose_power()
@@ -96,10 +96,12 @@ def test_a_protection_that_is_missing_is_found() -> None:
         assert any("is not the state of round" in problem for problem in failed(range(20)))
 
 
-def test_a_seed_tells_the_same_story_again() -> None:
+@pytest.mark.parametrize(("seed", "fault"), [("190", "kills shard"), ("239", "loses the disks of all shards")])
+def test_a_seed_tells_the_same_story_again(seed: str, fault: str) -> None:
+    """Seen to fail: 239 asked the store for its parts in the order of a set."""
     stories = [
         subprocess.run(
-            [sys.executable, HERE / "simulate.py", "--seed", "190"],
+            [sys.executable, HERE / "simulate.py", "--seed", seed],
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": PATH},
             capture_output=True,
             text=True,
@@ -108,6 +110,6 @@ def test_a_seed_tells_the_same_story_again() -> None:
         for hash_seed in ("1", "2")
     ]
     assert stories[0] == stories[1]
-    assert "kills shard" in stories[0]
+    assert fault in stories[0]
     assert "event=pull round=0 partition=0 why='the strip begins'" in stories[0]
     assert stories[0].endswith("all holds\n")
