@@ -193,7 +193,7 @@ def create(run: Path, generation: Generation, *, by: str) -> None:
 
 def has_ended(config: ServerConfig, generation: Generation) -> bool:
     """Return whether the run has ended in `generation`. Raises Superseded if shards have begun a newer one."""
-    if _newest_file(config.out) in (None, _generation_file(config.out, generation.number)):
+    if _newest_name(config.out) in ("", _generation_name(generation.number)):
         return False
     found = newest(config.out)
     if found is None or found.number <= generation.number:
@@ -307,27 +307,26 @@ def newest(run: Path) -> Generation | None:
 
     Raises ArtifactError for a file that no shard writes.
     """
-    path = _newest_file(run)
-    if path is None:
+    name = _newest_name(run)
+    if not name:
         return None
+    path = run.joinpath(run_folder.CHECKPOINTS, name)
     generation = parse_generation(_text(path) or "", str(path))
-    if path != _generation_file(run, generation.number):
+    if name != _generation_name(generation.number):
         raise _not_ours(str(path))
     return generation
 
 
-def _newest_file(run: Path) -> Path | None:
-    """Return the file of the last generation that was begun in `run`, None before the first."""
-    folder = run / run_folder.CHECKPOINTS
+def _newest_name(run: Path) -> str:
+    """Return the name of the file of the last generation that was begun in `run`, "" before the first."""
     try:
-        names = os.listdir(folder)
+        names = os.listdir(run / run_folder.CHECKPOINTS)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None
-    found = (name for name in names if name.startswith(GENERATION) and not name.endswith(PARTIAL))
-    name = max(found, default=None)
-    return None if name is None else folder / name
+        return ""
+    return max((name for name in names if name.startswith(GENERATION) and not name.endswith(PARTIAL)), default="")
 
 
+@lru_cache(64)
 def parse_generation(text: str, where: str) -> Generation:
     """Return the generation that is written in `text`, the content of `where`; ArtifactError if no shard writes it."""
     generation = Generation(**_parse(text, Generation, where))
@@ -385,11 +384,15 @@ def _require_new(config: ServerConfig) -> None:
 
 
 def _generation_file(run: Path, number: int) -> Path:
-    return run / run_folder.CHECKPOINTS / f"{GENERATION}{number:06d}"
+    return run.joinpath(run_folder.CHECKPOINTS, _generation_name(number))
+
+
+def _generation_name(number: int) -> str:
+    return f"{GENERATION}{number:06d}"
 
 
 def _mark_file(config: ServerConfig, shard: int) -> Path:
-    return config.out / run_folder.CHECKPOINTS / f".shard-{shard}-of-{config.shards}"
+    return config.out.joinpath(run_folder.CHECKPOINTS, f".shard-{shard}-of-{config.shards}")
 
 
 def _write_mark(config: ServerConfig, mark: Mark) -> None:
