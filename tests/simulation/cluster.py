@@ -17,6 +17,7 @@ from unittest import mock
 
 import apart
 import dense_model
+import hostile
 import stored
 import visitors
 import zmq
@@ -24,7 +25,7 @@ from disk import Disk
 from network import Network, SimulatedLinks
 from oracles import CheckpointOracle, ShardOracle
 from threads import Executor, threading
-from world import Clock, Process, Secrets, World
+from world import Action, Clock, Process, Secrets, World
 
 from glovewire.cli import admin
 from glovewire.common.array_types import Rows
@@ -34,8 +35,9 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
+from glovewire.common.roles import Client, Role
 from glovewire.common.storage.cache import OURS
-from glovewire.common.storage.dataset import Dataset
+from glovewire.common.storage.dataset import Dataset, Layout
 from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import client as clients
 from glovewire.monitor.stream import feed
@@ -55,6 +57,12 @@ from glovewire.worker.dense import session as dense_session
 from glovewire.worker.stores import server_store
 
 TICK_S = 0.1
+WRITTEN_S = 0.3
+"""After a checkpoint was written until others may have been told."""
+ROLES = {
+    "monitor": Role.MONITOR, "admin": Role.ADMIN, "finisher": Role.ADMIN, "scorer": Role.ADMIN, "liar": Role.MONITOR
+}  # fmt: skip
+"""Of those that are not workers, if keys have roles."""
 T = TypeVar("T")
 really_open = Dataset.open
 opened = lru_cache(maxsize=2)(really_open)
@@ -141,7 +149,8 @@ class SimulatedDaemon:
         if isinstance(request.message, m.Hello) and self._ending is not None:
             check_shards(self._ending)
         self._oracle.receives(peer, request.message)
-        effects = self._core.receive(peer, request.number, request.message, self._cluster.world.time)
+        now, client = self._cluster.world.time, self._cluster.client_at(peer)
+        effects = self._core.receive(peer, request.number, request.message, now, client)
         self._oracle.received(peer, request.number, request.message, effects)
         self._carry_out(effects)
 
@@ -177,6 +186,8 @@ class SimulatedDaemon:
         for each in written:
             world.tell(f"has written {each.label}: {each.error or 'on disk'}")
             self._cluster.checkpoints.removed(each.removed)
+            if each.error is None and self._cluster.when_written:
+                world.after(WRITTEN_S, self._cluster.when_written.pop(0))
             effects = self._core.checkpointed(each.label, world.time, each.error, each.seconds, each.removed)
             self._carry_out(effects)
 
@@ -212,7 +223,7 @@ class Cluster:
         self, world: World, dataset: Path, folder: Path, options: TrainingOptions, shards: int, workers: int,
         checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
         *, hold: bool = False, disks: Sequence[Disk] = (), store: stored.ObjectStore | None = None,
-        keep: int = 3,
+        keep: int = 3, init: Path | None = None, roles: bool = False,
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.root, self.options, self.is_apart = dataset, folder, options, len(disks) > 1
@@ -223,7 +234,7 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
-        self.hold, self._has_store, self._keep = hold, store is not None, keep
+        self.hold, self._has_store, self._keep, self._init, self.has_roles = hold, store is not None, keep, init, roles
         self._of_tensors = options.objective == "tensors"
         data = None if self._of_tensors else Dataset.open(dataset, verify=False)
         watched = (self._config(0), data, at, world.observing)
@@ -238,8 +249,12 @@ class Cluster:
             self.stored = stored.StoreOracle(store, place, self.folders, self.checkpoints)
         self.published = visitors.Published()
         self.dataset_words = [] if data is None else [data.words[word] for word in data.permutation.tolist()]
+        self.dataset_checksum = "" if data is None else data.checksum
+        self._layout = None if data is None else data.layout
         self.visitors: dict[str, Process] = {}
         self.started = Counter[str]()
+        self.when_written: list[Action] = []
+        """What happens next when a checkpoint was written."""
         self._seen, self._over = -1, False
         self.ends_at: int | None = None
         """How many messages had been sent when the first shard said that the run ends."""
@@ -277,7 +292,7 @@ class Cluster:
             out=self.folders[shard], bind=self.addresses[shard],
             publish="tcp://127.0.0.1:0", shard=shard, shards=len(self.addresses), lease_s=self.lease_s,
             checkpoint_every=self.checkpoint_every, join=not recover, recover=recover, workers=self.count,
-            hold=self.hold, keep_checkpoints=self._keep, insecure=True, options=self.options,
+            hold=self.hold, keep_checkpoints=self._keep, insecure=True, options=self.options, init=self._init,
             **{"verify": False, **places},
         )  # fmt: skip
 
@@ -292,20 +307,25 @@ class Cluster:
         )
         self.workers[name] = self.world.start(name, lambda: work.work(config))
 
+    def client_at(self, peer: bytes) -> Client | None:
+        """Return whose key a client has, None if there are no keys."""
+        name = self.network.name_of(peer) if self.has_roles else ""
+        return Client(name, ROLES.get(name, Role.WORKER)) if name else None
+
     def start_visitor(self, name: str) -> None:
         """Start a monitor, an administrator, who lets a run go on that is held, or who ends one."""
         self.started[name] += 1
 
-        def connect(session: str) -> clients.RequestClient:
-            return clients.RequestClient(
-                self.addresses, session, "", 20.0, None, SimulatedLinks(self.network, name, self.addresses)
-            )
+        def connect(session: str, dataset: str = "") -> clients.RequestClient:
+            links = SimulatedLinks(self.network, name, self.addresses)
+            return clients.RequestClient(self.addresses, session, dataset, 20.0, None, links)
 
         task: dict[str, Callable[[], object]] = {
             "monitor": partial(visitors.follow, self),
             "admin": partial(visitors.administer, self, name, connect),
             "scorer": partial(visitors.proceed, self, connect),
             "finisher": partial(visitors.finish, self, connect),
+            "liar": partial(hostile.mislead, self, name, connect),
         }
         self.visitors[name] = self.world.start(name, task[name])
 
@@ -313,6 +333,12 @@ class Cluster:
         """Tell a worker to leave, as a signal does."""
         if (client := self.clients.get(name)) is not None and self.workers[name].alive:
             client.failed = Interrupted("told to stop")
+
+    @property
+    def layout(self) -> Layout:
+        """Return the partitions of the dataset."""
+        assert self._layout is not None
+        return self._layout
 
     @property
     def over(self) -> bool:

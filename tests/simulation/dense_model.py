@@ -27,6 +27,8 @@ from glovewire.worker.dense.client import Client
 RATE = 1 / 8
 WEIGHTS = 3 * ROW
 COUNTS = 5 * ROW
+ROWS = 9
+"""One of them for what is fixed."""
 VALUES: dict[str, Array] = {
     "weight": (np.arange(WEIGHTS, dtype=np.float32) / 64).reshape(8, -1),
     "count": np.zeros(COUNTS, np.float32),

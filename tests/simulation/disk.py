@@ -25,7 +25,7 @@ from world import Killed, Process, World
 
 from glovewire.server.telemetry import metrics_file
 
-DISK_FAULTS = ("kill while writing", "power failure", "disk full", "disk fails")
+DISK_FAULTS = ("kill while writing", "power failure", "disk full", "disk fails", "damage checkpoint")
 FIRST_PID = 5_000_000
 """No real process has such an id."""
 FAILS = 0.2
@@ -104,6 +104,16 @@ class Disk:
         shutil.rmtree(self.root)
         os.mkdir(self.root)
         self._top = Folder()
+        self.off = False
+
+    def damage(self, path: Path) -> None:
+        """Change the last byte of a file, as no process does."""
+        self.off = True
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        node = self._node(str(path))
+        assert isinstance(node, File)
+        node.synced = path.read_bytes()
         self.off = False
 
     def _contents(self) -> dict[int, bytes]:

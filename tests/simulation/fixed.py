@@ -14,6 +14,11 @@ DISK = (
      "        if flush:\n"
      "            flush_path(path.parent)\n",
      ""),
+    ("a damaged checkpoint is passed over", "server/checkpoints/files.py",
+     "artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)\n",
+     "artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA, verify=False)\n"),
+    ("no shard joins a generation whose first checkpoint is damaged", "server/checkpoints/generations.py",
+     "files.is_intact(config.out, generation.label, generation.parts)", "True"),
 )  # fmt: skip
 
 PUT_BACK = (

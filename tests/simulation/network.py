@@ -145,6 +145,11 @@ class Network:
 
         self._carry(arrive, b"", way)
 
+    def name_of(self, peer: bytes) -> str:
+        """Return the name of the client at the other end of a connection, "" if that is gone."""
+        links, _ = self._clients.get(peer, (None, 0))
+        return "" if links is None else links.name
+
     def said_by(self, peer: bytes) -> int:
         """Return how many pushes a client had transmitted to a shard before its goodbye, -1 if it is not connected."""
         links, shard = self._clients.get(peer, (None, 0))

@@ -29,6 +29,7 @@ from glovewire.server.checkpoints.cuts import FINAL
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.consistency.blocks import ExclusiveBlocks
+from glovewire.server.consistency.staleness import KEPT_PULLS
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.core.push_counts import OUTCOMES
 from glovewire.server.core.waiting import MAX_WAITING_PER_SESSION, Outgoing
@@ -170,6 +171,8 @@ class ShardOracle:
             waiting <= MAX_WAITING_PER_SESSION * sessions,
             f"{waiting} requests of {sessions} sessions wait at {self._where}",
         )
+        pulled, most = state.pull_push._policy.kept_bytes, 2 * KEPT_PULLS * (sessions + 1) * state.table.nbytes
+        require(pulled <= most, f"{self._where} keeps {pulled} of {most} bytes of what {sessions} clients have pulled")
         blocks = state.consistency
         if not isinstance(blocks, ExclusiveBlocks):
             return
@@ -268,6 +271,7 @@ class CheckpointOracle:
         self._announced: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
         self._removed: set[str] = set()
         self._lost: set[str] = set()
+        self._damaged: set[tuple[str, int]] = set()
         self.restored = 0
 
     def announced(self, generation: int, shard: int, label: str) -> None:
@@ -275,20 +279,31 @@ class CheckpointOracle:
         told = self._announced[generation, label]
         told.add(shard)
         self._lost.discard(label)
-        if len(told) == self._config.shards and label not in self._removed:
+        self._damaged.discard((label, shard))
+        if len(told) == self._config.shards and label not in self._removed and not self.is_lost(label):
             with self._observing():
                 self.restore(label)
 
     def answered(self, label: str) -> None:
         """Restore a checkpoint that a client was told is written."""
-        if label not in self._removed | self._lost:
+        if label not in self._removed and not self.is_lost(label):
             with self._observing():
                 self.restore(label)
 
     def is_lost(self, label: str) -> bool:
-        """Return whether a part of a checkpoint was lost with its disk, before another shard had a copy."""
-        del label
-        return False
+        """Return whether a part of a checkpoint was lost with its disk, before another shard had a copy, or damaged."""
+        return label in self._lost or any(label == each for each, _ in self._damaged)
+
+    def whole(self) -> list[str]:
+        """Return the labels of what every shard has announced in the newest generation, and not lost or removed."""
+        newest = self.newest()
+        number, shards = -1 if newest is None else newest.number, self._config.shards
+        found = [label for (each, label), told in self._announced.items() if each == number and len(told) == shards]
+        return [label for label in found if label not in self._removed and not self.is_lost(label)]
+
+    def damaged(self, label: str, shard: int) -> None:
+        """Take note that the part of a shard has changed on the disk; it may be written again."""
+        self._damaged.add((label, shard))
 
     def forget(self) -> None:
         """Take note that all disks were lost, perhaps while the answer to a client is on its way."""
@@ -335,12 +350,8 @@ class CheckpointOracle:
         generation = self.newest()
         if generation is None:
             return -1.0
-        complete = [
-            label
-            for (number, label), told in self._announced.items()
-            if number == generation.number and len(told) == self._config.shards and not self.is_lost(label)
-        ]
-        return max(map(reached, [generation.label, *complete]))
+        begun = "" if self.is_lost(generation.label) else generation.label
+        return max(map(reached, [begun, *self.whole()]))
 
     def require_kept(self, furthest: float) -> None:
         """Require that the run can be resumed from as far as it had come."""

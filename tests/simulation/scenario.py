@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import dense_model
+import numpy as np
 from apart import APART_FAULTS, folder_of, let_apart_happen
 from cluster import Cluster, simulated
 from disk import DISK_FAULTS, Calls, Disk
@@ -39,11 +40,13 @@ from glovewire.common.errors import (
     OutputError,
     StoreError,
 )
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.options import CLOCKS, TrainingOptions
 from glovewire.common.protocol import messages as m
+from glovewire.common.storage import run_folder
+from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.server.checkpoints import files, generations
-from glovewire.server.checkpoints.cuts import Cut
+from glovewire.server.checkpoints.cuts import FINAL, Cut
 from glovewire.server.checkpoints.generations import GENERATION
 from glovewire.server.consistency.blocks import ExclusiveBlocks
 from glovewire.server.core.core import Core, Effects
@@ -66,12 +69,17 @@ FAULTS = (
 )
 END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", "kill while writing", "power failure")
 """Those that also come when the run begins to end."""
-VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1}
-"""The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it."""
+VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2}
+"""The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, and
+one who sends what must be refused."""
 APART = 0.2
 """The share of seeds with several shards in which these have no common folder."""
 STORED = 0.2
 """The share of seeds whose checkpoints are kept in a store, too."""
+POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
+"""Of staleness; in synchronous training there is none, and the policies change nothing."""
+INIT, WITH_ROLES = 0.2, 0.3
+"""The share of seeds whose rows begin with the vectors of another run, and in which keys have roles."""
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
@@ -79,7 +87,7 @@ EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
 ENDS_WITHIN_S = 180.0
 REVIVE_S = 0.5
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-WORDS = 40
+WORDS, DIM = 40, 4
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,10 @@ class Scenario:
     """Whether checkpoints are kept in a store, too."""
     kept: int = 3
     """How many old checkpoints a shard keeps."""
+    init: bool = False
+    """Whether rows begin with the vectors of another run."""
+    roles: bool = False
+    """Whether every client has a key, which is for a role."""
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -141,7 +153,7 @@ class Scenario:
             return ask(question).random()
 
         options: dict[str, Any] = {
-            "dim": 4,
+            "dim": DIM,
             "epochs": ask("epochs").choice([2, 3, 5]),
             "tied": share("tied") < 0.3,
             "bfloat16": share("bfloat16") < 0.7,
@@ -151,12 +163,14 @@ class Scenario:
             mode = ask("mode").choice(["async", "sync", "ssp:2", "softsync:2"])
             size = ask("batch size").choice([50, 200])
             options |= {"schedule": "minibatch", "consistency": mode, "batch_size": size}
+            options |= {"staleness": ask("staleness").choice(POLICIES), "clock": ask("clock").choice(CLOCKS)}
         if share("model") < 0.2:
             mode = ask("mode of tensors").choice(["async", "sync", "sync", "ssp:2", "softsync:2"])
             options = {
                 "objective": "tensors", "consistency": mode, "steps": ask("steps").choice([5, 20, 40]),
                 "optimizer": "sgd", "learning_rate": dense_model.RATE, "rate_shape": "constant",
                 "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
+                "staleness": ask("staleness").choice(POLICIES) if mode == "sync" else "none",
             }  # fmt: skip
         visitors = [name for name, rate in VISITORS.items() if share(name) < rate]
         if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
@@ -190,6 +204,7 @@ class Scenario:
             visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
             disk_step_s=ask("disk step").choice([0.0, 0.0002, 0.002]), one_pid=share("one pid") < 0.3,
             apart=apart, stored=stored, kept=ask("kept").choice([1, 3]) if stored else 3,
+            init=share("init") < INIT and "objective" not in options, roles=share("roles") < WITH_ROLES,
         )  # fmt: skip
 
     def without_store(self) -> Scenario:
@@ -261,7 +276,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     def at(round: int) -> Rows | None:
         if scenario.options["consistency"] != "exclusive":
             return None
-        return undisturbed(json.dumps(scenario.options))[1][round]
+        return undisturbed(json.dumps(scenario.options), init=scenario.init)[1][round]
 
     try:
         at(0)  # before the functions of the program are replaced for this run
@@ -274,6 +289,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
                 world, folder / "data", root if scenario.apart else root / "run", options, scenario.shards,
                 scenario.workers, scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors, disks=disks,
                 store=ObjectStore(world) if scenario.stored else None, keep=scenario.kept,
+                init=folder / "init" if scenario.init else None, roles=scenario.roles,
             )  # fmt: skip
             for name in scenario.visitors:
                 cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))
@@ -411,9 +427,24 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
         case "disk full":
             world.tell(f"fills the disk for {fault.seconds:.2f} s")
             disk.full_until = world.now + fault.seconds
+        case "damage checkpoint" if cluster.apart is None and cluster.stored is None:
+            cluster.when_written.append(partial(_damage, cluster, disk, shard.name, fault.pick))
         case "disk fails":
             world.tell(f"lets the disk fail for {fault.seconds:.2f} s")
             disk.fails_until = world.now + fault.seconds
+
+
+def _damage(cluster: Cluster, disk: Disk, shard: str, pick: float) -> None:
+    """Change a byte of a checkpoint, and kill a shard."""
+    labels = [label for label in cluster.checkpoints.whole() if not label.startswith(FINAL)]
+    number = int(pick * 7919) % len(cluster.shards)
+    for label in labels[int(pick * len(labels)) :][:1]:
+        folder = files.part_folder(cluster.folder, label, number, len(cluster.shards))
+        if folder.exists():
+            cluster.world.tell(f"damages {folder.name}")
+            disk.damage(folder / files.ROWS)
+            cluster.checkpoints.damaged(label, number)
+            cluster.world.kill(next(each for each in cluster.shards.values() if each.name == shard))
 
 
 def _still_there(cluster: Cluster) -> str:
@@ -433,7 +464,7 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     if facts["ending"] == "complete" and any(map(_was_asked, cluster.folders)):
         return "a generation began after the run was asked to end, and it trained to its end"
     whole = facts["ending"] == "complete" or "finisher" not in scenario.visitors
-    ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
+    ill = any(fault.kind in ("disk full", "disk fails", "damage checkpoint") for fault in scenario.faults)
     expected = (
         *EXPECTED,
         *([ArtifactError, OutputError] if ill else []),
@@ -453,7 +484,7 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
         for shard, run in enumerate(cluster.folders):
             cluster.stored.require_stored(shard, run)
     if scenario.options["consistency"] == "exclusive" and whole:
-        vectors, _ = undisturbed(json.dumps(scenario.options))
+        vectors, _ = undisturbed(json.dumps(scenario.options), init=scenario.init)
         if cluster.vectors != vectors:
             return "the vectors are not those of an undisturbed run"
     return ""
@@ -499,15 +530,16 @@ class UndisturbedCluster(Cluster):
 
 
 @cache
-def undisturbed(options: str) -> tuple[bytes, list[Rows]]:
+def undisturbed(options: str, *, init: bool) -> tuple[bytes, list[Rows]]:
     """Return the vectors of one shard and one worker in good weather, and their rows at the start of each round."""
     world, cluster = World(0), None
     with TemporaryDirectory(dir=MEMORY) as name, simulated(world, lambda: cluster):  # type: ignore[arg-type,return-value]
         folder = Path(name)
-        random_dataset(folder / "data", size=WORDS)
+        prepare(folder)
         cluster = UndisturbedCluster(
-            world, folder / "data", folder / "run", TrainingOptions(**json.loads(options)), 1, 1
-        )
+            world, folder / "data", folder / "run", TrainingOptions(**json.loads(options)), 1, 1,
+            init=folder / "init" if init else None,
+        )  # fmt: skip
         world.run(lambda: cluster.over, world.now + ENDS_WITHIN_S)
         return cluster.vectors, [cut.rows for cut in cluster.recorder.cuts]
 
@@ -515,10 +547,19 @@ def undisturbed(options: str) -> tuple[bytes, list[Rows]]:
 # ---- many seeds
 
 
+def prepare(folder: Path) -> None:
+    """Make the dataset, and vectors with which some of its words may begin."""
+    random_dataset(folder / "data", size=WORDS)
+    words = [*Dataset.open(folder / "data").words[::2], "elsewhere"]
+    (folder / "init").mkdir()
+    vectors = np.random.default_rng(0).standard_normal((len(words), DIM), np.float32)
+    run_folder.write_vectors(folder / "init", words, vectors)
+
+
 def play_all(seeds: Iterable[int], each: Callable[[Outcome], None], *, stores: bool = True) -> None:
     """Run the scenarios of `seeds` in a folder in memory, without `stores` as before seeds drew them."""
     with TemporaryDirectory(dir=MEMORY) as name:
         folder = Path(name)
-        random_dataset(folder / "data", size=WORDS)
+        prepare(folder)
         for scenario in map(Scenario.of, seeds):
             each(play(scenario if stores else scenario.without_store(), folder))

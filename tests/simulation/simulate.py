@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from handmade import random_dataset
-from scenario import WORDS, Outcome, Scenario, play, play_all
+from scenario import Outcome, Scenario, play, play_all, prepare
 
 CHUNK = 50
 SHOWN = 10
@@ -63,7 +62,7 @@ def main() -> int:
 def until_failure(seeds: Sequence[int]) -> int:
     """Play seeds in this process until one fails; print how many it took, 0 if none failed, and its problem."""
     with TemporaryDirectory() as name:
-        random_dataset(Path(name) / "data", size=WORDS)
+        prepare(Path(name))
         for played, seed in enumerate(seeds, 1):
             outcome = play(Scenario.of(seed), Path(name))
             if outcome.problem:
@@ -105,7 +104,7 @@ def play_chunk(seeds: Sequence[int]) -> list[Outcome]:
 def replay(scenario: Scenario, *, decisions: bool = False) -> Outcome:
     """Play one scenario; with `decisions`, its story has what every worker logs, such as each step and its reason."""
     with TemporaryDirectory() as name:
-        random_dataset(Path(name) / "data", size=WORDS)
+        prepare(Path(name))
         return play(scenario, Path(name), decisions=decisions)
 
 

@@ -184,7 +184,7 @@ def administer(cluster: Cluster, name: str, connect: Callable[[str], RequestClie
     while True:
         cluster.world.sleep(chance.expovariate(2.0))
         command = chance.choice(commands)
-        with suppress(*ORDINARY), connect(f"{name}-{chance.randrange(1 << 30)}") as client:
+        with suppress(*ORDINARY), connect(f"{name}.{chance.randrange(1 << 30)}") as client:
             command(cluster, client)
 
 
