@@ -194,6 +194,8 @@ class Liar:
             m.Pull("rows", 0, TOO_MUCH, m.NO_VERSION), m.Pull("rows", 0, 1, m.NO_VERSION, np.zeros(10_000, np.int64)),
             m.Finish("never"), m.Finish("left"), m.GetFolder(), m.Begin("{}"), m.Left(), m.Create(GARBAGE),
         ]  # fmt: skip
+        if self._cluster.has_roles:  # this key is for a monitor
+            questions += [m.Finish(Ending.ASKED), m.Score("similarity", 1.0), m.Proceed(TOO_MUCH), m.Checkpoint(1)]
         return self._chance.randrange(self._shards), self._chance.choice(questions)
 
     def _hello(self) -> Lie:
