@@ -25,7 +25,7 @@ from glovewire.common.errors import GlovewireError, NotPermitted
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.model.tensor_layout import ROW
+from glovewire.common.model.tensor_layout import ROW, ModelSpec
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.transport.client import RequestClient
@@ -39,6 +39,7 @@ LIES = 12
 """Most that it sends before it leaves, and comes back under another name."""
 TOO_MUCH = 1 << 40
 GARBAGE = np.frombuffer(b'{"no": "model"}', np.uint8)
+OTHER = ModelSpec.of({"weight": np.zeros(3, np.float32)}).to_json()
 
 Lie = tuple[int, m.Message]
 """A shard, and what is sent to it."""
@@ -193,7 +194,10 @@ class Liar:
             m.Pull("columns", 0, 1, m.NO_VERSION), m.Pull("rows", -1, 1, m.NO_VERSION),
             m.Pull("rows", 0, TOO_MUCH, m.NO_VERSION), m.Pull("rows", 0, 1, m.NO_VERSION, np.zeros(10_000, np.int64)),
             m.Finish("never"), m.Finish("left"), m.GetFolder(), m.Begin("{}"), m.Left(), m.Create(GARBAGE),
+            m.Create(np.resize(GARBAGE, 1 << 15)),
         ]  # fmt: skip
+        if not self._is_worker:  # a worker that comes first decides which model is trained
+            questions.append(m.Create(OTHER))
         if self._cluster.has_roles:  # this key is for a monitor
             questions += [m.Finish(Ending.ASKED), m.Score("similarity", 1.0), m.Proceed(TOO_MUCH), m.Checkpoint(1)]
         return self._chance.randrange(self._shards), self._chance.choice(questions)
