@@ -20,8 +20,9 @@ from network import SimulatedLinks
 from oracles import require
 from visitors import ORDINARY
 
+from glovewire.common.client.pending import expect
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import GlovewireError, NotPermitted
+from glovewire.common.errors import GlovewireError, LeaseLost, NotPermitted
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
@@ -119,6 +120,8 @@ class Liar:
                 kinds.append(lambda: (0, report))
             shard, lie = self._chance.choice(kinds)()
             _require_refused(self._client, shard, lie)
+        if push is not None and self._options.consistency == "exclusive":
+            self._desert(*push)
 
     # ---- of a worker that has a strip
 
@@ -166,6 +169,24 @@ class Liar:
         if middle < push.last:
             lies.append(replace(push, first=middle, values=values[middle - push.first :]))
         return shard, self._chance.choice(lies)
+
+    def _desert(self, shard: int, push: m.Message) -> None:
+        """Push noise to half of the rows of a strip, let shard 0 give the strip to another worker, and push again.
+
+        What is true of the rows afterwards is for the worker to say that has the strip now.
+        """
+        assert isinstance(push, m.Push)
+        middle = (push.first + push.last) // 2
+        if not shard or middle == push.first:
+            return
+        noise = np.full_like(push.values[: middle - push.first], 3)
+        half = replace(push, last=middle, values=noise)
+        with suppress(LeaseLost):
+            expect(self._client.ask(shard, half, ANSWER_S), m.Applied)
+            goodbye = m.Leave(Ending.LEFT, "", self._client.channels[0].pushes)
+            expect(self._client.ask(0, goodbye, ANSWER_S), m.Left)
+            self._cluster.world.sleep(self._chance.expovariate(2.0))
+            _require_refused(self._client, shard, replace(half, sequence=2))
 
     # ---- of anybody
 
