@@ -42,8 +42,8 @@ from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import client as clients
 from glovewire.monitor.stream import feed
 from glovewire.server import leaving, service
+from glovewire.server.checkpoints import cuts, generations, writer
 from glovewire.server.checkpoints import files as checkpoint
-from glovewire.server.checkpoints import generations, writer
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.config import ServerConfig
 from glovewire.server.core.core import Core, Effects
@@ -428,6 +428,8 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
         stack.enter_context(stored.store_simulated(world, cluster))
         for module in (service, leaving, writer, dense):
             stack.enter_context(mock.patch.object(module, "time", clock))
+        unwritten = world.chance("unwritten checkpoints").choice([cuts.MAX_UNWRITTEN, 1, 2])
+        stack.enter_context(mock.patch.object(cuts, "MAX_UNWRITTEN", unwritten))
         stack.enter_context(mock.patch.object(writer, "ThreadPoolExecutor", executor))
         stack.enter_context(mock.patch.object(writer, "threading", threading(world)))
         for module in (generations, clients):

@@ -22,6 +22,9 @@ DISK = (
 )  # fmt: skip
 
 PUT_BACK = (
+    ("checkpoints go on after one was skipped", "server/checkpoints/cuts.py",
+     "        if isinstance(self._blocks, ExclusiveBlocks):\n            self._advance",
+     "        if self._cuts and isinstance(self._blocks, ExclusiveBlocks):\n            self._advance"),
     ("the folders of a run are synced when they are made", "common/storage/artifacts.py",
      "    with suppress(PermissionError):  # a folder that one may write to, but not read, cannot be flushed\n"
      "        flush_path(path.parent)\n",

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ class ShardOracle:
         self._leases: dict[int, int] = {}
         self._trained: set[int] = set()
         self._steps = StepOracle(core, self._where)
+        self._periods = PeriodOracle(core, self._where)
         self._session: Session | None = None
         self._before = Counter[str]()
 
@@ -86,6 +88,7 @@ class ShardOracle:
         if isinstance(message, m.Push):
             self._check_push(message)
             self._check_memory()
+            self._periods.pushed(effects)
         elif isinstance(message, m.Report) and not self._state.identity.shard:
             self._check_report(message, reply)
         self._check_replies(effects)
@@ -149,6 +152,8 @@ class ShardOracle:
             self._steps.check(effects.replies)
         for published in effects.published:
             sample = published.sample
+            if isinstance(sample, m.Event) and sample.kind == "checkpoint":
+                self._periods.written(sample.subject)
             if isinstance(sample, m.Event) and sample.kind == "checkpoint" and sample.text.startswith("in "):
                 self._checkpoints.announced(self._state.identity.generation, self._state.identity.shard, sample.subject)
 
@@ -189,6 +194,43 @@ class ShardOracle:
     def _sender(self) -> Sender:
         assert self._session is not None
         return self._session.name, self._session.incarnation
+
+
+class PeriodOracle:
+    """Requires, in exclusive order, that automatic checkpoints go on after some were skipped.
+
+    Of two periods in a row that begin while none is unwritten, one ends with a checkpoint.
+    """
+
+    def __init__(self, core: Core, where: str) -> None:
+        self._blocks, self._where = core._state.consistency, where
+        self._every = core._state.identity.checkpoint_rounds
+        self._begun: set[str] = set()
+        self._written: set[str] = set()
+        self._free = [self._period]
+
+    @property
+    def _period(self) -> int:
+        """Return the number of the period that has begun last; the checkpoint at its end is planned then."""
+        counts = isinstance(self._blocks, ExclusiveBlocks) and self._every
+        return int(self._blocks.rounds.max()) // self._every if counts else 0
+
+    def written(self, label: str) -> None:
+        """Take note that a checkpoint is on disk, or has failed."""
+        self._written.add(label)
+
+    def pushed(self, effects: Effects) -> None:
+        """Check what has begun and ended with a push."""
+        is_free = self._begun <= self._written
+        self._begun.update(snapshot.label for snapshot in effects.snapshots)
+        if not isinstance(self._blocks, ExclusiveBlocks) or not self._every:
+            return
+        if is_free and self._period > self._free[-1]:
+            self._free.append(self._period)
+        for first, second in pairwise(self._free):
+            if second == first + 1 and int(self._blocks.rounds.min()) > (second + 1) * self._every:
+                labels = {f"round-{(period + 1) * self._every:08d}" for period in (first, second)}
+                require(labels & self._begun, f"none of {sorted(labels)} was begun at {self._where}")
 
 
 class StepOracle:
