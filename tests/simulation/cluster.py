@@ -390,10 +390,12 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0) -> Iterator[None]:
+def simulated(
+    world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0, unwritten: int = cuts.MAX_UNWRITTEN
+) -> Iterator[None]:
     """Let the program's modules use the virtual time, the seed and the simulated network of `cluster()`.
 
-    With `piece_bytes`, rows travel in messages of at most this size.
+    With `piece_bytes`, rows travel in messages of at most this size; so many checkpoints may be `unwritten`.
     """
     clock, chance = Clock(world), Secrets(world)
     contexts: list[visitors.SimulatedContext] = []
@@ -428,7 +430,6 @@ def simulated(world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0
         stack.enter_context(stored.store_simulated(world, cluster))
         for module in (service, leaving, writer, dense):
             stack.enter_context(mock.patch.object(module, "time", clock))
-        unwritten = world.chance("unwritten checkpoints").choice([cuts.MAX_UNWRITTEN, 1, 2])
         stack.enter_context(mock.patch.object(cuts, "MAX_UNWRITTEN", unwritten))
         stack.enter_context(mock.patch.object(writer, "ThreadPoolExecutor", executor))
         stack.enter_context(mock.patch.object(writer, "threading", threading(world)))

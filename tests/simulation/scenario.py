@@ -12,7 +12,7 @@ import logging
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,7 +46,7 @@ from glovewire.common.storage import run_folder
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.server.checkpoints import files, generations
-from glovewire.server.checkpoints.cuts import FINAL, Cut
+from glovewire.server.checkpoints.cuts import FINAL, MAX_UNWRITTEN, Cut
 from glovewire.server.checkpoints.generations import GENERATION
 from glovewire.server.consistency.blocks import ExclusiveBlocks
 from glovewire.server.core.core import Core, Effects
@@ -80,6 +80,9 @@ POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Of staleness; in synchronous training there is none, and the policies change nothing."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and in which keys have roles."""
+DRAW = 3
+"""What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
+policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten."""
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
@@ -141,10 +144,13 @@ class Scenario:
     """Whether rows begin with the vectors of another run."""
     roles: bool = False
     """Whether every client has a key, which is for a role."""
+    unwritten: int = MAX_UNWRITTEN
+    """How many automatic checkpoints may be unwritten."""
 
     @classmethod
-    def of(cls, seed: int) -> Scenario:
+    def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
+        is_third = draw >= 3
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -163,16 +169,17 @@ class Scenario:
             mode = ask("mode").choice(["async", "sync", "ssp:2", "softsync:2"])
             size = ask("batch size").choice([50, 200])
             options |= {"schedule": "minibatch", "consistency": mode, "batch_size": size}
-            options |= {"staleness": ask("staleness").choice(POLICIES), "clock": ask("clock").choice(CLOCKS)}
+            if is_third:
+                options |= {"staleness": ask("staleness").choice(POLICIES), "clock": ask("clock").choice(CLOCKS)}
         if share("model") < 0.2:
             mode = ask("mode of tensors").choice(["async", "sync", "sync", "ssp:2", "softsync:2"])
             options = {
                 "objective": "tensors", "consistency": mode, "steps": ask("steps").choice([5, 20, 40]),
                 "optimizer": "sgd", "learning_rate": dense_model.RATE, "rate_shape": "constant",
                 "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
-                "staleness": ask("staleness").choice(POLICIES) if mode == "sync" else "none",
+                "staleness": ask("staleness").choice(POLICIES) if mode == "sync" and is_third else "none",
             }  # fmt: skip
-        visitors = [name for name, rate in VISITORS.items() if share(name) < rate]
+        visitors = [name for name, rate in VISITORS.items() if share(name) < rate and (is_third or name != "liar")]
         if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
             visitors = [name for name in visitors if name != "scorer"]
         slow = ask("delay").choice([0.0005, 0.005, 0.05])
@@ -181,7 +188,9 @@ class Scenario:
         )
         most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
         faults = [fault for kind in FAULTS for fault in _faults(kind, most, ask(kind))]
-        faults += [fault for kind in DISK_FAULTS for fault in _faults(kind, ills, ask(kind))]
+        faults += [
+            fault for kind in DISK_FAULTS[: None if is_third else -1] for fault in _faults(kind, ills, ask(kind))
+        ]
         last = ask("faults at the end").choice([0, 0, 2, 4])
         faults += [
             fault for kind in END_FAULTS for fault in _faults(kind, last, ask(f"{kind} at the end"), at_end=True)
@@ -190,7 +199,7 @@ class Scenario:
         if apart := shards > 1 and share("apart") < APART:
             most = ask("apart faults").choice([0, 2, 4, 8])
             faults += [fault for kind in APART_FAULTS for fault in _faults(kind, most, ask(kind))]
-        if stored := share("store") < STORED:
+        if stored := draw >= 2 and share("store") < STORED:
             most = ask("store faults").choice([0, 2, 4, 8])
             faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind))]
             faults += [
@@ -204,13 +213,10 @@ class Scenario:
             visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
             disk_step_s=ask("disk step").choice([0.0, 0.0002, 0.002]), one_pid=share("one pid") < 0.3,
             apart=apart, stored=stored, kept=ask("kept").choice([1, 3]) if stored else 3,
-            init=share("init") < INIT and "objective" not in options, roles=share("roles") < WITH_ROLES,
+            init=is_third and share("init") < INIT and "objective" not in options,
+            roles=is_third and share("roles") < WITH_ROLES,
+            unwritten=ask("unwritten checkpoints").choice([MAX_UNWRITTEN, 1, 2]) if is_third else MAX_UNWRITTEN,
         )  # fmt: skip
-
-    def without_store(self) -> Scenario:
-        """Return the same without a store."""
-        faults = tuple(fault for fault in self.faults if fault.kind not in STORE_FAULTS)
-        return replace(self, stored=False, faults=faults, kept=3)
 
 
 def _faults(kind: str, most: int, chance: random.Random, *, at_end: bool = False) -> Iterator[Fault]:
@@ -281,8 +287,9 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     try:
         at(0)  # before the functions of the program are replaced for this run
         told = _decisions_told(world) if decisions else contextlib.nullcontext()
+        running = simulated(world, its, scenario.piece_bytes, scenario.unwritten)
         with contextlib.ExitStack() as stack:
-            for each in (told, Calls(disks).intercepted(), simulated(world, its, scenario.piece_bytes)):
+            for each in (told, Calls(disks).intercepted(), running):
                 stack.enter_context(each)
             options = TrainingOptions.from_flags(**scenario.options)
             cluster = Cluster(
@@ -556,10 +563,10 @@ def prepare(folder: Path) -> None:
     run_folder.write_vectors(folder / "init", words, vectors)
 
 
-def play_all(seeds: Iterable[int], each: Callable[[Outcome], None], *, stores: bool = True) -> None:
-    """Run the scenarios of `seeds` in a folder in memory, without `stores` as before seeds drew them."""
+def play_all(seeds: Iterable[int], each: Callable[[Outcome], None], draw: int = DRAW) -> None:
+    """Run the scenarios of `seeds` in a folder in memory, see DRAW."""
     with TemporaryDirectory(dir=MEMORY) as name:
         folder = Path(name)
         prepare(folder)
-        for scenario in map(Scenario.of, seeds):
-            each(play(scenario if stores else scenario.without_store(), folder))
+        for seed in seeds:
+            each(play(Scenario.of(seed, draw), folder))

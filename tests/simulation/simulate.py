@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scenario import Outcome, Scenario, play, play_all, prepare
+from scenario import DRAW, Outcome, Scenario, play, play_all, prepare
 
 CHUNK = 50
 SHOWN = 10
@@ -37,17 +37,12 @@ def main() -> int:
         help="play only those whose checkpoints are kept in a store, too: of single shards, of several with a shared "
         "folder, and, alone with --apart, of those without",
     )
-    parser.add_argument(
-        "--no-store",
-        action="store_true",
-        help="with --seed, play it without the store that it draws, as before there were stores",
-    )
+    parser.add_argument("--draw", type=int, default=DRAW, help="play what seeds meant before, see DRAW in scenario.py")
     parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if given.seed is not None:
-        scenario = Scenario.of(given.seed)
-        outcome = replay(scenario.without_store() if given.no_store else scenario, decisions=True)
+        outcome = replay(Scenario.of(given.seed, given.draw), decisions=True)
         print("\n".join([*told(outcome.scenario), *outcome.story, "", outcome.problem or "all holds"]))
         return bool(outcome.problem)
     every = (
@@ -126,6 +121,9 @@ def told(scenario: Scenario) -> list[str]:
         *([f"with {', '.join(scenario.visitors)}"] if scenario.visitors else []),
         f"clocks drift by up to {scenario.drift}",
         *(["checkpoints are kept in a store, too"] if scenario.stored else []),
+        *(["rows begin with other vectors"] if scenario.init else []),
+        *(["every client has a key for a role"] if scenario.roles else []),
+        f"at most {scenario.unwritten} automatic checkpoints are unwritten",
         *([f"rows in messages of at most {scenario.piece_bytes} bytes"] if scenario.piece_bytes else []),
     ]
     return [*lines, *(f"fault: {fault}" for fault in scenario.faults)]
