@@ -37,7 +37,9 @@ def main() -> int:
         help="play only those whose checkpoints are kept in a store, too: of single shards, of several with a shared "
         "folder, and, alone with --apart, of those without",
     )
-    parser.add_argument("--draw", type=int, default=DRAW, help="play what seeds meant before, see DRAW in scenario.py")
+    parser.add_argument(
+        "--draw", type=int, default=DRAW, help="with --seed, play what it meant before, see DRAW in scenario.py"
+    )
     parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
