@@ -207,7 +207,8 @@ class PeriodOracle:
         self._every = core._state.identity.checkpoint_rounds
         self._begun: set[str] = set()
         self._written: set[str] = set()
-        self._free = [self._period]
+        self._newest = self._period
+        self._free = [self._newest]
 
     @property
     def _period(self) -> int:
@@ -225,8 +226,9 @@ class PeriodOracle:
         self._begun.update(snapshot.label for snapshot in effects.snapshots)
         if not isinstance(self._blocks, ExclusiveBlocks) or not self._every:
             return
-        if is_free and self._period > self._free[-1]:
-            self._free.append(self._period)
+        if self._period > self._newest:
+            self._newest = self._period
+            self._free += [self._newest] if is_free else []
         for first, second in pairwise(self._free):
             if second == first + 1 and int(self._blocks.rounds.min()) > (second + 1) * self._every:
                 labels = {f"round-{(period + 1) * self._every:08d}" for period in (first, second)}
