@@ -229,8 +229,9 @@ class Peers:
                 raise ProtocolError("a request is [empty, greeting, header, arrays...]")
             request = wire.decode(frames[1:])
             number = request.number  # a refusal with number 0 would end the client's session
-            self._note(request.message)
-            return number, self._copies.answer(request.message)
+            reply = self._copies.answer(request.message)
+            self._note(request.message)  # not of what was refused: a stranger could keep this shard from ending
+            return number, reply
         except GlovewireError as error:
             return number, m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")
 
