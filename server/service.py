@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -146,7 +145,7 @@ def _identity(
         generation=generation.number,
         asked=generation.asked,
         workers=config.workers,
-        name=printable(os.path.basename(os.path.abspath(config.out)), MAX_NAME),
+        name=printable(config.out.resolve().name, MAX_NAME),
         dataset_name="" if config.dataset is None else printable(shown_name(config.dataset), MAX_NAME),
     )
 

@@ -12,13 +12,13 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Self
 
 from glovewire.common import errors, log
-from glovewire.common.storage.artifacts import MANIFEST, flush_path, make_folder, output_errors
+from glovewire.common.storage.artifacts import MANIFEST, Manifest, flush_path, make_folder, output_errors
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.storage.stores import Store
 
@@ -88,6 +88,14 @@ def _move(own: Path, part: Path) -> None:
 def _parts(names: Iterable[str]) -> set[str]:
     """Return the names of the parts of checkpoints that a store holds, whole or not."""
     return {folder for folder, _, _ in (name.partition("/") for name in names) if PART.fullmatch(folder)}
+
+
+def _manifests(store: Store, names: Collection[str], label: str, shards: int) -> dict[str, Manifest]:
+    """Return the manifests of a checkpoint's parts by name; ArtifactError if one is not among the store's `names`."""
+    parts = [files.part_folder(Path(), label, shard, shards).name for shard in range(shards)]
+    if missing := [part for part in parts if f"{part}/{MANIFEST}" not in names]:
+        raise errors.ArtifactError(f"{store.url} lacks {missing[0]}")
+    return {part: store.manifest(f"{part}/")[0] for part in parts}
 
 
 class StoredCheckpoints:
@@ -192,14 +200,16 @@ class StoredCheckpoints:
         """Do what `_try` says, and return what it returns; raises what keeps the store from it."""
         generation = generations.newest(self._config.out)  # before the parts: all that it needs is then among them
         here = {name: each for name, each in parts_in(self._folder).items() if name.endswith(f".{self._name}")}
-        for name, checksum in here.items():
-            if self._there.get(name) != checksum:
-                self._there[name] = ""
-                with contextlib.suppress(errors.ArtifactError):  # it was removed, or written again
-                    began = time.monotonic()
-                    store.upload(self._folder / name, name)
-                    self._there[name] = checksum
-                    logger.info(log.line("stored", part=name, seconds=f"{time.monotonic() - began:.1f}"))
+        lacking = [name for name, checksum in here.items() if self._there.get(name) != checksum]
+        for name in sorted(lacking, key=lambda name: bool(self._there.get(name))):  # first those that replace nothing
+            if self._there.get(name) and len(lacking) > 1 and not self._may_replace(store, name):
+                continue
+            self._there[name] = ""
+            with contextlib.suppress(errors.ArtifactError):  # it was removed, or written again
+                began = time.monotonic()
+                store.upload(self._folder / name, name)
+                self._there[name] = here[name]
+                logger.info(log.line("stored", part=name, seconds=f"{time.monotonic() - began:.1f}"))
         gone = sorted(self._there.keys() - here.keys()) if here else ()  # a new disk has none
         for name in self._superseded(store, gone) if gone else ():
             store.remove(name)
@@ -208,6 +218,19 @@ class StoredCheckpoints:
             store.write(f"{self._name}.json", json.dumps(asdict(replace(generation, secret=""))).encode())
             self._generation = generation
         return self._there == here or not here
+
+    def _may_replace(self, store: Store, name: str) -> bool:
+        """Return whether the store keeps a whole checkpoint while a part of another one is replaced.
+
+        A part is replaced that was written again, because the training had gone back.
+        """
+        names, whole = store.names(), set()
+        matches = [match for part in sorted(_parts(names)) if (match := PART.fullmatch(part))]
+        for label, shards in dict.fromkeys((match["label"], int(match["shards"])) for match in matches):
+            with contextlib.suppress(errors.ArtifactError, *files.BAD_FACTS):
+                if files.is_consistent([each.facts for each in _manifests(store, names, label, shards).values()]):
+                    whole.add(label)
+        return name.partition(".")[0] not in whole or len(whole) > 1
 
     def _superseded(self, store: Store, gone: Iterable[str]) -> list[str]:
         """Return those of the parts `gone` without which the store has as new a checkpoint of all shards as before.
@@ -229,9 +252,8 @@ class StoredCheckpoints:
         """Return how far the newest checkpoint has come of which the store has all parts as they are here."""
         here, names, run = parts_in(self._folder), store.names(), self._config.out
         for round, gradients, label, shards in sorted(files.complete(run), reverse=True):
-            parts = [files.part_folder(run, label, shard, shards).name for shard in range(shards)]
-            if all(f"{part}/{MANIFEST}" in names for part in parts):
-                with contextlib.suppress(errors.ArtifactError):
-                    if all(store.manifest(f"{part}/")[0].checksum == here.get(part) for part in parts):
-                        return round, gradients
+            with contextlib.suppress(errors.ArtifactError):
+                there = _manifests(store, names, label, shards)
+                if all(manifest.checksum == here.get(part) for part, manifest in there.items()):
+                    return round, gradients
         return None

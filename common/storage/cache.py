@@ -75,7 +75,7 @@ def cached(source: Source, cache: Path, cache_bytes: int, opens: Open[T], *, ver
 
 def shown_name(folder: Path) -> str:
     """Return the name of an artifact's folder for people: of one in a cache, the beginning of its checksum."""
-    name = os.path.basename(os.path.abspath(folder))
+    name = folder.resolve().name
     return name[:12] if OURS.fullmatch(name) else name
 
 

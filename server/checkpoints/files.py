@@ -197,7 +197,7 @@ def complete(run: Path) -> list[tuple[int, int, str, int]]:
         if shards in _SHARD_COUNTS and not missing(run, label, int(shards)):
             try:
                 facts = _facts(run, label, int(shards), verify=False)
-                if _is_consistent(facts):
+                if is_consistent(facts):
                     found.append((*reached(facts[0]), label, int(shards)))
             except (ArtifactError, *BAD_FACTS) as error:
                 why = error if isinstance(error, ArtifactError) else f"lacks facts ({type(error).__name__}: {error})"
@@ -205,7 +205,7 @@ def complete(run: Path) -> list[tuple[int, int, str, int]]:
     return found
 
 
-def _is_consistent(facts: Sequence[Mapping[str, Any]]) -> bool:
+def is_consistent(facts: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether parts can be resumed from together: of one cut and, for dense models, with the same tensors.
 
     Shards that were killed one after the other can leave parts for which this is false.

@@ -242,7 +242,7 @@ class ApartOracle:
         """Return whether the parts of a checkpoint belong together."""
         with contextlib.suppress(GlovewireError):
             facts = files.read_facts(self.runs[0], label, len(self.runs))
-            return files._is_consistent(facts)
+            return files.is_consistent(facts)
         return False
 
     def _leads_here(self, manifest: bytes) -> bool:

@@ -58,11 +58,11 @@ from glovewire.worker.stores import server_store
 
 TICK_S = 0.1
 WRITTEN_S = 0.3
-"""After a checkpoint was written until others may have been told."""
+"""Time from the writing of a checkpoint to what `when_written` has for it: every shard announces its part meanwhile."""
 ROLES = {
     "monitor": Role.MONITOR, "admin": Role.ADMIN, "finisher": Role.ADMIN, "scorer": Role.ADMIN, "liar": Role.MONITOR
 }  # fmt: skip
-"""Of those that are not workers, if keys have roles."""
+"""Roles of the keys of clients that are not workers."""
 T = TypeVar("T")
 really_open = Dataset.open
 opened = lru_cache(maxsize=2)(really_open)

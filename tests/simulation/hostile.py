@@ -1,6 +1,6 @@
-"""One bad peer: it joins as other clients do, and sends what no program of ours sends. All of it must be refused.
+"""A hostile peer joins as other clients do, and sends what no program of ours sends. Shards must refuse all of it.
 
-That nothing of it reaches rows, schedule or checkpoints is what must hold of every run.
+What must hold of every run shows that nothing of it reaches rows, schedule or checkpoints.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 LEASE_S, ANSWER_S = 2.0, 5.0
 LIES = 12
-"""Most that it sends before it leaves, and comes back under another name."""
+"""Most lies of one session, after which the peer comes back under another name."""
 TOO_MUCH = 1 << 40
 GARBAGE = np.frombuffer(b'{"no": "model"}', np.uint8)
 OTHER = ModelSpec.of({"weight": np.zeros(3, np.float32)}).to_json()
 
 Lie = tuple[int, m.Message]
-"""A shard, and what is sent to it."""
+"""The number of a shard, and a message that it must refuse."""
 
 
 def mislead(cluster: Cluster, name: str, connect: Callable[[str, str], RequestClient]) -> dict[str, Any]:
@@ -79,6 +79,7 @@ def _ask_peers(cluster: Cluster, name: str, chance: random.Random) -> None:
 
 
 def _require_refused(client: RequestClient, shard: int, lie: m.Message) -> None:
+    """Send a lie; Broken unless it is refused, or dropped as a gradient for a past step."""
     try:
         reply = client.ask(shard, lie, ANSWER_S)
     except ORDINARY:
@@ -101,13 +102,12 @@ def _send_garbage(cluster: Cluster, name: str, chance: random.Random) -> None:
 
 
 class Liar:
-    """Lies in one session."""
+    """Sends, in one session, what shards must refuse; these messages are called lies."""
 
     def __init__(self, cluster: Cluster, client: RequestClient, chance: random.Random, *, is_worker: bool) -> None:
         self._cluster, self._client, self._chance, self._is_worker = cluster, client, chance, is_worker
         self._options = cluster.options
         self._shards = len(cluster.addresses)
-        self._ticket = 0
 
     def lie(self) -> None:
         """Send some lies, and require that each is refused."""
@@ -123,12 +123,11 @@ class Liar:
         if push is not None and self._options.consistency == "exclusive":
             self._desert(*push)
 
-    # ---- of a worker that has a strip
+    # ---- with a lease
 
     def _leased(self) -> tuple[Lie | None, m.Report | None]:
         """Take a strip; return a push that a worker could make, and a report without receipts."""
-        self._ticket += 1
-        granted = self._client.ask(0, m.Lease(self._ticket, self._client.worker), LEASE_S)
+        granted = self._client.ask(0, m.Lease(1, self._client.worker), LEASE_S)
         if not isinstance(granted, m.Granted):
             return None, None
         report = m.Report(1, granted.lease, 1, 0.5, 0.5, 1.0, 0.1, 1, self._chance.getrandbits(60), self._client.worker)
@@ -151,7 +150,7 @@ class Liar:
         )  # fmt: skip
 
     def _leased_push(self, honest: Lie) -> Lie:
-        """Change one thing of a push to which a worker has the right."""
+        """Return a push that a worker may make, with one field changed."""
         shard, push = honest
         assert isinstance(push, m.Push)
         values = push.values
@@ -173,7 +172,7 @@ class Liar:
     def _desert(self, shard: int, push: m.Message) -> None:
         """Push noise to half of the rows of a strip, let shard 0 give the strip to another worker, and push again.
 
-        What is true of the rows afterwards is for the worker to say that has the strip now.
+        The other worker trains the whole strip, and none of the noise may be left then.
         """
         assert isinstance(push, m.Push)
         middle = (push.first + push.last) // 2
@@ -188,10 +187,10 @@ class Liar:
             self._cluster.world.sleep(self._chance.expovariate(2.0))
             _require_refused(self._client, shard, replace(half, sequence=2))
 
-    # ---- of anybody
+    # ---- without a lease
 
     def _push(self) -> Lie:
-        """Return a push to which nobody has the right."""
+        """Return a push that every shard refuses, whoever sends it."""
         shard, of_tensors = self._chance.randrange(self._shards), self._options.objective == "tensors"
         total = dense_model.ROWS if of_tensors else self._cluster.layout.rows
         first, _ = Sharding(total, self._shards).range(shard)
@@ -236,7 +235,7 @@ class Liar:
         return self._chance.randrange(self._shards), self._chance.choice(hellos)
 
     def _figure(self) -> Lie:
-        """Return a report that nobody may make, or a request for a strip."""
+        """Return a report, or a request for a lease, that shards refuse from everyone."""
         report = m.Report(1, -1, 1, 0.5, 0.5, 1.0, 0.1, 1, worker=self._client.worker)
         lies: list[Lie] = [
             (0, replace(report, entries=1 << 62)), (0, replace(report, entries=-1)), (0, replace(report, norm=-1.0)),

@@ -316,6 +316,8 @@ class CheckpointOracle:
         self._removed: set[str] = set()
         self._lost: set[str] = set()
         self._damaged: set[tuple[str, int]] = set()
+        self.has_damage = False
+        """Whether any part has been damaged."""
         self.restored = 0
 
     def announced(self, generation: int, shard: int, label: str) -> None:
@@ -324,30 +326,38 @@ class CheckpointOracle:
         told.add(shard)
         self._lost.discard(label)
         self._damaged.discard((label, shard))
-        if len(told) == self._config.shards and label not in self._removed and not self.is_lost(label):
+        if len(told) == self._config.shards and label not in self._removed and not self.is_damaged(label):
             with self._observing():
                 self.restore(label)
 
     def answered(self, label: str) -> None:
         """Restore a checkpoint that a client was told is written."""
-        if label not in self._removed and not self.is_lost(label):
+        if label not in self._removed | self._lost and not self.is_damaged(label):
             with self._observing():
                 self.restore(label)
 
     def is_lost(self, label: str) -> bool:
-        """Return whether a part of a checkpoint was lost with its disk, before another shard had a copy, or damaged."""
-        return label in self._lost or any(label == each for each, _ in self._damaged)
-
-    def whole(self) -> list[str]:
-        """Return the labels of what every shard has announced in the newest generation, and not lost or removed."""
-        newest = self.newest()
-        number, shards = -1 if newest is None else newest.number, self._config.shards
-        found = [label for (each, label), told in self._announced.items() if each == number and len(told) == shards]
-        return [label for label in found if label not in self._removed and not self.is_lost(label)]
+        """Return whether a part of a checkpoint was lost with its disk, before another shard had a copy."""
+        del label
+        return False
 
     def damaged(self, label: str, shard: int) -> None:
         """Take note that the part of a shard has changed on the disk; it may be written again."""
         self._damaged.add((label, shard))
+        self.has_damage = True
+
+    def is_damaged(self, label: str) -> bool:
+        """Return whether a part of a checkpoint has changed on the disk."""
+        return any(label == each for each, _ in self._damaged)
+
+    def complete(self, generation: Generation) -> list[str]:
+        """Return the labels of what every shard has announced in a generation, and what is neither lost nor damaged."""
+        return [
+            label
+            for (number, label), told in self._announced.items()
+            if number == generation.number and len(told) == self._config.shards
+            if not self.is_lost(label) and not self.is_damaged(label)
+        ]
 
     def forget(self) -> None:
         """Take note that all disks were lost, perhaps while the answer to a client is on its way."""
@@ -394,8 +404,8 @@ class CheckpointOracle:
         generation = self.newest()
         if generation is None:
             return -1.0
-        begun = "" if self.is_lost(generation.label) else generation.label
-        return max(map(reached, [begun, *self.whole()]))
+        begun = "" if self.is_damaged(generation.label) else generation.label
+        return max(map(reached, [begun, *self.complete(generation)]))
 
     def require_kept(self, furthest: float) -> None:
         """Require that the run can be resumed from as far as it had come."""

@@ -77,9 +77,9 @@ APART = 0.2
 STORED = 0.2
 """The share of seeds whose checkpoints are kept in a store, too."""
 POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
-"""Of staleness; in synchronous training there is none, and the policies change nothing."""
+"""Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
-"""The share of seeds whose rows begin with the vectors of another run, and in which keys have roles."""
+"""The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
 DRAW = 3
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
 policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten."""
@@ -442,8 +442,10 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
 
 
 def _damage(cluster: Cluster, disk: Disk, shard: str, pick: float) -> None:
-    """Change a byte of a checkpoint, and kill a shard."""
-    labels = [label for label in cluster.checkpoints.whole() if not label.startswith(FINAL)]
+    """Change a byte of a checkpoint that is not the last one, and kill a shard."""
+    generation = cluster.checkpoints.newest()
+    labels = [] if generation is None else cluster.checkpoints.complete(generation)
+    labels = [label for label in labels if not label.startswith(FINAL)]
     number = int(pick * 7919) % len(cluster.shards)
     for label in labels[int(pick * len(labels)) :][:1]:
         folder = files.part_folder(cluster.folder, label, number, len(cluster.shards))
@@ -471,10 +473,11 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     if facts["ending"] == "complete" and any(map(_was_asked, cluster.folders)):
         return "a generation began after the run was asked to end, and it trained to its end"
     whole = facts["ending"] == "complete" or "finisher" not in scenario.visitors
-    ill = any(fault.kind in ("disk full", "disk fails", "damage checkpoint") for fault in scenario.faults)
+    ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
     expected = (
         *EXPECTED,
         *([ArtifactError, OutputError] if ill else []),
+        *([ArtifactError] if cluster.checkpoints.has_damage else []),
         *([StoreError] if scenario.stored else []),  # on an empty disk, while the store is away
     )
     for process in cluster.world.processes:

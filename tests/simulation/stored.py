@@ -214,8 +214,6 @@ class StoreOracle:
         self._chance = store.world.chance("restored from the store")
         self._kept = self._promise = -1.0
         self._promised: dict[str, float] = {}
-        self._newest, self._begins = -1, 0.0
-        """The newest generation that serves, and from how far it began."""
         store.changed = self._changed
 
     def _changed(self, name: str) -> None:
@@ -246,13 +244,12 @@ class StoreOracle:
     def _removed(self, part: str) -> None:
         """Require that the store still has the newest checkpoint, or an older one while a part is uploaded again.
 
-        That is a part that was written again, in another generation. If that has begun anew, without a checkpoint,
-        those of the training before are nothing to go back to.
+        That is a part that was written again, in another generation.
         """
         left = max(map(self._reached, self._whole()), default=-1.0)
         label, _, shard = part.partition(".shard-")
         if (self._runs[int(shard.partition("-")[0])] / CHECKPOINTS / part).exists():
-            alone = label not in self._had or self._had == {label} or self._begins < 0.0
+            alone = label not in self._had or self._had == {label}
             require(left >= 0.0 or alone, f"{label} is replaced in the store, which has no other whole")
             self._kept = left
         require(left >= self._kept, f"the store had {self._kept:.0f} rounds or updates, and keeps {left:.0f}")
@@ -264,7 +261,7 @@ class StoreOracle:
         """Return whether the store has all parts of a checkpoint, and they belong together."""
         facts = [self._facts.get(part) for part in self._parts(label)]
         found = [each for each in facts if each is not None]
-        return len(found) == self._shards and files._is_consistent(found)
+        return len(found) == self._shards and files.is_consistent(found)
 
     def _whole(self) -> list[str]:
         """Return the labels of checkpoints that the store has whole."""
@@ -311,11 +308,9 @@ class StoreOracle:
         """Check the generation in which the shard with the folder `run` is about to serve."""
         path = generations._generation_file(run, number)
         generation = generations.parse_generation(path.read_text(encoding="utf-8"), str(path))
-        promised, begins = self._promised.get(generation.run, -1.0), reached(generation.label, run, generation.parts)
-        if number > self._newest:
-            self._newest, self._begins = number, begins
+        promised = self._promised.get(generation.run, -1.0)
         require(
-            begins >= promised,
+            reached(generation.label, run, generation.parts) >= promised,
             f"generation {number} begins from {generation.label or 'nothing'}, and the store had {promised:.0f}",
         )
 
