@@ -1,4 +1,4 @@
-"""Run one worker from start to end: map the dataset, compile, join the servers, train, leave."""
+"""Run one worker from start to end: open the dataset, compile, join the servers, train, leave."""
 
 import contextlib
 import logging
@@ -16,14 +16,16 @@ from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_me
 from glovewire.common.runtime.signals import signals_raise, stop_on_signals
 from glovewire.common.storage import stores
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.storage.strip_files import StripFiles
 from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import RequestClient
-from glovewire.common.transport.download import dataset_of_run
+from glovewire.common.transport.download import dataset_of_run, trains_blocks
 
 from .config import WorkerConfig
 from .kernels import objectives
 from .metrics import WorkerMetrics
 from .simulated_latency import Latency
+from .stores.entries import ALL_ENTRIES, ServedEntries, StripEntries
 from .stores.server_store import ServerStore
 from .training.block_trainer import train
 
@@ -58,7 +60,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                 stop_on_signals(partial(setattr, client, "failed", stopped))
                 client.on_sent = metrics.sent
                 try:
-                    end = _join(client, dataset, Latency.parse(config.latency))
+                    end = _join(config, client, dataset)
                 except errors.RunOver as error:
                     end = error.end
                 except errors.Interrupted:
@@ -85,7 +87,8 @@ def _dataset(config: WorkerConfig, name: str, mine: keys.ClientKeys | None) -> I
         return
     with contextlib.ExitStack() as held:
         with RequestClient(config.servers, name, "", config.timeout_s, mine) as client:
-            found = dataset_of_run(client, config.cache, config.cache_bytes, verify=config.verify)
+            in_blocks = trains_blocks(client)
+            found = dataset_of_run(client, config.cache, config.cache_bytes, verify=config.verify, in_blocks=in_blocks)
             dataset = held.enter_context(found)
         yield dataset
 
@@ -104,7 +107,7 @@ def _metrics(config: WorkerConfig, name: str) -> Iterator[WorkerMetrics]:
         yield metrics
 
 
-def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> RunEnd:
+def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset) -> RunEnd:
     """Join the servers and train; return why training ended."""
     try:
         welcome = client.connect()
@@ -113,13 +116,26 @@ def _join(client: RequestClient, dataset: Dataset, latency: Latency) -> RunEnd:
         _leave_early(client, error)
         raise
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
-    delays = latency.draws(options.seed, welcome.rank)
-    store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
-    try:
-        return train(store, dataset, options, welcome.rank, welcome.steps)
-    except errors.Interrupted as error:
-        _leave_early(client, error)
-        raise
+    delays = Latency.parse(config.latency).draws(options.seed, welcome.rank)
+    with _entries(config, client, dataset) as entries:
+        store = ServerStore(
+            client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays, entries=entries
+        )
+        try:
+            return train(store, dataset, options, welcome.rank, welcome.steps)
+        except (errors.Interrupted, errors.OutputError, errors.ArtifactError) as error:  # others get the strips at once
+            _leave_early(client, error)
+            raise
+
+
+@contextlib.contextmanager
+def _entries(config: WorkerConfig, client: RequestClient, dataset: Dataset) -> Iterator[StripEntries]:
+    """Yield what brings the entries of strips, unless the whole dataset is here."""
+    if dataset.loaded is None:
+        yield ALL_ENTRIES
+        return
+    with contextlib.closing(StripFiles(dataset, config.cache_bytes)) as files:
+        yield ServedEntries(client, files)
 
 
 def _leave_early(client: RequestClient, error: errors.GlovewireError) -> None:

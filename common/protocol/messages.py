@@ -120,13 +120,15 @@ class Left(Message):
 
 @message
 class Lease(Message):
-    """Ask for the next block to train; `ticket` numbers a worker's leases from 1, so that repeats are recognised.
+    """Ask for the next strip to train; `ticket` numbers a worker's leases from 1, so that repeats are recognised.
 
-    `worker` is the number in the worker's Welcome, -1 if it is not given.
+    `worker` is the number in the worker's Welcome, -1 if it is not given. `has` is 1 for each partition of whose strip
+    the worker has the entries, 0 for the others; None if it has all.
     """
 
     ticket: int
     worker: int = -1
+    has: Array | None = array("u1", rank=1, optional=True)
 
 
 @message
@@ -354,13 +356,19 @@ class Words(Message):
 
 @message
 class GetData(Message):
-    """Ask for bytes from `offset` on of a file of the run's dataset; `manifest.json` names all files.
+    """Ask for at most `most` bytes from `offset` on of a file of the run's dataset; `manifest.json` names all files.
 
     Shards ask each other for files of checkpoints, such as `LABEL.shard-0-of-2/rows.npy`.
     """
 
     file: str
     offset: int
+    most: int = MAX_DATA_BYTES
+
+    @property
+    def allowed(self) -> int:
+        """Return how many bytes the reply may have: `most`, within 0 and MAX_DATA_BYTES."""
+        return max(0, min(self.most, MAX_DATA_BYTES))
 
 
 @message

@@ -15,7 +15,7 @@ import numpy as np
 from ..array_types import Array
 from ..errors import NotFinite, ProtocolError
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 MAGIC = b"GLWR"
 
 MAX_NAME = 64

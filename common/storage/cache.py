@@ -11,17 +11,18 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .. import errors, log
 from .artifacts import MANIFEST, Manifest, files_in, output_errors
 
-SCRATCH = ".partial"
-LOCK = ".lock"
+SCRATCH, LOCK = ".partial", ".lock"
+INCOMPLETE = ".blocks"
+"""Suffix of an artifact that is kept without some of its files."""
 AGAIN_S = 0.05
-OURS = re.compile(rf"[0-9a-f]{{64}}({re.escape(SCRATCH)})?", re.ASCII)
+OURS = re.compile(rf"[0-9a-f]{{64}}({re.escape(INCOMPLETE)})?({re.escape(SCRATCH)})?", re.ASCII)
 """Names of artifacts and of unfinished ones: the cache may be a folder that holds other things."""
 
 T = TypeVar("T")
@@ -42,18 +43,28 @@ class Source(Protocol):
 
 
 @contextlib.contextmanager
-def cached(source: Source, cache: Path, cache_bytes: int, opens: Open[T], *, verify: bool = True) -> Iterator[T]:
+def cached(
+    source: Source,
+    cache: Path,
+    cache_bytes: int,
+    opens: Open[T],
+    *,
+    verify: bool = True,
+    without: Collection[str] = (),
+) -> Iterator[T]:
     """Yield what `opens` returns for the artifact of `source`, which is brought unless `cache` has it already.
 
+    Files named in `without` are not brought, and the artifact is kept apart from one that is whole.
     What is brought is always checked, an artifact that was there with `verify`. Others are removed, those used longest
     ago first, while all take more than `cache_bytes`; so is this one at the end, if it alone takes more. Raises
     OutputError if the disk is full, ArtifactError if what comes is no such artifact.
     """
     manifest, text = source.manifest()
-    needed = _needs(manifest)
+    files = {name: entry for name, entry in manifest.files.items() if name not in without}
+    needed = sum(entry["bytes"] for entry in files.values())
     with output_errors(cache, "cache"):
         cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / manifest.checksum
+    folder = cache / f"{manifest.checksum}{INCOMPLETE if without else ''}"
     try:
         with locked(folder) as lock:
             while (opened := _open(folder, lock, opens, verify=verify)) is None:
@@ -64,7 +75,8 @@ def cached(source: Source, cache: Path, cache_bytes: int, opens: Open[T], *, ver
                     continue
                 if not folder.exists():  # otherwise another process has brought it meanwhile
                     _make_room(cache, cache_bytes - needed, needed)
-                    _bring(source, manifest, text, folder, opens)
+                    facts = {"kind": manifest.kind, "artifact": folder.name[:12], "bytes": needed}
+                    _bring(source, files, text, folder, opens, facts)
                     verify = False
             os.utime(folder)
             yield opened
@@ -77,11 +89,6 @@ def shown_name(folder: Path) -> str:
     """Return the name of an artifact's folder for people: of one in a cache, the beginning of its checksum."""
     name = folder.resolve().name
     return name[:12] if OURS.fullmatch(name) else name
-
-
-def _needs(manifest: Manifest) -> int:
-    """Return the bytes of an artifact's files."""
-    return sum(entry["bytes"] for entry in manifest.files.values())
 
 
 def _open(folder: Path, lock: int, opens: Open[T], *, verify: bool) -> T | None:
@@ -99,7 +106,7 @@ def _open(folder: Path, lock: int, opens: Open[T], *, verify: bool) -> T | None:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[int]:
     """Yield the open lock file of an artifact in the cache."""
-    path = folder.with_suffix(LOCK)
+    path = folder.with_name(f"{folder.name.removesuffix(SCRATCH)}{LOCK}")
     with output_errors(path):
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -112,16 +119,34 @@ def locked(folder: Path) -> Iterator[int]:
 
 
 def _make_room(cache: Path, allowed: int, needed: int) -> None:
-    """Remove artifacts, beginning with those used longest ago, until the others take at most `allowed` bytes."""
+    """Make room for `needed` bytes beside artifacts of at most `allowed` bytes; OutputError if the disk is full."""
     if allowed < 0:
-        then = "it is removed at the end"
-        logger.warning(log.line("cache_too_small", needed=needed, allowed=needed + allowed, cache=cache, then=then))
+        warn_too_small(cache, needed, needed + allowed, "it is removed at the end")
+    remove_oldest(cache, allowed)
+    require_free(cache, needed)
+
+
+def remove_oldest(cache: Path, allowed: int) -> int:
+    """Remove artifacts that are not in use, those used longest ago first, while all take more than `allowed` bytes.
+
+    Return the bytes of those that are left.
+    """
     there = [path for path in cache.iterdir() if OURS.fullmatch(path.name) and path.is_dir()]
     there.sort(key=lambda path: path.stat().st_mtime)
     sizes = {path: _size(path) for path in there}
     for path in there:
         if sum(sizes.values()) > max(allowed, 0) and _remove_unused(path):
             del sizes[path]
+    return sum(sizes.values())
+
+
+def warn_too_small(cache: Path, needed: int, allowed: int, then: str) -> None:
+    """Log that `cache` may not have as many bytes as are needed, and what follows."""
+    logger.warning(log.line("cache_too_small", needed=needed, allowed=allowed, cache=cache, then=then))
+
+
+def require_free(cache: Path, needed: int) -> None:
+    """Raise OutputError unless the disk of `cache` has room for `needed` bytes."""
     if (free := shutil.disk_usage(cache).free) < needed:
         raise errors.OutputError(
             f"{needed:,} bytes are needed, and {cache} has {free:,} left: make room or name another folder with --cache"
@@ -152,22 +177,31 @@ def _remove_unused(folder: Path) -> bool:
 # ---- bringing
 
 
-def _bring(source: Source, manifest: Manifest, text: bytes, folder: Path, opens: Open[T]) -> None:
-    """Bring an artifact to `folder`. The files that an interrupted try has completed are not asked for again."""
+def _bring(
+    source: Source,
+    files: Mapping[str, Mapping[str, Any]],
+    manifest: bytes,
+    folder: Path,
+    opens: Open[T],
+    facts: dict[str, Any],
+) -> None:
+    """Bring `files` of an artifact to `folder`; those that an interrupted try has completed are not asked for again.
+
+    `facts` are for the log.
+    """
     scratch = folder.with_name(f"{folder.name}{SCRATCH}")
     resumed, began = scratch.exists(), time.monotonic()
-    facts = {"kind": manifest.kind, "artifact": folder.name[:12], "bytes": _needs(manifest)}
     logger.info(log.line("downloads", **facts))
-    with output_errors(scratch, manifest.kind):
+    with output_errors(scratch, facts["kind"]):
         scratch.mkdir(exist_ok=True)
-        for name, entry in manifest.files.items():
+        for name, entry in files.items():
             path = scratch / name
             if not path.exists() or path.stat().st_size != entry["bytes"]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 unfinished = path.with_name(f"{path.name}{SCRATCH}")
                 source.fetch(name, entry["bytes"], unfinished)
                 unfinished.rename(path)
-        (scratch / MANIFEST).write_bytes(text)
+        (scratch / MANIFEST).write_bytes(manifest)
     try:
         opens(scratch, True)
     except errors.ArtifactError:
@@ -175,6 +209,6 @@ def _bring(source: Source, manifest: Manifest, text: bytes, folder: Path, opens:
         if resumed:  # after a power failure, files may lack what was written last: all are downloaded again
             return
         raise
-    with output_errors(folder, manifest.kind):
+    with output_errors(folder, facts["kind"]):
         scratch.rename(folder)
     logger.info(log.line("downloaded", **facts, seconds=f"{time.monotonic() - began:.1f}"))

@@ -6,8 +6,10 @@ partition and the columns of the same or another one. An entry holds its positio
 weight (float32): 8 bytes. All processes on a machine map the same files, which `preprocess` writes.
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -23,12 +25,15 @@ SCHEMA = 2
 ENTRY = np.dtype([("i", "<u2"), ("j", "<u2"), ("x", "<f4")])
 VOCABULARY, COUNTS, PERMUTATION = "vocabulary.txt", "counts.npy", "permutation.npy"
 ENTRIES, TILES = "entries.npy", "tiles.npy"
+CHECKSUMS = "blocks.npy"
+"""SHA-256 of the entries of each block, uint8 (blocks, 32); datasets made by earlier versions lack it."""
 MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
 FEW_PARTITIONS = 64
 """More partitions than this must not outnumber the rows: a small file must not describe millions of blocks."""
 MADE_WITH = {"--vocab-size": "requested_vocabulary", "--min-count": "min_count", "--window": "window"}
 """Options of `preprocess`, with the facts that hold their values."""
+DIGEST_BYTES = 32
 WIDE = 4
 """Columns of a tile for each of its rows."""
 
@@ -96,15 +101,22 @@ class Layout:
         """Return how many tiles a stripe has in a block whose rows are those of `partition`."""
         return -(-self.size(partition) // self.tile)
 
-    def strip(self, partition: int, other: int) -> list[tuple[int, int]]:
+    def between(self, partition: int, other: int) -> list[tuple[int, int]]:
         """Return the stored blocks between two partitions."""
         pair = partition, other
         return [pair] if self.symmetric or other == partition else [pair, pair[::-1]]
 
+    def strip(self, partition: int) -> list[tuple[int, int]]:
+        """Return the stored blocks between a partition and those before it, and the one inside it."""
+        return [pair for other in range(partition + 1) for pair in self.between(partition, other)]
+
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """An opened dataset. `entries` is memory-mapped and read-only; all other fields are in memory."""
+    """An opened dataset. `entries` is memory-mapped and read-only; all other fields are in memory.
+
+    One that is brought block by block has no `entries`: `loaded` holds those of the blocks that are in use.
+    """
 
     path: Path
     manifest: Manifest
@@ -114,30 +126,35 @@ class Dataset:
     permutation: npt.NDArray[np.int32]
     entries: Entries
     tiles: Indices
+    checksums: npt.NDArray[np.uint8] | None
+    loaded: dict[tuple[int, int], Entries] | None = None
 
     @classmethod
-    def open(cls, path: Path, *, verify: bool = True) -> Self:
+    def open(cls, path: Path, *, verify: bool = True, in_blocks: bool = False) -> Self:
         """Open the dataset in folder `path`; with `verify`, compare checksums and check every entry first.
 
+        With `in_blocks`, the folder lacks the entries: a block can be used once it is in `loaded`.
         Raises ArtifactError if a file is missing, truncated, altered or does not fit the others, or if the dataset was
         made by another version of the program.
         """
         _require_schema(path)
-        manifest = Manifest.load(path, KIND, SCHEMA, verify=verify)
+        manifest = Manifest.load(path, KIND, SCHEMA, verify=verify, without=[ENTRIES] if in_blocks else ())
         try:
             facts = manifest.facts
             bounds = tuple(int(bound) for bound in facts["bounds"])
             layout = Layout(bounds, int(facts["tile"]), bool(facts["symmetric"]))
             words = tuple((path / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1])
             counts, permutation, tiles = (load_array(path / name) for name in (COUNTS, PERMUTATION, TILES))
-            entries = load_array(path / ENTRIES, mapped=True)
+            entries = np.empty(0, ENTRY) if in_blocks else load_array(path / ENTRIES, mapped=True)
+            checksums = load_array(path / CHECKSUMS) if CHECKSUMS in manifest.files else None
             total, vocabulary = int(facts["entries"]), int(facts["vocabulary"])
         except (KeyError, TypeError, *UNREADABLE) as error:
             raise ArtifactError(f"{path} is not a readable dataset ({type(error).__name__}: {error})") from error
         _check_layout(path, layout, vocabulary)
-        dataset = cls(path, manifest, layout, words, counts, permutation, entries, tiles)
+        loaded: dict[tuple[int, int], Entries] | None = {} if in_blocks else None
+        dataset = cls(path, manifest, layout, words, counts, permutation, entries, tiles, checksums, loaded)
         dataset.check_shapes()
-        if verify:
+        if verify and not in_blocks:
             dataset.check_entries(total)
         return dataset
 
@@ -172,7 +189,8 @@ class Dataset:
         """
         block = self.layout.block_index[a, b]
         starts = self.tiles[self.layout.first_tile[block] : self.layout.first_tile[block + 1] + 1]
-        return self.entries[starts[0] : starts[-1]], starts - starts[0]
+        entries = self.entries[starts[0] : starts[-1]] if self.loaded is None else self.loaded[a, b]
+        return entries, starts - starts[0]
 
     def full_entries(self, a: int, b: int) -> int:
         """Return how many entries of the full matrix block (a, b) stands for; mirrored ones count twice."""
@@ -181,13 +199,13 @@ class Dataset:
             return last - first
         if a != b:
             return 2 * (last - first)
-        stored = self.entries[first:last]
+        stored, _ = self.block(a, b)
         return 2 * (last - first) - int(np.count_nonzero(stored["i"] == stored["j"]))
 
     def distinct(self, partition: int, other: int) -> Indices:
         """Return the rows of `other` that occur in the blocks between two partitions, ascending."""
         found = np.zeros(self.layout.size(other), np.bool_)
-        for a, b in self.layout.strip(partition, other):
+        for a, b in self.layout.between(partition, other):
             entries, _ = self.block(a, b)
             found[entries["i" if a == other else "j"]] = True
         return np.flatnonzero(found) + self.layout.bounds[other]
@@ -214,9 +232,12 @@ class Dataset:
             and self.tiles.shape == (layout.first_tile[-1] + 1,)
             and bool((np.diff(self.tiles) >= 0).all()),
             ENTRIES: self.entries.dtype == ENTRY and self.entries.ndim == 1,
+            CHECKSUMS: self.checksums is None
+            or (self.checksums.dtype == np.uint8 and self.checksums.shape == (len(layout.blocks), DIGEST_BYTES)),
         }
         if fits[TILES]:
-            fits[ENTRIES] = fits[ENTRIES] and len(self.entries) == self.tiles[-1] and self.tiles[0] == 0
+            total = len(self.entries) if self.loaded is None else self.tiles[-1]
+            fits[ENTRIES] = fits[ENTRIES] and total == self.tiles[-1] and self.tiles[0] == 0
         for name, good in fits.items():
             if not good:
                 raise ArtifactError(f"{self.path / name} does not fit the dataset's manifest: altered or truncated")
@@ -226,12 +247,31 @@ class Dataset:
         good, full = True, 0
         for a, b in self.layout.blocks:
             entries, _ = self.block(a, b)
-            if len(entries):
-                inside = entries["i"].max() < self.layout.size(a) and entries["j"].max() < self.layout.size(b)
-                good = good and bool(inside and np.isfinite(entries["x"]).all() and entries["x"].min() > 0)
-                full += self.full_entries(a, b)
+            good = good and self._are_possible(a, b, entries)
+            full += self.full_entries(a, b)
         if not good or full != total:
             raise ArtifactError(f"{self.path / ENTRIES} holds impossible entries, or the wrong number of them")
+
+    def fits(self, a: int, b: int, entries: Entries) -> bool:
+        """Return whether `entries` are those of block (a, b): valid, and with its checksum."""
+        first, last = self.block_range(a, b)
+        assert self.checksums is not None
+        digest = hashlib.sha256(entries.view(np.uint8).data).digest()
+        same = digest == self.checksums[self.layout.block_index[a, b]].tobytes()
+        return len(entries) == last - first and same and self._are_possible(a, b, entries)
+
+    def _are_possible(self, a: int, b: int, entries: Entries) -> bool:
+        if not len(entries):
+            return True
+        inside = entries["i"].max() < self.layout.size(a) and entries["j"].max() < self.layout.size(b)
+        return bool(inside and np.isfinite(entries["x"]).all() and entries["x"].min() > 0)
+
+
+def block_checksums(layout: Layout, tiles: Indices, entries: Entries) -> npt.NDArray[np.uint8]:
+    """Return what the file CHECKSUMS holds: the SHA-256 of the `entries` of each block."""
+    spans = pairwise(tiles[layout.first_tile].tolist())
+    digests = (hashlib.sha256(entries[first:last].view(np.uint8).data).digest() for first, last in spans)
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def _require_schema(path: Path) -> None:

@@ -1,22 +1,48 @@
-"""Bring the dataset of a run from its shards to this machine: a process needs no copy of its own."""
+"""Bring the dataset of a run from its shards to this machine: a process needs no copy of its own.
+
+A shard brings all of it, because it sends it to others; so does a worker that trains on random minibatches. A worker
+that trains blocks gets the entries of its strips later, in `worker/stores/entries.py`.
+"""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from .. import errors
+from ..client.pending import expect
+from ..protocol import messages as m
 from ..storage.cache import cached
-from ..storage.dataset import Dataset
+from ..storage.dataset import CHECKSUMS, ENTRIES, Dataset
 from .client import RequestClient
 from .files import Served
 
 
+def trains_blocks(client: RequestClient) -> bool:
+    """Ask the first server whether the run trains blocks; ProtocolError if it does not say so."""
+    try:
+        return bool(json.loads(expect(client.ask(0, m.GetStatus()), m.Status).body.tobytes())["schedule"] == "blocks")
+    except (ValueError, LookupError, TypeError) as error:
+        raise errors.ProtocolError(f"{client.where(0)} sent a status that cannot be read") from error
+
+
 @contextlib.contextmanager
-def dataset_of_run(client: RequestClient, cache: Path, cache_bytes: int, *, verify: bool = True) -> Iterator[Dataset]:
-    """Yield the dataset of the run that `client` reaches; download it unless `cache` has it, as `cached` does."""
-    with cached(Served(client), cache, cache_bytes, opened, verify=verify) as dataset:
+def dataset_of_run(
+    client: RequestClient, cache: Path, cache_bytes: int, *, verify: bool = True, in_blocks: bool = False
+) -> Iterator[Dataset]:
+    """Yield the dataset of the run that `client` reaches; download it unless `cache` has it, as `cached` does.
+
+    With `in_blocks`, it comes without its entries and is opened in blocks, unless `cache` has all of it, or it was made
+    by an earlier version, without checksums of its blocks.
+    """
+    source = Served(client)
+    if in_blocks:
+        manifest, _ = source.manifest()
+        in_blocks = CHECKSUMS in manifest.files and not (cache / manifest.checksum).exists()
+
+    def opened(folder: Path, verify: bool) -> Dataset:
+        return Dataset.open(folder, verify=verify, in_blocks=in_blocks)
+
+    without = [ENTRIES] if in_blocks else []
+    with cached(source, cache, cache_bytes, opened, verify=verify, without=without) as dataset:
         yield dataset
-
-
-def opened(folder: Path, verify: bool) -> Dataset:
-    """Open a dataset of the cache."""
-    return Dataset.open(folder, verify=verify)

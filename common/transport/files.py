@@ -37,7 +37,7 @@ def fetch_manifest(client: RequestClient, folder: str = "") -> tuple[Manifest, b
         size = data.size if isinstance(data, m.Data) else 0
         if size > MAX_MANIFEST_BYTES:
             raise errors.ProtocolError(f"{client.where(0)} sent a manifest of more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        text += _body(data, name, len(text), size)
+        text += body_of(data, name, len(text), size, size - len(text))
     return Manifest.parse(text, f"the {name} that {client.where(0)} sent"), text
 
 
@@ -62,15 +62,18 @@ def fetch(client: RequestClient, name: str, size: int, path: Path) -> None:
                 if not pending.done:
                     asked.append(piece)
                     continue
-                body = _body(pending.get(), name, offset, size)
+                body = body_of(pending.get(), name, offset, size, size - offset)
                 stream.seek(offset)
                 stream.write(body)
                 ask(shard)
 
 
-def _body(data: m.Message | None, name: str, offset: int, size: int) -> bytes:
-    """Return the bytes that a server has sent of a file of `size` bytes; ProtocolError unless it is the next piece."""
-    most = min(m.MAX_DATA_BYTES, size - offset)
+def body_of(data: m.Message | None, name: str, offset: int, size: int, most: int) -> bytes:
+    """Return the bytes, `most` or as many as a message may have, that a server has sent of a file of `size` bytes.
+
+    Raises ProtocolError unless it is the piece from `offset` on.
+    """
+    most = min(m.MAX_DATA_BYTES, most)
     if not isinstance(data, m.Data) or (data.offset, data.size, len(data.body)) != (offset, size, most):
         raise errors.ProtocolError(f"a server did not send the {most} bytes of {name} from {offset} on")
     return data.body.tobytes()

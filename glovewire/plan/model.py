@@ -20,7 +20,7 @@ from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol.messages import Granted
 from glovewire.server.leases.schedule import Schedule
 from glovewire.server.limits import TOTAL_CREDIT_BYTES, WORKER_CREDIT_BYTES
-from glovewire.worker.training.strips import Lease, Pull, Push, Report, Strip, Strips, Train, Visit
+from glovewire.worker.training.strips import Lease, Load, Pull, Push, Report, Strip, Strips, Train, Visit
 
 from .links import Links
 from .work import Work
@@ -224,6 +224,8 @@ class _Epochs:
             match instruction:
                 case Lease():
                     self._request(worker, 0, 0.0, partial(self._asked, worker))
+                case Load(strip):
+                    worker.strips.loading(strip, 0, self.now)
                 case Pull(visit):
                     self._pull(worker, visit)
                 case Train(visit):

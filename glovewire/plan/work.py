@@ -40,7 +40,7 @@ def counted(dataset: Dataset) -> Work:
     entries, rows = np.zeros((2, layout.partitions, layout.partitions))
     for a in range(layout.partitions):
         for b in range(a + 1):
-            entries[a, b] = sum(dataset.full_entries(*pair) for pair in layout.strip(a, b))
+            entries[a, b] = sum(dataset.full_entries(*pair) for pair in layout.between(a, b))
             rows[a, b] = layout.size(a) if a == b else len(dataset.distinct(a, b))
     return Work(layout.bounds, entries, rows)
 

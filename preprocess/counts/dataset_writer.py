@@ -56,8 +56,11 @@ def write_dataset(
         for name in parts:
             tiles = load(scratch.folder / f"{name}.tiles.npy")
             np.add.at(starts, tiles[:, 0] + 1, tiles[:, 1])
-        save(folder / dataset.TILES, np.cumsum(starts))
+        tiles = np.cumsum(starts)
+        save(folder / dataset.TILES, tiles)
         yield from _join_entries(scratch, parts, folder / dataset.ENTRIES, facts["stored"])
+        entries = artifacts.load_array(folder / dataset.ENTRIES, mapped=True)
+        save(folder / dataset.CHECKSUMS, dataset.block_checksums(cell_keys.layout, tiles, entries))
 
 
 def _join_entries(scratch: ScratchFolder, parts: list[str], path: Path, stored: int) -> Iterator[int]:

@@ -72,13 +72,13 @@ class Copies:
             case m.GetData() if "/" not in message.file:
                 if self.dataset is None:
                     raise errors.NotReady("this shard has no dataset, or has not opened it yet")
-                body, size = self.dataset.read(message.file, message.offset, m.MAX_DATA_BYTES)
+                body, size = self.dataset.read(message.file, message.offset, message.allowed)
                 return m.Data(message.offset, size, np.frombuffer(body, np.uint8))
             case m.GetData():
                 part, _, file = message.file.partition("/")
                 if not PART.fullmatch(part) or file not in FILES:
                     raise errors.BadRequest(f"{message.file[:80]!r} is no file of a checkpoint")
-                body, size = artifacts.read_piece(self._folder / part / file, message.offset, m.MAX_DATA_BYTES)
+                body, size = artifacts.read_piece(self._folder / part / file, message.offset, message.allowed)
                 return m.Data(message.offset, size, np.frombuffer(body, np.uint8))
             case m.Begin():
                 return m.Begun(json.dumps(asdict(self._begin(message.generation))))

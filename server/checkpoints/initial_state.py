@@ -122,5 +122,5 @@ def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> in
     rounds = Rounds(layout.partitions, options.epochs)
     epoch = rounds.epoch(round)
     strips = [rounds.strip(earlier) for earlier in range(epoch * layout.partitions, round)]
-    done = [pair for strip in strips for other in range(strip + 1) for pair in layout.strip(strip, other)]
+    done = [pair for strip in strips for pair in layout.strip(strip)]
     return epoch * dataset.total_entries + sum(dataset.full_entries(a, b) for a, b in done)

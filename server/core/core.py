@@ -452,7 +452,7 @@ class Core:
                 return m.Done(*state.over)
             if self._must_pause(session):
                 return None
-            return state.progress.grant(session, request.ticket, state.ending or RunEnd(Ending.COMPLETE))
+            return state.progress.grant(session, request, state.ending or RunEnd(Ending.COMPLETE))
         self._require_open()
         if isinstance(request, m.Create):
             return state.pull_push.create(request, session)

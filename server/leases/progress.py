@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from glovewire.common.endings import RunEnd
 from glovewire.common.errors import BadRequest, LeaseLost
-from glovewire.common.protocol.messages import Done, Event, Granted, Message, Report
+from glovewire.common.protocol.messages import Done, Event, Granted, Lease, Message, Report
 from glovewire.common.text import shown_loss
 
 from ..sessions import Session
@@ -83,23 +85,26 @@ class Progress:
         if self.schedule is not None:
             self.schedule.stop()
 
-    def grant(self, session: Session, ticket: int, end: RunEnd) -> Message | None:
+    def grant(self, session: Session, lease: Lease, end: RunEnd) -> Message | None:
         """Return a strip for this worker, Done when there is none left, None while it must wait.
 
         A worker that has reported none yet gets one at a time: what it holds may be lost.
         """
         if self.schedule is None:
             raise BadRequest("only shard 0 leases blocks, and only in the block schedule")
+        if lease.has is not None and len(lease.has) != self.schedule.rounds.partitions:
+            raise BadRequest(f"`has` needs a number for each of {self.schedule.rounds.partitions} partitions")
         if self.schedule.complete:
             return Done(*end) if self.complete else None
         most = LEASES_PER_WORKER if self.patience.is_proven(session.name) else 1
-        granted = self.schedule.grant(session.name, most)
+        has = () if lease.has is None else np.flatnonzero(lease.has).tolist()
+        granted = self.schedule.grant(session.name, most, frozenset(has))
         if granted is None:
             return None
-        (lease, round), low_water = granted, self.low_water
-        token = self._tokens.lease(lease, session.index, round)
-        answer = Granted(lease, round, low_water, self._tokens.low_water(low_water), token)
-        session.ticket, session.grant = ticket, answer  # for a repeat of the request
+        (number, round), low_water = granted, self.low_water
+        token = self._tokens.lease(number, session.index, round)
+        answer = Granted(number, round, low_water, self._tokens.low_water(low_water), token)
+        session.ticket, session.grant = lease.ticket, answer  # for a repeat of the request
         return answer
 
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:

@@ -3,10 +3,13 @@
 Strips are granted in the order of their rounds; its pulls then wait for the rows. Waiting follows that order, so leases
 never wait in a cycle, whichever workers hold them. A strip whose holder is lost is granted before all others, because
 they may depend on it.
+
+Of the next few strips, a worker gets one whose entries it has, so that each worker downloads only its share.
 """
 
 import heapq
 from collections import Counter
+from collections.abc import Set
 
 from glovewire.common.model.rounds import Rounds
 
@@ -29,6 +32,8 @@ class Schedule:
         self.completed, self.limit = 0, MAX_ROUNDS
         self._next, self._end = start, rounds.total
         self._returned: list[int] = []
+        self._skipped: list[int] = []
+        self._has: dict[str, Set[int]] = {}
         self._held: dict[int, tuple[int, str]] = {}
         self._leases_of: Counter[str] = Counter()
         self._next_lease = 1
@@ -36,35 +41,40 @@ class Schedule:
     @property
     def complete(self) -> bool:
         """Return whether every round has been trained."""
-        return self._next >= self._end and not self._held and not self._returned
+        return self._next >= self._end and not self._held and not self._returned and not self._skipped
 
     @property
     def round(self) -> int:
-        """Return the first round that has not been granted; no partition can be past it."""
+        """Return the round after the last that has been granted; no partition can be past it."""
         return self._next
 
     def stop(self) -> None:
-        """Train only the rounds that have been granted, so that every partition ends at the same one."""
+        """Train no round after the last that has been granted, so that every partition ends at the same one."""
         self._end = min(self._end, self._next)
 
     @property
     def low_water(self) -> int:
         """Return the first round that is not trained yet."""
-        return min([self._next, *self._returned, *(round for round, _ in self._held.values())])
+        return min([self._next, *self._returned, *self._skipped, *(round for round, _ in self._held.values())])
 
-    def grant(self, worker: str, most: int = LEASES_PER_WORKER) -> tuple[int, int] | None:
+    def grant(self, worker: str, most: int = LEASES_PER_WORKER, has: Set[int] = frozenset()) -> tuple[int, int] | None:
         """Return a lease (its number and round) for `worker`, None while the worker must wait.
 
-        A worker holds at most `most`, but a strip taken back from another one is always granted: all others
-        may depend on it.
+        A worker holds at most `most`, but a strip that those may wait for is granted in any case: one that was taken
+        back from another worker, or skipped. `has` are the strips whose entries the worker has; empty if all have all.
         """
+        self._has[worker] = has
         if self._returned:
             return self._hold(heapq.heappop(self._returned), worker)
         last = min(self._end, self.limit, self.low_water + self.rounds.partitions)
-        if self._leases_of[worker] >= most or self._next >= last:
+        ready = [*self._skipped, *range(self._next, last)]
+        waits = bool(ready) and any(round > ready[0] for round, holder in self._held.values() if holder == worker)
+        if not ready or (self._leases_of[worker] >= most and not waits):
             return None
-        self._next += 1
-        return self._hold(self._next - 1, worker)
+        round = ready[0] if waits else self._chosen(worker, ready)
+        self._skipped = [each for each in self._skipped if each != round] + list(range(self._next, round))
+        self._next = max(self._next, round + 1)
+        return self._hold(round, worker)
 
     def holder(self, lease: int) -> str | None:
         """Return the worker that holds a lease, None when it has ended."""
@@ -85,11 +95,23 @@ class Schedule:
 
     def release(self, worker: str) -> list[int]:
         """Take back every lease of a worker that left or was lost; return their rounds, which are granted first."""
+        self._has.pop(worker, None)
         leases = [lease for lease, (_, holder) in self._held.items() if holder == worker]
         rounds = [self._end_lease(lease) for lease in leases]
         for round in rounds:
             heapq.heappush(self._returned, round)
         return rounds
+
+    def _chosen(self, worker: str, ready: list[int]) -> int:
+        """Return the first round, or, if other workers have its entries, the next one whose entries this worker has.
+
+        It looks at half as many rounds as there are workers, and one: a strip that is skipped holds up those after it.
+        """
+        first, strip = ready[0], self.rounds.strip
+        if not any(strip(first) in has for has in self._has.values()):
+            return first
+        few = (round for round in ready if round <= first + len(self._has) // 2)
+        return next((round for round in few if strip(round) in self._has[worker]), first)
 
     def _hold(self, round: int, worker: str) -> tuple[int, int]:
         lease = self._next_lease

@@ -27,7 +27,7 @@ def answer(state: ShardState, query: m.Message, now: float) -> m.Message:
         case m.GetWords():
             return _words(state, query.first, query.last)
         case m.GetData():
-            return _data(state, query.file, query.offset)
+            return _data(state, query)
     raise ProtocolError(f"{type(query).__name__} is not a query")
 
 
@@ -42,6 +42,7 @@ def statistics(state: ShardState, now: float) -> dict[str, Any]:
         "rows": [table.first, table.last],
         "epoch": losses.epoch,
         "epochs": state.options.epochs,
+        "schedule": state.options.schedule,
         "round": schedule.round if schedule else -1,
         "blocks_done": schedule.completed if schedule else -1,
         "entries": losses.entries,
@@ -138,8 +139,8 @@ def _words(state: ShardState, first: int, last: int) -> m.Words:
     return m.Words(np.frombuffer("".join(f"{word}\n" for word in words).encode(), np.uint8))
 
 
-def _data(state: ShardState, file: str, offset: int) -> m.Data:
+def _data(state: ShardState, query: m.GetData) -> m.Data:
     if state.read_data is None:
         raise BadRequest("this run trains tensors: it has no dataset")
-    body, size = state.read_data(file, offset, m.MAX_DATA_BYTES)
-    return m.Data(offset, size, np.frombuffer(body, np.uint8))
+    body, size = state.read_data(query.file, query.offset, query.allowed)
+    return m.Data(query.offset, size, np.frombuffer(body, np.uint8))

@@ -422,8 +422,10 @@ def simulated(
     def nothing(*_: object, **__: object) -> None:
         pass
 
-    def open_dataset(path: Path, *, verify: bool = True) -> Dataset:
-        return (really_open if OURS.fullmatch(path.name) else opened)(path, verify=verify)
+    def open_dataset(path: Path, *, verify: bool = True, in_blocks: bool = False) -> Dataset:
+        if OURS.fullmatch(path.name):
+            return really_open(path, verify=verify, in_blocks=in_blocks)
+        return opened(path, verify=verify)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(apart.apart_simulated(world, cluster))

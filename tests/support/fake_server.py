@@ -7,12 +7,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import numpy as np
 import zmq
 
+from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
+from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport import sockets
 
 Script = Callable[["Heard"], m.Message | None]
@@ -85,3 +89,24 @@ def fake_server(script: Script = polite) -> Iterator[FakeServer]:
         stop.set()
         thread.join(60)
         context.close()
+
+
+@contextmanager
+def sender(
+    folder: Path, change: Callable[[m.GetData, m.Data], m.Message] = lambda _, data: data
+) -> Iterator[FakeServer]:
+    """A server that sends the files of the dataset in `folder`, each piece as `change` returns it."""
+    dataset = Dataset.open(folder, verify=False)
+
+    def script(heard: Heard) -> m.Message | None:
+        query = heard.message
+        if not isinstance(query, m.GetData):
+            return polite(heard)
+        try:
+            body, size = dataset.read(query.file, query.offset, query.allowed)
+        except BadRequest as error:
+            return m.Refused(error.code, str(error), "")
+        return change(query, m.Data(query.offset, size, np.frombuffer(body, np.uint8)))
+
+    with fake_server(script) as server:
+        yield server

@@ -56,6 +56,7 @@ def write_dataset(
         np.save(scratch / datasets.PERMUTATION, permutation)
         np.save(scratch / datasets.ENTRIES, entries[order])
         np.save(scratch / datasets.TILES, starts.astype(np.int64))
+        np.save(scratch / datasets.CHECKSUMS, datasets.block_checksums(layout, starts, entries[order]))
     return datasets.Dataset.open(path)
 
 

@@ -1,7 +1,7 @@
 """Define the interface of a parameter store, so that the training loops are the same for every store.
 
-A store grants blocks, returns rows and takes changes. The store in `server_store` keeps rows on the shards of a
-parameter server, the store in `memory_store` in this machine's memory.
+A store grants strips, brings their entries, returns rows and takes changes. The store in `server_store` keeps rows on
+the shards of a parameter server, the store in `memory_store` in this machine's memory.
 """
 
 from collections.abc import Callable
@@ -75,6 +75,12 @@ class Store(BatchStore, Protocol):
 
     def lease(self) -> Pending[m.Granted | m.Done]:
         """Request the next strip; the reply is Done once no strip is left."""
+
+    def load(self, strip: int) -> Pending[None]:
+        """Make the entries of the strip of a partition usable until `release`; the reply is done when they are."""
+
+    def release(self, strip: int) -> None:
+        """Let the entries of a strip go."""
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False

@@ -16,12 +16,13 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol import messages as m
 
+from .entries import AllEntries
 from .interface import Change, Pulled
 
 Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 
 
-class MemoryStore:
+class MemoryStore(AllEntries):
     """A Store of all rows as one array of shape (rows, width).
 
     `next_round` counts up from 0 over the strips of all processes. `step` is the optimizer for minibatches. `count`

@@ -16,6 +16,7 @@ from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import LEAVING_S, POLL_MS, RequestClient
 
+from .entries import ALL_ENTRIES, StripEntries
 from .interface import Change, Pulled, empty_aligned
 
 TABLE = "rows"
@@ -33,7 +34,8 @@ NO_LEASE = m.Granted(-1, m.NO_VERSION, 0)
 class ServerStore:
     """A Store on the shards of a parameter server, through a connected client.
 
-    `latency()` returns the seconds by which the next push is delayed, to simulate a slow network.
+    `latency()` returns the seconds by which the next push is delayed, to simulate a slow network. `entries` brings
+    those of leased strips.
     """
 
     client: RequestClient
@@ -42,6 +44,7 @@ class ServerStore:
     width: int
     in_place: bool = False
     latency: Callable[[], float] = float
+    entries: StripEntries = ALL_ENTRIES
 
     def __post_init__(self) -> None:
         """Start the sequence numbers of pushes, leases and reports."""
@@ -64,8 +67,16 @@ class ServerStore:
             if isinstance(message, m.Granted):
                 self._low_water = message.low_water, message.low_water_token
 
-        self.client.request(0, m.Lease(self._tickets, self.client.worker), lease, arrived)
+        self.client.request(0, m.Lease(self._tickets, self.client.worker, self.entries.has), lease, arrived)
         return lease
+
+    def load(self, strip: int) -> Pending[None]:
+        """See Store."""
+        return self.entries.load(strip)
+
+    def release(self, strip: int) -> None:
+        """See Store."""
+        self.entries.release(strip)
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False

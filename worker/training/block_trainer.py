@@ -29,7 +29,7 @@ from ..kernels.objectives import OBJECTIVES, Sums, Tiles, renumbered
 from ..stores.interface import Change, Store, empty_aligned
 from .loss_sums import check_finite
 from .minibatch_trainer import Minibatch, MinibatchTrainer, glove_trainer
-from .strips import Instruction, Lease, Pull, Push, Report, Strip, Strips, Train, Visit, told
+from .strips import Instruction, Lease, Load, Pull, Push, Report, Strip, Strips, Train, Visit, told
 
 PORTION_ENTRIES = 1 << 18
 STRIPES_TOGETHER = 8
@@ -128,6 +128,7 @@ class BlockTrainer:
         self._bfloat16 = options.sends_bfloat16 and not store.in_place
         self._strips = Strips(self._rounds, self._entries, self._nbytes, store.now())
         self._distinct: dict[tuple[int, int], Indices | None] = {}
+        self._loading: dict[Strip, Pending[None]] = {}
         self._pulled: dict[Visit, PulledRows] = {}
         self._own: dict[Strip, LocalRows] = {}
         self._others: dict[Visit, tuple[LocalRows, Indices | None]] = {}
@@ -166,6 +167,12 @@ class BlockTrainer:
             elif answer is not None:
                 self._end = parse_ending(answer.ending, answer.text)
                 self._strips.ended()
+        for strip, reply in [*self._loading.items()]:
+            reply.get()
+            if reply.missing != strip.missing:
+                self._strips.loading(strip, reply.missing, now)
+            if reply.done:
+                del self._loading[strip]
         for visit, pulled in self._pulled.items():
             missing = 0 if pulled.values.done else pulled.values.missing
             if missing != visit.missing:
@@ -184,6 +191,8 @@ class BlockTrainer:
         match instruction:
             case Lease():
                 self._lease = self._store.lease()
+            case Load(strip):
+                self._loading[strip] = self._store.load(strip.own)
             case Pull(visit):
                 self._pull(visit)
             case Train(visit):
@@ -218,8 +227,8 @@ class BlockTrainer:
 
     def _entries(self, own: int) -> int:
         """Return how many stored entries the strip of a partition has."""
-        pairs = (pair for other in range(own + 1) for pair in self._dataset.layout.strip(own, other))
-        return sum(last - first for first, last in (self._dataset.block_range(a, b) for a, b in pairs))
+        spans = (self._dataset.block_range(a, b) for a, b in self._dataset.layout.strip(own))
+        return sum(last - first for first, last in spans)
 
     def _train(self, visit: Visit) -> None:
         began, strip, pulled = self._store.now(), visit.strip, self._pulled.pop(visit)
@@ -244,6 +253,7 @@ class BlockTrainer:
         operation = "assign" if rows.before is None else "add"
         result.pushes.append(self._store.push_range(operation, strip.granted, change))
         if visit.is_own:
+            self._store.release(strip.own)
             result.pushed_at = self._store.now()
             self._unanswered.append(strip)
 
@@ -267,7 +277,7 @@ class BlockTrainer:
             strip: dataset.frequencies[slice(*layout.span(strip))],
         }
         loss, bias_only, covered = 0.0, 0.0, 0
-        for a, b in layout.strip(strip, other):
+        for a, b in layout.between(strip, other):
             entries, starts = dataset.block(a, b)
             draw = stream(options.seed, Purpose.TILES, (epoch << 32) + layout.block_index[a, b])
             order = shuffled_tiles(draw, layout.stripes(b), layout.tile_rows(a))

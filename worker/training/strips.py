@@ -32,7 +32,8 @@ STUCK_S = 1.0
 class Strip:
     """A leased strip of partition `own`: `left` of its `total` entries are to be trained.
 
-    `ahead` are the partitions to pull yet, its own first; `visits` are pulled and not in training yet.
+    `ahead` are the partitions to pull yet, its own first; `visits` are pulled and not in training yet. `missing` pieces
+    of its entries have not come, and until then no rows are pulled: which ones, only the entries say.
     """
 
     granted: Granted
@@ -42,6 +43,7 @@ class Strip:
     left: float
     visits: deque["Visit"] = field(default_factory=deque)
     seconds: float = 0.0
+    missing: int = 1
 
     @property
     def round(self) -> int:
@@ -76,6 +78,12 @@ class Lease(NamedTuple):
     why: str
 
 
+class Load(NamedTuple):
+    """Load the entries of a strip."""
+
+    strip: Strip
+
+
 class Pull(NamedTuple):
     """Pull the rows of a visit."""
 
@@ -101,7 +109,7 @@ class Report(NamedTuple):
     strip: Strip
 
 
-Instruction = Lease | Pull | Train | Push | Report
+Instruction = Lease | Load | Pull | Train | Push | Report
 
 
 def told(instruction: Instruction) -> str:
@@ -143,12 +151,18 @@ class Strips:
         self._asking = False
         own, *others = self._rounds.visits(granted.round)
         total = self._entries(own)
-        self._held.append(Strip(granted, own, deque([own, *others]), total, total))
+        strip = Strip(granted, own, deque([own, *others]), total, total)
+        self._held.append(strip)
         self._held.sort(key=lambda strip: strip.round)
+        self._due.append(Load(strip))
 
     def ended(self) -> None:
         """Request no more strips: none are left."""
         self._asking, self._over = False, True
+
+    def loading(self, strip: Strip, missing: int, now: float) -> None:
+        """Note that entries of a strip have come, and how many pieces are `missing`."""
+        strip.missing, self._moved_at = missing, now
 
     def came(self, visit: Visit, missing: int, now: float) -> None:
         """Note that rows of a visit have come, and how many messages are `missing`."""
@@ -189,7 +203,7 @@ class Strips:
             self._asking = True
             return Lease(why)
         for strip in self._held:
-            if strip.ahead and (why := self._why_pull(strip)):
+            if strip.ahead and not strip.missing and (why := self._why_pull(strip)):
                 partition = strip.ahead.popleft()
                 visit = Visit(strip, partition, self._nbytes(strip.own, partition))
                 strip.visits.append(visit)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_server import FakeServer, Heard, fake_server, polite
+from fake_server import FakeServer, Heard, sender
 from handmade import random_dataset
 from processes import Flow
 
@@ -27,22 +27,6 @@ LARGE = 1 << 40
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def sender(folder: Path, change: Callable[[m.GetData, m.Data], m.Message] = lambda _, data: data) -> FakeServer:
-    dataset = Dataset.open(folder)
-
-    def script(heard: Heard) -> m.Message | None:
-        query = heard.message
-        if not isinstance(query, m.GetData):
-            return polite(heard)
-        try:
-            body, size = dataset.read(query.file, query.offset, m.MAX_DATA_BYTES)
-        except BadRequest as error:
-            return m.Refused(error.code, str(error), "")
-        return change(query, m.Data(query.offset, size, np.frombuffer(body, np.uint8)))
-
-    return fake_server(script)  # type: ignore[return-value]
 
 
 @pytest.fixture(autouse=True)
@@ -238,3 +222,6 @@ def test_workers_without_a_dataset_train_the_same_vectors(tmp_path: Path) -> Non
             process.ends(0)
         assert sum("event=downloaded" in worker.err for worker in workers) == 2
         assert flow.vectors("run") == flow.vectors("calm")
+        whole = Dataset.open(tmp_path / "data")
+        strips = {path.name for path in tmp_path.glob("cache-*/*/*.entries")}
+        assert len(strips) == whole.layout.partitions

@@ -25,6 +25,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, Schedule
+from glovewire.worker.stores.entries import AllEntries
 from glovewire.worker.stores.interface import Change
 from glovewire.worker.stores.memory_store import MemoryStore
 from glovewire.worker.training import strips
@@ -37,7 +38,7 @@ OPTIONS = TrainingOptions(dim=4)
 WIDTH, PARTITIONS = RowLayout.of(OPTIONS).width, 32
 
 
-class Far:
+class Far(AllEntries):
     """A store behind a long way: strips at once, rows at once or never, no push answered until `until_s`."""
 
     in_place = False
@@ -107,7 +108,7 @@ def test_a_worker_has_one_strip_to_train_and_asks_on_only_when_stuck(tmp_path: P
     assert not far.pushed
 
 
-class Table:
+class Table(AllEntries):
     """A store of a whole table that grants rounds as it is told, and answers a pull when its partition is there."""
 
     in_place = False

@@ -1,0 +1,156 @@
+"""Keep on this machine's disk the entries of those strips that a worker trains, one file each, within a bound.
+
+Once the cache is full, the strips that were trained last make room: an epoch trains each strip once, so they are needed
+again after all others.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import log
+from ..array_types import Entries
+from ..errors import ArtifactError
+from .artifacts import PARTIAL, output_errors, scratch_path
+from .cache import remove_oldest, require_free, warn_too_small
+from .dataset import ENTRY, Dataset
+
+SUFFIX = ".entries"
+LEFT_OVER_S = 3600.0
+"""Age of an unfinished file that a process must have left behind."""
+
+Block = tuple[int, int]
+
+logger = logging.getLogger(__name__)
+
+
+class StripFiles:
+    """The strips of `dataset`, which is opened in blocks in a folder of a cache that may have `cache_bytes` bytes.
+
+    A file holds the blocks of `layout.strip`, one after the other. Other processes may use the same files: one that is
+    removed stays readable where it is loaded.
+    """
+
+    def __init__(self, dataset: Dataset, cache_bytes: int) -> None:
+        assert dataset.loaded is not None
+        self.dataset = dataset
+        self._cache_bytes, self._warned = cache_bytes, False
+        self._blocks = dataset.loaded
+        self._blocks.clear()
+        self._held: set[int] = set()
+        self._kept = [strip for strip in range(dataset.layout.partitions) if self._path(strip).exists()]
+        """Strips that are on the disk, in the order in which they were used."""
+        for path in dataset.path.glob(f".*{PARTIAL}"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > LEFT_OVER_S:
+                    path.unlink()
+
+    @property
+    def kept(self) -> npt.NDArray[np.bool_]:
+        """Return for each partition whether its strip is on the disk; shape (partitions,)."""
+        found = np.zeros(self.dataset.layout.partitions, np.bool_)
+        found[self._kept] = True
+        return found
+
+    def places(self, strip: int) -> Iterator[tuple[Block, int, int]]:
+        """Yield the blocks of a strip, with the first byte of each in the strip's file, and that after its last."""
+        blocks = self.dataset.layout.strip(strip)
+        spans = [self.dataset.block_range(*block) for block in blocks]
+        ends = np.cumsum([0, *(last - first for first, last in spans)]) * ENTRY.itemsize
+        for block, (start, end) in zip(blocks, pairwise(ends.tolist()), strict=True):
+            yield block, start, end
+
+    def hold(self, strip: int) -> bool:
+        """Load a strip, which stays until `release`; return False, with room for it, if it has to be written first."""
+        self._held.add(strip)
+        needed = max(end for _, _, end in self.places(strip))
+        if strip in self._kept or not needed:
+            self._kept = [each for each in self._kept if each != strip]
+            if self._load(strip, self._path(strip)):
+                return True
+            logger.warning(log.line("damaged", file=self._path(strip), then="it is downloaded again"))
+        self._make_room(needed)
+        return False
+
+    def release(self, strip: int) -> None:
+        """Let a strip go; it stays loaded, and on the disk, while there is room."""
+        self._held.discard(strip)
+        self._make_room(0)
+
+    def write(self, strip: int, offset: int, piece: bytes) -> None:
+        """Write bytes of a strip from `offset` on; OutputError if the disk is full."""
+        scratch = scratch_path(self._path(strip))
+        with output_errors(self.dataset.path, "cache"), scratch.open("r+b" if scratch.exists() else "wb") as stream:
+            stream.seek(offset)
+            stream.write(piece)
+
+    def keep(self, strip: int) -> None:
+        """Load a strip that is written completely; ArtifactError if it is not what the dataset's manifest says."""
+        path = self._path(strip)
+        scratch = scratch_path(path)
+        if not self._load(strip, scratch):
+            scratch.unlink(missing_ok=True)
+            raise ArtifactError(f"the entries of strip {strip} are damaged where they come from, or on the way")
+        with output_errors(path, "cache"):
+            scratch.rename(path)
+
+    def close(self) -> None:
+        """Let all strips go, and remove those for which the cache has no room."""
+        self._held.clear()
+        self._make_room(0)
+        self._blocks.clear()
+
+    def _path(self, strip: int) -> Path:
+        return self.dataset.path / f"{strip}{SUFFIX}"
+
+    def _load(self, strip: int, path: Path) -> bool:
+        """Load the strip in a file, unless it is loaded; return False if the file is not what it should be."""
+        places = list(self.places(strip))
+        if not all(block in self._blocks for block, _, _ in places):
+            entries = _mapped(path)
+            found = {block: entries[start // ENTRY.itemsize : end // ENTRY.itemsize] for block, start, end in places}
+            if not all(self.dataset.fits(*block, found[block]) for block in found):
+                return False
+            self._blocks.update(found)
+        self._kept.append(strip)
+        return True
+
+    def _make_room(self, needed: int) -> None:
+        """Remove what is not in use while `needed` more bytes do not fit; OutputError if the disk is full.
+
+        The strips that are held stay, and what is needed comes to them, however little the cache may have.
+        """
+        cache = self.dataset.path.parent
+        over = remove_oldest(cache, self._cache_bytes - needed) + needed - self._cache_bytes
+        if over > 0 and not self._warned:
+            self._warned = True
+            warn_too_small(cache, over + self._cache_bytes, self._cache_bytes, "strips are downloaded again")
+        for strip in [strip for strip in self._kept[::-1] if strip not in self._held]:
+            if over > 0:
+                over -= self._remove(strip)
+        require_free(cache, needed)
+
+    def _remove(self, strip: int) -> int:
+        """Remove the file of a strip; return its bytes."""
+        self._kept.remove(strip)
+        for block in self.dataset.layout.strip(strip):
+            self._blocks.pop(block, None)
+        with contextlib.suppress(FileNotFoundError):
+            size = self._path(strip).stat().st_size
+            self._path(strip).unlink()
+            return size
+        return 0
+
+
+def _mapped(path: Path) -> Entries:
+    """Map the entries in a file; none if it is missing, or no such file."""
+    try:
+        return np.memmap(path, ENTRY, "r")
+    except (OSError, ValueError):
+        return np.empty(0, ENTRY)
