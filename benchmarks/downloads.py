@@ -3,30 +3,27 @@
     python benchmarks/downloads.py DATASET [--workers 3] [--servers 2] [--epochs 16] [--times 3] [-- OPTIONS]
 
 Needs root and iproute2. Every process has a network address of its own. `apart`: shards with peers, and workers without
-a dataset, each with an empty cache. `shared`: all have the same folders. Bytes are those that the interfaces of the
-workers' machines have received, with the headers of TCP: until a worker has downloaded the dataset, and after that.
-Speed is that from the second epoch on. The two kinds train in turns.
+a dataset, each with an empty cache. `shared`: all have the same folders. `downloaded` are the bytes of entries that the
+workers say they have downloaded, `cached` those of all files in their caches, `received` what the interfaces of their
+machines have received, rows and the headers of TCP included. Speed is that from the second epoch on. The two kinds
+train in turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from commands import wait_until
 from plan import LINKS, glovewire, machines
 
 from glovewire.bench.measurements import spread, surroundings
-
-START_S = 1800.0
-"""For the download of a large dataset."""
 
 
 def main() -> None:
@@ -50,11 +47,11 @@ def main() -> None:
         apart, shared = both["apart"], both["shared"]
         turns.append(
             {
-                "dataset_bytes_received": apart["before"],
+                "downloaded_bytes": apart["downloaded"],
                 "cached_bytes": apart["cached"],
-                "received_of_cached": apart["before"] / apart["cached"],
-                "bytes_after_download": apart["after"],
-                "bytes_after_download_of_shared": apart["after"] / shared["after"],
+                "downloaded_of_cached": apart["downloaded"] / apart["cached"],
+                "received_bytes": apart["received"],
+                "received_beside_entries_of_shared": (apart["received"] - apart["downloaded"]) / shared["received"],
                 "entries_per_second": apart["rate"],
                 "speed_of_shared": apart["rate"] / shared["rate"],
             }
@@ -64,7 +61,7 @@ def main() -> None:
 
 
 def train(given: argparse.Namespace, folder: Path, options: list[str], *, apart: bool) -> dict[str, float]:
-    """Train once, and return received bytes before and after the downloads, cached bytes, and entries per second."""
+    """Train once, and return bytes downloaded, cached and received by the workers, and entries per second."""
     shards = range(given.servers)
     hosts = [f"10.77.0.{number + 1}" for number in shards]
     peers = [word for host in hosts for word in ("--peer", f"tcp://{host}:5557")] if apart else []
@@ -80,31 +77,20 @@ def train(given: argparse.Namespace, folder: Path, options: list[str], *, apart:
             )
             for shard in shards
         ]  # fmt: skip
-        before, logs = [0] * given.workers, [folder / f"worker-{rank}" for rank in range(given.workers)]
+        logs = [folder / f"worker-{rank}" for rank in range(given.workers)]
         for rank, log in enumerate(logs):
             data = ["--cache", folder / f"cache-{rank}"] if apart else [given.dataset]
             words = ("worker", *data, *servers, "--name", f"w{rank}", "--timeout", 600)
             running.append(start(held, given.servers + rank, log, *words))
-
-        def note(rank: int) -> None:
-            wait_until(
-                lambda: "event=downloaded" in logs[rank].read_text(), f"{logs[rank]} to have the dataset", START_S
-            )
-            before[rank] = received(given.servers + rank)
-
-        notes = [threading.Thread(target=note, args=(rank,)) for rank in range(given.workers) if apart]
-        for each in notes:
-            each.start()
         codes = [process.wait() for process in running]
-        for each in notes:
-            each.join()
         if any(codes):
             raise SystemExit("\n".join(log.read_text()[-1000:] for log in folder.glob("[sw]*") if log.is_file()))
         total = sum(received(given.servers + rank) for rank in range(given.workers))
     caches = [file for rank in range(given.workers) for file in (folder / f"cache-{rank}").rglob("*")]
+    told = [re.findall(r"bytes_downloaded=(\d+)", log.read_text()) for log in logs]
     return {
-        "before": sum(before),
-        "after": total - sum(before),
+        "downloaded": sum(int(number) for numbers in told for number in numbers),
+        "received": total,
         "cached": sum(file.stat().st_size for file in caches if file.is_file()),
         "rate": rate(run_of(folder, 0, apart=apart) / "metrics.jsonl"),
     }

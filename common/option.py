@@ -182,10 +182,14 @@ class SharedOptions(Config):
         default_factory=default_cache,
         metavar="DIR",
         shown="~/.cache/glovewire/datasets",
-        help="Without DATASET: where the dataset that servers send is kept; all processes of a machine share it.",
+        help="Where what is downloaded of a dataset is kept; all processes of a machine share it.",
     )
     cache_bytes: int = option(
-        64 << 30, parse=parse_size, metavar="SIZE", shown="64GB", help="Keep at most this much there after training."
+        64 << 30,
+        parse=parse_size,
+        metavar="SIZE",
+        shown="64GB",
+        help="Keep at most this much there, but for what is in use.",
     )
     prometheus: int | None = option(
         None,

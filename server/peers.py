@@ -22,7 +22,8 @@ from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys, ServerKeys
-from glovewire.common.transport.download import dataset_of_run
+from glovewire.common.transport.download import downloaded
+from glovewire.common.transport.files import Served
 
 from .checkpoints import generations
 from .checkpoints.copies import Copies, Heard, begin_at
@@ -79,7 +80,7 @@ class Peers:
         with contextlib.ExitStack() as held:
             with self._client(0, BEGIN_S) as client:
                 self._patiently(lambda: client.ask(0, m.GetData(MANIFEST, 0)))
-                found = dataset_of_run(client, config.cache, config.cache_bytes, verify=config.verify)
+                found = downloaded(Served(client), config.cache, config.cache_bytes, verify=config.verify)
                 dataset = held.enter_context(found)
             yield dataset
 

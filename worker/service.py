@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from glovewire.common import errors, log
+from glovewire.common.addresses import url_of
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
@@ -14,18 +15,19 @@ from glovewire.common.roles import Role
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 from glovewire.common.runtime.signals import signals_raise, stop_on_signals
-from glovewire.common.storage import stores
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.storage.stores import Store
 from glovewire.common.storage.strip_files import StripFiles
 from glovewire.common.transport import curve_keys as keys
 from glovewire.common.transport.client import RequestClient
-from glovewire.common.transport.download import dataset_of_run, trains_blocks
+from glovewire.common.transport.download import downloaded, trains_blocks
+from glovewire.common.transport.files import Served
 
 from .config import WorkerConfig
 from .kernels import objectives
 from .metrics import WorkerMetrics
 from .simulated_latency import Latency
-from .stores.entries import ALL_ENTRIES, ServedEntries, StripEntries
+from .stores.entries import ALL_ENTRIES, RemoteEntries, StripEntries
 from .stores.server_store import ServerStore
 from .training.block_trainer import train
 
@@ -80,16 +82,18 @@ def work(config: WorkerConfig) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _dataset(config: WorkerConfig, name: str, mine: keys.ClientKeys | None) -> Iterator[Dataset]:
-    """Yield the dataset that was given, or else that of the run."""
-    if config.dataset is not None:
-        with stores.local(config.dataset, config.cache, config.cache_bytes, verify=config.verify) as folder:
-            yield Dataset.open(folder, verify=config.verify)
+    """Yield the dataset that was given, or else that of the run; if it is to be downloaded, without its entries."""
+    if config.dataset is not None and not url_of(config.dataset):
+        yield Dataset.open(config.dataset, verify=config.verify)
         return
     with contextlib.ExitStack() as held:
-        with RequestClient(config.servers, name, "", config.timeout_s, mine) as client:
-            in_blocks = trains_blocks(client)
-            found = dataset_of_run(client, config.cache, config.cache_bytes, verify=config.verify, in_blocks=in_blocks)
-            dataset = held.enter_context(found)
+        with (
+            RequestClient(config.servers, name, "", config.timeout_s, mine) as client,
+            contextlib.ExitStack() as opened,
+        ):
+            source = Served(client) if config.dataset is None else opened.enter_context(Store(config.dataset))
+            options = {"verify": config.verify, "in_blocks": trains_blocks(client)}
+            dataset = held.enter_context(downloaded(source, config.cache, config.cache_bytes, **options))
         yield dataset
 
 
@@ -134,8 +138,15 @@ def _entries(config: WorkerConfig, client: RequestClient, dataset: Dataset) -> I
     if dataset.loaded is None:
         yield ALL_ENTRIES
         return
-    with contextlib.closing(StripFiles(dataset, config.cache_bytes)) as files:
-        yield ServedEntries(client, files)
+    with contextlib.ExitStack() as held:
+        files = held.enter_context(contextlib.closing(StripFiles(dataset, config.cache_bytes)))
+        if config.dataset is None:
+            yield RemoteEntries(client, files)
+        else:
+            entries = RemoteEntries(client, files, store := Store(config.dataset))
+            held.callback(entries.close)
+            held.callback(store.close)
+            yield entries
 
 
 def _leave_early(client: RequestClient, error: errors.GlovewireError) -> None:

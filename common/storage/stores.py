@@ -110,9 +110,9 @@ class Store:
                 named[path.removeprefix(self._root).lstrip("/")] = (int(facts["size"] or 0), seconds)
         return named
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a small file, None if there is none."""
-        found = self._call("cat_file", self._place(name))
+    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
+        """Return the content of a file, or its bytes from `start` to before `end`; None if there is none."""
+        found = self._call("cat_file", self._place(name), start=start, end=end)
         return None if found is None else bytes(found)
 
     def manifest(self, folder: str = "") -> tuple[Manifest, bytes]:

@@ -44,6 +44,7 @@ class StripFiles:
         self._blocks = dataset.loaded
         self._blocks.clear()
         self._held: set[int] = set()
+        self._brought = 0
         self._kept = [strip for strip in range(dataset.layout.partitions) if self._path(strip).exists()]
         """Strips that are on the disk, in the order in which they were used."""
         for path in dataset.path.glob(f".*{PARTIAL}"):
@@ -99,12 +100,15 @@ class StripFiles:
             raise ArtifactError(f"the entries of strip {strip} are damaged where they come from, or on the way")
         with output_errors(path, "cache"):
             scratch.rename(path)
+        self._brought += path.stat().st_size
 
     def close(self) -> None:
-        """Let all strips go, and remove those for which the cache has no room."""
+        """Let all strips go, remove those for which the cache has no room, and log what there is."""
         self._held.clear()
         self._make_room(0)
         self._blocks.clear()
+        kept = sum(end for strip in self._kept for _, _, end in [*self.places(strip)][-1:])
+        logger.info(log.line("entries", bytes_downloaded=self._brought, strips_kept=len(self._kept), bytes_kept=kept))
 
     def _path(self, strip: int) -> Path:
         return self.dataset.path / f"{strip}{SUFFIX}"

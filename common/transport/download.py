@@ -12,10 +12,9 @@ from pathlib import Path
 from .. import errors
 from ..client.pending import expect
 from ..protocol import messages as m
-from ..storage.cache import cached
+from ..storage.cache import Source, cached
 from ..storage.dataset import CHECKSUMS, ENTRIES, Dataset
 from .client import RequestClient
-from .files import Served
 
 
 def trains_blocks(client: RequestClient) -> bool:
@@ -27,15 +26,14 @@ def trains_blocks(client: RequestClient) -> bool:
 
 
 @contextlib.contextmanager
-def dataset_of_run(
-    client: RequestClient, cache: Path, cache_bytes: int, *, verify: bool = True, in_blocks: bool = False
+def downloaded(
+    source: Source, cache: Path, cache_bytes: int, *, verify: bool = True, in_blocks: bool = False
 ) -> Iterator[Dataset]:
-    """Yield the dataset of the run that `client` reaches; download it unless `cache` has it, as `cached` does.
+    """Yield the dataset of `source`; download it unless `cache` has it, as `cached` does.
 
     With `in_blocks`, it comes without its entries and is opened in blocks, unless `cache` has all of it, or it was made
     by an earlier version, without checksums of its blocks.
     """
-    source = Served(client)
     if in_blocks:
         manifest, _ = source.manifest()
         in_blocks = CHECKSUMS in manifest.files and not (cache / manifest.checksum).exists()

@@ -104,7 +104,8 @@ def test_a_server_and_its_worker_read_the_dataset_from_the_store(flow: Flow) -> 
     address, _ = server.ready()
     flow.worker(address, data="s3://bucket/two/data", how=["--cache", "cache"]).ends(0)
     server.ends(0)
-    assert len(list(flow.path("cache").glob("*/manifest.json"))) == 1
+    assert len(list(flow.path("cache").glob("*.blocks/manifest.json"))) == 1
+    assert not list(flow.path("cache").glob("*/entries.npy")), "strips come with their leases"
     flow.train("calm", "--workers", 1, "--epochs", 2).ends(0)
     assert flow.vectors("run") == flow.vectors("calm")
 

@@ -1,7 +1,9 @@
 """Bring the entries of leased strips to this machine, unless it has the whole dataset."""
 
+import logging
 from collections import Counter, deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -9,12 +11,18 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common import errors, log
 from glovewire.common.client.pending import Pending
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import ENTRIES, ENTRY
+from glovewire.common.storage.stores import Store
 from glovewire.common.storage.strip_files import StripFiles
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.files import WINDOW, body_of
+
+STORE_PIECE_BYTES = 16 << 20
+
+logger = logging.getLogger(__name__)
 
 
 class StripEntries(Protocol):
@@ -30,6 +38,9 @@ class StripEntries(Protocol):
     def release(self, strip: int) -> None:
         """Let the blocks of a strip go."""
 
+    def poll(self) -> None:
+        """Handle what has come by another way than the store's messages."""
+
 
 class AllEntries:
     """The entries of a dataset that is on this machine: see StripEntries."""
@@ -42,6 +53,9 @@ class AllEntries:
         return Pending(None, 0)
 
     def release(self, strip: int) -> None:
+        """Do nothing."""
+
+    def poll(self) -> None:
         """Do nothing."""
 
 
@@ -58,11 +72,14 @@ class Piece:
     nbytes: int
 
 
-class ServedEntries:
-    """The entries that the shards of `client` send, kept in `files`: see StripEntries. Every shard sends a part."""
+class RemoteEntries:
+    """The entries that the shards of `client` send, or that are in a store, kept in `files`: see StripEntries.
 
-    def __init__(self, client: RequestClient, files: StripFiles) -> None:
-        self._client, self._files = client, files
+    Every shard sends a part. A thread reads the store; if that fails, the shards send what is still needed.
+    """
+
+    def __init__(self, client: RequestClient, files: StripFiles, store: Store | None = None) -> None:
+        self._client, self._files, self._store = client, files, store
         dataset = files.dataset
         self._size = int(dataset.manifest.files[ENTRIES]["bytes"])
         self._header = self._size - int(dataset.tiles[-1]) * ENTRY.itemsize
@@ -70,6 +87,8 @@ class ServedEntries:
         self._asked = [0] * len(client.channels)
         self._users: Counter[int] = Counter()
         self._replies: dict[int, Pending[None]] = {}
+        self._reader = ThreadPoolExecutor(1, "entries") if store is not None else None
+        self._reading: dict[int, Future[None]] = {}
 
     @property
     def has(self) -> npt.NDArray[np.uint8] | None:
@@ -80,10 +99,9 @@ class ServedEntries:
         """See StripEntries. A strip may be loaded for several rounds at a time."""
         self._users[strip] += 1
         if strip not in self._replies:
-            pieces = [] if self._files.hold(strip) else list(self._pieces(strip))
-            self._replies[strip] = Pending(None, len(pieces))
-            self._queue.extend(pieces)
-            self._ask()
+            self._replies[strip] = Pending(None, 0)
+            if not self._files.hold(strip):
+                self._bring(strip)
         return self._replies[strip]
 
     def release(self, strip: int) -> None:
@@ -93,11 +111,46 @@ class ServedEntries:
             del self._replies[strip]
             self._files.release(strip)
 
-    def _pieces(self, strip: int) -> Iterator[Piece]:
+    def poll(self) -> None:
+        """See StripEntries."""
+        for strip in [strip for strip, future in self._reading.items() if future.done()]:
+            reply = self._replies[strip]
+            try:
+                self._reading.pop(strip).result()
+                self._files.keep(strip)
+                reply.missing = 0
+            except (errors.StoreError, errors.ArtifactError) as error:
+                logger.warning(log.line("store_failed", why=error, then="the shards send the entries"))
+                self._store = None
+                self._bring(strip)
+            except errors.OutputError as error:
+                reply.error = error
+
+    def close(self) -> None:
+        """End the thread, which is to be done after the store is closed."""
+        if self._reader is not None:
+            self._reader.shutdown(cancel_futures=True)
+
+    def _bring(self, strip: int) -> None:
+        """Begin to bring a strip."""
+        reply = self._replies[strip]
+        if self._store is None or self._reader is None:
+            pieces = list(self._pieces(strip, m.MAX_DATA_BYTES))
+            reply.missing = len(pieces)
+            self._queue.extend(pieces)
+            self._ask()
+        else:
+            reply.missing = 1
+            self._reading[strip] = self._reader.submit(self._read, self._store, strip)
+
+    def _pieces(self, strip: int, most: int) -> Iterator[Piece]:
+        """Yield the pieces of a strip, of at most `most` bytes; there are none of a block without entries."""
         for block, start, end in self._files.places(strip):
             place = self._header + self._files.dataset.block_range(*block)[0] * ENTRY.itemsize
-            for offset in range(start, end, m.MAX_DATA_BYTES):  # none for a block without entries
-                yield Piece(strip, offset, place + offset - start, min(m.MAX_DATA_BYTES, end - offset))
+            for offset in range(start, end, most):
+                yield Piece(strip, offset, place + offset - start, min(most, end - offset))
+
+    # ---- from the shards
 
     def _ask(self) -> None:
         """Ask every shard for as many pieces as it may be asked for at a time."""
@@ -115,3 +168,13 @@ class ServedEntries:
         if not self._replies[piece.strip].missing:  # it was the last
             self._files.keep(piece.strip)
         self._ask()
+
+    # ---- from the store, in its thread
+
+    def _read(self, store: Store, strip: int) -> None:
+        """Write a strip to its file."""
+        for piece in self._pieces(strip, STORE_PIECE_BYTES):
+            body = store.read(ENTRIES, piece.place, piece.place + piece.nbytes)
+            if body is None or len(body) != piece.nbytes:
+                raise errors.ArtifactError(f"{store.url}/{ENTRIES} is not there, or too short")
+            self._files.write(strip, piece.offset, body)

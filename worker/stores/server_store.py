@@ -177,10 +177,12 @@ class ServerStore:
 
     def poll(self) -> None:
         """See Store."""
+        self.entries.poll()
         self.client.poll(0)
 
     def wait(self) -> None:
         """See Store."""
+        self.entries.poll()
         self.client.poll(POLL_MS)
 
     def flush(self) -> None:

@@ -20,7 +20,8 @@ from glovewire.common.storage import cache
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.dataset import ENTRIES, Dataset
 from glovewire.common.transport.client import RequestClient
-from glovewire.common.transport.download import dataset_of_run
+from glovewire.common.transport.download import downloaded
+from glovewire.common.transport.files import Served
 
 LARGE = 1 << 40
 
@@ -48,7 +49,7 @@ def brought(
     with ExitStack() as stack:
         running = [stack.enter_context(server) for server in servers]  # type: ignore[arg-type]
         client = stack.enter_context(RequestClient([one.address for one in running], "anna", silence_s=20.0))
-        dataset = stack.enter_context(dataset_of_run(client, cache, most, verify=verify))
+        dataset = stack.enter_context(downloaded(Served(client), cache, most, verify=verify))
         asked = [each for one in running for each in one.messages(m.GetData) if each.message.file != MANIFEST]
         yield dataset, asked
 

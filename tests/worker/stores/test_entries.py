@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,10 +22,13 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.storage import cache
 from glovewire.common.storage.artifacts import MANIFEST, seal
 from glovewire.common.storage.dataset import CHECKSUMS, ENTRIES, ENTRY, Dataset, block_checksums
+from glovewire.common.storage.stores import Store
 from glovewire.common.storage.strip_files import LEFT_OVER_S, SUFFIX, StripFiles
 from glovewire.common.transport.client import RequestClient
-from glovewire.common.transport.download import dataset_of_run
-from glovewire.worker.stores.entries import ServedEntries
+from glovewire.common.transport.download import downloaded
+from glovewire.common.transport.files import Served
+from glovewire.worker.stores import entries as entries_module
+from glovewire.worker.stores.entries import RemoteEntries
 
 PIECE = 1000
 LARGE = 1 << 40
@@ -49,7 +52,7 @@ class Worker:
 
     dataset: Dataset
     client: RequestClient
-    entries: ServedEntries
+    entries: RemoteEntries
     servers: list[FakeServer]
 
     def loaded(self, strip: int) -> Pending[None]:
@@ -58,7 +61,8 @@ class Worker:
         deadline = time.monotonic() + 20.0
         while not reply.done:
             assert time.monotonic() < deadline
-            self.client.poll(100)
+            self.entries.poll()
+            self.client.poll(10)
         reply.get()
         return reply
 
@@ -78,14 +82,18 @@ class Worker:
 
 
 @contextmanager
-def worker(folder: Path, *servers: object, most: int = LARGE) -> Iterator[Worker]:
+def worker(folder: Path, *servers: object, most: int = LARGE, url: str = "") -> Iterator[Worker]:
+    """A worker that asks the servers, and before them the store at a URL."""
     with ExitStack() as stack:
         running = [stack.enter_context(server) for server in servers]  # type: ignore[call-overload]
         client = stack.enter_context(RequestClient([one.address for one in running], "anna", silence_s=20.0))
-        dataset = stack.enter_context(dataset_of_run(client, folder, most, in_blocks=True))
-        files = StripFiles(dataset, most)
-        yield Worker(dataset, client, ServedEntries(client, files), running)
-        files.close()
+        dataset = stack.enter_context(downloaded(Served(client), folder, most, in_blocks=True))
+        files = stack.enter_context(closing(StripFiles(dataset, most)))
+        store = Store(url) if url else None
+        entries = stack.enter_context(closing(RemoteEntries(client, files, store)))
+        if store is not None:
+            stack.enter_context(store)
+        yield Worker(dataset, client, entries, running)
 
 
 def same(found: Dataset, expected: Dataset, strip: int) -> bool:
@@ -269,10 +277,10 @@ def test_a_dataset_that_is_whole_in_the_cache_is_used(tmp_path: Path, data: Data
     with ExitStack() as stack:
         server = stack.enter_context(sender(data.path))
         client = stack.enter_context(RequestClient([server.address], "anna", silence_s=20.0))
-        with dataset_of_run(client, tmp_path / "cache", LARGE):
+        with downloaded(Served(client), tmp_path / "cache", LARGE):
             pass
         before = len(server.heard)
-        dataset = stack.enter_context(dataset_of_run(client, tmp_path / "cache", LARGE, in_blocks=True))
+        dataset = stack.enter_context(downloaded(Served(client), tmp_path / "cache", LARGE, in_blocks=True))
         assert all(same(dataset, data, strip) for strip in STRIPS)
         asked = [each.message for each in server.heard[before:] if isinstance(each.message, m.GetData)]
         assert {query.file for query in asked} == {MANIFEST}
@@ -285,7 +293,7 @@ def test_a_dataset_without_checksums_of_its_blocks_is_brought_whole(tmp_path: Pa
     with ExitStack() as stack:
         server = stack.enter_context(sender(data.path))
         client = stack.enter_context(RequestClient([server.address], "anna", silence_s=20.0))
-        dataset = stack.enter_context(dataset_of_run(client, tmp_path / "cache", LARGE, in_blocks=True))
+        dataset = stack.enter_context(downloaded(Served(client), tmp_path / "cache", LARGE, in_blocks=True))
         assert dataset.loaded is None
         assert all(same(dataset, data, strip) for strip in STRIPS)
 
@@ -300,3 +308,62 @@ def test_strips_and_blocks_may_have_no_entries(tmp_path: Path) -> None:
             assert same(one.dataset, data, strip)
         assert one.has == [*range(6)]
     del data
+
+
+# ---- from a store
+
+
+@pytest.fixture
+def url(data: Dataset) -> Iterator[str]:
+    """Where a store has the dataset."""
+    pytest.importorskip("fsspec")
+    with Store("memory://bucket") as store:
+        store.upload(data.path, "data")
+        yield "memory://bucket/data"
+        store.remove("data")
+
+
+def test_a_store_is_read_instead_of_the_shards(
+    tmp_path: Path, data: Dataset, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries_module, "STORE_PIECE_BYTES", 700)
+    with worker(tmp_path / "cache", sender(data.path), url=url) as one:
+        for strip in (2, 0):
+            one.loaded(strip)
+            assert same(one.dataset, data, strip)
+        assert one.has == [0, 2]
+        assert not one.asked()
+
+
+@pytest.mark.parametrize("content", [None, b"short"], ids=["gone", "short"])
+def test_the_shards_send_what_the_store_cannot(
+    tmp_path: Path, data: Dataset, url: str, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    with worker(tmp_path / "cache", sender(data.path), url=url) as one, Store(url) as store:
+        one.loaded(2)
+        if content is None:
+            store.remove(ENTRIES)
+        else:
+            store.write(ENTRIES, content)
+        one.loaded(1)
+        assert same(one.dataset, data, 1)
+        assert sum(query.most for query in one.asked()) == strip_bytes(data, 1)
+    assert "event=store_failed" in caplog.text
+
+
+def test_a_full_disk_is_no_reason_to_ask_the_shards(
+    tmp_path: Path, data: Dataset, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OutputError("no space left")
+
+    with worker(tmp_path / "cache", sender(data.path), url=url) as one:
+        monkeypatch.setattr(StripFiles, "write", full)
+        with pytest.raises(OutputError, match="no space"):
+            one.loaded(1)
+        assert not one.asked()
+
+
+def test_leaving_ends_a_read_that_is_under_way(tmp_path: Path, data: Dataset, url: str) -> None:
+    with worker(tmp_path / "cache", sender(data.path), url=url) as one:
+        one.entries.load(2)
