@@ -47,12 +47,15 @@ def work(config: WorkerConfig) -> dict[str, Any]:
     name = config.full_name if mine is None else mine.session_name(config.full_name)
     sent, rejoined = 0, False
     end: RunEnd | None = None
+    files: StripFiles | None = None
     with contextlib.ExitStack() as stack:
         try:
             with signals_raise(), without_blas():
                 dataset = stack.enter_context(_dataset(config, name, mine))
                 objectives.warm()
                 freeze_loaded_objects()
+                if dataset.loaded is not None:
+                    files = stack.enter_context(contextlib.closing(StripFiles(dataset, config.cache_bytes)))
         except errors.Interrupted:
             end = INTERRUPTED
         metrics = stack.enter_context(_metrics(config, name))
@@ -62,7 +65,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                 stop_on_signals(partial(setattr, client, "failed", stopped))
                 client.on_sent = metrics.sent
                 try:
-                    end = _join(config, client, dataset)
+                    end = _join(config, client, dataset, files)
                 except errors.RunOver as error:
                     end = error.end
                 except errors.Interrupted:
@@ -111,7 +114,7 @@ def _metrics(config: WorkerConfig, name: str) -> Iterator[WorkerMetrics]:
         yield metrics
 
 
-def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset) -> RunEnd:
+def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset, files: StripFiles | None) -> RunEnd:
     """Join the servers and train; return why training ended."""
     try:
         welcome = client.connect()
@@ -121,7 +124,7 @@ def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset) -> RunE
         raise
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
     delays = Latency.parse(config.latency).draws(options.seed, welcome.rank)
-    with _entries(config, client, dataset) as entries:
+    with _entries(config, client, files) as entries:
         store = ServerStore(
             client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays, entries=entries
         )
@@ -133,20 +136,14 @@ def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset) -> RunE
 
 
 @contextlib.contextmanager
-def _entries(config: WorkerConfig, client: RequestClient, dataset: Dataset) -> Iterator[StripEntries]:
-    """Yield what brings the entries of strips, unless the whole dataset is here."""
-    if dataset.loaded is None:
+def _entries(config: WorkerConfig, client: RequestClient, files: StripFiles | None) -> Iterator[StripEntries]:
+    """Yield what brings the entries of strips to `files`; the whole dataset is here if there are none."""
+    if files is None:
         yield ALL_ENTRIES
         return
-    with contextlib.ExitStack() as held:
-        files = held.enter_context(contextlib.closing(StripFiles(dataset, config.cache_bytes)))
-        if config.dataset is None:
-            yield RemoteEntries(client, files)
-        else:
-            entries = RemoteEntries(client, files, store := Store(config.dataset))
-            held.callback(entries.close)
-            held.callback(store.close)
-            yield entries
+    store = None if config.dataset is None else Store(config.dataset)
+    with contextlib.closing(RemoteEntries(client, files, store)) as entries, store or contextlib.nullcontext():
+        yield entries
 
 
 def _leave_early(client: RequestClient, error: errors.GlovewireError) -> None:

@@ -44,6 +44,8 @@ class StripFiles:
         self._blocks = dataset.loaded
         self._blocks.clear()
         self._held: set[int] = set()
+        self._written: dict[int, set[tuple[int, int]]] = {}
+        """The first byte and the length of the pieces that were written of strips that are not complete."""
         self._brought = 0
         self._kept = [strip for strip in range(dataset.layout.partitions) if self._path(strip).exists()]
         """Strips that are on the disk, in the order in which they were used."""
@@ -84,17 +86,28 @@ class StripFiles:
         self._held.discard(strip)
         self._make_room(0)
 
+    def release_all(self) -> None:
+        """Let all strips go."""
+        self._held.clear()
+        self._make_room(0)
+
+    def is_written(self, strip: int, offset: int, nbytes: int) -> bool:
+        """Return whether this piece of a strip that is not complete was written."""
+        return (offset, nbytes) in self._written.get(strip, ())
+
     def write(self, strip: int, offset: int, piece: bytes) -> None:
         """Write bytes of a strip from `offset` on; OutputError if the disk is full."""
         scratch = scratch_path(self._path(strip))
         with output_errors(self.dataset.path, "cache"), scratch.open("r+b" if scratch.exists() else "wb") as stream:
             stream.seek(offset)
             stream.write(piece)
+        self._written.setdefault(strip, set()).add((offset, len(piece)))
 
     def keep(self, strip: int) -> None:
         """Load a strip that is written completely; ArtifactError if it is not what the dataset's manifest says."""
         path = self._path(strip)
         scratch = scratch_path(path)
+        self._written.pop(strip, None)
         if not self._load(strip, scratch):
             scratch.unlink(missing_ok=True)
             raise ArtifactError(f"the entries of strip {strip} are damaged where they come from, or on the way")
@@ -104,8 +117,7 @@ class StripFiles:
 
     def close(self) -> None:
         """Let all strips go, remove those for which the cache has no room, and log what there is."""
-        self._held.clear()
-        self._make_room(0)
+        self.release_all()
         self._blocks.clear()
         kept = sum(end for strip in self._kept for _, _, end in [*self.places(strip)][-1:])
         logger.info(log.line("entries", bytes_downloaded=self._brought, strips_kept=len(self._kept), bytes_kept=kept))

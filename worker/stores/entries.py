@@ -127,9 +127,10 @@ class RemoteEntries:
                 reply.error = error
 
     def close(self) -> None:
-        """End the thread, which is to be done after the store is closed."""
+        """Let all strips go, and end the thread, after the store was closed; pieces that were written stay."""
         if self._reader is not None:
             self._reader.shutdown(cancel_futures=True)
+        self._files.release_all()
 
     def _bring(self, strip: int) -> None:
         """Begin to bring a strip."""
@@ -138,17 +139,21 @@ class RemoteEntries:
             pieces = list(self._pieces(strip, m.MAX_DATA_BYTES))
             reply.missing = len(pieces)
             self._queue.extend(pieces)
+            if not pieces:
+                self._files.keep(strip)
             self._ask()
         else:
             reply.missing = 1
             self._reading[strip] = self._reader.submit(self._read, self._store, strip)
 
     def _pieces(self, strip: int, most: int) -> Iterator[Piece]:
-        """Yield the pieces of a strip, of at most `most` bytes; there are none of a block without entries."""
+        """Yield the pieces of a strip, of at most `most` bytes, that are not written yet."""
         for block, start, end in self._files.places(strip):
             place = self._header + self._files.dataset.block_range(*block)[0] * ENTRY.itemsize
             for offset in range(start, end, most):
-                yield Piece(strip, offset, place + offset - start, min(most, end - offset))
+                nbytes = min(most, end - offset)
+                if not self._files.is_written(strip, offset, nbytes):
+                    yield Piece(strip, offset, place + offset - start, nbytes)
 
     # ---- from the shards
 

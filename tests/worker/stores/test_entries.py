@@ -17,7 +17,7 @@ from fake_server import FakeServer, sender
 from handmade import random_dataset, write_dataset
 
 from glovewire.common.client.pending import Pending
-from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
+from glovewire.common.errors import ArtifactError, GlovewireError, LeaseLost, OutputError
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage import cache
 from glovewire.common.storage.artifacts import MANIFEST, seal
@@ -52,6 +52,7 @@ class Worker:
 
     dataset: Dataset
     client: RequestClient
+    files: StripFiles
     entries: RemoteEntries
     servers: list[FakeServer]
 
@@ -77,7 +78,7 @@ class Worker:
         heard = [each.message for one in self.servers for each in one.messages(m.GetData)]
         return [query for query in heard if isinstance(query, m.GetData) and query.file == ENTRIES]
 
-    def files(self) -> list[str]:
+    def on_disk(self) -> list[str]:
         return sorted(path.name for path in self.dataset.path.glob(f"*{SUFFIX}"))
 
 
@@ -93,7 +94,7 @@ def worker(folder: Path, *servers: object, most: int = LARGE, url: str = "") -> 
         entries = stack.enter_context(closing(RemoteEntries(client, files, store)))
         if store is not None:
             stack.enter_context(store)
-        yield Worker(dataset, client, entries, running)
+        yield Worker(dataset, client, files, entries, running)
 
 
 def same(found: Dataset, expected: Dataset, strip: int) -> bool:
@@ -160,6 +161,32 @@ def test_a_strip_that_is_leased_for_two_rounds_is_brought_once(tmp_path: Path, d
         assert same(one.dataset, data, 1), "it is in use"
 
 
+def test_a_strip_whose_lease_was_lost_meanwhile_is_not_begun_anew(tmp_path: Path, data: Dataset) -> None:
+    """On a slow link it might never be complete otherwise."""
+    sent: set[int] = set()
+    most = 2
+
+    def some(query: m.GetData, data: m.Data) -> m.Message:
+        if query.file == ENTRIES and len(sent) == most:
+            return m.Refused(LeaseLost.code, "silent for too long", "")
+        sent.update([query.offset] if query.file == ENTRIES else [])
+        return data
+
+    with worker(tmp_path / "cache", sender(data.path, some)) as one:
+        with pytest.raises(LeaseLost):
+            one.loaded(2)
+        first, most = set(sent), LARGE
+        sent.clear()
+        one.entries.close()
+        with RequestClient([one.servers[0].address], "anna again", silence_s=20.0) as one.client:
+            one.entries = RemoteEntries(one.client, one.files)
+            one.loaded(2)
+        assert same(one.dataset, data, 2)
+        assert len(first) == 2
+        assert sent
+        assert not first & sent, "no piece comes twice"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -206,7 +233,7 @@ def test_nonsense_is_refused_and_not_kept(
         with pytest.raises(GlovewireError):
             one.loaded(1)
         assert one.has == []
-        assert not one.files()
+        assert not one.on_disk()
 
 
 def test_entries_outside_their_block_are_refused_whatever_the_checksums_say(tmp_path: Path, data: Dataset) -> None:
@@ -248,7 +275,7 @@ def test_the_strips_in_use_stay_however_small_the_cache_is(tmp_path: Path, data:
         for strip in STRIPS:
             one.entries.release(strip)
         assert one.has == []
-        assert not one.files()
+        assert not one.on_disk()
 
 
 def test_a_full_disk_is_an_error_that_names_the_remedy(
