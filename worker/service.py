@@ -12,6 +12,7 @@ from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.roles import Role
+from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
 from glovewire.common.runtime.signals import signals_raise, stop_on_signals
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 def work(config: WorkerConfig) -> dict[str, Any]:
     """Train with the servers of `config` until they end the run; return the fields of `--json`."""
     keep_freed_memory(KEEP_BYTES, heap_bytes=None)
+    descriptors.raise_limit()
     mine = None if config.keys is None else keys.load_client_keys(config.keys, Role.WORKER)
     name = config.full_name if mine is None else mine.session_name(config.full_name)
     sent, rejoined = 0, False

@@ -113,7 +113,8 @@ class StripFiles:
             raise ArtifactError(f"the entries of strip {strip} are damaged where they come from, or on the way")
         with output_errors(path, "cache"):
             scratch.rename(path)
-        self._brought += path.stat().st_size
+        self._brought += (nbytes := path.stat().st_size)
+        logger.info(log.line("downloaded", kind="strip", strip=strip, bytes=nbytes))
 
     def close(self) -> None:
         """Let all strips go, remove those for which the cache has no room, and log what there is."""

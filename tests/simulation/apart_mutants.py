@@ -54,6 +54,20 @@ APART = (
      "if wanted.ended and (", "if False and ("),
     ("a part that its owner wrote again is copied again", "server/checkpoints/copies.py",
      "        return is_owner if name in here else", "        return False if name in here else"),
+    ("a skipped strip is granted later", "server/leases/schedule.py",
+     " + list(range(self._next, round))", ""),
+    ("who holds a later strip gets the skipped one in any case", "server/leases/schedule.py",
+     "self._leases_of[worker] >= most and not waits", "self._leases_of[worker] >= most"),
+    ("the first strip is skipped for the next few only", "server/leases/schedule.py",
+     "round <= first + len(self._has) // 2)", "True)"),
+    ("who holds a later strip gets the skipped one before others", "server/leases/schedule.py",
+     "round = ready[0] if waits else self._chosen(worker, ready)", "round = self._chosen(worker, ready)"),
+    ("a stop waits for skipped strips", "server/leases/schedule.py",
+     "not self._returned and not self._skipped", "not self._returned"),
+    ("no rows are pulled before the entries are there", "worker/training/strips.py",
+     "if strip.ahead and not strip.missing and", "if strip.ahead and"),
+    ("an incomplete file of a strip is brought again", "common/storage/strip_files.py",
+     "if not all(self.dataset.fits(*block, found[block]) for block in found)", "if False"),
 )  # fmt: skip
 
 STORES, BRINGS = "common/storage/stores.py", "server/stored_checkpoints.py"

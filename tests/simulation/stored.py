@@ -139,9 +139,10 @@ class SimulatedFiles:
         names = sorted(name for name in objects if name.startswith(f"{path}/"))
         return {name: {"type": "file", "size": len(objects[name])} for name in names}
 
-    def cat_file(self, path: str) -> bytes:
-        """Return an object."""
-        return self._store.request("get", path, partial(self._get, path), len(self._store.objects.get(path, b"")))
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return an object, or its bytes from `start` to before `end`."""
+        content = self._store.request("get", path, partial(self._get, path), len(self._store.objects.get(path, b"")))
+        return content[start:end]
 
     def _get(self, path: str) -> bytes:
         if path not in self._store.objects:

@@ -221,7 +221,7 @@ def test_workers_without_a_dataset_train_the_same_vectors(tmp_path: Path) -> Non
         ]
         for process in (*shards, *workers):
             process.ends(0)
-        assert sum("event=downloaded" in worker.err for worker in workers) == 2
+        assert sum("event=downloaded kind=dataset" in worker.err for worker in workers) == 2
         assert flow.vectors("run") == flow.vectors("calm")
         whole = Dataset.open(tmp_path / "data")
         strips = {path.name for path in tmp_path.glob("cache-*/*/*.entries")}

@@ -44,6 +44,28 @@ def test_a_lease_is_granted_once_for_a_ticket_and_a_newcomer_gets_one_at_a_time(
     assert code(one.ask(b"w0", m.Lease(1))) == "bad-request"
 
 
+def test_a_worker_gets_a_strip_that_it_has(dataset: Dataset) -> None:
+    one = shard(dataset)
+    order = one.state.progress.schedule.rounds.order  # type: ignore[union-attr]
+    has = {"a": order[1], "b": order[2]}
+    rounds = []
+    for name in has:
+        one.hello(name, peer=name.encode())
+        strips = np.arange(dataset.layout.partitions) == has[name]
+        granted = one.ask(name.encode(), m.Lease(1, has=strips.astype(np.uint8)))
+        assert isinstance(granted, m.Granted)
+        rounds.append(granted.round)
+    assert rounds == [0, 2], "the second is another worker's"
+
+
+@pytest.mark.parametrize("count", [0, 2, 4, 1000])
+def test_what_a_worker_has_is_said_of_every_partition(dataset: Dataset, count: int) -> None:
+    one = shard(dataset)
+    one.hello()
+    assert code(one.ask(b"w0", m.Lease(1, has=np.ones(count, np.uint8)))) == "bad-request"
+    assert isinstance(one.ask(b"w0", m.Lease(1, has=np.ones(3, np.uint8))), m.Granted)
+
+
 def test_work_for_an_earlier_session_is_refused_after_a_late_hello(dataset: Dataset) -> None:
     """Seed 815: a repeated hello reached a restarted server, and the worker went on in a session it did not know."""
     before, one = shard(dataset, generation=1), shard(dataset, generation=2)
