@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_server import FakeServer, Heard, sender
+from fake_server import FakeServer, Heard, fake_server, polite, sender
 from handmade import random_dataset
 from processes import Flow
 
-from glovewire.common.errors import ArtifactError, BadRequest, GlovewireError, OutputError
+from glovewire.common.errors import ArtifactError, BadRequest, GlovewireError, OutputError, ProtocolError
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage import cache
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.dataset import ENTRIES, Dataset
 from glovewire.common.transport.client import RequestClient
-from glovewire.common.transport.download import downloaded
+from glovewire.common.transport.download import downloaded, trains_blocks
 from glovewire.common.transport.files import Served
 
 LARGE = 1 << 40
@@ -204,6 +204,16 @@ def test_a_shard_sends_nothing_but_its_dataset(data: Path, file: str) -> None:
 def test_a_place_outside_a_file_is_refused(data: Path, offset: int) -> None:
     with pytest.raises(BadRequest, match="was asked for"):
         Dataset.open(data).read(ENTRIES, offset, 100)
+
+
+@pytest.mark.parametrize("status", [b"", b"{}", b"[1]", b"null", b"\xff"])
+def test_a_status_that_cannot_be_read_is_refused(status: bytes) -> None:
+    def script(heard: Heard) -> m.Message | None:
+        return m.Status(np.frombuffer(status, np.uint8)) if isinstance(heard.message, m.GetStatus) else polite(heard)
+
+    refused = pytest.raises(ProtocolError, match="cannot be read")
+    with fake_server(script) as server, RequestClient([server.address], "anna", silence_s=20.0) as client, refused:
+        trains_blocks(client)
 
 
 def test_workers_without_a_dataset_train_the_same_vectors(tmp_path: Path) -> None:
