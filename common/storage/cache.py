@@ -132,9 +132,8 @@ def remove_oldest(cache: Path, allowed: int) -> int:
     Return the bytes of those that are left.
     """
     there = [path for path in cache.iterdir() if OURS.fullmatch(path.name) and path.is_dir()]
-    there.sort(key=lambda path: path.stat().st_mtime)
     sizes = {path: _size(path) for path in there}
-    for path in there:
+    for path in sorted(there, key=_used_at):
         if sum(sizes.values()) > max(allowed, 0) and _remove_unused(path):
             del sizes[path]
     return sum(sizes.values())
@@ -153,12 +152,20 @@ def require_free(cache: Path, needed: int) -> None:
         )
 
 
+def _used_at(folder: Path) -> float:
+    """Return when a folder was used, 0 if another process has removed it meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return folder.stat().st_mtime
+    return 0.0
+
+
 def _size(folder: Path) -> int:
     """Return the bytes of the files in a folder, which another process may remove meanwhile."""
     size = 0
-    for file in files_in(folder):
-        with contextlib.suppress(FileNotFoundError):
-            size += file.stat().st_size
+    with contextlib.suppress(FileNotFoundError):
+        for file in files_in(folder):
+            with contextlib.suppress(FileNotFoundError):
+                size += file.stat().st_size
     return size
 
 

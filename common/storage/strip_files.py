@@ -117,9 +117,11 @@ class StripFiles:
         logger.info(log.line("downloaded", kind="strip", strip=strip, bytes=nbytes))
 
     def close(self) -> None:
-        """Let all strips go, remove those for which the cache has no room, and log what there is."""
+        """Let all strips go, remove those for which the cache has no room or that are incomplete; log what there is."""
         self.release_all()
         self._blocks.clear()
+        for strip in self._written:
+            scratch_path(self._path(strip)).unlink(missing_ok=True)
         kept = sum(end for strip in self._kept for _, _, end in [*self.places(strip)][-1:])
         logger.info(log.line("entries", bytes_downloaded=self._brought, strips_kept=len(self._kept), bytes_kept=kept))
 

@@ -176,6 +176,7 @@ def test_a_strip_whose_lease_was_lost_meanwhile_is_not_begun_anew(tmp_path: Path
         with pytest.raises(LeaseLost):
             one.loaded(2)
         first, most = set(sent), LARGE
+        assert list(one.dataset.path.glob(".*.partial"))
         sent.clear()
         one.entries.close()
         with RequestClient([one.servers[0].address], "anna again", silence_s=20.0) as one.client:
@@ -185,6 +186,14 @@ def test_a_strip_whose_lease_was_lost_meanwhile_is_not_begun_anew(tmp_path: Path
         assert len(first) == 2
         assert sent
         assert not first & sent, "no piece comes twice"
+
+
+def test_a_strip_that_is_incomplete_at_the_end_is_removed(tmp_path: Path, data: Dataset) -> None:
+    with worker(tmp_path / "cache", sender(data.path)) as one:
+        one.files.hold(1)
+        one.files.write(1, 0, b"half")
+        assert list(one.dataset.path.glob(".*.partial"))
+    assert not list(one.dataset.path.glob(".*.partial"))
 
 
 @pytest.mark.parametrize(
