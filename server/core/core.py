@@ -232,6 +232,11 @@ class Core:
 
     def _hello(self, hello: m.Hello, peer: Peer, number: int, now: float) -> m.Message | None:
         state, who = self._state, self._state.identity
+        if hello.role == "worker" and hello.dataset != who.dataset:
+            raise DatasetMismatch(
+                f"this worker's dataset ({hello.dataset[:12] or 'none'}) is not the server's "
+                f"({who.dataset[:12]}): give both the same folder"
+            )
         state.sessions.note(hello)
         try:
             self._require_open()
@@ -240,11 +245,6 @@ class Core:
                 raise
             self._keep_until_saved(Outgoing(peer, number, _as_refusal(error)))
             return None
-        if hello.role == "worker" and hello.dataset != who.dataset:
-            raise DatasetMismatch(
-                f"this worker's dataset ({hello.dataset[:12] or 'none'}) is not the server's "
-                f"({who.dataset[:12]}): give both the same folder"
-            )
         if (other := state.sessions.other(peer, hello.name)) is not None:
             self._end_session(other, now, "left", f"continues under the name {hello.name}")
         state.sessions.require_valid(hello)

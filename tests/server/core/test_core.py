@@ -38,6 +38,15 @@ def test_another_dataset_is_refused_in_words(dataset: Dataset) -> None:
     assert isinstance(one.hello("eye", role="observer"), m.Welcome)
 
 
+def test_who_has_another_dataset_is_not_among_the_workers_that_have_come(dataset: Dataset) -> None:
+    """Otherwise the only worker might be taken for the last one, and end the run."""
+    one = shard(dataset)
+    one.ask(b"w", m.Hello("worker", "w", 1, "0" * 64))
+    assert not one.state.sessions.all_came
+    one.hello()
+    assert one.state.sessions.all_came
+
+
 def test_joining_is_said_once_however_often_hello_is(dataset: Dataset) -> None:
     one = shard(dataset)
     one.hello()
