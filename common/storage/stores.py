@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -210,8 +211,20 @@ async def _disconnect(files: Any) -> None:
         session = getattr(files, "s3", None) or getattr(files, "session", None)
         if session is not None:
             await asyncio.wait_for(session.__aexit__(None, None, None), _CLOSING_S)
+        for close, arguments in _left_for_the_exit(files):
+            await asyncio.wait_for(close(*arguments), _CLOSING_S)
     except Exception as error:  # noqa: BLE001 # there was none: `s3` had to connect, and could not
         logger.debug(log.line("store", why=type(error).__name__))
+
+
+def _left_for_the_exit(files: Any) -> Iterator[tuple[Any, Any]]:
+    """Take back what a file system wants to run on its loop when Python exits, which has ended then: adlfs does so."""
+    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
+        found = finalizer.peek()
+        if found is not None and found[0] is files and getattr(found[1], "__name__", "") == "sync":
+            finalizer.detach()
+            _, close, *arguments = found[2]
+            yield close, arguments
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from fsspec.asyn import AsyncFileSystem, sync
 from handmade import random_dataset
 
 from glovewire.common.addresses import absolute, check_place, check_url, url_of
@@ -243,6 +245,37 @@ class Failing(fsspec.AbstractFileSystem):  # type: ignore[misc]
 
 
 fsspec.register_implementation("failing", Failing)
+
+
+class Lasting(AsyncFileSystem):
+    """Leaves its connection to be closed when Python exits, on a loop that has ended then: as adlfs does."""
+
+    protocol = "lasting"
+    closed = 0
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        weakref.finalize(self, sync, self.loop, self._disconnect, self)
+
+    @staticmethod
+    async def _disconnect(files: Lasting) -> None:
+        type(files).closed += 1
+
+    async def _find(self, path: str, **options: Any) -> dict[str, Any]:
+        del path, options
+        return {}
+
+
+fsspec.register_implementation("lasting", Lasting)
+
+
+def test_nothing_is_left_to_be_closed_when_python_exits() -> None:
+    """Seen with az://: every command ended with "RuntimeError: Loop is not running"."""
+    with Store("lasting://bucket/data") as store:
+        assert store.names() == {}
+    assert Lasting.closed == 1
+    left = [finalizer.peek() for finalizer in weakref.finalize._registry]  # type: ignore[attr-defined]
+    assert not [found for found in left if found and isinstance(found[0], Lasting)]
 
 
 class NoCredentialsError(Exception):
