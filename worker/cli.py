@@ -13,7 +13,9 @@ from .config import WorkerConfig
 @click.command(cls=Command)
 @takes(WorkerConfig)
 def worker(given: Given[WorkerConfig]) -> dict[str, Any]:
-    """Train with the parameter server at --server until the run is over; without DATASET, download that of the run.
+    """Train with the parameter server at --server until the run is over.
+
+    Without DATASET, download from it what this worker trains of the dataset of the run.
 
     DATASET may be a URL, such as s3://bucket/dataset (docs/stores.md).
     """
