@@ -15,7 +15,7 @@ from .config import WorkerConfig
 def worker(given: Given[WorkerConfig]) -> dict[str, Any]:
     """Train with the parameter server at --server until the run is over.
 
-    Without DATASET, download from it what this worker trains of the dataset of the run.
+    Without DATASET, the worker downloads those parts of the run's dataset that it trains.
 
     DATASET may be a URL, such as s3://bucket/dataset (docs/stores.md).
     """
