@@ -28,8 +28,8 @@ from .config import WorkerConfig
 from .kernels import objectives
 from .metrics import WorkerMetrics
 from .simulated_latency import Latency
-from .stores.entries import ALL_ENTRIES, RemoteEntries, StripEntries
 from .stores.server_store import ServerStore
+from .strip_entries import ALL_ENTRIES, RemoteEntries, StripEntries
 from .training.block_trainer import train
 
 LOOPBACK = "127.0.0.1"
@@ -127,11 +127,9 @@ def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset, files: 
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
     delays = Latency.parse(config.latency).draws(options.seed, welcome.rank)
     with _entries(config, client, files) as entries:
-        store = ServerStore(
-            client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays, entries=entries
-        )
+        store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
         try:
-            return train(store, dataset, options, welcome.rank, welcome.steps)
+            return train(store, dataset, options, welcome.rank, welcome.steps, entries)
         except (errors.Interrupted, errors.OutputError, errors.ArtifactError) as error:  # others get the strips at once
             _leave_early(client, error)
             raise

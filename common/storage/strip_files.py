@@ -40,7 +40,7 @@ class StripFiles:
     def __init__(self, dataset: Dataset, cache_bytes: int) -> None:
         assert dataset.loaded is not None
         self.dataset = dataset
-        self._cache_bytes, self._warned = cache_bytes, False
+        self._cache_bytes, self._is_too_small = cache_bytes, False
         self._blocks = dataset.loaded
         self._blocks.clear()
         self._held: set[int] = set()
@@ -84,7 +84,8 @@ class StripFiles:
     def release(self, strip: int) -> None:
         """Let a strip go; it stays loaded, and on the disk, while there is room."""
         self._held.discard(strip)
-        self._make_room(0)
+        if self._is_too_small:
+            self._make_room(0)
 
     def release_all(self) -> None:
         """Let all strips go."""
@@ -147,8 +148,8 @@ class StripFiles:
         """
         cache = self.dataset.path.parent
         over = remove_oldest(cache, self._cache_bytes - needed) + needed - self._cache_bytes
-        if over > 0 and not self._warned:
-            self._warned = True
+        if over > 0 and not self._is_too_small:
+            self._is_too_small = True
             warn_too_small(cache, over + self._cache_bytes, self._cache_bytes, "strips are downloaded again")
         for strip in [strip for strip in self._kept[::-1] if strip not in self._held]:
             if over > 0:

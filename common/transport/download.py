@@ -1,7 +1,7 @@
 """Bring the dataset of a run from its shards to this machine: a process needs no copy of its own.
 
 A shard brings all of it, because it sends it to others; so does a worker that trains on random minibatches. A worker
-that trains blocks gets the entries of its strips later, in `worker/stores/entries.py`.
+that trains blocks gets the entries of its strips later, in `worker/strip_entries.py`.
 """
 
 import contextlib

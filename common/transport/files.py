@@ -1,8 +1,12 @@
-"""Bring a file from servers, in pieces that are checked for their place and length."""
+"""Bring files from servers, in pieces that are checked for their place and length."""
 
 from collections import deque
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from .. import errors
 from ..client.pending import Pending
@@ -29,6 +33,50 @@ class Served:
         fetch(self.client, name, size, path)
 
 
+class Piece(NamedTuple):
+    """Bytes of a file from `offset` on, which `take` gets; `reply` waits for them."""
+
+    offset: int
+    nbytes: int
+    reply: Pending[Any]
+    take: Callable[[bytes], None]
+
+
+class FileRequests:
+    """Requests for pieces of the file `name`, which has `size` bytes; every server of `client` sends a part of them."""
+
+    def __init__(self, client: RequestClient, name: str, size: int) -> None:
+        self._client, self._name, self._size = client, name, size
+        self._queue: deque[Piece] = deque()
+        self._asked = [0] * len(client.channels)
+        self._closed = False
+
+    def request(self, piece: Piece) -> None:
+        """Request a piece once a server may be asked for one; its reply fails if what comes is not that piece."""
+        piece.reply.missing += 1
+        self._queue.append(piece)
+        self._ask()
+
+    def close(self) -> None:
+        """Request no more pieces, and ignore those that are on their way."""
+        self._closed = True
+        self._queue.clear()
+
+    def _ask(self) -> None:
+        for shard in list(range(len(self._asked))) * WINDOW:
+            if self._queue and self._asked[shard] < WINDOW:
+                piece = self._queue.popleft()
+                self._asked[shard] += 1
+                query = m.GetData(self._name, piece.offset, piece.nbytes)
+                self._client.request(shard, query, piece.reply, partial(self._arrived, shard, piece))
+
+    def _arrived(self, shard: int, piece: Piece, message: m.Message) -> None:
+        if not self._closed:
+            self._asked[shard] -= 1
+            piece.take(_body(message, self._name, piece.offset, self._size, piece.nbytes))
+            self._ask()
+
+
 def fetch_manifest(client: RequestClient, folder: str = "") -> tuple[Manifest, bytes]:
     """Return the manifest of the artifact that the first server has in `folder`, and its text; ArtifactError."""
     name, text, size = f"{folder}{MANIFEST}", b"", 1
@@ -37,38 +85,27 @@ def fetch_manifest(client: RequestClient, folder: str = "") -> tuple[Manifest, b
         size = data.size if isinstance(data, m.Data) else 0
         if size > MAX_MANIFEST_BYTES:
             raise errors.ProtocolError(f"{client.where(0)} sent a manifest of more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        text += body_of(data, name, len(text), size, size - len(text))
+        text += _body(data, name, len(text), size, size - len(text))
     return Manifest.parse(text, f"the {name} that {client.where(0)} sent"), text
 
 
 def fetch(client: RequestClient, name: str, size: int, path: Path) -> None:
     """Write the file `name` of `size` bytes, of which every server of `client` sends a part, to `path`."""
-    offsets = iter(range(0, size, m.MAX_DATA_BYTES))
-    asked: deque[tuple[int, int, Pending[m.Message]]] = deque()
+    reply: Pending[None] = Pending(None, 0)
+    with path.open("wb") as stream, closing(FileRequests(client, name, size)) as requests:
 
-    def ask(shard: int) -> None:
-        if (offset := next(offsets, None)) is not None:
-            pending: Pending[m.Message] = Pending()
-            client.request(shard, m.GetData(name, offset), pending)
-            asked.append((shard, offset, pending))
+        def put(offset: int, body: bytes) -> None:
+            stream.seek(offset)
+            stream.write(body)
 
-    with path.open("wb") as stream:
-        for shard in list(range(len(client.channels))) * WINDOW:
-            ask(shard)
-        while asked:
+        for offset in range(0, size, m.MAX_DATA_BYTES):
+            requests.request(Piece(offset, min(m.MAX_DATA_BYTES, size - offset), reply, partial(put, offset)))
+        while not reply.done:
             client.poll(POLL_MS)
-            for _ in range(len(asked)):
-                shard, offset, pending = piece = asked.popleft()
-                if not pending.done:
-                    asked.append(piece)
-                    continue
-                body = body_of(pending.get(), name, offset, size, size - offset)
-                stream.seek(offset)
-                stream.write(body)
-                ask(shard)
+        reply.get()
 
 
-def body_of(data: m.Message | None, name: str, offset: int, size: int, most: int) -> bytes:
+def _body(data: m.Message | None, name: str, offset: int, size: int, most: int) -> bytes:
     """Return the bytes, `most` or as many as a message may have, that a server has sent of a file of `size` bytes.
 
     Raises ProtocolError unless it is the piece from `offset` on.

@@ -67,11 +67,12 @@ class Schedule:
         if self._returned:
             return self._hold(heapq.heappop(self._returned), worker)
         last = min(self._end, self.limit, self.low_water + self.rounds.partitions)
-        ready = [*self._skipped, *range(self._next, last)]
+        few = 1 + len(self._has) // 2
+        ready = [*self._skipped, *range(self._next, min(last, self._next + few))]
         waits = bool(ready) and any(round > ready[0] for round, holder in self._held.values() if holder == worker)
         if not ready or (self._leases_of[worker] >= most and not waits):
             return None
-        round = ready[0] if waits else self._chosen(worker, ready)
+        round = ready[0] if waits else self._chosen(worker, [round for round in ready if round < ready[0] + few])
         self._skipped = [each for each in self._skipped if each != round] + list(range(self._next, round))
         self._next = max(self._next, round + 1)
         return self._hold(round, worker)
@@ -103,15 +104,11 @@ class Schedule:
         return rounds
 
     def _chosen(self, worker: str, ready: list[int]) -> int:
-        """Return the first round, or, if other workers have its entries, the next one whose entries this worker has.
-
-        It looks at half as many rounds as there are workers, and one: a strip that is skipped holds up those after it.
-        """
+        """Return the first round, or, if other workers have its entries, the next one whose entries this worker has."""
         first, strip = ready[0], self.rounds.strip
         if not any(strip(first) in has for has in self._has.values()):
             return first
-        few = (round for round in ready if round <= first + len(self._has) // 2)
-        return next((round for round in few if strip(round) in self._has[worker]), first)
+        return next((round for round in ready if strip(round) in self._has[worker]), first)
 
     def _hold(self, round: int, worker: str) -> tuple[int, int]:
         lease = self._next_lease

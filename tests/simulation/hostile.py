@@ -190,7 +190,7 @@ class Liar:
     # ---- without a lease
 
     def _push(self) -> Lie:
-        """Return a push that every shard refuses, whoever sends it."""
+        """Return a push without a lease, which every shard refuses."""
         shard, of_tensors = self._chance.randrange(self._shards), self._options.objective == "tensors"
         total = dense_model.ROWS if of_tensors else self._cluster.layout.rows
         first, _ = Sharding(total, self._shards).range(shard)

@@ -1,7 +1,7 @@
 """Define the interface of a parameter store, so that the training loops are the same for every store.
 
-A store grants strips, brings their entries, returns rows and takes changes. The store in `server_store` keeps rows on
-the shards of a parameter server, the store in `memory_store` in this machine's memory.
+A store grants blocks, returns rows and takes changes. The store in `server_store` keeps rows on the shards of a
+parameter server, the store in `memory_store` in this machine's memory.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.client.pending import Pending
@@ -73,14 +74,8 @@ class Store(BatchStore, Protocol):
 
     in_place: bool
 
-    def lease(self) -> Pending[m.Granted | m.Done]:
-        """Request the next strip; the reply is Done once no strip is left."""
-
-    def load(self, strip: int) -> Pending[None]:
-        """Make the entries of the strip of a partition usable until `release`; the reply is done when they are."""
-
-    def release(self, strip: int) -> None:
-        """Let the entries of a strip go."""
+    def lease(self, has: npt.NDArray[np.uint8] | None = None) -> Pending[m.Granted | m.Done]:
+        """Request the next strip; the reply is Done once no strip is left. `has` is as in `messages.Lease`."""
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False

@@ -16,13 +16,12 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol import messages as m
 
-from .entries import AllEntries
 from .interface import Change, Pulled
 
 Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 
 
-class MemoryStore(AllEntries):
+class MemoryStore:
     """A Store of all rows as one array of shape (rows, width).
 
     `next_round` counts up from 0 over the strips of all processes. `step` is the optimizer for minibatches. `count`
@@ -50,8 +49,9 @@ class MemoryStore(AllEntries):
         """See Store."""
         return time.perf_counter()
 
-    def lease(self) -> Pending[m.Granted | m.Done]:
+    def lease(self, has: npt.NDArray[np.uint8] | None = None) -> Pending[m.Granted | m.Done]:
         """Return the next strip, in the order in which a server grants strips; Done after the last epoch."""
+        del has
         round = self._next_round()
         return Pending(m.Done(Ending.COMPLETE) if round >= self._rounds.total else m.Granted(0, round, 0), 0)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from glovewire.common.array_types import Array, Indices, Rows
 from glovewire.common.client.pending import Pending
@@ -16,7 +17,6 @@ from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import LEAVING_S, POLL_MS, RequestClient
 
-from .entries import ALL_ENTRIES, StripEntries
 from .interface import Change, Pulled, empty_aligned
 
 TABLE = "rows"
@@ -34,8 +34,7 @@ NO_LEASE = m.Granted(-1, m.NO_VERSION, 0)
 class ServerStore:
     """A Store on the shards of a parameter server, through a connected client.
 
-    `latency()` returns the seconds by which the next push is delayed, to simulate a slow network. `entries` brings
-    those of leased strips.
+    `latency()` returns the seconds by which the next push is delayed, to simulate a slow network.
     """
 
     client: RequestClient
@@ -44,7 +43,6 @@ class ServerStore:
     width: int
     in_place: bool = False
     latency: Callable[[], float] = float
-    entries: StripEntries = ALL_ENTRIES
 
     def __post_init__(self) -> None:
         """Start the sequence numbers of pushes, leases and reports."""
@@ -57,7 +55,7 @@ class ServerStore:
         """See Store."""
         return self.client.now()
 
-    def lease(self) -> Pending[m.Granted | m.Done]:
+    def lease(self, has: npt.NDArray[np.uint8] | None = None) -> Pending[m.Granted | m.Done]:
         """See Store."""
         lease: Pending[m.Granted | m.Done] = Pending()
         self._tickets += 1
@@ -67,16 +65,8 @@ class ServerStore:
             if isinstance(message, m.Granted):
                 self._low_water = message.low_water, message.low_water_token
 
-        self.client.request(0, m.Lease(self._tickets, self.client.worker, self.entries.has), lease, arrived)
+        self.client.request(0, m.Lease(self._tickets, self.client.worker, has), lease, arrived)
         return lease
-
-    def load(self, strip: int) -> Pending[None]:
-        """See Store."""
-        return self.entries.load(strip)
-
-    def release(self, strip: int) -> None:
-        """See Store."""
-        self.entries.release(strip)
 
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
@@ -177,12 +167,10 @@ class ServerStore:
 
     def poll(self) -> None:
         """See Store."""
-        self.entries.poll()
         self.client.poll(0)
 
     def wait(self) -> None:
         """See Store."""
-        self.entries.poll()
         self.client.poll(POLL_MS)
 
     def flush(self) -> None:

@@ -27,6 +27,7 @@ from glovewire.common.storage.dataset import Dataset
 from ..kernels import glove as kernels
 from ..kernels.objectives import OBJECTIVES, Sums, Tiles, renumbered
 from ..stores.interface import Change, Store, empty_aligned
+from ..strip_entries import ALL_ENTRIES, StripEntries
 from .loss_sums import check_finite
 from .minibatch_trainer import Minibatch, MinibatchTrainer, glove_trainer
 from .strips import Instruction, Lease, Load, Pull, Push, Report, Strip, Strips, Train, Visit, told
@@ -38,14 +39,22 @@ STRIPES_TOGETHER = 8
 logger = logging.getLogger(__name__)
 
 
-def train(store: Store, dataset: Dataset, options: TrainingOptions, worker: int, step: int = 0) -> RunEnd:
+def train(
+    store: Store,
+    dataset: Dataset,
+    options: TrainingOptions,
+    worker: int,
+    step: int = 0,
+    entries: StripEntries = ALL_ENTRIES,
+) -> RunEnd:
     """Train until the run is over; leave the store and return why training ended.
 
-    Minibatches are drawn from the random stream of `worker`, from step `step` on. If the loss is not finite, reports
-    the failure to the store and raises TrainingDiverged.
+    `entries` brings those of strips, unless `dataset` is whole. Minibatches are drawn from the random stream of
+    `worker`, from step `step` on. If the loss is not finite, reports the failure to the store and raises
+    TrainingDiverged.
     """
     trainer: BlockTrainer | MinibatchTrainer[Minibatch] = (
-        BlockTrainer(store, dataset, options)
+        BlockTrainer(store, dataset, options, entries)
         if options.schedule == "blocks"
         else glove_trainer(store, dataset, options, worker, step)
     )
@@ -119,8 +128,10 @@ class StripResult:
 class BlockTrainer:
     """Leases strips and trains them on local copies of their rows."""
 
-    def __init__(self, store: Store, dataset: Dataset, options: TrainingOptions) -> None:
-        self._store, self._dataset, self._options = store, dataset, options
+    def __init__(
+        self, store: Store, dataset: Dataset, options: TrainingOptions, entries: StripEntries = ALL_ENTRIES
+    ) -> None:
+        self._store, self._dataset, self._options, self._source = store, dataset, options, entries
         self._layout, self._objective = RowLayout.of(options), OBJECTIVES[options.objective]
         self._rounds = Rounds(dataset.layout.partitions, options.epochs)
         self._exclusive = options.consistency == "exclusive"
@@ -167,6 +178,7 @@ class BlockTrainer:
             elif answer is not None:
                 self._end = parse_ending(answer.ending, answer.text)
                 self._strips.ended()
+        self._source.poll()
         for strip, reply in [*self._loading.items()]:
             reply.get()
             if reply.missing != strip.missing:
@@ -190,9 +202,9 @@ class BlockTrainer:
             logger.debug(told(instruction))
         match instruction:
             case Lease():
-                self._lease = self._store.lease()
+                self._lease = self._store.lease(self._source.has)
             case Load(strip):
-                self._loading[strip] = self._store.load(strip.own)
+                self._loading[strip] = self._source.load(strip.own)
             case Pull(visit):
                 self._pull(visit)
             case Train(visit):
@@ -253,7 +265,7 @@ class BlockTrainer:
         operation = "assign" if rows.before is None else "add"
         result.pushes.append(self._store.push_range(operation, strip.granted, change))
         if visit.is_own:
-            self._store.release(strip.own)
+            self._source.release(strip.own)
             result.pushed_at = self._store.now()
             self._unanswered.append(strip)
 

@@ -25,7 +25,6 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.leases.schedule import LEASES_PER_WORKER, Schedule
-from glovewire.worker.stores.entries import AllEntries
 from glovewire.worker.stores.interface import Change
 from glovewire.worker.stores.memory_store import MemoryStore
 from glovewire.worker.training import strips
@@ -38,7 +37,7 @@ OPTIONS = TrainingOptions(dim=4)
 WIDTH, PARTITIONS = RowLayout.of(OPTIONS).width, 32
 
 
-class Far(AllEntries):
+class Far:
     """A store behind a long way: strips at once, rows at once or never, no push answered until `until_s`."""
 
     in_place = False
@@ -53,7 +52,7 @@ class Far(AllEntries):
     def now(self) -> float:
         return self._now
 
-    def lease(self) -> Pending[m.Granted | m.Done]:
+    def lease(self, has: np.ndarray | None = None) -> Pending[m.Granted | m.Done]:
         self.asked.append(self._now)
         granted = self._schedule.grant("w")
         return Pending() if granted is None else Pending(m.Granted(*granted, 0), 0)
@@ -108,7 +107,7 @@ def test_a_worker_has_one_strip_to_train_and_asks_on_only_when_stuck(tmp_path: P
     assert not far.pushed
 
 
-class Table(AllEntries):
+class Table:
     """A store of a whole table that grants rounds as it is told, and answers a pull when its partition is there."""
 
     in_place = False
@@ -126,7 +125,7 @@ class Table(AllEntries):
     def now(self) -> float:
         return float(self.waits)
 
-    def lease(self) -> Pending[m.Granted | m.Done]:
+    def lease(self, has: np.ndarray | None = None) -> Pending[m.Granted | m.Done]:
         if not self._granted:
             return Pending(m.Done(Ending.COMPLETE), 0)
         round = self._granted.pop(0)

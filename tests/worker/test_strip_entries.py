@@ -27,8 +27,8 @@ from glovewire.common.storage.strip_files import LEFT_OVER_S, SUFFIX, StripFiles
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.download import downloaded
 from glovewire.common.transport.files import Served
-from glovewire.worker.stores import entries as entries_module
-from glovewire.worker.stores.entries import RemoteEntries
+from glovewire.worker import strip_entries
+from glovewire.worker.strip_entries import RemoteEntries
 
 PIECE = 1000
 LARGE = 1 << 40
@@ -362,7 +362,7 @@ def url(data: Dataset) -> Iterator[str]:
 def test_a_store_is_read_instead_of_the_shards(
     tmp_path: Path, data: Dataset, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entries_module, "STORE_PIECE_BYTES", 700)
+    monkeypatch.setattr(strip_entries, "STORE_PIECE_BYTES", 700)
     with worker(tmp_path / "cache", sender(data.path), url=url) as one:
         for strip in (2, 0):
             one.loaded(strip)
