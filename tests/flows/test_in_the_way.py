@@ -64,13 +64,8 @@ def test_a_training_with_everything_in_the_way(folder: Path) -> None:
     assert (shared.returncode, shared.stderr) == (0, "")
 
 
-def test_the_package_is_imported_at_once_and_without_libraries() -> None:
-    code = "import sys, time; t = time.perf_counter(); import glovewire; print(time.perf_counter() - t, *sys.modules)"
+def test_the_package_is_imported_without_libraries() -> None:
+    code = "import sys; import glovewire; print(*sys.modules)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    fastest = 1.0
-    for _ in range(5):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-        seconds, *modules = done.stdout.split()
-        fastest = min(fastest, float(seconds))
-        assert not {"numpy", "zmq", "click"} & set(modules)
-    assert fastest < 0.05
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert not {"click", "msgpack", "numba", "numpy", "scipy", "zmq"} & set(done.stdout.split())

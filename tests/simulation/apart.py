@@ -28,6 +28,7 @@ from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.run_folder import CHECKPOINTS
+from glovewire.common.storage.strip_files import SUFFIX
 from glovewire.common.transport import client as clients
 from glovewire.server import peers
 from glovewire.server.checkpoints import files, generations
@@ -40,7 +41,15 @@ from glovewire.server.peer_socket import Answer
 if TYPE_CHECKING:
     from cluster import Cluster
 
-APART_FAULTS = ("cut shards", "slow shards", "isolate shard", "lose disk", "lose parts", "shard loses power")
+APART_FAULTS = (
+    "cut shards",
+    "slow shards",
+    "isolate shard",
+    "lose disk",
+    "lose parts",
+    "shard loses power",
+    "damage strip",
+)
 LEFT_OVER = MAX_UNWRITTEN
 """Copies of a shard's parts that another may have at the end, and the owner not any more: it has removed one for each
 checkpoint that it wrote since the other looked, and at the end of a run it writes all that are due at once."""
@@ -344,6 +353,15 @@ def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: 
                 network.cut(f"shard-{each}", address_of(shard), LONGER * seconds)
         case "slow shards":
             network.slow_down(f"shard-{shard}", address_of(other), seconds)
+        case "damage strip":
+            names = sorted(cluster.workers)
+            name = names[int(pick * len(names))]
+            strips = sorted(cluster.cache_of(name).glob(f"*/*{SUFFIX}"))
+            for path in strips[int(pick * 7919) % max(len(strips), 1) :][:1]:
+                world.tell(f"damages {path.name} of {name}")
+                content = path.read_bytes()
+                path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+                world.kill(cluster.workers[name])
         case "shard loses power":
             world.kill(process)
             world.tell(f"loses power: the machine of shard {shard}")

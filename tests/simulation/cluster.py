@@ -23,19 +23,20 @@ import visitors
 import zmq
 from disk import Disk
 from network import Network, SimulatedLinks
-from oracles import CheckpointOracle, ShardOracle
+from oracles import CheckpointOracle, ShardOracle, require
 from threads import Executor, threading
 from world import Action, Clock, Process, Secrets, World
 
 from glovewire.cli import admin
 from glovewire.common.array_types import Rows
-from glovewire.common.endings import Ending, RunEnd
+from glovewire.common.endings import LASTING, Ending, RunEnd
 from glovewire.common.errors import Interrupted, ProtocolError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
 from glovewire.common.roles import Client, Role
+from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.cache import OURS
 from glovewire.common.storage.dataset import Dataset, Layout
 from glovewire.common.storage.run_folder import METRICS
@@ -223,7 +224,7 @@ class Cluster:
         self, world: World, dataset: Path, folder: Path, options: TrainingOptions, shards: int, workers: int,
         checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
         *, hold: bool = False, disks: Sequence[Disk] = (), store: stored.ObjectStore | None = None,
-        keep: int = 3, init: Path | None = None, roles: bool = False,
+        keep: int = 3, init: Path | None = None, roles: bool = False, cache_bytes: int = 1 << 30,
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.root, self.options, self.is_apart = dataset, folder, options, len(disks) > 1
@@ -234,6 +235,7 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
+        self._cache_bytes = cache_bytes
         self.hold, self._has_store, self._keep, self._init, self.has_roles = hold, store is not None, keep, init, roles
         self._of_tensors = options.objective == "tensors"
         data = None if self._of_tensors else Dataset.open(dataset, verify=False)
@@ -299,13 +301,51 @@ class Cluster:
     def start_worker(self, name: str) -> None:
         """Start a worker."""
         if self._of_tensors:
-            self.workers[name] = self.world.start(name, lambda: dense_model.work(self.addresses, name))
+            self._start_worker(name, partial(dense_model.work, self.addresses, name))
             return
-        dataset, cache = (None, self.root / "cache" / name) if self.is_apart else (self.dataset, self.root)
+        dataset, cache = (None, self.cache_of(name)) if self.is_apart else (self.dataset, self.root)
         config = WorkerConfig(
-            dataset=dataset, cache=cache, servers=self.addresses, name=name, timeout_s=20.0, verify=False
+            dataset=dataset, cache=cache, cache_bytes=self._cache_bytes, servers=self.addresses, name=name,
+            timeout_s=20.0, verify=False,
+        )  # fmt: skip
+        self._start_worker(name, partial(work.work, config))
+
+    def cache_of(self, worker: str) -> Path:
+        """Return the cache of a worker that has no dataset."""
+        return self.root / "cache" / worker
+
+    def _start_worker(self, name: str, works: Callable[[], dict[str, Any]]) -> None:
+        """Start a worker, which may end a run as complete only when no restarted shard can need it any more."""
+
+        def work_to_the_end() -> dict[str, Any]:
+            facts = works()
+            if facts["ending"] in LASTING and not self._gave_up(name):
+                with self.world.observing():
+                    require(self._is_saved, f"{name} ends as {facts['ending']} before all rows are on disk")
+            return facts
+
+        self.workers[name] = self.world.start(name, work_to_the_end)
+
+    @property
+    def _is_saved(self) -> bool:
+        """Return whether there are results, or the final checkpoints of all shards of one generation.
+
+        A dense model has neither if a shard lacks values.
+        """
+        newest = self.checkpoints.newest()
+        assert newest is not None
+        shards = range(len(self.addresses))
+        marks = [generations.mark_of(self._config(shard)) for shard in shards]
+        if (self.folder / MANIFEST).exists() or any(mark is not None and mark.is_empty for mark in marks):
+            return True
+        labels = [cuts.final_label(number) for number in (newest.number, newest.number - 1)]
+        return any(
+            all(
+                any(checkpoint.part_folder(run, label, shard, len(shards)).exists() for run in self.folders)
+                for shard in shards
+            )
+            for label in labels
         )
-        self.workers[name] = self.world.start(name, lambda: work.work(config))
 
     def client_at(self, peer: bytes) -> Client | None:
         """Return whose key a client has, None if there are no keys."""
@@ -391,11 +431,16 @@ class Cluster:
 
 @contextlib.contextmanager
 def simulated(
-    world: World, cluster: Callable[[], Cluster], piece_bytes: int = 0, unwritten: int = cuts.MAX_UNWRITTEN
+    world: World,
+    cluster: Callable[[], Cluster],
+    piece_bytes: int = 0,
+    unwritten: int = cuts.MAX_UNWRITTEN,
+    data_bytes: int = m.MAX_DATA_BYTES,
 ) -> Iterator[None]:
     """Let the program's modules use the virtual time, the seed and the simulated network of `cluster()`.
 
-    With `piece_bytes`, rows travel in messages of at most this size; so many checkpoints may be `unwritten`.
+    With `piece_bytes`, rows travel in messages of at most this size, and files in pieces of `data_bytes`; so many
+    checkpoints may be `unwritten`.
     """
     clock, chance = Clock(world), Secrets(world)
     contexts: list[visitors.SimulatedContext] = []
@@ -433,6 +478,7 @@ def simulated(
         for module in (service, leaving, writer, dense):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(cuts, "MAX_UNWRITTEN", unwritten))
+        stack.enter_context(mock.patch.object(m, "MAX_DATA_BYTES", data_bytes))
         stack.enter_context(mock.patch.object(writer, "ThreadPoolExecutor", executor))
         stack.enter_context(mock.patch.object(writer, "threading", threading(world)))
         for module in (generations, clients):

@@ -29,6 +29,8 @@ WEIGHTS = 3 * ROW
 COUNTS = 5 * ROW
 ROWS = 9
 """One of them for what is fixed."""
+SCORED = 5
+"""A worker publishes a score every so many updates, and waits for the answer before it pushes its gradient."""
 VALUES: dict[str, Array] = {
     "weight": (np.arange(WEIGHTS, dtype=np.float32) / 64).reshape(8, -1),
     "count": np.zeros(COUNTS, np.float32),
@@ -55,6 +57,8 @@ def work(addresses: tuple[str, ...], name: str) -> dict[str, Any]:
     with Client(addresses, name, timeout_s=20.0) as client:
         client.create(VALUES)
         for parameters in client.steps():
+            if client.updates % SCORED == 0:
+                client.score("made up", 50.0)
             client.push(gradients(parameters), loss=1.0, examples=4)
     return RunEnd(Ending.COMPLETE).as_fields()
 

@@ -93,7 +93,7 @@ MUTANTS = (
     Mutant("a monitor drops late samples of an earlier run", "monitor/stream/reassembly.py",
            "        if sample.run in self._former_runs:\n            return\n", ""),
     Mutant("a dense model's gradient is dropped after a restart", "worker/dense/client.py",
-           "if self._is_of(session) else None)", "if True else None)"),
+           "            if self._is_of(session):\n", "            if True:\n"),
     Mutant("no update is made after the last step", "server/core/pull_push.py",
            "if self._tensors is not None and 0 < self._most_updates <= self._consistency.version(0):", "if False:"),
     Mutant("no checkpoint is cut at a round that rows are past",

@@ -61,6 +61,7 @@ class Network:
         self._streams: dict[tuple[str, Way], random.Random] = {}
         self._slow: dict[tuple[str, str], tuple[float, float]] = {}
         self._lost_until: dict[Way, float] = {}
+        self._bad_until: dict[tuple[str, str], float] = {}
         self._peers = 0
 
     def new_peer(self, links: SimulatedLinks, shard: int) -> bytes:
@@ -74,6 +75,7 @@ class Network:
         """Cut the link between a client and an address."""
         self.world.tell(f"cuts {client} from {address} for {seconds:.2f} s")
         self.cut_until[client, address] = self.world.now + seconds
+        self._is_bad(client, address, seconds)
         for peer, (links, shard) in list(self._clients.items()):
             if links.name == client and links.addresses[shard] == address:
                 del self._clients[peer]
@@ -83,11 +85,21 @@ class Network:
         """Let every message between a client and an address take so many seconds longer, for SLOW_S."""
         self.world.tell(f"slows {client} to {address} down by {seconds:.2f} s")
         self._slow[client, address] = self.world.now + SLOW_S, seconds
+        self._is_bad(client, address, SLOW_S + seconds)
 
     def lose(self, way: Way, seconds: float) -> None:
         """Lose what is sent on one way for a time; the connection stays."""
         self.world.tell(f"loses each {way[2]} between {way[0]} and {way[1]} for {seconds:.2f} s")
         self._lost_until[way] = self.world.now + seconds
+        self._is_bad(*way[:2], seconds)
+
+    def was_good(self, client: str, address: str, since: float) -> bool:
+        """Return whether every message between a client and an address has arrived, and at once, since a time."""
+        return self.weather.loss == 0.0 and self._bad_until.get((client, address), 0.0) < since
+
+    def _is_bad(self, client: str, address: str, seconds: float) -> None:
+        known = self._bad_until.get((client, address), 0.0)
+        self._bad_until[client, address] = max(known, self.world.now + seconds)
 
     def knows(self, peer: bytes) -> bool:
         """Return whether a routing id is that of an open connection."""
@@ -141,7 +153,7 @@ class Network:
 
         def arrive() -> None:
             if subscription in self.subscriptions and not self._is_cut(*way[:2]):
-                subscription.arrive(frames)
+                subscription.arrive(frames, self.world.now)
 
         self._carry(arrive, b"", way)
 

@@ -64,16 +64,20 @@ class ShardOracle:
         self._pushed: set[tuple[Sender, int]] = set()
         self._reported: set[tuple[Sender, int]] = set()
         self._entries = state.progress.losses.entries
+        self._first = 0 if state.progress.schedule is None else state.progress.schedule.round
         self._leases: dict[int, int] = {}
         self._trained: set[int] = set()
         self._steps = StepOracle(core, self._where)
         self._periods = PeriodOracle(core, self._where)
+        self._waiting: set[Peer] = set()
+        """Connections of workers that have said goodbye, and wait for the answer."""
+        self._was_over = False
         self._session: Session | None = None
         self._before = Counter[str]()
 
     def receives(self, peer: Peer, message: m.Message) -> None:
         """Look at the state before a message is handled."""
-        sessions = self._state.sessions
+        sessions, self._was_over = self._state.sessions, self._state.over is not None
         name = sessions.name_at(peer)
         self._session = None if name is None else sessions.by_name.get(name)
         if isinstance(message, m.Push):
@@ -91,15 +95,17 @@ class ShardOracle:
             self._periods.pushed(effects)
         elif isinstance(message, m.Report) and not self._state.identity.shard:
             self._check_report(message, reply)
+        elif isinstance(message, m.Leave) and reply is None and self._session is not None:
+            self._waiting.add(peer)
+        elif isinstance(message, m.Heartbeat) and peer in self._waiting:
+            require(not isinstance(reply, m.Refused), f"{self._where} refuses a worker that waits to be let go")
         self._check_replies(effects)
 
     def ticked(self, effects: Effects) -> None:
         """Check what a shard does when nothing has come."""
         self._check_replies(effects)
-        schedule = self._state.progress.schedule
-        if effects.finished is not None and effects.finished.ending is Ending.COMPLETE and schedule is not None:
-            missing = set(self._leases.values()) - self._trained
-            require(not missing, f"the run is complete without rounds {sorted(missing)}")
+        if effects.finished is not None and effects.finished.ending is Ending.COMPLETE:
+            self._check_rounds()
 
     def _check_push(self, push: m.Push) -> None:
         """Require that a push has one outcome, is applied once, and is no repeat of a push that was never applied."""
@@ -143,6 +149,14 @@ class ShardOracle:
             progress.losses.entries == self._entries,
             f"{self._entries} entries were reported, and {progress.losses.entries} counted",
         )
+        if self._state.over is not None and not self._was_over:
+            self._check_rounds()
+
+    def _check_rounds(self) -> None:
+        """Require that every round that was begun is trained, when the run ends because all are."""
+        schedule = self._state.progress.schedule
+        missing = set() if schedule is None else set(range(self._first, schedule.round)) - self._trained
+        require(not missing, f"the run has ended without rounds {sorted(missing)}")
 
     def _check_replies(self, effects: Effects) -> None:
         for reply in effects.replies:

@@ -80,9 +80,12 @@ POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
-DRAW = 3
+DRAW = 4
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
-policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten."""
+policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
+pieces, small caches, and damaged strips."""
+PLENTY = 1 << 30
+"""Bytes of a cache that is never full."""
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
@@ -146,11 +149,15 @@ class Scenario:
     """Whether every client has a key, which is for a role."""
     unwritten: int = MAX_UNWRITTEN
     """How many automatic checkpoints may be unwritten."""
+    data_bytes: int = m.MAX_DATA_BYTES
+    """Largest piece of a file in one message."""
+    cache_bytes: int = PLENTY
+    """What a worker's cache may have, if it has no dataset."""
 
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
-        is_third = draw >= 3
+        is_third, is_fourth = draw >= 3, draw >= 4
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -198,7 +205,8 @@ class Scenario:
         shards = ask("shards").randint(1, 4)
         if apart := shards > 1 and share("apart") < APART:
             most = ask("apart faults").choice([0, 2, 4, 8])
-            faults += [fault for kind in APART_FAULTS for fault in _faults(kind, most, ask(kind))]
+            kinds = APART_FAULTS[: None if is_fourth else -1]
+            faults += [fault for kind in kinds for fault in _faults(kind, most, ask(kind))]
         if stored := draw >= 2 and share("store") < STORED:
             most = ask("store faults").choice([0, 2, 4, 8])
             faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind))]
@@ -216,6 +224,8 @@ class Scenario:
             init=is_third and share("init") < INIT and "objective" not in options,
             roles=is_third and share("roles") < WITH_ROLES,
             unwritten=ask("unwritten checkpoints").choice([MAX_UNWRITTEN, 1, 2]) if is_third else MAX_UNWRITTEN,
+            data_bytes=ask("pieces of files").choice([m.MAX_DATA_BYTES, 300]) if is_fourth else m.MAX_DATA_BYTES,
+            cache_bytes=ask("cache").choice([PLENTY, 2000]) if is_fourth else PLENTY,
         )  # fmt: skip
 
 
@@ -287,7 +297,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     try:
         at(0)  # before the functions of the program are replaced for this run
         told = _decisions_told(world) if decisions else contextlib.nullcontext()
-        running = simulated(world, its, scenario.piece_bytes, scenario.unwritten)
+        running = simulated(world, its, scenario.piece_bytes, scenario.unwritten, scenario.data_bytes)
         with contextlib.ExitStack() as stack:
             for each in (told, Calls(disks).intercepted(), running):
                 stack.enter_context(each)
@@ -297,6 +307,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
                 scenario.workers, scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors, disks=disks,
                 store=ObjectStore(world) if scenario.stored else None, keep=scenario.kept,
                 init=folder / "init" if scenario.init else None, roles=scenario.roles,
+                cache_bytes=scenario.cache_bytes,
             )  # fmt: skip
             for name in scenario.visitors:
                 cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))

@@ -58,6 +58,7 @@ FOUND = {
     (8152, 2): "a dense worker that was told at its first request that the run was over left before a shard had saved",
     (30102, 2): "of a checkpoint without gradients the examples counted, so that it passed for the newest",
     (5176, 3): "a stranger whose questions were refused kept a shard that had left from ending",
+    (1656, 4): "a dense worker that published a score when the run was over failed at its next push",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
 """Seeds that have failed, each with the draw of its time, and what they have found."""

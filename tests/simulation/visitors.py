@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -98,12 +99,16 @@ class Subscription:
     name: str
     address: str
     arrived: deque[list[bytes]] = field(default_factory=deque)
+    seen: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When each sample of a run has come first."""
     closed: bool = False
     wake: Callable[[], object] = lambda: None
 
-    def arrive(self, frames: list[bytes]) -> None:
+    def arrive(self, frames: list[bytes], now: float) -> None:
         """Take a sample."""
         self.arrived.append(frames)
+        sample = wire.decode_sample(frames)
+        self.seen.setdefault((sample.run, sample.number), now)
         self.wake()
 
 
@@ -120,18 +125,26 @@ class Published(dict[tuple[str, str, int], bytes]):
     def __init__(self) -> None:
         super().__init__()
         self._newest = Counter[tuple[str, str]]()
+        self.run_of: dict[str, str] = {}
+        """The run of the newest sample of each address."""
 
     def add(self, address: str, run: str, header: bytes) -> None:
         """Add the next sample of a run at an address."""
         self._newest[address, run] += 1
         self[address, run, self._newest[address, run]] = header
+        self.run_of[address] = run
 
 
 @dataclass
 class StreamOracle:
-    """Requires that a subscriber gets every sample of an address once and in order, or counts those that it misses."""
+    """Requires that a subscriber gets every sample of an address once and in order, or counts those that it misses.
+
+    It misses none if the shard could be asked for them: `could_ask(run, number)` returns whether nothing was wrong with
+    the shard and the link to it since the first sample of the run above `number` has come.
+    """
 
     published: Published
+    could_ask: Callable[[str, int], bool]
     run: str = ""
     last: int = 0
     base: int = 0
@@ -157,18 +170,38 @@ class StreamOracle:
         late = self.base == 0  # the subscriber has come during the run
         missed = gap - self.found
         require(each.lost == (0 if late else missed), f"before {told} {missed} are missing, and {each.lost} counted")
+        require(
+            not each.lost or not self.could_ask(each.run, self.base), f"before {told} {each.lost} were not asked for"
+        )
         self.base, self.found = each.number, 0
 
 
 def follow(cluster: Cluster) -> dict[str, Any]:
     """Watch a run to its end."""
     addresses = [with_port(address, PUBLISH_PORT) for address in cluster.addresses]
-    oracles = {address: StreamOracle(cluster.published) for address in addresses}
+    oracles = {
+        address: StreamOracle(cluster.published, partial(_could_ask, cluster, shard))
+        for shard, address in enumerate(addresses)
+    }
     with Feed(addresses, timeout_s=SILENCE_S, silence_s=SILENCE_S) as feed:
         while not feed.over:
             for each in feed.poll(0.25):
                 oracles[each.address].received(each)
     return RunEnd(Ending.LEFT).as_fields()
+
+
+def _could_ask(cluster: Cluster, shard: int, run: str, number: int) -> bool:
+    """See StreamOracle; when the run ends, shards are busy with its results."""
+    network, process, address = cluster.network, cluster.shards[shard], cluster.addresses[shard]
+    seen = next(each.seen for each in network.subscriptions if each.address == address)
+    since = min(time for (of, which), time in seen.items() if of == run and which > number)
+    is_same = process.alive and max(process.started, process.stopped_until) < since
+    return (
+        is_same
+        and cluster.published.run_of[address] == run
+        and cluster.ends_at is None
+        and network.was_good("monitor", address, since)
+    )
 
 
 # ---- commands

@@ -47,6 +47,7 @@ class Process:
     task: greenlet
     clock: LocalClock
     number: int
+    started: float
     owner: Process | None = None
     """Of a thread: the process that started it, with which it is killed and stopped."""
     threads: list[Process] = field(default_factory=list)
@@ -121,7 +122,7 @@ class World:
 
     def start(self, name: str, task: Callable[[], Any]) -> Process:
         """Start a process, which runs from the next event on."""
-        process = Process(name, greenlet(lambda: None), self._clock(name), len(self.processes))
+        process = Process(name, greenlet(lambda: None), self._clock(name), len(self.processes), self.now)
 
         def run() -> None:
             try:

@@ -79,6 +79,7 @@ class Client:
         self._session: TensorSession | None = None
         self._pulled_in: TensorSession | None = None
         self._spec: ModelSpec | None = None
+        self._options: TrainingOptions | None = None
         self._trained: Array | None = None  # as last pulled, to fill a shard that was restarted without values
         self._fixed: Array | None = None
 
@@ -140,14 +141,18 @@ class Client:
         rows = self.spec.pack(gradients, trained=True)
         loss, examples = _to_float(loss, "the loss"), _to_count(examples)
         norm = self._norm(rows)
-        if 0 < self.options.clip_norm < norm:
-            rows *= rows.dtype.type(self.options.clip_norm / norm)
-        rate = self.options.rate_of_step(max(self.updates, 0))
-        sent = to_bfloat16(rows) if self._half else rows
-        self._unless_over(lambda session: session.push(sent, rate) if self._is_of(session) else None)
+
+        def push(session: TensorSession) -> None:
+            if self._is_of(session):
+                if 0 < session.options.clip_norm < norm:
+                    np.multiply(rows, rows.dtype.type(session.options.clip_norm / norm), out=rows)
+                rate = session.options.rate_of_step(max(self.updates, 0))
+                session.push(to_bfloat16(rows) if self._half else rows, rate)
+
+        self._unless_over(push)
         if self._is_of(self._session):
             self._unless_over(lambda session: session.count(examples, loss, norm))
-        else:
+        elif not self.over:
             logger.warning(log.line("dropped", why="a gradient of parameters from before a server was restarted"))
 
     def push_fixed(self, values: Mapping[str, npt.ArrayLike]) -> None:
@@ -215,12 +220,12 @@ class Client:
     @property
     def options(self) -> TrainingOptions:
         """Return the training options of the servers."""
-        return self._joined().options
+        return self._options or self._joined().options
 
     @property
     def updates(self) -> int:
         """Return the number of updates in the last pulled parameters, -1 before the first pull."""
-        return max(self._joined().versions)
+        return -1 if self._pulled_in is None else max(self._pulled_in.versions)
 
     def _has_left(self) -> bool:
         """Leave a run that is over; return False if it goes on, as a server was restarted before tensors were saved."""
@@ -260,6 +265,7 @@ class Client:
             self._session.close()
             self._session = None
         self._session = TensorSession(self._addresses, self._name, self._role, self._timeout_s, self._keys)
+        self._options = self._session.options
         spec = self._spec if self._trained is not None and self._fixed is not None else None  # else others have them
         self._spec = self._session.join(spec, self._trained, self._fixed, self._wait_s)
 
