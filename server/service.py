@@ -20,7 +20,7 @@ from glovewire.common.protocol.schema import MAX_NAME
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import FROM_THE_HEAP_BYTES, freeze_loaded_objects, keep_freed_memory
+from glovewire.common.runtime.memory import FROM_THE_HEAP_BYTES, freeze_loaded_objects, keep_freed_memory, release_code
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage import stores
@@ -190,6 +190,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                 if config.options.schedule == "minibatch":
                     optimizers.warm(config.options)
                 freeze_loaded_objects()
+                release_code("libllvmlite")
                 peers.look(FIRST_LOOK_S)
                 stored.bring()
         except errors.Interrupted:

@@ -14,7 +14,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.roles import Role
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
-from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory
+from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory, release_code
 from glovewire.common.runtime.signals import signals_raise, stop_on_signals
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.stores import Store
@@ -56,6 +56,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                 dataset = stack.enter_context(_dataset(config, name, mine))
                 objectives.warm()
                 freeze_loaded_objects()
+                release_code("libllvmlite")
                 if dataset.loaded is not None:
                     files = stack.enter_context(contextlib.closing(StripFiles(dataset, config.cache_bytes)))
         except errors.Interrupted:

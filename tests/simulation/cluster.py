@@ -485,6 +485,7 @@ def simulated(
             stack.enter_context(mock.patch.object(module, "secrets", chance))
         for module, name in [
             (service, "keep_freed_memory"), (leaving, "trim"), (service, "freeze_loaded_objects"),
+            (service, "release_code"), (work, "release_code"),
             (service.kernels, "warm"), (service.optimizers, "warm"), (work.objectives, "warm"),
             (work, "keep_freed_memory"), (work, "freeze_loaded_objects"), (work, "stop_on_signals"),
             (dense, "keep_freed_memory"),

@@ -36,6 +36,22 @@ assert sys.modules["scipy.linalg.cython_blas"] is blas
 print("well")
 """
 
+WITHOUT_COMPILER = """
+import numba
+from glovewire.common.runtime.memory import release_code
+def in_memory():
+    code = [part for part in open("/proc/self/smaps").read().split("VmFlags") if " r-xp " in part and "libllvm" in part]
+    return sum(int(line.split()[1]) for part in code for line in part.splitlines() if line.startswith("Rss:"))
+def twice(number):
+    return 2 * number
+assert numba.njit(twice)(21) == 42
+before = in_memory()
+release_code("libllvmlite")
+after = in_memory()
+assert numba.njit(twice)(2.5) == 5.0
+print(before > 10_000 and after < before / 10)
+"""
+
 NLTK_ALONE = """
 import sys
 from glovewire.preprocess.tokens.tokenizers import make_tokenizer
@@ -61,6 +77,10 @@ def test_freed_buffers_serve_again_without_page_faults() -> None:
 
 def test_kernels_are_loaded_without_the_linear_algebra_that_they_do_not_call_and_it_is_there_afterwards() -> None:
     assert output_of(WITHOUT_BLAS) == "well\n"
+
+
+def test_the_compiler_leaves_memory_and_compiles_again() -> None:
+    assert output_of(WITHOUT_COMPILER) == "True\n"
 
 
 def test_nltk_is_loaded_without_the_libraries_of_its_classifiers_and_they_are_there_afterwards() -> None:
