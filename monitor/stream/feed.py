@@ -56,6 +56,7 @@ class _Subscription:
     attempts: HandshakeMonitor
     client: RequestClient | None = None
     requested: Pending[Message] | None = None
+    requested_after: int = 0
 
     def close_client(self) -> None:
         if self.client is not None:
@@ -197,7 +198,7 @@ class Feed:
             if each.requested is not None and each.requested.done:
                 answer, each.requested = each.requested.get(), None
                 assert answer is not None
-                found += stream.fill(expect(answer, History), self._now)
+                found += stream.fill(expect(answer, History), each.requested_after, self._now)
         except GlovewireError:
             stream.refused += 1
             each.close_client()
@@ -209,7 +210,7 @@ class Feed:
         if each.client is None:
             each.client = RequestClient([with_port(stream.address, stream.port)], "monitor", keys=self.keys)
         if each.requested is None:
-            each.requested = Pending()
+            each.requested, each.requested_after = Pending(), stream.missing_after
             each.client.request(0, GetHistory(stream.missing_after), each.requested)
         return found
 

@@ -101,10 +101,14 @@ class Reassembly:
             yield from self._close_gap(now)
         yield from self._release(now)
 
-    def fill(self, past: History, now: float) -> Iterator[ReceivedSample]:
-        """Process the reply to a request for missing samples and yield them; ProtocolError if it cannot be decoded."""
-        gap, after = self._gap, self._last
-        if gap is None or after is None or past.run != self.run:
+    def fill(self, past: History, after: int, now: float) -> Iterator[ReceivedSample]:
+        """Process the reply to a request for the samples after number `after`, and yield those that were missing.
+
+        The reply is dropped if its gap has closed meanwhile: it says nothing of the next one. Raises ProtocolError if
+        it cannot be decoded.
+        """
+        gap = self._gap
+        if gap is None or after != self._last or past.run != self.run:
             return
         end = self._held[0].number - 1
         for header, count in zip(split_headers(past.samples.data), past.counts.tolist(), strict=False):

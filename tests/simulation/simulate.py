@@ -78,7 +78,9 @@ def many(seeds: Sequence[int]) -> int:
         for outcomes in pool.imap_unordered(play_chunk, chunks):
             played += len(outcomes)
             longest = max([longest, *(outcome.seconds for outcome in outcomes)])
-            failed += [outcome for outcome in outcomes if outcome.problem]
+            for outcome in filter(lambda outcome: outcome.problem, outcomes):
+                failed.append(outcome)
+                print(f"\rseed {outcome.scenario.seed}: {outcome.problem}", file=sys.stderr)
             print(f"\r{played:,} of {len(seeds):,} seeds, {len(failed)} failed", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     for outcome in sorted(failed, key=lambda each: each.scenario.seed)[:SHOWN]:

@@ -66,12 +66,12 @@ def test_a_latecomer_gets_the_past_in_pages_and_then_what_it_held(reassembly: Re
     assert reassembly.missing_after is None, "the request port is unknown"
     assert list(reassembly.receive(stream.say(TELLS_PORT), 0.1)) == []
     assert reassembly.missing_after == 0
-    first = list(reassembly.fill(stream.past(0, 6), 0.2))
+    first = list(reassembly.fill(stream.past(0, 6), 0, 0.2))
     assert numbers(first) == [1, 2, 3, 4, 5, 6]
     assert all(received.past for received in first)
     assert reassembly.missing_after == 6
     assert list(reassembly.receive(stream.say(), 0.3)) == []
-    rest = list(reassembly.fill(stream.past(6), 0.4))
+    rest = list(reassembly.fill(stream.past(6), 6, 0.4))
     assert numbers(rest) == [7, 8, 9, 10, 11, 12]
     assert [received.past for received in rest] == [True] * 3 + [False] * 3
     assert (reassembly.lost, reassembly.missed, reassembly.missing_after) == (0, 0, None)
@@ -83,7 +83,7 @@ def test_a_cut_leaves_a_counted_gap_that_the_past_fills(reassembly: Reassembly, 
         stream.say()
     assert list(reassembly.receive(stream.say(), 10.0)) == []
     assert (reassembly.lost, reassembly.missed, reassembly.missing_after) == (20, 20, 1)
-    assert numbers(reassembly.fill(stream.past(1), 10.1)) == list(range(2, 23))
+    assert numbers(reassembly.fill(stream.past(1), 1, 10.1)) == list(range(2, 23))
     assert (reassembly.lost, reassembly.filled) == (0, 20)
 
 
@@ -95,11 +95,11 @@ def test_what_the_past_lacks_stays_counted_and_a_second_hole_is_filled_after_the
         sample = stream.say()
         if number in (5, 6, 9):
             assert list(reassembly.receive(sample, 1.0)) == []
-    found = list(reassembly.fill(stream.past(1, leave_out=[3]), 1.1))
+    found = list(reassembly.fill(stream.past(1, leave_out=[3]), 1, 1.1))
     assert numbers(found) == [2, 4, 5, 6]
     assert [received.lost for received in found] == [0, 0, 1, 0]
     assert reassembly.missing_after == 6
-    assert numbers(reassembly.fill(stream.past(6), 1.2)) == [7, 8, 9]
+    assert numbers(reassembly.fill(stream.past(6), 6, 1.2)) == [7, 8, 9]
     assert reassembly.lost == 1
 
 
@@ -134,8 +134,8 @@ def test_a_restarted_server_releases_what_was_held_and_has_a_past_of_its_own(
         other.say()
     assert numbers(reassembly.receive(other.say(TELLS_PORT), 1.0)) == [3]
     assert reassembly.missing_after == 0
-    assert list(reassembly.fill(stream.past(0), 1.1)) == [], "an answer of the run before"
-    found = list(reassembly.fill(other.past(0), 1.2))
+    assert list(reassembly.fill(stream.past(0), 0, 1.1)) == [], "an answer of the run before"
+    found = list(reassembly.fill(other.past(0), 0, 1.2))
     assert numbers(found) == [1, 2, 3, 4, 5]
     assert [received.restarted for received in found] == [True] + [False] * 4
 
@@ -162,11 +162,26 @@ def test_a_late_sample_fills_its_part_of_a_hole_and_leaves_the_rest(reassembly: 
     assert reassembly.lost == 8
     assert heard(reassembly, [said[5]]) == []
     assert (reassembly.lost, reassembly.missing_after) == (4, 1)
-    assert numbers(reassembly.fill(stream.past(1, last=5, leave_out=[3]), 0.1)) == [2, 4, 5, 6]
+    assert numbers(reassembly.fill(stream.past(1, last=5, leave_out=[3]), 1, 0.1)) == [2, 4, 5, 6]
     assert (reassembly.lost, reassembly.missing_after) == (1 + 3, 6)
     assert numbers(reassembly.give_up(0.2 + ANSWER_WAIT_S)) == [10]
     assert heard(reassembly, said) == [], "their turn is over"
     assert reassembly.lost == 4
+
+
+def test_the_answer_to_a_gap_that_has_closed_leaves_the_next_one_to_be_asked_for(
+    reassembly: Reassembly, stream: Stream
+) -> None:
+    said = [stream.say(TELLS_PORT), *(stream.say() for _ in range(2))]
+    assert numbers(heard(reassembly, [said[0], said[2]])) == [1]
+    asked_after, answer = reassembly.missing_after, stream.past(1)
+    assert asked_after == 1
+    stream.say()
+    assert numbers(heard(reassembly, [stream.say(), said[1]])) == [2, 3]
+    assert reassembly.missing_after == 3
+    assert list(reassembly.fill(answer, asked_after, 0.1)) == []
+    assert numbers(reassembly.fill(stream.past(3), 3, 0.2)) == [4, 5]
+    assert reassembly.lost == 0
 
 
 def test_an_end_stays_an_end_whatever_comes_late(reassembly: Reassembly, stream: Stream) -> None:
@@ -231,5 +246,5 @@ def test_an_answer_that_is_none_costs_the_past_and_nothing_else(reassembly: Reas
     list(reassembly.receive(stream.say(), 0.0))
     junk = History("run", 2, 3, np.ones(1, np.int64), np.frombuffer(b"\xc1\xff", np.uint8))
     with pytest.raises(ProtocolError):
-        list(reassembly.fill(junk, 0.1))
+        list(reassembly.fill(junk, 1, 0.1))
     assert numbers(reassembly.give_up(0.1, at_once=True)) == [3]
