@@ -52,8 +52,8 @@ from .table.table import Table
 from .tokens import Tokens
 
 TABLE = "rows"
-LEAST_KEPT_BYTES = 8 << 20
-"""Freed memory that a server keeps at least."""
+LEAST_KEPT_BYTES, MOST_KEPT_TWICE_BYTES = 8 << 20, 256 << 20
+"""Freed memory that a server keeps at least, and up to which it keeps twice its table."""
 SMALL_FRAME_BYTES = 1 << 20
 """A frame of this size is allowed however few rows a shard has."""
 
@@ -165,7 +165,7 @@ def largest_frame(state: ShardState) -> int:
 
 def _keep_freed_memory(table: Table, schedule: str) -> None:
     """Keep as much as before-images and messages take, which come and go; of blocks, not the copies of all rows."""
-    keep = max(LEAST_KEPT_BYTES, table.nbytes // 2)
+    keep = max(LEAST_KEPT_BYTES, min(2 * table.nbytes, MOST_KEPT_TWICE_BYTES), table.nbytes // 2)
     keep_freed_memory(keep, heap_bytes=min(keep, FROM_THE_HEAP_BYTES) if schedule == "blocks" else FROM_THE_HEAP_BYTES)
 
 

@@ -1,6 +1,6 @@
 """Compile the loops that send rows as bfloat16: narrow rows, widen them, and take differences. No I/O.
 
-Rounding is that of `bfloat16`: to the nearest, ties to even.
+Rounding is that of `bfloat16`: to the nearest, ties away from zero.
 """
 
 import numpy as np
@@ -12,15 +12,25 @@ from ..runtime.compiled import compiled_fast
 @compiled_fast
 def narrowed(value: np.float32) -> np.uint16:
     """Return a finite float32 as bfloat16."""
-    bits = np.float32(value).view(np.uint32)
-    half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return np.uint16((bits + half) >> np.uint32(16))
+    return np.uint16((np.float32(value).view(np.uint32) + np.uint32(0x8000)) >> np.uint32(16))
 
 
 @compiled_fast
 def widened(half: np.uint16) -> np.float32:
     """Return the exact float32 of a bfloat16."""
     return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
+
+
+@compiled_fast
+def join(halves: Halves, low: Halves) -> Rows:
+    """Return the float32 of which `halves` are the bfloat16 and `low` the lower halves, all of the same shape."""
+    out = np.empty(halves.shape, np.float32)
+    for n in range(halves.shape[0]):
+        for k in range(halves.shape[1]):
+            rest = np.uint32(low[n, k])
+            rounded_up = (rest & np.uint32(0x8000)) << np.uint32(1)
+            out[n, k] = np.uint32((np.uint32(halves[n, k]) << np.uint32(16)) - rounded_up + rest).view(np.float32)
+    return out
 
 
 @compiled_fast

@@ -214,9 +214,9 @@ class PullPush:
         if self._exclusive is not None:
             partition = self._exclusive.partition(push.first, push.last)
             self._undo_partial_visit(partition, push)
-            self.undo_log.keep(partition, push, self._table.exchange(push))
+            self.undo_log.keep(partition, push, *self._table.exchange(push))
             if push.operation == "add" and self._exclusive.rounds[partition] > push.version:
-                self.undo_log.narrow(partition, push.version)
+                self.undo_log.drop_low(partition, push.version)
         else:
             self._table.apply(push)
         self._cuts.push_applied(push)

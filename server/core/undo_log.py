@@ -8,11 +8,11 @@ dropped in the order of the rounds, once all earlier ones are complete in every 
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from glovewire.common.array_types import Array, Indices, Rows
+from glovewire.common.array_types import Array, Halves, Indices
 from glovewire.common.errors import NotReady
 from glovewire.common.model import bfloat16_kernels
 from glovewire.common.protocol.messages import Pull, Push
@@ -22,16 +22,23 @@ from ..table.table import row_numbers
 
 
 class BeforeImage(NamedTuple):
-    """The values that rows [first, last), or those in `rows`, had before a push."""
+    """The values that rows [first, last), or those in `rows`, had before a push.
+
+    They are float32, or bfloat16, and then `low` has the lower halves of the float32 until the visit is complete.
+    """
 
     first: int
     last: int
     rows: Indices | None
     values: Array
+    low: Halves | None = None
 
-    def narrow(self) -> Self:
-        """Return this image as bfloat16."""
-        return type(self)(self.first, self.last, self.rows, bfloat16_kernels.narrow(self.values))
+    def of(self, dtype: np.dtype[Any]) -> Array:
+        """Return the values as float32 or bfloat16, which they have to be."""
+        if dtype == self.values.dtype:
+            return self.values
+        assert self.low is not None, "a complete visit of bfloat16 rows is only pulled, as bfloat16"
+        return bfloat16_kernels.join(self.values, self.low)
 
 
 class UndoLog:
@@ -43,30 +50,30 @@ class UndoLog:
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
 
-    def keep(self, partition: int, push: Push, values: Rows) -> None:
-        """Keep the values that the rows of a push had before it, but of no row twice in a round.
+    def keep(self, partition: int, push: Push, values: Array, low: Halves | None = None) -> None:
+        """Keep the values that the rows of a push had before it, but of no row twice in a round; `low`: BeforeImage.
 
         A lost worker may have pushed some of the rows, in other pieces: those that it found are kept.
         """
         images = self._kept[push.version].setdefault(partition, [])
         earlier = [_numbers(image) for image in self._overlapping(partition, push)]
         if not earlier:
-            images.append(BeforeImage(push.first, push.last, push.rows, values))
+            images.append(BeforeImage(push.first, push.last, push.rows, values, low))
             return
         numbers = _numbers(push)
         fresh = ~np.isin(numbers, np.concatenate(earlier))
         if fresh.any():
-            images.append(BeforeImage(push.first, push.last, numbers[fresh], values[fresh]))
+            low = None if low is None else low[fresh]
+            images.append(BeforeImage(push.first, push.last, numbers[fresh], values[fresh], low))
 
     def holds(self, partition: int, push: Push) -> bool:
         """Return whether an image is kept of rows in the range of a push, from before its round."""
         return bool(self._overlapping(partition, push))
 
-    def narrow(self, partition: int, round: int) -> None:
-        """Keep as bfloat16 what was pushed in a round that has completed its visit: it is only pulled from now on."""
+    def drop_low(self, partition: int, round: int) -> None:
+        """Keep only the bfloat16 of what was pushed in a round that has completed its visit: that is pulled now."""
         images = self._kept[round][partition]
-        for at, image in enumerate(images):  # one by one: all of them twice would take too much memory
-            images[at] = image.narrow()
+        images[:] = [BeforeImage(image.first, image.last, image.rows, image.values) for image in images]
 
     def _overlapping(self, partition: int, push: Push) -> list[BeforeImage]:
         images = self._kept.get(push.version, {}).get(partition, ())
@@ -93,14 +100,13 @@ class UndoLog:
 
 def _overlay(pull: Pull | Push, image: BeforeImage, values: Array) -> None:
     """Replace the rows of `values` (those of the pull) that are in the image."""
-    if image.values.dtype != values.dtype:
-        image = image.narrow()
+    before = image.of(values.dtype)
     if pull.rows is None and image.rows is None:
         low, high = max(pull.first, image.first), min(pull.last, image.last)
         if low < high:
-            values[low - pull.first : high - pull.first] = image.values[low - image.first : high - image.first]
+            values[low - pull.first : high - pull.first] = before[low - image.first : high - image.first]
         return
-    kernels.replace_common(values, _numbers(pull), image.values, _numbers(image))
+    kernels.replace_common(values, _numbers(pull), before, _numbers(image))
 
 
 def _numbers(rows: Pull | Push | BeforeImage) -> Indices:

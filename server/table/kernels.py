@@ -95,15 +95,19 @@ def exchange(table: Rows, rows: Indices, values: Rows, first: int) -> Rows:
 
 
 @compiled_fast
-def exchange_bfloat16(table: Rows, rows: Indices, values: Halves) -> Rows:
-    """Compute table[rows] += values; return the values before, shape (len(rows), width); repeated rows all add."""
-    before = np.empty((rows.size, table.shape[1]), table.dtype)
+def exchange_bfloat16(table: Rows, rows: Indices, values: Halves) -> tuple[Halves, Halves]:
+    """Compute table[rows] += values; return the values before as bfloat16, and the lower halves of their float32.
+
+    Both have shape (len(rows), width). Repeated rows all add.
+    """
+    halves, low = np.empty(values.shape, np.uint16), np.empty(values.shape, np.uint16)
     for n in range(rows.size):
         row = rows[n]
         for k in range(table.shape[1]):
-            before[n, k] = table[row, k]
-            table[row, k] += widened(values[n, k])
-    return before
+            before = table[row, k]
+            halves[n, k], low[n, k] = narrowed(before), np.uint16(np.float32(before).view(np.uint32))
+            table[row, k] = before + widened(values[n, k])
+    return halves, low
 
 
 @compiled_fast
@@ -243,6 +247,7 @@ def warm() -> None:
     table, values, rows = np.ones((1, 16), np.float32), np.ones((1, 16), np.float32), np.zeros(1, np.int64)
     halves = bfloat16_kernels.narrow(table)
     replace_common(halves, rows, halves, rows)
+    bfloat16_kernels.join(halves, halves)
     gather_bfloat16(table, rows, 0)
     for writable, frozen in itertools.product((True, False), repeat=2):  # small frames are read-only, large ones not
         values.setflags(write=writable)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from glovewire.common.array_types import Array, Indices, Rows, Scales
+from glovewire.common.array_types import Array, Halves, Indices, Rows, Scales
 from glovewire.common.errors import BadRequest, LimitExceeded, NotFinite
 from glovewire.common.model import bfloat16_kernels
 from glovewire.common.model.bfloat16 import BFLOAT16, from_bfloat16
@@ -122,17 +122,20 @@ class Table:
         low, high = self._range(first, last)
         return self._values[low:high]
 
-    def exchange(self, push: Push) -> Rows:
-        """Assign the rows of a push that has passed `check_push`, or add bfloat16; return a copy of them before it."""
+    def exchange(self, push: Push) -> tuple[Array, Halves | None]:
+        """Assign the rows of a push that has passed `check_push`, or add bfloat16; return a copy of them before it.
+
+        The copy is float32 and None, or if the push is bfloat16, what `kernels.exchange_bfloat16` returns.
+        """
         values = kernels.aligned(push.values)
         if values.dtype == BFLOAT16:
             return kernels.exchange_bfloat16(self._values, kernels.aligned(self.local_rows(push)), values)
         if push.rows is not None:
-            return kernels.exchange(self._values, kernels.aligned(push.rows), values, self.first)
+            return kernels.exchange(self._values, kernels.aligned(push.rows), values, self.first), None
         low, high = self._range(push.first, push.last)
         before = self._values[low:high].copy()
         self._values[low:high] = values
-        return before
+        return before, None
 
     def check_push(self, push: Push) -> None:
         """Raise BadRequest or NotFinite unless `apply` or `replace` can carry out the push."""

@@ -17,7 +17,7 @@ def edges_and_numbers() -> np.ndarray:
     return np.concatenate([EDGES, spread]).astype(np.float32)
 
 
-def test_each_becomes_the_nearest_and_a_tie_the_even_one() -> None:
+def test_each_becomes_the_nearest_and_a_tie_the_one_farther_from_zero() -> None:
     values = edges_and_numbers()
     halves = to_bfloat16(values)
     found, away = from_bfloat16(halves).astype(float), np.abs(from_bfloat16(halves).astype(float) - values)
@@ -25,15 +25,28 @@ def test_each_becomes_the_nearest_and_a_tie_the_even_one() -> None:
         near = np.isfinite(other) & (np.sign(other) == np.sign(found))
         distance = np.abs(other[near].astype(float) - values[near])
         assert (away[near] <= distance).all()
-        assert not (halves[near][away[near] == distance] & 1).any()
+        tied = away[near] == distance
+        assert (np.abs(found[near][tied]) > np.abs(other[near][tied])).all()
     np.testing.assert_array_equal(to_bfloat16(from_bfloat16(halves)), halves)
     assert np.isinf(from_bfloat16(to_bfloat16(np.array([3.4e38, -1e300]))[:1])).all()
 
 
-def test_pytorch_rounds_alike() -> None:
+def test_pytorch_rounds_alike_but_for_ties() -> None:
     torch = pytest.importorskip("torch")
-    theirs = torch.from_numpy(edges_and_numbers()).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal(from_bfloat16(to_bfloat16(edges_and_numbers())), theirs)
+    values = edges_and_numbers()
+    values = values[(values.view(np.uint32) & 0xFFFF) != 0x8000]
+    theirs = torch.from_numpy(values).to(torch.bfloat16).float().numpy()
+    np.testing.assert_array_equal(from_bfloat16(to_bfloat16(values)), theirs)
+
+
+def test_the_lower_half_makes_the_float32_whole_again() -> None:
+    """Whether a number was rounded up follows from its lower half, also of ties and next to them."""
+    ends = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    upper = edges_and_numbers().view(np.uint32) & np.uint32(0xFFFF0000)
+    values = (upper[:, None] | ends).view(np.float32)
+    low = values.view(np.uint32).astype(np.uint16)
+    whole = kernels.join(kernels.narrow(values), low)
+    np.testing.assert_array_equal(whole.view(np.uint32), values.view(np.uint32))
 
 
 def test_compiled_loops_round_alike() -> None:
