@@ -59,6 +59,10 @@ FOUND = {
     (30102, 2): "of a checkpoint without gradients the examples counted, so that it passed for the newest",
     (5176, 3): "a stranger whose questions were refused kept a shard that had left from ending",
     (1656, 4): "a dense worker that published a score when the run was over failed at its next push",
+    (
+        11874,
+        4,
+    ): "a dense worker that was told of the end by another shard than 0 when it joined left before a shard had saved",
     (7785, 4): "a monitor took a late answer for the answer to its next question, and asked for nothing",
     (6169, 4): "a hostile peer required a lie to be refused that a shard had dropped as a repeat",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",

@@ -76,7 +76,11 @@ class TensorSession:
         """
         empty = []
         for shard in range(len(self._addresses)):
-            created = self._create(shard, m.Create(None if spec is None else spec.to_json()), wait_s)
+            try:
+                created = self._create(shard, m.Create(None if spec is None else spec.to_json()), wait_s)
+            except errors.RunOver as error:  # shard 0 may not know yet, and would let this worker leave at once
+                self._fail(error)
+                raise
             spec = ModelSpec.from_json(created.spec)
             empty += [shard] if created.fill else []
         assert spec is not None
