@@ -62,6 +62,7 @@ class Network:
         self._slow: dict[tuple[str, str], tuple[float, float]] = {}
         self._lost_until: dict[Way, float] = {}
         self._bad_until: dict[tuple[str, str], float] = {}
+        self._lossy_until = -1.0
         self._peers = 0
 
     def new_peer(self, links: SimulatedLinks, shard: int) -> bytes:
@@ -93,9 +94,18 @@ class Network:
         self._lost_until[way] = self.world.now + seconds
         self._is_bad(*way[:2], seconds)
 
+    def clear_up(self) -> None:
+        """Let the weather be good from now on."""
+        self._lossy_until = self.world.now if self.weather.loss else self._lossy_until
+        self.weather = Weather()
+
     def was_good(self, client: str, address: str, since: float) -> bool:
         """Return whether every message between a client and an address has arrived, and at once, since a time."""
-        return self.weather.loss == 0.0 and self._bad_until.get((client, address), 0.0) < since
+        return (
+            self.weather.loss == 0.0
+            and self._lossy_until < since
+            and self._bad_until.get((client, address), 0.0) < since
+        )
 
     def _is_bad(self, client: str, address: str, seconds: float) -> None:
         known = self._bad_until.get((client, address), 0.0)

@@ -380,7 +380,7 @@ def _let_all_happen(cluster: Cluster, disks: Sequence[Disk], faults: Sequence[Fa
         cluster.world.run(lambda: cluster.over or due(), cluster.world.now + 900.0)
         if not cluster.over and (queue := due()) is not None:
             _let_happen(cluster, disks, queue.pop(0))
-    cluster.network.weather = Weather()
+    cluster.network.clear_up()
 
 
 def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:

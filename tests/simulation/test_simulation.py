@@ -63,6 +63,7 @@ FOUND = {
         11874,
         4,
     ): "a dense worker that was told of the end by another shard than 0 when it joined left before a shard had saved",
+    (13247, 4): "the oracle of the stream forgot that messages had been lost before the weather became good",
     (7785, 4): "a monitor took a late answer for the answer to its next question, and asked for nothing",
     (6169, 4): "a hostile peer required a lie to be refused that a shard had dropped as a repeat",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
