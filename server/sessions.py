@@ -32,8 +32,9 @@ Peer = bytes
 class Session:
     """One worker or observer, from Hello to Leave; `index` is a worker's number, -1 for observers.
 
-    `pushed` and `reported` are the last sequence numbers handled; `grant` is the reply to the lease request `ticket`.
-    `connected` is False once a reply could not be sent because the connection was gone.
+    `pushed` and `reported` are the last sequence numbers handled, `pushed_late` whether that push was dropped as late;
+    `grant` is the reply to the lease request `ticket`. `connected` is False once a reply could not be sent because the
+    connection was gone.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Session:
     joined: float
     state: str = "training"
     pushed: int = 0
+    pushed_late: bool = False
     staleness: int = 0
     reported: int = 0
     ticket: int = 0

@@ -393,10 +393,12 @@ class Core:
             state.waiting.require_room(session, 0 if pull.rows is None else pull.rows.nbytes)
         if session.is_new_push(push.sequence):
             applied = pull_push.apply(push, session.index)
-            session.pushed, session.staleness = push.sequence, pull_push.staleness.last
+            session.pushed, session.pushed_late = push.sequence, applied.late
+            session.staleness = pull_push.staleness.last
             self._close_when_complete()
         else:
-            applied = pull_push.applied(push, session.index, repeated=True)
+            late = session.pushed_late and push.sequence == session.pushed
+            applied = pull_push.applied(push, session.index, repeated=True, late=late)
         state.push_counts.answered(session.name, applied)
         if pull is None:
             return applied

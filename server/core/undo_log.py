@@ -34,7 +34,7 @@ class BeforeImage(NamedTuple):
     low: Halves | None = None
 
     def of(self, dtype: np.dtype[Any]) -> Array:
-        """Return the values as float32 or bfloat16, which they have to be."""
+        """Return the values in the dtype of the rows that they replace: float32 only before the visit is complete."""
         if dtype == self.values.dtype:
             return self.values
         assert self.low is not None, "a complete visit of bfloat16 rows is only pulled, as bfloat16"
@@ -51,9 +51,9 @@ class UndoLog:
         return sum(map(len, self._kept.values()))
 
     def keep(self, partition: int, push: Push, values: Array, low: Halves | None = None) -> None:
-        """Keep the values that the rows of a push had before it, but of no row twice in a round; `low`: BeforeImage.
+        """Keep the values that the rows of a push had before it, but of no row twice in a round.
 
-        A lost worker may have pushed some of the rows, in other pieces: those that it found are kept.
+        `values` and `low` are those of a BeforeImage. A lost worker may have pushed some of the rows, in other pieces: those that it found are kept.
         """
         images = self._kept[push.version].setdefault(partition, [])
         earlier = [_numbers(image) for image in self._overlapping(partition, push)]

@@ -79,15 +79,14 @@ def _ask_peers(cluster: Cluster, name: str, chance: random.Random) -> None:
 
 
 def _require_refused(client: RequestClient, shard: int, lie: m.Message) -> None:
-    """Send a lie; Broken unless it is refused, or dropped as a gradient for a past step, or as a repeat of one."""
+    """Send a lie; Broken unless it is refused, or dropped as a gradient for a past step."""
     try:
         reply = client.ask(shard, lie, ANSWER_S)
     except ORDINARY:
         raise
     except GlovewireError:
         return
-    is_dropped = isinstance(reply, m.Applied) and (reply.late or reply.repeated)
-    require(is_dropped, f"shard {shard} has taken the lie {lie}: {reply}")
+    require(isinstance(reply, m.Applied) and reply.late, f"shard {shard} has taken the lie {lie}: {reply}")
 
 
 def _send_garbage(cluster: Cluster, name: str, chance: random.Random) -> None:

@@ -59,13 +59,10 @@ FOUND = {
     (30102, 2): "of a checkpoint without gradients the examples counted, so that it passed for the newest",
     (5176, 3): "a stranger whose questions were refused kept a shard that had left from ending",
     (1656, 4): "a dense worker that published a score when the run was over failed at its next push",
-    (
-        11874,
-        4,
-    ): "a dense worker that was told of the end by another shard than 0 when it joined left before a shard had saved",
+    (11874, 4): "a dense worker that heard of the end from another shard than 0 left before a shard had saved",
     (13247, 4): "the oracle of the stream forgot that messages had been lost before the weather became good",
     (7785, 4): "a monitor took a late answer for the answer to its next question, and asked for nothing",
-    (6169, 4): "a hostile peer required a lie to be refused that a shard had dropped as a repeat",
+    (6169, 4): "the repeat of a gradient that was dropped as late was answered as if it had been applied",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
 """Seeds that have failed, each with the draw of its time, and what they have found."""
