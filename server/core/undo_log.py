@@ -53,7 +53,8 @@ class UndoLog:
     def keep(self, partition: int, push: Push, values: Array, low: Halves | None = None) -> None:
         """Keep the values that the rows of a push had before it, but of no row twice in a round.
 
-        `values` and `low` are those of a BeforeImage. A lost worker may have pushed some of the rows, in other pieces: those that it found are kept.
+        `values` and `low` are those of a BeforeImage. A lost worker may have pushed some of the rows, in other pieces:
+        those that it found are kept.
         """
         images = self._kept[push.version].setdefault(partition, [])
         earlier = [_numbers(image) for image in self._overlapping(partition, push)]
