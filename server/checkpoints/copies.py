@@ -165,8 +165,9 @@ class Copies:
         """Remove the copies of parts that their owner has removed; not if it has none at all, as on a new disk."""
         ends = f".shard-{peer}-of-{self._config.shards}"
         if any(name.endswith(ends) for name in parts):
-            for name in parts_in(self._folder):
+            for name, checksum in parts_in(self._folder).items():
                 if name.endswith(ends) and name not in parts:
+                    self._had.add((name, checksum))  # another shard may still have a copy
                     shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _note(self, shard: int, mark: Mark) -> None:

@@ -63,6 +63,7 @@ FOUND = {
     (13247, 4): "the oracle of the stream forgot that messages had been lost before the weather became good",
     (7785, 4): "a monitor took a late answer for the answer to its next question, and asked for nothing",
     (6169, 4): "the repeat of a gradient that was dropped as late was answered as if it had been applied",
+    (12600, 4): "a restarted shard removed a part, as its owner had, and copied it again from a third",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
 """Seeds that have failed, each with the draw of its time, and what they have found."""

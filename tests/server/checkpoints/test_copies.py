@@ -24,16 +24,16 @@ from glovewire.server.checkpoints.generations import Generation, Mark
 from glovewire.server.config import ServerConfig
 
 SECRET = "0" * 32
-PEERS = ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+PEERS = ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tcp://127.0.0.1:3")
 
 
 class Shard:
-    """The folder of one of two shards, and its copies of the other's."""
+    """The folder of one of two or three shards, and its copies of the others'."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        options = TrainingOptions(dim=4)
+    def __init__(self, folder: Path, number: int, shards: int = 2) -> None:
+        options, peers = TrainingOptions(dim=4), PEERS[:shards]
         self.config = ServerConfig(
-            dataset=folder, out=folder / f"run-{number}", shard=number, shards=2, peers=PEERS, options=options
+            dataset=folder, out=folder / f"run-{number}", shard=number, shards=shards, peers=peers, options=options
         )
         self.out, self.number = self.config.out, number
         self.copies = Copies(self.config)
@@ -42,15 +42,16 @@ class Shard:
 
     def write(self, round: int, value: float = 0.0) -> None:
         """Write its part of a checkpoint."""
-        facts = {"shard": self.number, "shards": 2, "round": round, "entries": round, "label": f"round-{round:08d}"}
-        files.write(self.out, Snapshot(f"round-{round:08d}", 0, np.full((300, 200), value, np.float32), facts))
+        label, shards = f"round-{round:08d}", self.config.shards
+        facts = {"shard": self.number, "shards": shards, "round": round, "entries": round, "label": label}
+        files.write(self.out, Snapshot(label, 0, np.full((300, 200), value, np.float32), facts))
 
     def remove(self, round: int) -> None:
-        shutil.rmtree(files.part_folder(self.out, f"round-{round:08d}", self.number, 2))
+        shutil.rmtree(files.part_folder(self.out, f"round-{round:08d}", self.number, self.config.shards))
 
     def rows(self, round: int, owner: int) -> float | None:
         """The value of the rows of a shard's part, None if it is not there."""
-        folder = files.part_folder(self.out, f"round-{round:08d}", owner, 2)
+        folder = files.part_folder(self.out, f"round-{round:08d}", owner, self.config.shards)
         return float(np.load(folder / files.ROWS)[0, 0]) if folder.exists() else None
 
     def mark(self, mark: Mark) -> None:
@@ -117,6 +118,20 @@ def test_what_its_owner_removes_is_removed(first: Shard, second: Shard) -> None:
     second.bring(first)
     first.remove(3)
     second.bring(first)
+    assert (second.rows(3, 0), second.rows(6, 0)) == (None, 0.0)
+
+
+def test_what_its_owner_removes_is_not_copied_again_from_a_third(tmp_path: Path) -> None:
+    """Seen to fail: a shard that was restarted did not know that it had had the part."""
+    first, second, third = (Shard(tmp_path, number, shards=3) for number in range(3))
+    for round in (3, 6):
+        first.write(round)
+    for other in (second, third):
+        other.bring(first)
+    second = Shard(tmp_path, 1, shards=3)
+    first.remove(3)
+    second.bring(first)
+    second.bring(third)
     assert (second.rows(3, 0), second.rows(6, 0)) == (None, 0.0)
 
 
