@@ -72,18 +72,18 @@ END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", 
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, and
 one who sends what must be refused."""
-APART = 0.2
-"""The share of seeds with several shards in which these have no common folder."""
 STORED = 0.2
 """The share of seeds whose checkpoints are kept in a store, too."""
 POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
-DRAW = 4
+DRAW = 5
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
 policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
-pieces, small caches, and damaged strips."""
+pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams."""
+NGRAMS = 0.2
+"""The share of seeds whose runs end with n-grams, which takes longer than the training."""
 PLENTY = 1 << 30
 """Bytes of a cache that is never full."""
 EACH_KIND = 1 / 7
@@ -157,7 +157,7 @@ class Scenario:
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
-        is_third, is_fourth = draw >= 3, draw >= 4
+        is_third, is_fourth, is_short = draw >= 3, draw >= 4, draw >= 5
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -167,11 +167,13 @@ class Scenario:
 
         options: dict[str, Any] = {
             "dim": DIM,
-            "epochs": ask("epochs").choice([2, 3, 5]),
+            "epochs": ask("epochs").choice([1, 2, 3] if is_short else [2, 3, 5]),
             "tied": share("tied") < 0.3,
             "bfloat16": share("bfloat16") < 0.7,
             "consistency": "exclusive" if share("consistency") < 0.8 else "async",
         }
+        if is_short and share("n-grams") >= NGRAMS:
+            options["subwords"] = 0.0
         if share("schedule") < 0.25:
             mode = ask("mode").choice(["async", "sync", "ssp:2", "softsync:2"])
             size = ask("batch size").choice([50, 200])
@@ -180,8 +182,9 @@ class Scenario:
                 options |= {"staleness": ask("staleness").choice(POLICIES), "clock": ask("clock").choice(CLOCKS)}
         if share("model") < 0.2:
             mode = ask("mode of tensors").choice(["async", "sync", "sync", "ssp:2", "softsync:2"])
+            steps = ask("steps").choice([3, 8, 20] if is_short else [5, 20, 40])
             options = {
-                "objective": "tensors", "consistency": mode, "steps": ask("steps").choice([5, 20, 40]),
+                "objective": "tensors", "consistency": mode, "steps": steps,
                 "optimizer": "sgd", "learning_rate": dense_model.RATE, "rate_shape": "constant",
                 "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
                 "staleness": ask("staleness").choice(POLICIES) if mode == "sync" and is_third else "none",
@@ -194,25 +197,25 @@ class Scenario:
             slow, slow, *(ask(what).choice([0.0, 0.0, 0.02, 0.1]) for what in ("loss", "repeat", "overtake"))
         )
         most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
-        faults = [fault for kind in FAULTS for fault in _faults(kind, most, ask(kind))]
-        faults += [
-            fault for kind in DISK_FAULTS[: None if is_third else -1] for fault in _faults(kind, ills, ask(kind))
-        ]
+        early, pieces, are_apart = (60, 1000, 0.15) if is_short else (120, 300, 0.2)
+        faults = [fault for kind in FAULTS for fault in _faults(kind, most, ask(kind), early)]
+        kinds = DISK_FAULTS[: None if is_third else -1]
+        faults += [fault for kind in kinds for fault in _faults(kind, ills, ask(kind), early)]
         last = ask("faults at the end").choice([0, 0, 2, 4])
         faults += [
-            fault for kind in END_FAULTS for fault in _faults(kind, last, ask(f"{kind} at the end"), at_end=True)
+            fault for kind in END_FAULTS for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, at_end=True)
         ]
-        shards = ask("shards").randint(1, 4)
-        if apart := shards > 1 and share("apart") < APART:
+        shards = ask("shards").choice([1, 1, 1, 2, 2, 2, 3, 4]) if is_short else ask("shards").randint(1, 4)
+        if apart := shards > 1 and share("apart") < are_apart:
             most = ask("apart faults").choice([0, 2, 4, 8])
             kinds = APART_FAULTS[: None if is_fourth else -1]
-            faults += [fault for kind in kinds for fault in _faults(kind, most, ask(kind))]
+            faults += [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early)]
         if stored := draw >= 2 and share("store") < STORED:
             most = ask("store faults").choice([0, 2, 4, 8])
-            faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind))]
+            faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind), early)]
             faults += [
                 fault for kind in STORE_END_FAULTS
-                for fault in _faults(kind, last, ask(f"{kind} at the end"), at_end=True)
+                for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, at_end=True)
             ]  # fmt: skip
         return cls(
             seed, shards, ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
@@ -224,17 +227,19 @@ class Scenario:
             init=is_third and share("init") < INIT and "objective" not in options,
             roles=is_third and share("roles") < WITH_ROLES,
             unwritten=ask("unwritten checkpoints").choice([MAX_UNWRITTEN, 1, 2]) if is_third else MAX_UNWRITTEN,
-            data_bytes=ask("pieces of files").choice([m.MAX_DATA_BYTES, 300]) if is_fourth else m.MAX_DATA_BYTES,
+            data_bytes=ask("pieces of files").choice([m.MAX_DATA_BYTES, pieces]) if is_fourth else m.MAX_DATA_BYTES,
             cache_bytes=ask("cache").choice([PLENTY, 2000]) if is_fourth else PLENTY,
         )  # fmt: skip
 
 
-def _faults(kind: str, most: int, chance: random.Random, *, at_end: bool = False) -> Iterator[Fault]:
-    """Draw the faults of one kind."""
+def _faults(
+    kind: str, most: int, chance: random.Random, after: float, *, at_end: bool = False
+) -> Iterator[Fault]:  # fmt: skip
+    """Draw the faults of one kind, which come after so many messages in the mean."""
     for _ in range(most):
         if chance.random() < EACH_KIND:
             seconds = chance.choice([0.05, 0.7, 3.0, 8.0]) * (0.5 + chance.random())
-            yield Fault(int(chance.expovariate(1 / (20 if at_end else 120))), kind, seconds, chance.random(), at_end)
+            yield Fault(int(chance.expovariate(1 / after)), kind, seconds, chance.random(), at_end)
 
 
 @dataclass
