@@ -11,6 +11,7 @@ import json
 import logging
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -91,6 +92,8 @@ EACH_KIND = 1 / 7
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
 """Errors with which a process may end when its peers are away."""
 ENDS_WITHIN_S = 180.0
+MOST_PROCESSOR_S = 30.0
+"""What a run may take of real processor time; the longest takes a tenth."""
 REVIVE_S = 0.5
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 WORDS, DIM = 40, 4
@@ -278,6 +281,23 @@ def _decisions_told(world: World) -> Iterator[None]:
         logging.disable(before[2])
 
 
+@contextlib.contextmanager
+def _watched() -> Iterator[None]:
+    """Raise Broken, wherever the run is, once it has taken MOST_PROCESSOR_S: in a busy loop no virtual time passes."""
+
+    def end(*_: object) -> None:
+        raise Broken(f"a loop without end: {MOST_PROCESSOR_S:.0f} s of processor time")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MOST_PROCESSOR_S, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@_watched()
 def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcome:
     """Run a scenario in `folder`, which holds the dataset, and check what must hold.
 
