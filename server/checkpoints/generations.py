@@ -219,7 +219,9 @@ def announced_ending(config: ServerConfig, generation: Generation) -> RunEnd | N
 
 def leave(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
     """Record in this shard's mark that it has written everything the run needs from it, and has left."""
-    _write_mark(config, Mark(generation.number, end.ending, end.ending, end.text))
+    before = mark_of(config) or Mark()
+    is_empty = before.is_empty and before.generation == generation.number
+    _write_mark(config, Mark(generation.number, end.ending, end.ending, end.text, is_empty))
 
 
 def not_left(config: ServerConfig, generation: Generation) -> list[int]:
