@@ -7,7 +7,6 @@ folder is a real one: generations, checkpoints and results are those of a real r
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -265,13 +264,6 @@ class Cluster:
             self.start_shard(shard)
         for number in range(workers):
             self.start_worker(f"w{number}")
-
-    @property
-    def last(self) -> float:
-        """Return how many rounds or updates a whole training has, of a dense model or of blocks."""
-        if self._layout is None:
-            return self.options.steps
-        return math.inf if self.options.schedule == "minibatch" else self.options.epochs * self._layout.partitions
 
     def oracle(self, core: Core) -> ShardOracle:
         """Return what watches a core."""

@@ -26,7 +26,7 @@ from cluster import Cluster, simulated
 from disk import DISK_FAULTS, Calls, Disk
 from handmade import random_dataset
 from network import Weather
-from oracles import CheckpointOracle, ShardOracle, reached
+from oracles import CheckpointOracle, ShardOracle
 from stored import STORE_END_FAULTS, STORE_FAULTS, ObjectStore, let_store_happen
 from visitors import SILENCE_S
 from world import Broken, Overdue, World
@@ -506,7 +506,8 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     may_end = ["complete", "over", *(["asked"] if "finisher" in scenario.visitors else [])]
     if facts["ending"] not in may_end:
         return f"the run ended as {facts['ending']}: {facts.get('ending_text', '')}"
-    if facts["ending"] == "complete" and any(_was_asked(run, cluster.last) for run in cluster.folders):
+    is_trained = facts["ending"] == "complete" and facts["pushes"]["applied"] > 0
+    if is_trained and any(map(_was_asked, cluster.folders)):
         return "a generation began after the run was asked to end, and it trained to its end"
     whole = facts["ending"] == "complete" or "finisher" not in scenario.visitors
     ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
@@ -536,14 +537,10 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     return ""
 
 
-def _was_asked(run: Path, last: float) -> bool:
-    """Return whether a shard knows of a generation that was to end, as the run was asked to in the one before.
-
-    One that begins when `last` rounds or updates, all of the training, are in its checkpoint has nothing to train.
-    """
-    paths = (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")
-    begun = [generations.parse_generation(path.read_text(), str(path)) for path in paths]
-    return any(each.asked == Ending.ASKED and reached(each.label) < last for each in begun)
+def _was_asked(run: Path) -> bool:
+    """Return whether a shard knows of a generation that was to end, as the run was asked to in the one before."""
+    begun = (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")
+    return any(generations.parse_generation(path.read_text(), str(path)).asked == Ending.ASKED for path in begun)
 
 
 class CutRecorder(ShardOracle):
