@@ -70,8 +70,13 @@ class _Raise:
 
     message = ""
 
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
     def __call__(self, number: int, _: FrameType | None) -> None:
-        """Ignore further signals and raise Signalled."""
+        """Ignore further signals and raise Signalled; end a process that was just forked, which would do all twice."""
+        if os.getpid() != self._process:
+            os._exit(128 + number)
         self.message = f"interrupted by {signal.Signals(number).name}"
         for each in SIGNALS:  # the way out is bounded in time; nothing may cut it short
             signal.signal(each, signal.SIG_IGN)
