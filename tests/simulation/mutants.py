@@ -164,13 +164,13 @@ MUTANTS = (
 def main() -> int:
     """Try every mutant whose text the arguments name (default: all); print a table; return 1 if one was not found."""
     left = [each for each in MUTANTS if not sys.argv[1:] or any(word in each.what for word in sys.argv[1:])]
-    print("| protection | found after | what failed |\n|---|---|---|", flush=True)
+    print("| protection | seeds | what failed |\n|---|---|---|", flush=True)
     with ThreadPoolExecutor(int(os.environ.get("JOBS", os.cpu_count() or 1))) as pool:
         for most in [*(few for few in FEW_FIRST if few < SEEDS), SEEDS]:
             tries, left = zip(left, pool.map(partial(tried, most=most), left), strict=True), []
             for mutant, (seeds, problem) in tries:
                 if seeds:
-                    print(f"| {mutant.what} | {seeds:,} seeds | {problem} |", flush=True)
+                    print(f"| {mutant.what} | {seeds:,} | {problem} |", flush=True)
                 else:
                     left.append(mutant)
     for mutant in left:

@@ -123,6 +123,8 @@ class ShardOracle:
             require(key not in self._pushed, f"{self._where} has applied push {push.sequence} of {key[0][0]} twice")
         elif outcome == "repeated" and not isinstance(self._state.consistency, ExclusiveBlocks):
             require(key in self._pushed, f"push {push.sequence} of {key[0][0]} to {self._where} is no repeat")
+        if outcome == "applied":
+            self._checkpoints.trained.add(self._state.identity.run)
         if outcome == "applied" and push.operation != "assign":
             self._steps.pushed(self._session.index)
         if outcome != "refused" or self._session.pushed == push.sequence:
@@ -328,6 +330,8 @@ class CheckpointOracle:
         self._config, self._dataset, self._at, self._observing = config, dataset, at, observing
         self._announced: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
         self._removed: set[str] = set()
+        self.trained: set[str] = set()
+        """The generations in which a shard has applied a push, by `Generation.run`."""
         self._lost: set[str] = set()
         self._damaged: set[tuple[str, int]] = set()
         self.has_damage = False

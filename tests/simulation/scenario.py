@@ -235,9 +235,7 @@ class Scenario:
         )  # fmt: skip
 
 
-def _faults(
-    kind: str, most: int, chance: random.Random, after: float, *, at_end: bool = False
-) -> Iterator[Fault]:  # fmt: skip
+def _faults(kind: str, most: int, chance: random.Random, after: float, *, at_end: bool = False) -> Iterator[Fault]:
     """Draw the faults of one kind, which come after so many messages in the mean."""
     for _ in range(most):
         if chance.random() < EACH_KIND:
@@ -506,8 +504,7 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     may_end = ["complete", "over", *(["asked"] if "finisher" in scenario.visitors else [])]
     if facts["ending"] not in may_end:
         return f"the run ended as {facts['ending']}: {facts.get('ending_text', '')}"
-    is_trained = facts["ending"] == "complete" and facts["pushes"]["applied"] > 0
-    if is_trained and any(map(_was_asked, cluster.folders)):
+    if facts["ending"] == "complete" and any(_was_asked(run) & cluster.checkpoints.trained for run in cluster.folders):
         return "a generation began after the run was asked to end, and it trained to its end"
     whole = facts["ending"] == "complete" or "finisher" not in scenario.visitors
     ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
@@ -537,10 +534,14 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     return ""
 
 
-def _was_asked(run: Path) -> bool:
-    """Return whether a shard knows of a generation that was to end, as the run was asked to in the one before."""
-    begun = (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")
-    return any(generations.parse_generation(path.read_text(), str(path)).asked == Ending.ASKED for path in begun)
+def _was_asked(run: Path) -> set[str]:
+    """Return the generations that a shard knows of and that were to end, as the run was asked to in the one before.
+
+    By their names in the stream, `Generation.run`.
+    """
+    paths = (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")
+    begun = [generations.parse_generation(path.read_text(), str(path)) for path in paths]
+    return {each.run for each in begun if each.asked == Ending.ASKED}
 
 
 class CutRecorder(ShardOracle):

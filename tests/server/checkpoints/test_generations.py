@@ -20,7 +20,7 @@ from glovewire.common.protocol.messages import Applied, Welcome
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints import generations
-from glovewire.server.checkpoints.generations import Generation, Superseded
+from glovewire.server.checkpoints.generations import Generation, Mark, Superseded
 from glovewire.server.checkpoints.initial_state import saved_options
 from glovewire.server.checkpoints.writer import CheckpointWriter
 from glovewire.server.config import ServerConfig
@@ -303,6 +303,8 @@ def test_of_a_dense_model_without_values_there_is_nothing_to_wait_for(tmp_path: 
     assert generations.outcome(first, generation) == Ending.ASKED
     assert (end := generations.end_of_run(first)) == generations.newest(first.out)
     assert (end.number, end.ended) == (1, Ending.ASKED)
+    generations.leave(first, generation, RunEnd(Ending.ASKED))
+    assert generations.mark_of(first) == Mark(0, Ending.ASKED, Ending.ASKED, is_empty=True)
     generations.leave(first, started(first), RunEnd(Ending.STOPPED))
     generations.leave(second, started(second), RunEnd(Ending.STOPPED))
     assert generations.end_of_run(first) is None
