@@ -101,7 +101,7 @@ class Config:
             value = getattr(self, known.name)
             for each in value if isinstance(value, tuple) else (value,):
                 if each is not None:
-                    yield from _refusals(key(known), about, each)
+                    yield from _refusals(known, about, each)
         yield from self.conflicts()
 
 
@@ -114,11 +114,11 @@ def like(config: type[Config], name: str, **changes: Any) -> Any:
     return field(default=changes.get("default", known.default), metadata={_METADATA: about})
 
 
-def _refusals(name: str, about: Option, value: Any) -> Iterator[str]:
+def _refusals(known: Field[Any], about: Option, value: Any) -> Iterator[str]:
     if about.range is not None and not (abs(value) < math.inf and about.range.holds(value)):
-        yield f"{name} must be {about.range.text}, not {value}"
+        yield f"{key(known)} must be {about.range.text}, not {value}"
     if about.choices and value not in about.choices:
-        yield f"{name} must be one of {', '.join(about.choices)}, not {value!r}"
+        yield f"{key(known)} must be one of {', '.join(about.choices)}, not {value!r}"
     if about.check is not None:
         try:
             about.check(value)

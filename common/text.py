@@ -6,6 +6,8 @@ def printable(text: str, most: int | None = None) -> str:
 
     The result is one line, has no character that moves a terminal's cursor, and can be encoded as UTF-8.
     """
+    if text.isprintable():
+        return text[:most]
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text[:most])[:most]
 
 

@@ -212,6 +212,7 @@ class SimulatedDaemon:
         self._ending, self._unanswered = effects.ending, effects.unanswered
         if effects.ending is not None and self._cluster.ends_at is None:
             self._cluster.ends_at = self._cluster.network.counts["sent"]
+            self._cluster.world.changes += 1
 
 
 class Cluster:

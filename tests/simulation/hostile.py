@@ -98,7 +98,7 @@ def _send_garbage(cluster: Cluster, name: str, chance: random.Random) -> None:
         frame[chance.randrange(len(frame))] ^= 1 << chance.randrange(8)
     else:
         del frame[chance.randrange(len(frame)) :]
-    links.send(chance.randrange(len(cluster.addresses)), [b"", *map(bytes, frames)])
+    cluster.network.to_server(links, chance.randrange(len(cluster.addresses)), [bytes(frame) for frame in frames])
 
 
 class Liar:

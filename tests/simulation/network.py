@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from world import World
+import msgpack
+from world import Broken, World
 
 from glovewire.common.protocol.wire import Frame
 
@@ -25,6 +26,8 @@ Way = tuple[str, str, str]
 PUSH, LEAVE = b"\xa4Push", b"\xa5Leave"
 """How the names of messages stand in their headers."""
 OVERTAKEN_S, SLOW_S = 0.2, 10.0
+FULL = 0.7
+"""Of the messages to a queue that is full, how many find no room."""
 STEP_S = 0.0005
 """What a look at the messages costs: training between two looks takes time."""
 
@@ -61,6 +64,7 @@ class Network:
         self._streams: dict[tuple[str, Way], random.Random] = {}
         self._slow: dict[tuple[str, str], tuple[float, float]] = {}
         self._lost_until: dict[Way, float] = {}
+        self._full_until: dict[tuple[str, str], float] = {}
         self._bad_until: dict[tuple[str, str], float] = {}
         self._lossy_until = -1.0
         self._peers = 0
@@ -93,6 +97,18 @@ class Network:
         self.world.tell(f"loses each {way[2]} between {way[0]} and {way[1]} for {seconds:.2f} s")
         self._lost_until[way] = self.world.now + seconds
         self._is_bad(*way[:2], seconds)
+
+    def fill(self, client: str, address: str, seconds: float) -> None:
+        """Let a client's queue to an address be full for a time: now and then there is room for a message."""
+        self.world.tell(f"fills the queue of {client} to {address} for {seconds:.2f} s")
+        self._full_until[client, address] = self.world.now + seconds
+        self._is_bad(client, address, seconds)
+
+    def has_room(self, client: str, address: str) -> bool:
+        """Return whether there is room for a message in a client's queue to an address."""
+        if self._full_until.get((client, address), 0.0) <= self.world.now:
+            return True
+        return not self._happens("full", FULL, (client, address, "request"))
 
     def clear_up(self) -> None:
         """Let the weather be good from now on."""
@@ -190,6 +206,7 @@ class Network:
         weather, now = self.weather, self.world.now
         if not way[0].startswith("shard-"):  # what shards ask each other depends on time more than on training
             self.counts["sent"] += 1
+            self.world.changes += 1
         if self._happens("loss", weather.loss, way) or self._lost_until.get(way, 0.0) > now:
             self.counts["lost"] += 1
             return
@@ -227,11 +244,16 @@ class SimulatedLinks:
     said: list[int] = field(default_factory=list)
     """How many of them before the goodbye."""
     _arrived: list[deque[list[Frame]]] = field(default_factory=list)
+    _last: list[int] = field(default_factory=list)
+    """The newest request to each shard, by number."""
+    _overtaken: list[set[int]] = field(default_factory=list)
+    """The numbers of those to each shard that are older, and have not been transmitted."""
     _wake: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         self._arrived = [deque() for _ in self.addresses]
         self.pushes, self.said = [0 for _ in self.addresses], [-1 for _ in self.addresses]
+        self._last, self._overtaken = [0 for _ in self.addresses], [set() for _ in self.addresses]
         self.peers = [self.network.new_peer(self, shard) for shard in range(len(self.addresses))]
 
     def now(self) -> float:
@@ -240,12 +262,24 @@ class SimulatedLinks:
 
     def send(self, shard: int, frames: list[Frame]) -> bool:
         """See Links. What is sent must not change any more, so it is copied."""
+        if not self.network.has_room(self.name, self.addresses[shard]):
+            return False
         _, _, header, *_ = sent = [bytes(frame) for frame in frames]
+        self._check_order(shard, header)
         self.pushes[shard] += header[1:6] == PUSH
         if header[1:7] == LEAVE and self.said[shard] < 0:
             self.said[shard] = self.pushes[shard]
         self.network.to_server(self, shard, sent[1:])
         return True
+
+    def _check_order(self, shard: int, header: bytes) -> None:
+        """Require that no request was transmitted before an earlier one: they are numbered as the client made them."""
+        kind, number, *_ = msgpack.unpackb(header)
+        if number in self._overtaken[shard]:
+            broken = Broken(f"{self.name} has sent {kind} {number} to shard {shard} after later requests")
+            self.network.world.broken = self.network.world.broken or broken
+        self._overtaken[shard].update(range(self._last[shard] + 1, number))
+        self._last[shard] = max(self._last[shard], number)
 
     def wait(self, timeout_ms: int) -> list[int]:
         """See Links."""

@@ -67,6 +67,7 @@ FAULTS = (
     "lose worker",
     "slow link",
     "lose one way",
+    "fill queue",
 )
 END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", "kill while writing", "power failure")
 """Those that also come when the run begins to end."""
@@ -79,10 +80,11 @@ POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
-DRAW = 5
+DRAW = 6
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
 policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
-pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams."""
+pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams; up
+to 5 runs were of one to three epochs and up to six workers, and no client's queue was ever full."""
 NGRAMS = 0.2
 """The share of seeds whose runs end with n-grams, which takes longer than the training."""
 PLENTY = 1 << 30
@@ -160,7 +162,7 @@ class Scenario:
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
-        is_third, is_fourth, is_short = draw >= 3, draw >= 4, draw >= 5
+        is_third, is_fourth, is_short, is_sixth = (draw >= number for number in (3, 4, 5, 6))
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -170,7 +172,7 @@ class Scenario:
 
         options: dict[str, Any] = {
             "dim": DIM,
-            "epochs": ask("epochs").choice([1, 2, 3] if is_short else [2, 3, 5]),
+            "epochs": ask("epochs").choice([1, 1, 2] if is_sixth else [1, 2, 3] if is_short else [2, 3, 5]),
             "tied": share("tied") < 0.3,
             "bfloat16": share("bfloat16") < 0.7,
             "consistency": "exclusive" if share("consistency") < 0.8 else "async",
@@ -185,7 +187,7 @@ class Scenario:
                 options |= {"staleness": ask("staleness").choice(POLICIES), "clock": ask("clock").choice(CLOCKS)}
         if share("model") < 0.2:
             mode = ask("mode of tensors").choice(["async", "sync", "sync", "ssp:2", "softsync:2"])
-            steps = ask("steps").choice([3, 8, 20] if is_short else [5, 20, 40])
+            steps = ask("steps").choice([3, 8] if is_sixth else [3, 8, 20] if is_short else [5, 20, 40])
             options = {
                 "objective": "tensors", "consistency": mode, "steps": steps,
                 "optimizer": "sgd", "learning_rate": dense_model.RATE, "rate_shape": "constant",
@@ -201,7 +203,8 @@ class Scenario:
         )
         most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
         early, pieces, are_apart = (60, 1000, 0.15) if is_short else (120, 300, 0.2)
-        faults = [fault for kind in FAULTS for fault in _faults(kind, most, ask(kind), early)]
+        kinds = FAULTS[: None if is_sixth else -1]
+        faults = [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early)]
         kinds = DISK_FAULTS[: None if is_third else -1]
         faults += [fault for kind in kinds for fault in _faults(kind, ills, ask(kind), early)]
         last = ask("faults at the end").choice([0, 0, 2, 4])
@@ -209,6 +212,7 @@ class Scenario:
             fault for kind in END_FAULTS for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, at_end=True)
         ]
         shards = ask("shards").choice([1, 1, 1, 2, 2, 2, 3, 4]) if is_short else ask("shards").randint(1, 4)
+        workers = ask("workers").choice([1, 2, 2, 3, 4, 6]) if is_sixth else ask("workers").randint(1, 6)
         if apart := shards > 1 and share("apart") < are_apart:
             most = ask("apart faults").choice([0, 2, 4, 8])
             kinds = APART_FAULTS[: None if is_fourth else -1]
@@ -221,7 +225,7 @@ class Scenario:
                 for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, at_end=True)
             ]  # fmt: skip
         return cls(
-            seed, shards, ask("workers").randint(1, 6), ask("checkpoints").choice([0, 1, 1, 2]),
+            seed, shards, workers, ask("checkpoints").choice([0, 1, 1, 2]),
             options, weather, tuple(sorted(faults, key=lambda fault: fault.after)),
             piece_bytes=ask("pieces").choice([0, 0, 400, 1200]), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
             visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
@@ -433,6 +437,9 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
             for name in [*cluster.workers, *cluster.visitors]:
                 for address in cluster.addresses:
                     cluster.network.cut(name, address, fault.seconds)
+        case "fill queue":
+            for address in cluster.addresses:
+                cluster.network.fill(worker.name, address, fault.seconds)
         case "slow link" | "lose one way":
             address = cluster.addresses[int(fault.pick * 7919) % len(cluster.addresses)]
             if fault.kind == "slow link":

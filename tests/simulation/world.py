@@ -81,7 +81,7 @@ class World:
     latest: float = 0.0
     """When the run is overdue."""
     changes: int = 0
-    """How many processes have started and ended so far."""
+    """How much has happened so far that may end `run`: processes that start and end, messages."""
     _number: int = 0
     _current: Process | None = None
 
@@ -95,7 +95,8 @@ class World:
     @property
     def time(self) -> float:
         """Return what the clock of the process that runs says."""
-        clock = self.running.clock
+        assert self._current is not None, "only a process has a clock"
+        clock = self._current.clock
         return clock.offset + clock.rate * self.now
 
     def tell(self, text: str) -> None:
@@ -166,6 +167,7 @@ class World:
             if process.owner is None:
                 self.tell(f"kills {process.name}")
             before, self._current = self._current, process
+            self.changes += 1
             process.task.throw(Killed)
             self._current = before
 
@@ -235,8 +237,12 @@ class World:
 
     def run(self, until: Callable[[], object], latest: float) -> None:
         """Let time pass until `until()`; Overdue if it is later than `latest`, Broken as soon as anything is."""
-        self.latest = latest
-        while not until():
+        self.latest, seen = latest, -1
+        while True:
+            if seen != self.changes:
+                seen = self.changes
+                if until():
+                    return
             if self.broken is not None:
                 raise self.broken
             if not self.events or self.events[0][0] > latest:
