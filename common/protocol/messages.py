@@ -480,8 +480,8 @@ class LossSample(Message):
 
     `epoch` of `epochs` are done; for a dense model these are updates, of which `epochs` is 0 if there is no end.
 
-    For "all", `mean_loss` and `mean_bias_only_loss` instead average the latest loss of every part of the matrix, so
-    that they do not jump from block to block; for one worker they repeat `loss` and `bias_only_loss`.
+    For "all", `mean_loss`, `mean_bias_only_loss` and `norm` are means over the latest report of every part of the
+    matrix, so that they do not jump from block to block. For one worker they are means over the same entries as `loss`.
     """
 
     topic: ClassVar[str] = "loss"

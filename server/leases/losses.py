@@ -1,7 +1,7 @@
 """Add up what workers report and decide whose sample is due. No I/O; `now` is an argument, in seconds.
 
-Losses are sums over entries of the full matrix; samples carry means over the entries since the previous sample. There
-are ten samples a second, whatever the number of workers: three of four are of all workers together, the fourth is of
+Losses are sums over entries of the full matrix. Samples carry mean losses over the entries since the previous sample,
+and, of all workers together, means over the whole matrix. There are ten samples a second, whatever the number of workers: three of four are of all workers together, the fourth is of
 the worker that has waited longest, and covers all its reports since its last sample.
 """
 
@@ -42,7 +42,7 @@ class MeanSums:
 
 
 class MatrixMean:
-    """Mean loss over the whole matrix: each part (block) with its latest report.
+    """Mean losses and norm over the whole matrix: each part (block) with its latest report.
 
     Some blocks can be fitted better than others, so a mean over the last few blocks would depend on which they were.
     This mean holds each block once, from the end of the first epoch on. A report of minibatches, which names no block,
@@ -70,10 +70,14 @@ class MatrixMean:
                 break
             self._forget(oldest)
 
-    def means(self) -> tuple[float, float]:
-        """Return loss and bias-only loss per entry."""
-        entries, parts = max(self._entries, 1), self._parts.values()
-        return sum(part.loss for part in parts) / entries, sum(part.bias_only_loss for part in parts) / entries
+    def means(self) -> tuple[float, float, float]:
+        """Return loss, bias-only loss and vector norm per entry."""
+        sums = MeanSums(self._entries)
+        for part in self._parts.values():
+            sums.loss += part.loss
+            sums.bias_only_loss += part.bias_only_loss
+            sums.norm += part.norm
+        return sums.means()
 
     def _forget(self, part: Hashable) -> None:
         if (sums := self._parts.pop(part, None)) is not None:
@@ -175,16 +179,17 @@ class Losses:
 
     def _sample(self, worker: str, now: float) -> LossSample:
         sums = self._unsampled.pop(worker)
-        means = sums.means()
+        loss, bias_only_loss, _ = means = sums.means()
         if worker == ALL:
-            entries, rate, matrix_means = self.entries, self._recent_rate(now), self._matrix_mean.means()
+            entries, rate, means = self.entries, self._recent_rate(now), self._matrix_mean.means()
         else:
             rate = sums.entries / max(now - self._last_sample_of[worker], SAMPLE_EVERY_S)
-            entries, matrix_means = self._entries_of[worker], means[:2]
+            entries = self._entries_of[worker]
+        mean_loss, mean_bias_only_loss, norm = means
         self._last_sample_of[worker] = now
         done, of = (self.epoch, self.epochs) if self.updates is None else self.updates()
-        progress = (done, of, entries, self.total)
-        return LossSample(now - self.started, worker, *progress, *means, rate, *matrix_means)
+        progress, losses = (done, of, entries, self.total), (loss, bias_only_loss)
+        return LossSample(now - self.started, worker, *progress, *losses, norm, rate, mean_loss, mean_bias_only_loss)
 
     def _recent_rate(self, now: float) -> float:
         """Return entries per second over the last RATE_OVER_S, at first since the first reported work began.

@@ -109,7 +109,7 @@ class SampleHistory:
 
 
 def merged(first: Entry, second: Entry) -> Entry:
-    """Return the later of two samples of one kind, standing for both; its losses are means over the entries of both."""
+    """Return the later of two samples of one kind, standing for both: its losses are means over the entries of both."""
     both = first.entries + second.entries
     header = _mean(first, second) if both else second.header
     return Entry(second.number, header, second.kind, both, first.stands_for + second.stands_for)
@@ -122,5 +122,5 @@ def _mean(first: Entry, second: Entry) -> bytes:
     def mean(name: str) -> float:
         return float(shares[0] * getattr(older.message, name) + shares[1] * getattr(newer.message, name))
 
-    means = {name: mean(name) for name in ("loss", "bias_only_loss", "norm")}
+    means = {name: mean(name) for name in ("loss", "bias_only_loss")}
     return wire.encode_sample(newer.run, newer.number, replace(newer.message, **means))[-1]

@@ -82,6 +82,17 @@ def test_the_mean_holds_each_block_once_and_so_does_not_jump_from_block_to_block
     assert found.mean_bias_only_loss == 2.0
 
 
+def test_the_norm_of_all_is_over_the_whole_matrix_too() -> None:
+    """Seen to fail: the last sample had the norm of the last strips, and the results that of all."""
+    losses = Losses(total=80, epochs=2)
+    losses.add("a", 0, report(10, norm=4.0), 1.0, part=0)
+    losses.add("b", 0, report(30, norm=2.0), 1.0, part=1)
+    losses.samples(1.0, force=True)
+    losses.add("a", 1, report(30, norm=3.0), 2.0, part=1)
+    found = samples(losses, 2.0, force=True)
+    assert (found["a"].norm, found["all"].norm) == (3.0, (4.0 * 10 + 3.0 * 30) / 40)
+
+
 def test_the_mean_of_minibatches_is_over_the_last_epoch_and_bounded() -> None:
     whole = MatrixMean(per_epoch=1000)
     for n in range(500):
