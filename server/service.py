@@ -264,7 +264,7 @@ def _ended(config: ServerConfig, dataset: Dataset | None, peers: Peers) -> Gener
 def _catch_up(config: ServerConfig, dataset: Dataset | None, peers: Peers, ended: Generation) -> dict[str, Any]:
     """Leave a run that ended while this shard was down; on shard 0, assemble the results and return them.
 
-    Shard 0 also removes old final checkpoints: it may just have brought them back from a store.
+    Old final checkpoints are removed: this shard may just have brought them back from a store.
     """
     generations.claim(config)
     generation = replace(ended, number=ended.number - 1)
@@ -272,8 +272,8 @@ def _catch_up(config: ServerConfig, dataset: Dataset | None, peers: Peers, ended
     logger.info(log.line("catches_up", run=config.out, generation=generation.number))
     facts: dict[str, Any] = RunEnd(Ending.OVER).as_fields()
     lacks_values = config.dataset is None and checkpoint.missing(config.out, label, config.shards)
-    if config.shard == 0 and not lacks_values:
-        if not generations.has_results(config, ended):
+    if not lacks_values:
+        if config.shard == 0 and not generations.has_results(config, ended):
             last = checkpoint.read_facts(config.out, label, config.shards)[0]
             _require_options(config, last, label)
             facts = last[SUMMARY]
