@@ -1,8 +1,9 @@
 """Add up what workers report and decide whose sample is due. No I/O; `now` is an argument, in seconds.
 
 Losses are sums over entries of the full matrix. Samples carry mean losses over the entries since the previous sample,
-and, of all workers together, means over the whole matrix. There are ten samples a second, whatever the number of workers: three of four are of all workers together, the fourth is of
-the worker that has waited longest, and covers all its reports since its last sample.
+and, of all workers together, means over the whole matrix. There are ten samples a second, whatever the number of
+workers: three of four are of all workers together, the fourth is of the worker that has waited longest, and covers all
+its reports since its last sample.
 """
 
 from collections import deque

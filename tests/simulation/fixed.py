@@ -44,7 +44,7 @@ PUT_BACK = (
      '        folder = path.with_name(name.removeprefix("."))\n',
      "        continue\n"),
     ("a shard 0 that died while it assembled the vectors does so again", "server/service.py",
-     "        if not generations.has_results(config, ended):\n", "        if False:\n"),
+     "if config.shard == 0 and not generations.has_results(config, ended):", "if False:"),
     ("a checkpoint that was pruned is not reported as on disk", "server/checkpoints/cuts.py",
      "        self._on_disk.difference_update(labels)\n",
      ""),
