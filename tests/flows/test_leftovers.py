@@ -170,6 +170,8 @@ def test_after_training_diverged(flow: Flow, how: list[str | float]) -> None:
 def test_divergence_by_hand_is_told_everywhere(flow: Flow) -> None:
     server = flow.server("run", "--optimizer", "sgd", "--lr", 1e6)
     address, stream = server.ready()
-    monitor, worker = flow.start("monitor", stream), flow.worker(address)
+    monitor = flow.start("monitor", stream)
+    monitor.says("event=connected")
+    worker = flow.worker(address)
     for process in (server, worker, monitor):
         process.fails("the loss became", "use a smaller learning rate")
