@@ -285,13 +285,17 @@ def seal(
     *,
     pause: Callable[[], None] = no_pause,
 ) -> Manifest:
-    """Write and return the manifest of all files in `folder`, or only of those named in `only`."""
+    """Write and return the manifest of all files in `folder`, or only of those named in `only`.
+
+    Raises OutputError if it cannot be written, or a file cannot be read again.
+    """
     paths = files_in(folder) if only is None else [folder / name for name in sorted(only)]
-    files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path, pause)}
-        for path in paths
-        if path.name != MANIFEST
-    }
+    with output_errors(folder, kind):
+        files = {
+            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path, pause)}
+            for path in paths
+            if path.name != MANIFEST
+        }
     manifest = Manifest(kind, schema, dict(facts), files)
     write_text_atomically(folder / MANIFEST, json.dumps(vars(manifest), indent=1, sort_keys=True) + "\n")
     return manifest

@@ -79,7 +79,7 @@ class SimulatedDaemon:
         self.signalled = False
         self._ending: RunEnd | None = None
         self._unanswered = False
-        self._arrived: deque[tuple[bytes, list[Frame]]] = deque()
+        self._arrived: deque[tuple[bytes, list[Frame], Client | None]] = deque()
         self._writer = writer.CheckpointWriter(run, keep, self._awake)
         self._metrics_file = MetricsFile(run / METRICS)
         self._wake: Callable[[], object] | None = None
@@ -97,7 +97,7 @@ class SimulatedDaemon:
 
     def arrive(self, peer: bytes, frames: list[Frame]) -> None:
         """Take a request from the network."""
-        self._arrived.append((peer, frames))
+        self._arrived.append((peer, frames, self._cluster.client_at(peer)))
         self._awake()
 
     @property
@@ -141,7 +141,7 @@ class SimulatedDaemon:
         self._cluster.world.wait(seconds)
         self._wake = None
 
-    def _handle(self, peer: bytes, frames: list[Frame], check_shards: CheckShards) -> None:
+    def _handle(self, peer: bytes, frames: list[Frame], client: Client | None, check_shards: CheckShards) -> None:
         try:
             request = wire.decode(frames)
         except ProtocolError as error:
@@ -150,8 +150,7 @@ class SimulatedDaemon:
         if isinstance(request.message, m.Hello) and self._ending is not None:
             check_shards(self._ending)
         self._oracle.receives(peer, request.message)
-        now, client = self._cluster.world.time, self._cluster.client_at(peer)
-        effects = self._core.receive(peer, request.number, request.message, now, client)
+        effects = self._core.receive(peer, request.number, request.message, self._cluster.world.time, client)
         self._oracle.received(peer, request.number, request.message, effects)
         self._carry_out(effects)
 
