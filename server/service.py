@@ -49,6 +49,7 @@ from .peers import FIRST_LOOK_S, Peers
 from .stored_checkpoints import StoredCheckpoints
 from .table import kernels, optimizers
 from .table.table import Table
+from .telemetry.status import MEANS
 from .tokens import Tokens
 
 TABLE = "rows"
@@ -284,12 +285,22 @@ def _catch_up(config: ServerConfig, dataset: Dataset | None, peers: Peers, ended
     return facts
 
 
+def _summary(config: ServerConfig, core: Core, generation: Generation, end: RunEnd) -> dict[str, Any]:
+    """Return the results; if nothing was left to train, with the losses of the checkpoint that it began from."""
+    facts = core.summary(end)
+    if generation.label and not facts["seconds"]:
+        with contextlib.suppress(errors.ArtifactError):
+            before = checkpoint.read_facts(config.out, generation.label, generation.parts)[0].get(SUMMARY, {})
+            facts |= {name: before[name] for name in MEANS if name in before}
+    return facts
+
+
 def _serve_generation(
     config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, peers: Peers, generation: Generation
 ) -> dict[str, Any]:
     """Serve until the run is over and write the results; Superseded if the run continues in another generation."""
     end = daemon.serve(_check_shards(config, generation))
-    facts = core.summary(end)
+    facts = _summary(config, core, generation, end)
     try:
         try:
             Leaving(config, dataset, core, daemon, peers, generation, end, facts).leave()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ..core.state import ShardState
 
 MAX_WORDS = 1 << 16
+MEANS = ("loss", "bias_only_loss", "mean_vector_norm")
+"""Results that are means over the last epoch, or of a dense model over the newest reports."""
 
 
 def answer(state: ShardState, query: m.Message, now: float) -> m.Message:
@@ -48,7 +50,7 @@ def statistics(state: ShardState, now: float) -> dict[str, Any]:
         "entries": losses.entries,
         "total": losses.total,
         "seconds": losses.seconds(),
-        **_means(state, "norm"),
+        **_means(state, ("loss", "bias_only_loss", "norm")),
         **({} if state.tensors is None else {"updates": state.consistency.version(0), "steps": state.options.steps}),
         "waiting": len(state.waiting),
         "missing": state.consistency.missing,
@@ -72,7 +74,7 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
         "seconds": losses.seconds(),
         "entries": losses.entries,
         "entries_per_second": losses.entries_per_second(),
-        **_means(state, "mean_vector_norm"),
+        **_means(state, MEANS),
         "epochs": losses.epoch,
         "servers": state.identity.shards,
         "bytes_sent": state.left_bytes_sent + sum(session.bytes_sent for session in state.sessions.workers),
@@ -81,9 +83,8 @@ def summary(state: ShardState, end: RunEnd) -> dict[str, Any]:
     }
 
 
-def _means(state: ShardState, norm: str) -> dict[str, float]:
-    losses = state.progress.losses
-    return dict(zip(("loss", "bias_only_loss", norm), losses.last_means(), strict=True))
+def _means(state: ShardState, names: tuple[str, str, str]) -> dict[str, float]:
+    return dict(zip(names, state.progress.losses.last_means(), strict=True))
 
 
 def _counts(state: ShardState) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import pytest
 from handmade import random_dataset
 from processes import Flow
 
+from glovewire.server.telemetry.status import MEANS
+
 COMPLETE = {
     "vectors.npy",
     "vocabulary.txt",
@@ -129,6 +131,8 @@ def test_what_ended_behind_its_last_checkpoint_is_completed_without_figures_of_n
     flow.path("cut", "manifest.json").unlink()
     again = flow.start("train", "data", "--out", "cut", "--resume", "--quiet").ends()
     assert again.out == "nothing was left to train; vectors, metrics and loss.png of 5 epochs are in cut\n"
+    whole, cut = (json.loads(flow.path(run, "manifest.json").read_text())["facts"] for run in ("one", "cut"))
+    assert [cut[name] for name in MEANS] == [whole[name] for name in MEANS], "seen to fail: they were 0"
     assert flow.vectors("cut") == flow.vectors("one")
 
 
