@@ -66,8 +66,8 @@ class ServerConfig(Config):
         flags=("--patience",),
         range=at_least(0),
         metavar="SECONDS",
-        help="A worker that holds a block, or is to bring a model's first values, while the others wait for it is lost "
-        "after this time, even if it sends heartbeats; 0 is four times the lease.",
+        help="A worker that holds a block, or is to bring a gradient or a model's first values, while the others wait "
+        "for it is lost after this time, even if it sends heartbeats; 0 is four times the lease.",
     )
     workers: int = option(
         1,

@@ -104,6 +104,10 @@ class Asynchronous:
         """Return the number of updates so far."""
         return self.updates
 
+    def waits_for(self) -> list[int]:
+        """Return the workers without whose next gradient another one cannot go on."""
+        return []
+
     def _may_step(self, _: int) -> bool:
         return True
 
@@ -119,6 +123,13 @@ class StaleSynchronous(Asynchronous):
     """Lets no worker start a step more than `parameter` steps ahead of the slowest worker's (Ho et al. 2013)."""
 
     operations = ("gradient",)
+
+    def waits_for(self) -> list[int]:
+        """See Asynchronous."""
+        slowest = min(self._steps.values(), default=0)
+        if all(map(self._may_step, self._steps)):
+            return []
+        return [worker for worker, steps in self._steps.items() if steps == slowest]
 
     def _may_step(self, worker: int) -> bool:
         return self._steps[worker] - min(self._steps.values()) <= self._parameter
@@ -143,6 +154,10 @@ class Synchronous(Asynchronous):
     def steps(self) -> int:
         """Return the number of updates: each is a step of every worker."""
         return self.updates
+
+    def waits_for(self) -> list[int]:
+        """See Asynchronous."""
+        return [] if self.missing or not self._waiting else sorted(self._steps.keys() - self._pushed())
 
     def _may_step(self, worker: int) -> bool:
         return worker not in self._pushed()

@@ -31,6 +31,8 @@ from glovewire.common.roles import Client
 from glovewire.common.text import printable
 
 from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, final_label
+from ..consistency.blocks import ExclusiveBlocks
+from ..leases.patience import Held
 from ..sessions import LATE_FRACTION, Peer, Session
 from ..telemetry import status
 from ..telemetry.publisher import Published
@@ -330,12 +332,24 @@ class Core:
         """End the sessions of workers that hold up the run, and let those that had to pause ask again."""
         state = self._state
         pausing = state.progress.patience.pausing
-        overdue = state.progress.overdue(now)
+        overdue = state.progress.overdue(now, self._waited_for)
         if state.progress.patience.pausing < pausing:
             state.waiting.wake(Condition.LEASE)
         for name in overdue:
             why = "holds what others wait for, and has brought none of it for too long"
             self._end_session(state.sessions.by_name[name], now, "lost", why)
+
+    def _waited_for(self) -> dict[int, Held]:
+        """Return the workers whose gradients others wait for, under numbers that change when they push."""
+        state = self._state
+        if isinstance(state.consistency, ExclusiveBlocks):
+            return {}
+        waited_for, step = state.consistency.waits_for(), state.consistency.updates
+        return {
+            (session.index << 64) + session.pushed: (step, session.name)
+            for session in state.sessions.workers
+            if session.index in waited_for
+        }
 
     def _end_session(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
         self._state.sessions.close(session)
@@ -395,6 +409,8 @@ class Core:
             applied = pull_push.apply(push, session.index)
             session.pushed, session.pushed_late = push.sequence, applied.late
             session.staleness = pull_push.staleness.last
+            if push.operation == "gradient":
+                state.progress.patience.reported(session.name)
             self._close_when_complete()
         else:
             late = session.pushed_late and push.sequence == session.pushed

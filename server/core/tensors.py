@@ -52,9 +52,9 @@ class TensorProgress(Progress):
         super().__init__(None, losses, updates, 1, patience_s=patience_s)
         self._updates, self._steps, self._filling = updates, steps, filling
 
-    def overdue(self, now: float) -> list[str]:
-        """Return the worker that was to bring first values, if it brings none while others wait for them."""
-        return self.patience.check(0, self._filling(), now) if self.patience.is_due(now) else []
+    def overdue(self, now: float, waited_for: Callable[[], dict[int, Held]]) -> list[str]:
+        """See Progress; at first, return the worker that was to bring first values, if it brings none."""
+        return super().overdue(now, lambda: self._filling() or waited_for())
 
     @property
     def complete(self) -> bool:

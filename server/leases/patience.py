@@ -6,6 +6,9 @@ others. It may be slow instead of hostile: such a strip may be held twice as lon
 others again after a pause, which doubles too, or at once if it is the only one. A worker that leaves with strips,
 though it has never reported one, makes all newcomers pause.
 
+In minibatch training a worker whose gradient others wait for is overdue in the same way. Each worker and number of
+pushes then stands for a lease, and a gradient for a report.
+
 Workers that have never reported a strip are trusted less once others of them have been overdue: each such worker halves
 their time, down to an eighth, and they pause as long as any worker does. So many sessions that hold strips and train
 none do not cost `patience_s` each. No I/O; `now` is an argument.

@@ -13,7 +13,7 @@ from glovewire.common.text import shown_loss
 from ..sessions import Session
 from ..tokens import Tokens
 from .losses import Losses
-from .patience import Patience
+from .patience import Held, Patience
 from .schedule import LEASES_PER_WORKER, MAX_ROUNDS, Schedule
 
 LARGEST_FIGURE = 1e30
@@ -137,10 +137,15 @@ class Progress:
         self.patience.reported(session.name)
         return schedule.finish(report.lease)
 
-    def overdue(self, now: float) -> list[str]:
-        """Return the workers that hold up the run now; call it often, it checks about each second."""
-        if self.schedule is None or not self.patience.is_due(now):
+    def overdue(self, now: float, waited_for: Callable[[], dict[int, Held]]) -> list[str]:
+        """Return the workers that hold up the run now; call it often, it checks about each second.
+
+        `waited_for()` returns those whose gradients others wait for, as `Patience.check` takes them.
+        """
+        if not self.patience.is_due(now):
             return []
+        if self.schedule is None:
+            return self.patience.check(0, waited_for(), now)
         round = self.schedule.low_water
         return self.patience.check(round, self.schedule.held_in(round), now)
 

@@ -353,7 +353,7 @@ class Cluster:
         return Client(name, ROLES.get(name, Role.WORKER)) if name else None
 
     def start_visitor(self, name: str) -> None:
-        """Start a monitor, an administrator, who lets a run go on that is held, or who ends one."""
+        """Start one of `scenario.VISITORS`."""
         self.started[name] += 1
 
         def connect(session: str, dataset: str = "") -> clients.RequestClient:
@@ -366,6 +366,7 @@ class Cluster:
             "scorer": partial(visitors.proceed, self, connect),
             "finisher": partial(visitors.finish, self, connect),
             "liar": partial(hostile.mislead, self, name, connect),
+            "idler": partial(hostile.idle, self, name, connect),
         }
         self.visitors[name] = self.world.start(name, task[name])
 

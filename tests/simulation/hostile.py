@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 LEASE_S, ANSWER_S = 2.0, 5.0
 LIES = 12
 """Most lies of one session, after which the peer comes back under another name."""
+POLL_MS = 200
 TOO_MUCH = 1 << 40
 GARBAGE = np.frombuffer(b'{"no": "model"}', np.uint8)
 OTHER = ModelSpec.of({"weight": np.zeros(3, np.float32)}).to_json()
@@ -62,6 +63,20 @@ def mislead(cluster: Cluster, name: str, connect: Callable[[str, str], RequestCl
             client.connect(role, ANSWER_S)
             Liar(cluster, client, chance, is_worker=role == "worker").lie()
             client.part(RunEnd(Ending.LEFT))
+
+
+def idle(cluster: Cluster, name: str, connect: Callable[[str, str], RequestClient]) -> dict[str, Any]:
+    """Join, take a strip, send heartbeats and train nothing until that session is over; come back until the run is."""
+    chance = cluster.world.chance(f"idleness of {name} after {cluster.started[name]} starts")
+    while True:
+        cluster.world.sleep(chance.expovariate(1.0))
+        session = f"{name}.{chance.randrange(1 << 30)}"
+        with suppress(*ORDINARY, NotPermitted), connect(session, cluster.dataset_checksum) as client:
+            client.connect("worker", ANSWER_S)
+            if cluster.options.schedule == "blocks":
+                client.send(0, m.Lease(1, client.worker), lambda _: None)
+            while True:
+                client.poll(POLL_MS)
 
 
 def _ask_peers(cluster: Cluster, name: str, chance: random.Random) -> None:

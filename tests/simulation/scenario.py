@@ -71,9 +71,9 @@ FAULTS = (
 )
 END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", "kill while writing", "power failure")
 """Those that also come when the run begins to end."""
-VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2}
-"""The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, and
-one who sends what must be refused."""
+VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2, "idler": 0.1}
+"""The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, one
+who sends what must be refused, and one who takes strips and trains nothing."""
 STORED = 0.2
 """The share of seeds whose checkpoints are kept in a store, too."""
 POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
@@ -194,7 +194,8 @@ class Scenario:
                 "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
                 "staleness": ask("staleness").choice(POLICIES) if mode == "sync" and is_third else "none",
             }  # fmt: skip
-        visitors = [name for name, rate in VISITORS.items() if share(name) < rate and (is_third or name != "liar")]
+        since = {"liar": is_third, "idler": is_sixth}
+        visitors = [name for name, rate in VISITORS.items() if share(name) < rate and since.get(name, True)]
         if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
             visitors = [name for name in visitors if name != "scorer"]
         slow = ask("delay").choice([0.0005, 0.005, 0.05])

@@ -65,6 +65,8 @@ FOUND = {
     (6169, 4): "the repeat of a gradient that was dropped as late was answered as if it had been applied",
     (12600, 4): "a restarted shard removed a part, as its owner had, and copied it again from a third",
     (3618, 6): "the same of a shard above 0",
+    (99, 6): "a worker that computed no gradient stopped synchronous training for ever",
+    (215, 6): "the same in ssp",
     (12986, 6): "tensors that could not be read again for their checksum ended the shard with a traceback",
     (15841, 6): "a simulated shard forgot the role of a client that had gone, so that this ended the run",
     (7756, 5): "a shard 0 that brought an old final checkpoint back from the store left it there",

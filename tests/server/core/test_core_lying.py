@@ -291,6 +291,42 @@ def test_a_slow_worker_alone_gets_twice_the_time_for_its_block(dataset: Dataset)
     assert lost[2] >= 16
 
 
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("consistency", ["sync", "ssp:1"])
+def test_a_worker_whose_gradient_others_wait_for_is_lost_though_its_heart_beats(
+    dataset: Dataset, consistency: str, number: int
+) -> None:
+    """Seen to fail: they waited for ever."""
+    one = shard(dataset, number=number, shards=2, epochs=50, lease_s=10.0, patience_s=5.0, workers=2,
+                schedule="minibatch", consistency=consistency)  # fmt: skip
+    one.hello("idle")
+    one.hello("w")
+    first = one.state.table.first
+    gradient = push("gradient", np.zeros((1, one.state.table.parameters)), first, first + 1, rate=0.1, then_pull=True)
+    for sequence in range(1, 4):
+        version = one.state.consistency.version(0)
+        asked = one.send(b"w", dataclasses.replace(gradient, sequence=sequence, version=version))
+        if not isinstance(one.reply(b"w", asked), m.Rows):
+            break
+    beats(one, 5.0 - CHECK_EVERY_S, b"idle", b"w")
+    assert code(one.ask(b"idle", m.Heartbeat())) == ""
+    beats(one, 3 * CHECK_EVERY_S, b"idle", b"w")
+    assert code(one.ask(b"idle", m.Heartbeat())) == "unknown-session"
+    assert isinstance(one.reply(b"w", asked), m.Rows)
+
+
+def test_a_worker_that_brings_each_gradient_in_time_is_not_lost(dataset: Dataset) -> None:
+    one = shard(dataset, epochs=50, lease_s=10.0, patience_s=5.0, workers=2, schedule="minibatch", consistency="sync")
+    one.hello("slow")
+    one.hello("w")
+    gradient = push("gradient", np.zeros((1, one.state.table.parameters)), 0, 1, rate=0.1)
+    for step in range(4):
+        for peer in (b"w", b"slow"):
+            one.send(peer, dataclasses.replace(gradient, sequence=step + 1, version=step))
+            beats(one, 3.0, b"slow", b"w")
+    assert one.events("lost") == []
+
+
 def test_a_worker_that_was_overdue_leaves_the_next_blocks_to_others_for_a_while(dataset: Dataset) -> None:
     one = shard(dataset, epochs=50, lease_s=10.0, patience_s=4.0)
     one.hello("lazy")
