@@ -154,6 +154,8 @@ MUTANTS = (
            "except (errors.LeaseLost, errors.UnknownSession) as error:", "except errors.LeaseLost as error:"),
     Mutant("a worker that holds up the others is overdue", "server/core/core.py",
            "        for name in overdue:\n", "        for name in ():\n"),
+    Mutant("a worker whose gradient others wait for is overdue", "server/core/core.py",
+           "state.progress.overdue(now, self._waited_for)", "state.progress.overdue(now, dict)"),
     Mutant("a worker that is stuck leases another strip", "worker/training/strips.py",
            "or now - self._moved_at <= STUCK_S:", "or True:"),
     *map(Mutant._make, (*DISK, *PUT_BACK)),

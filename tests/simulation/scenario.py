@@ -196,6 +196,8 @@ class Scenario:
             }  # fmt: skip
         since = {"liar": is_third, "idler": is_sixth}
         visitors = [name for name, rate in VISITORS.items() if share(name) < rate and since.get(name, True)]
+        if "liar" in visitors and "idler" in visitors:  # against both, synchronous training takes minutes for a step
+            visitors.remove("idler")
         if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
             visitors = [name for name in visitors if name != "scorer"]
         slow = ask("delay").choice([0.0005, 0.005, 0.05])
