@@ -92,13 +92,16 @@ class Watcher:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close; if the block and the picture have both failed, raise an error of the block's type that names both."""
+        """Close; if the block and the picture have both failed, raise an error of the block's type that names both.
+
+        The stream is read once more, and may fail as it did in the block.
+        """
         try:
             self.close()
         except GlovewireError as last:
             if error is None:
                 raise
-            if isinstance(error, GlovewireError):
+            if isinstance(error, GlovewireError) and str(last) != str(error):
                 raise type(error)(f"{error}; {last}") from error
 
     def _receive(self, wait_s: float) -> None:

@@ -115,6 +115,10 @@ class ExclusiveBlocks(PartitionBounds):
             return NO_VERSION
         return int(self.rounds[self.partition(first, first + 1)])
 
+    def waits_for(self) -> list[int]:
+        """Return no worker: strips have holders, see `leases.patience`."""
+        return []
+
     def next_visit(self, partition: int, round: int) -> int:
         """Return the first round from `round` on that visits a partition."""
         return self._order.next_visit(partition, round)

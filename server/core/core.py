@@ -31,7 +31,6 @@ from glovewire.common.roles import Client
 from glovewire.common.text import printable
 
 from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, final_label
-from ..consistency.blocks import ExclusiveBlocks
 from ..leases.patience import Held
 from ..sessions import LATE_FRACTION, Peer, Session
 from ..telemetry import status
@@ -342,9 +341,7 @@ class Core:
     def _waited_for(self) -> dict[int, Held]:
         """Return the workers whose gradients others wait for, under numbers that change when they push."""
         state = self._state
-        if isinstance(state.consistency, ExclusiveBlocks):
-            return {}
-        waited_for, step = state.consistency.waits_for(), state.consistency.updates
+        waited_for, step = state.consistency.waits_for(), state.consistency.version(0)
         return {
             (session.index << 64) + session.pushed: (step, session.name)
             for session in state.sessions.workers

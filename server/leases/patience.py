@@ -87,17 +87,18 @@ class Patience:
         self._faults[worker] = min(self._faults[worker] + 1, MAX_DOUBLINGS)
 
     def reported(self, worker: str) -> None:
-        """Record that a worker has reported a strip: it makes up for a time when it was overdue."""
+        """Record that a worker has brought a strip or gradient: it makes up for a time when it was overdue."""
         redeemed = [worker] if self.is_proven(worker) else [worker, NEWCOMERS]
         self._proven.pop(worker, None)
         self._proven[worker] = None
         if len(self._proven) > MAX_NAMES:
             del self._proven[next(iter(self._proven))]
-        self._faults.subtract(name for name in redeemed if name in self._faults)
-        self._faults = +self._faults
+        if self._faults:  # each gradient comes here
+            self._faults.subtract(name for name in redeemed if name in self._faults)
+            self._faults = +self._faults
 
     def is_proven(self, worker: str) -> bool:
-        """Return whether a worker has reported a strip."""
+        """Return whether a worker has brought a strip or gradient."""
         return worker in self._proven
 
     def deserted(self, worker: str) -> None:

@@ -85,6 +85,7 @@ def test_a_silent_address_is_named_in_one_line(tmp_path: Path) -> None:
         result = CliRunner().invoke(monitor, [address, "--timeout", "0.3"])
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: no sample from {address} within 0.3 s")
+    assert result.stderr.count("no sample") == 1, "seen to fail: it was said twice"
     assert result.stderr.count("\n") == 1
 
 
