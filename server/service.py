@@ -318,21 +318,24 @@ def _serve_generation(
 def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
     """Return the function that exchanges endings with other shards; it raises Superseded for a newer generation.
 
-    A shard that is ending does not need the endings of the others.
+    A shard that is ending does not need the endings of the others. It tries again to tell them while the disk is full:
+    workers tell them, too, but not those that wait to be let go.
     """
-    announced = False
+    announced, problem = False, ""
 
     def check(end: RunEnd | None) -> RunEnd | None:
-        nonlocal announced
+        nonlocal announced, problem
         generations.has_ended(config, generation)
         if end is not None and not announced:
             try:
                 generations.announce_ending(config, generation, end)
-            except errors.OutputError as error:  # the disk is full; workers tell the other shards, too
+                announced = True
+            except errors.OutputError as error:
                 if descriptors.is_shortage(error):
                     raise
-                logger.warning(log.line("untold", why=error))
-            announced = True
+                if problem != str(error):
+                    problem = str(error)
+                    logger.warning(log.line("untold", why=error))
         return None if end is not None else generations.announced_ending(config, generation)
 
     return check

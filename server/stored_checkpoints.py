@@ -90,6 +90,12 @@ def _parts(names: Iterable[str]) -> set[str]:
     return {folder for folder, _, _ in (name.partition("/") for name in names) if PART.fullmatch(folder)}
 
 
+def _first_of(part: str) -> str:
+    """Return the name of shard 0's part of the checkpoint to which a part belongs."""
+    match = PART.fullmatch(part)
+    return part if match is None else files.part_folder(Path(), match["label"], 0, int(match["shards"])).name
+
+
 def _manifests(store: Store, names: Collection[str], label: str, shards: int) -> dict[str, Manifest]:
     """Return the manifests of a checkpoint's parts by name; ArtifactError if one is not among the store's `names`."""
     parts = [files.part_folder(Path(), label, shard, shards).name for shard in range(shards)]
@@ -240,7 +246,10 @@ class StoredCheckpoints:
         newest, found = self._newest_whole(store), []
         for name in gone:
             try:
-                reached = files.reached(store.manifest(f"{name}/")[0].facts)
+                facts = store.manifest(f"{name}/")[0].facts
+                with contextlib.suppress(errors.ArtifactError):  # only shard 0 counts all
+                    facts = store.manifest(f"{_first_of(name)}/")[0].facts
+                reached = files.reached(facts)
             except (errors.ArtifactError, *files.BAD_FACTS):  # it was not uploaded to the end
                 found.append(name)
             else:

@@ -157,6 +157,18 @@ class Channel:
             if request is last:
                 return
 
+    def repeat(self, message: m.Message) -> bool:
+        """Mark a pending request with this message to be sent again at once; return False if there is none."""
+        found = next((request for request in self.pending.values() if request.message == message), None)
+        if found is not None:
+            self._holds_back = True
+            found.sent = UNSENT
+        return found is not None
+
+    def drop(self, kind: type[m.Message]) -> None:
+        """Forget pending requests of one kind; their replies are ignored."""
+        self.pending = {number: each for number, each in self.pending.items() if not isinstance(each.message, kind)}
+
     def has_earlier(self, request: Request) -> bool:
         """Return whether another request of the same kind is pending that comes before `request` in its sequence."""
         first = next(each for each in self.pending.values() if type(each.message) is type(request.message))

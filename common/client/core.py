@@ -147,10 +147,12 @@ class ClientCore:
         return [shard for shard, channel in enumerate(self.channels) if channel.welcome is None]
 
     def _greet(self, channel: Channel, now: float) -> None:
+        """Say hello, or transmit the same hello again if it was not answered: a slow shard must not get ever more."""
         first = self.channels[0].welcome
         number, token = (-1, 0) if channel is self.channels[0] or first is None else (first.worker, first.token)
         hello = m.Hello(str(self._role), self._name, self._incarnation, self._dataset, number, token)
-        channel.add(hello, partial(self._take_welcome, channel, now), now)
+        if not channel.repeat(hello):
+            channel.add(hello, partial(self._take_welcome, channel, now), now)
         self._tick_at = UNSENT
 
     def _greet_again(self, now: float) -> None:
@@ -190,6 +192,9 @@ class ClientCore:
                 self.joined = not self._runs_differ()
             except errors.UsageError as error:
                 self.failed = error
+            if self.joined:
+                for each in self.channels:
+                    each.drop(m.Hello)  # one that came late would tell a shard that this client still waits
 
     def _is_welcome_elsewhere(self, channel: Channel) -> bool:
         """Return whether shard 0 has welcomed this client: who has ended the run is a generation behind."""

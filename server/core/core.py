@@ -115,7 +115,10 @@ class Core:
                 rights.require(client, message)
                 self._state.sessions.detach_others(peer, client)
             reply = handler(message, peer, number, now)
-        except GlovewireError as error:
+        except GlovewireError as refusal:
+            error: GlovewireError = refusal
+            if isinstance(error, UnknownSession) and peer in self._left and self._state.over is not None:
+                error = RunOver(*self._state.over)  # its last hello was late: it has joined, and must leave all shards
             reply = self._refusal(error)
             if isinstance(message, m.Push):
                 self._state.push_counts.answered(self._state.sessions.name_at(peer) or NO_SESSION, reply)
@@ -244,6 +247,8 @@ class Core:
         except RunOver as error:
             if hello.role != "worker" or not self._is_unsaved:
                 raise
+            if state.sessions.name_at(peer) is not None:  # it waits for another shard: from now on, to be let go
+                self._end_session(state.sessions.of(peer, now), now, "left", str(error))
             self._keep_until_saved(Outgoing(peer, number, _as_refusal(error)))
             return None
         if (other := state.sessions.other(peer, hello.name)) is not None:
@@ -291,7 +296,10 @@ class Core:
         if self._state.sessions.name_at(peer) is None:
             if end.ending in LASTING and peer not in self._left:
                 raise UnknownSession("say hello first")
-            return None if peer in self._left and not self._rows_saved else m.Left()  # it repeats its goodbye
+            if peer not in self._left or self._rows_saved:
+                return m.Left()
+            self._keep_until_saved(Outgoing(peer, number, m.Left()))  # a repeat, or its last hello was late
+            return None
         session = self._state.sessions.of(peer, now)
         self._end_session(session, now, "left", str(end), leave.pushes)
         if not session.is_worker:

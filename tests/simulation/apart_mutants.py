@@ -76,6 +76,8 @@ STORED = (
      "sorted(each for each in names if each != MANIFEST)", "sorted(names)"),
     ("a part that is written again meanwhile is not uploaded as one", STORES,
      "if manifest != self._text(path / MANIFEST):", "if False:"),
+    ("a part that is gone is compared as shard 0 counts", BRINGS,
+     'facts = store.manifest(f"{_first_of(name)}/")[0].facts', "pass"),
     ("an upload that fails is tried again", BRINGS,
      '            self._there[name] = ""\n            with contextlib.suppress(errors.ArtifactError):',
      "            self._there[name] = here[name]\n            with contextlib.suppress(errors.GlovewireError):"),

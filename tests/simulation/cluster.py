@@ -30,7 +30,7 @@ from world import Action, Clock, Process, Secrets, World
 from glovewire.cli import admin
 from glovewire.common.array_types import Rows
 from glovewire.common.endings import LASTING, Ending, RunEnd
-from glovewire.common.errors import Interrupted, ProtocolError
+from glovewire.common.errors import DeadlineExceeded, Interrupted, ProtocolError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
@@ -42,7 +42,7 @@ from glovewire.common.storage.dataset import Dataset, Layout
 from glovewire.common.storage.run_folder import METRICS
 from glovewire.common.transport import client as clients
 from glovewire.monitor.stream import feed
-from glovewire.server import leaving, service
+from glovewire.server import leaving, service, stored_checkpoints
 from glovewire.server.checkpoints import cuts, generations, writer
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints.cuts import Snapshot
@@ -57,9 +57,12 @@ from glovewire.worker.dense import client as dense
 from glovewire.worker.dense import session as dense_session
 from glovewire.worker.stores import server_store
 
-TICK_S = 0.1
 WRITTEN_S = 0.3
 """Time from the writing of a checkpoint to what `when_written` has for it: every shard announces its part meanwhile."""
+SILENCE_S = 20.0
+"""How long a worker waits for an answer."""
+LATE_S = 1.0
+"""How much later than a process can send it, at most, a heartbeat comes."""
 ROLES = {
     "monitor": Role.MONITOR, "admin": Role.ADMIN, "finisher": Role.ADMIN, "scorer": Role.ADMIN, "liar": Role.MONITOR
 }  # fmt: skip
@@ -133,7 +136,7 @@ class SimulatedDaemon:
             if effects.finished is not None:
                 return effects.finished
             if not self._arrived and not self._unanswered:
-                self._wait(TICK_S)
+                self._wait(self._cluster.tick_s)
 
     def _wait(self, seconds: float) -> None:
         """Wait until something has come, or a checkpoint was written."""
@@ -208,6 +211,8 @@ class SimulatedDaemon:
                 self._metrics_file.add(published.sample)
             elif isinstance(published.sample, m.Event):
                 self._cluster.world.tell(f"{published.sample.kind} {published.sample.subject} {published.sample.text}")
+                if published.sample.kind == "lost" and published.sample.text.startswith("not heard"):
+                    cluster.require_silent(published.sample.subject)
         self._ending, self._unanswered = effects.ending, effects.unanswered
         if effects.ending is not None and self._cluster.ends_at is None:
             self._cluster.ends_at = self._cluster.network.counts["sent"]
@@ -217,14 +222,15 @@ class SimulatedDaemon:
 class Cluster:
     """The processes of one run in `folder`: shards by number, workers by name. A process that was killed is restarted.
 
-    `options` are those of the training, `checkpoint_every` counts epochs; `at` is as in `CheckpointOracle`.
+    `options` are those of the training, `checkpoint_every` counts epochs; `at` is as in `CheckpointOracle`; an
+    idle shard looks at its clock every `tick_s`.
     """
 
     def __init__(
         self, world: World, dataset: Path, folder: Path, options: TrainingOptions, shards: int, workers: int,
         checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
         *, hold: bool = False, disks: Sequence[Disk] = (), store: stored.ObjectStore | None = None,
-        keep: int = 3, init: Path | None = None, roles: bool = False, cache_bytes: int = 1 << 30,
+        keep: int = 3, init: Path | None = None, roles: bool = False, cache_bytes: int = 1 << 30, tick_s: float = 0.1,
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.root, self.options, self.is_apart = dataset, folder, options, len(disks) > 1
@@ -235,7 +241,7 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
-        self._cache_bytes = cache_bytes
+        self._cache_bytes, self.tick_s = cache_bytes, tick_s
         self.hold, self._has_store, self._keep, self._init, self.has_roles = hold, store is not None, keep, init, roles
         self._of_tensors = options.objective == "tensors"
         data = None if self._of_tensors else Dataset.open(dataset, verify=False)
@@ -301,12 +307,12 @@ class Cluster:
     def start_worker(self, name: str) -> None:
         """Start a worker."""
         if self._of_tensors:
-            self._start_worker(name, partial(dense_model.work, self.addresses, name))
+            self._start_worker(name, partial(dense_model.work, self.addresses, name, SILENCE_S))
             return
         dataset, cache = (None, self.cache_of(name)) if self.is_apart else (self.dataset, self.root)
         config = WorkerConfig(
             dataset=dataset, cache=cache, cache_bytes=self._cache_bytes, servers=self.addresses, name=name,
-            timeout_s=20.0, verify=False,
+            timeout_s=SILENCE_S, verify=False,
         )  # fmt: skip
         self._start_worker(name, partial(work.work, config))
 
@@ -318,13 +324,26 @@ class Cluster:
         """Start a worker, which may end a run as complete only when no restarted shard can need it any more."""
 
         def work_to_the_end() -> dict[str, Any]:
-            facts = works()
+            try:
+                facts = works()
+            except DeadlineExceeded as error:
+                with self.world.observing():
+                    require(not self._was_served(name), f"{name} was answered all the time, and fails: {error}")
+                raise
             if facts["ending"] in LASTING and not self._gave_up(name):
                 with self.world.observing():
                     require(self._is_saved, f"{name} ends as {facts['ending']} before all rows are on disk")
             return facts
 
         self.workers[name] = self.world.start(name, work_to_the_end)
+
+    def _was_served(self, name: str) -> bool:
+        """Return whether a worker and all shards have been able to reach each other as long as it waits for answers."""
+        world, worker = self.world, self.workers[name]
+        since = world.now - SILENCE_S / worker.clock.rate - LATE_S
+        return all(world.ran_since(each, since) for each in (worker, *self.shards.values())) and all(
+            self.network.was_good(name, address, since) for address in self.addresses
+        )
 
     @property
     def _is_saved(self) -> bool:
@@ -369,6 +388,15 @@ class Cluster:
             "idler": partial(hostile.idle, self, name, connect),
         }
         self.visitors[name] = self.world.start(name, task[name])
+
+    def require_silent(self, name: str) -> None:
+        """Require that a worker which shard 0 takes for lost was not able to reach it for a time."""
+        shard, worker, world = self.shards[0], self.workers.get(name), self.world
+        since = world.now - self.lease_s / shard.clock.rate - LATE_S
+        is_welcome = name in self.clients and self.clients[name].channels[0].welcome is not None
+        if worker is not None and is_welcome and all(world.ran_since(each, since) for each in (worker, shard)):
+            good = self.network.was_good(name, self.addresses[0], since)
+            require(not good, f"{name} is lost, and nothing has kept it from sending heartbeats")
 
     def interrupt(self, name: str) -> None:
         """Tell a worker to leave, as a signal does."""
@@ -437,11 +465,12 @@ def simulated(
     piece_bytes: int = 0,
     unwritten: int = cuts.MAX_UNWRITTEN,
     data_bytes: int = m.MAX_DATA_BYTES,
+    upload_s: float = stored_checkpoints.EVERY_S,
 ) -> Iterator[None]:
     """Let the program's modules use the virtual time, the seed and the simulated network of `cluster()`.
 
     With `piece_bytes`, rows travel in messages of at most this size, and files in pieces of `data_bytes`; so many
-    checkpoints may be `unwritten`.
+    checkpoints may be `unwritten`, and shards look every `upload_s` for what is to be uploaded.
     """
     clock, chance = Clock(world), Secrets(world)
     contexts: list[visitors.SimulatedContext] = []
@@ -475,7 +504,7 @@ def simulated(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(apart.apart_simulated(world, cluster))
-        stack.enter_context(stored.store_simulated(world, cluster))
+        stack.enter_context(stored.store_simulated(world, cluster, upload_s))
         for module in (service, leaving, writer, dense):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(cuts, "MAX_UNWRITTEN", unwritten))
@@ -514,4 +543,3 @@ def simulated(
             yield
         finally:
             world.end()
-            opened.cache_clear()

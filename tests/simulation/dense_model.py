@@ -52,9 +52,9 @@ def after(updates: int) -> Array:
     return weight
 
 
-def work(addresses: tuple[str, ...], name: str) -> dict[str, Any]:
-    """Train the model as worker `name`, until the run is over."""
-    with Client(addresses, name, timeout_s=20.0) as client:
+def work(addresses: tuple[str, ...], name: str, timeout_s: float) -> dict[str, Any]:
+    """Train the model as worker `name`, which waits so long for an answer, until the run is over."""
+    with Client(addresses, name, timeout_s=timeout_s) as client:
         client.create(VALUES)
         for parameters in client.steps():
             if client.updates % SCORED == 0:

@@ -22,7 +22,7 @@ from typing import Any
 import dense_model
 import numpy as np
 from apart import APART_FAULTS, folder_of, let_apart_happen
-from cluster import Cluster, simulated
+from cluster import Cluster, opened, simulated
 from disk import DISK_FAULTS, Calls, Disk
 from handmade import random_dataset
 from network import Weather
@@ -80,11 +80,13 @@ POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
-DRAW = 6
+DRAW = 7
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
 policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
 pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams; up
-to 5 runs were of one to three epochs and up to six workers, and no client's queue was ever full."""
+to 5 runs were of one to three epochs and up to six workers, and no client's queue was ever full; up to 6 there were
+more shards, an idle one looked at its clock ten times a second, uploads were looked for up to fifty times a second, and
+faults took up to twelve seconds."""
 NGRAMS = 0.2
 """The share of seeds whose runs end with n-grams, which takes longer than the training."""
 PLENTY = 1 << 30
@@ -158,11 +160,15 @@ class Scenario:
     """Largest piece of a file in one message."""
     cache_bytes: int = PLENTY
     """What a worker's cache may have, if it has no dataset."""
+    tick_s: float = 0.1
+    """How often a shard that has nothing to do looks at its clock."""
+    upload_s: float = 0.5
+    """How often a shard looks for what is to be uploaded to the store: a run here takes few seconds."""
 
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
-        is_third, is_fourth, is_short, is_sixth = (draw >= number for number in (3, 4, 5, 6))
+        is_third, is_fourth, is_short, is_sixth, is_seventh = (draw >= number for number in (3, 4, 5, 6, 7))
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -200,32 +206,36 @@ class Scenario:
             visitors.remove("idler")
         if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
             visitors = [name for name in visitors if name != "scorer"]
-        slow = ask("delay").choice([0.0005, 0.005, 0.05])
+        slow = ask("delay").choice([0.0005, 0.005, 0.005, 0.05] if is_seventh else [0.0005, 0.005, 0.05])
         weather = Weather(
             slow, slow, *(ask(what).choice([0.0, 0.0, 0.02, 0.1]) for what in ("loss", "repeat", "overtake"))
         )
         most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
-        early, pieces, are_apart = (60, 1000, 0.15) if is_short else (120, 300, 0.2)
+        early, pieces = (60, 1000) if is_short else (120, 300)
+        are_apart = 0.12 if is_seventh else 0.15 if is_short else 0.2
+        lasting = (0.05, 0.7, 3.0, 5.0 if is_seventh else 8.0)
         kinds = FAULTS[: None if is_sixth else -1]
-        faults = [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early)]
+        faults = [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early, lasting)]
         kinds = DISK_FAULTS[: None if is_third else -1]
-        faults += [fault for kind in kinds for fault in _faults(kind, ills, ask(kind), early)]
+        faults += [fault for kind in kinds for fault in _faults(kind, ills, ask(kind), early, lasting)]
         last = ask("faults at the end").choice([0, 0, 2, 4])
         faults += [
-            fault for kind in END_FAULTS for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, at_end=True)
-        ]
-        shards = ask("shards").choice([1, 1, 1, 2, 2, 2, 3, 4]) if is_short else ask("shards").randint(1, 4)
+            fault for kind in END_FAULTS
+            for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, lasting, at_end=True)
+        ]  # fmt: skip
+        several = [1, 1, 1, 1, 2, 2, 2, 2, 3, 4] if is_seventh else [1, 1, 1, 2, 2, 2, 3, 4]
+        shards = ask("shards").choice(several) if is_short else ask("shards").randint(1, 4)
         workers = ask("workers").choice([1, 2, 2, 3, 4, 6]) if is_sixth else ask("workers").randint(1, 6)
         if apart := shards > 1 and share("apart") < are_apart:
             most = ask("apart faults").choice([0, 2, 4, 8])
             kinds = APART_FAULTS[: None if is_fourth else -1]
-            faults += [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early)]
+            faults += [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early, lasting)]
         if stored := draw >= 2 and share("store") < STORED:
             most = ask("store faults").choice([0, 2, 4, 8])
-            faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind), early)]
+            faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind), early, lasting)]
             faults += [
                 fault for kind in STORE_END_FAULTS
-                for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, at_end=True)
+                for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, lasting, at_end=True)
             ]  # fmt: skip
         return cls(
             seed, shards, workers, ask("checkpoints").choice([0, 1, 1, 2]),
@@ -239,14 +249,18 @@ class Scenario:
             unwritten=ask("unwritten checkpoints").choice([MAX_UNWRITTEN, 1, 2]) if is_third else MAX_UNWRITTEN,
             data_bytes=ask("pieces of files").choice([m.MAX_DATA_BYTES, pieces]) if is_fourth else m.MAX_DATA_BYTES,
             cache_bytes=ask("cache").choice([PLENTY, 2000]) if is_fourth else PLENTY,
+            tick_s=0.25 if is_seventh else 0.1,
+            upload_s=ask("time between uploads").choice([0.1, 0.25, 0.5] if is_seventh else [0.02, 0.1, 0.5]),
         )  # fmt: skip
 
 
-def _faults(kind: str, most: int, chance: random.Random, after: float, *, at_end: bool = False) -> Iterator[Fault]:
-    """Draw the faults of one kind, which come after so many messages in the mean."""
+def _faults(
+    kind: str, most: int, chance: random.Random, after: float, lasting: Sequence[float], *, at_end: bool = False
+) -> Iterator[Fault]:  # fmt: skip
+    """Draw the faults of one kind, which come after so many messages, and last so many seconds, in the mean."""
     for _ in range(most):
         if chance.random() < EACH_KIND:
-            seconds = chance.choice([0.05, 0.7, 3.0, 8.0]) * (0.5 + chance.random())
+            seconds = chance.choice(lasting) * (0.5 + chance.random())
             yield Fault(int(chance.expovariate(1 / after)), kind, seconds, chance.random(), at_end)
 
 
@@ -327,7 +341,9 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
     try:
         at(0)  # before the functions of the program are replaced for this run
         told = _decisions_told(world) if decisions else contextlib.nullcontext()
-        running = simulated(world, its, scenario.piece_bytes, scenario.unwritten, scenario.data_bytes)
+        running = simulated(
+            world, its, scenario.piece_bytes, scenario.unwritten, scenario.data_bytes, scenario.upload_s
+        )
         with contextlib.ExitStack() as stack:
             for each in (told, Calls(disks).intercepted(), running):
                 stack.enter_context(each)
@@ -337,7 +353,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
                 scenario.workers, scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors, disks=disks,
                 store=ObjectStore(world) if scenario.stored else None, keep=scenario.kept,
                 init=folder / "init" if scenario.init else None, roles=scenario.roles,
-                cache_bytes=scenario.cache_bytes,
+                cache_bytes=scenario.cache_bytes, tick_s=scenario.tick_s,
             )  # fmt: skip
             for name in scenario.visitors:
                 cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))
@@ -453,8 +469,7 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
                 )
         case "jump clock":
             victim = shard if fault.pick * 7919 % 1 < 0.5 else worker
-            world.tell(f"the clock of {victim.name} jumps by {fault.seconds:.2f} s")
-            victim.clock.offset += fault.seconds
+            world.jump(victim, fault.seconds)
         case "cut visitor" | "kill visitor" if cluster.visitors:
             visitor = list(cluster.visitors.values())[int(fault.pick * len(cluster.visitors))]
             if fault.kind == "kill visitor":
@@ -619,5 +634,8 @@ def play_all(seeds: Iterable[int], each: Callable[[Outcome], None], draw: int = 
     with TemporaryDirectory(dir=MEMORY) as name:
         folder = Path(name)
         prepare(folder)
-        for seed in seeds:
-            each(play(Scenario.of(seed, draw), folder))
+        try:
+            for seed in seeds:
+                each(play(Scenario.of(seed, draw), folder))
+        finally:
+            opened.cache_clear()

@@ -37,8 +37,6 @@ STORE_END_FAULTS = STORE_FAULTS[:-1]
 """Those that also come when the run begins to end: then workers leave, and what the store lacks is lost with a disk."""
 ROOT = "bucket/run"
 URL = f"s3://{ROOT}"
-EVERY_S = (0.02, 0.1, stored_checkpoints.EVERY_S)
-"""A run here takes few seconds: shards look more often for what is to be uploaded."""
 SLOWER = 30.0
 FAILS = 0.5
 """Of a failing store, the share of requests that fail: one half before they do anything, one half after."""
@@ -180,8 +178,8 @@ class SimulatedFiles:
 
 
 @contextlib.contextmanager
-def store_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[None]:
-    """Let shards reach the store of `cluster()`, in virtual time."""
+def store_simulated(world: World, cluster: Callable[[], Cluster], upload_s: float) -> Iterator[None]:
+    """Let shards reach the store of `cluster()`, in virtual time; they look every `upload_s` what it lacks."""
 
     def opened(url: str, **_: object) -> tuple[SimulatedFiles, str]:
         assert url == URL
@@ -192,7 +190,7 @@ def store_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
     with contextlib.ExitStack() as stack:
         for module, name, stands in [
             (stored_checkpoints, "time", Clock(world)), (stored_checkpoints, "threading", threading(world)),
-            (stored_checkpoints, "EVERY_S", world.chance("time between uploads").choice(EVERY_S)),
+            (stored_checkpoints, "EVERY_S", upload_s),
             (fsspec, "get_filesystem_class", lambda _: SimpleNamespace(async_impl=False)),
             (fsspec.core, "url_to_fs", opened),
         ]:  # fmt: skip

@@ -37,6 +37,8 @@ class LocalClock:
 
     offset: float = 0.0
     rate: float = 1.0
+    jumped: float = 0.0
+    """When it has jumped for the last time."""
 
 
 @dataclass
@@ -176,6 +178,16 @@ class World:
         self.tell(f"stops {process.name} for {seconds:.2f} s")
         for each in (process, *process.threads):
             each.stopped_until = self.now + seconds
+
+    def jump(self, process: Process, seconds: float) -> None:
+        """Let the clock of a process jump ahead."""
+        self.tell(f"the clock of {process.name} jumps by {seconds:.2f} s")
+        process.clock.offset += seconds
+        process.clock.jumped = self.now
+
+    def ran_since(self, process: Process, time: float) -> bool:
+        """Return whether a process has run without a stop or a jump of its clock from a time on until now."""
+        return process.alive and max(process.started, process.stopped_until, process.clock.jumped) < time
 
     # ---- for the code that runs in a process
 

@@ -11,7 +11,7 @@ from conversation import Conversation, failing
 from fake_server import Heard, Script, polite, welcome
 from shards import push
 
-from glovewire.common.client.core import HEARTBEAT_AFTER_S, TICK_S
+from glovewire.common.client.core import HEARTBEAT_AFTER_S, HELLO_AGAIN_S, TICK_S
 from glovewire.common.endings import Ending
 from glovewire.common.errors import (
     DatasetMismatch,
@@ -249,6 +249,22 @@ def test_a_name_that_is_still_taken_is_asked_for_again() -> None:
     assert talk.core.not_ready is not None
 
 
+def test_a_shard_that_was_not_ready_and_is_silent_then_hears_one_hello_again_and_again() -> None:
+    """Seen to fail: each half second brought one more hello, and all of them were repeated (simulation, seed 169)."""
+
+    def begins(heard: Heard) -> m.Message | None:
+        if heard.number == 1:
+            return m.Refused(NotReady.code, "")
+        return shard_script(1)(heard) if talk.now > 20.0 else None
+
+    talk = Conversation([shard_script(0), begins])
+    talk.join()
+    hellos = talk.messages(m.Hello, 1)
+    assert len({hello.number for hello in hellos}) == 2
+    assert 20.0 < talk.now < 20.0 + 2 * HELLO_AGAIN_S
+    assert len(hellos) <= talk.now / HELLO_AGAIN_S + 1
+
+
 @pytest.mark.parametrize("kind", [DatasetMismatch, VersionMismatch, RunOver])
 def test_a_hello_that_is_refused_fails_at_once(kind: type[GlovewireError]) -> None:
     talk = Conversation([lambda _: m.Refused(kind.code, "no")])
@@ -312,6 +328,21 @@ def test_a_run_that_is_over_for_one_shard_only_goes_on_once_that_one_has_noticed
 
     talk = shards(shard_script(0), behind)
     assert 1.0 < talk.now < 1.5
+
+
+def test_who_has_joined_does_not_say_hello_again() -> None:
+    """A hello that shard 0 did not answer would tell it, once the run is over, that this worker still waits to join.
+
+    Seen to fail: shard 0 let the worker go, and the others waited for it (simulation, seed 1385).
+    """
+    talk = shards(
+        lambda heard: shard_script(0)(heard) if heard.number == 1 else None,
+        lambda heard: shard_script(1)(heard) if heard.number > 1 else m.Refused(NotReady.code, ""),
+    )
+    hellos = len(talk.messages(m.Hello))
+    assert hellos == 2
+    talk.rest(5.0)
+    assert len(talk.messages(m.Hello)) == hellos
 
 
 def test_the_other_shards_are_told_the_number_that_the_first_has_given() -> None:
