@@ -281,6 +281,7 @@ class Cluster:
 
         def ready(daemon: Any) -> None:
             with self.world.observing():
+                self.checkpoints.begins()
                 if self.apart is not None:
                     self.apart.serves(shard, daemon.generation)
                 if self.stored is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -284,6 +284,8 @@ class StepOracle:
             self._steps[worker] = min(self._steps.values(), default=0)
         (updates, gradients), self._seen = self._seen, self._reached()
         made, of = self._seen[0] - updates, self._seen[1] - gradients
+        most = self._state.options.steps or math.inf
+        require(self._seen[0] <= most, f"{self._seen[0]} updates of {most} are made at {self._where}")
         if made:
             few, many = (max(count // max(self._number, 1), 1) for count in (len(stayed), before))
             self._check_update(made, of, stayed, range(few, many + 1))
@@ -383,8 +385,22 @@ class CheckpointOracle:
         self._announced.clear()
 
     def removed(self, labels: Sequence[str]) -> None:
-        """Take note that checkpoints were pruned."""
+        """Take note that checkpoints were pruned; none may be that from which the newest generation began."""
         self._removed.update(labels)
+        if labels:
+            with self._observing():
+                begun = generation.label if (generation := self.newest()) is not None else ""
+            require(begun not in labels, f"{begun} is removed, and shards that come late begin from it")
+
+    def begins(self) -> None:
+        """Require that the parts with which the newest generation begins belong together."""
+        generation = self.newest()
+        if generation is None or not generation.label or self._config.options.consistency == "exclusive":
+            return
+        with suppress(ArtifactError):  # it is lost, or damaged
+            facts = files.read_facts(self._config.out, generation.label, generation.parts)
+            of = sorted({each["generation"] for each in facts})
+            require(len(of) == 1, f"{generation.label} has parts of generations {of}")
 
     def restore(self, label: str, run: Path | None = None) -> None:
         """Restore a checkpoint, from the folder `run` if given, on one to four shards, see NUMBERS_OF_SHARDS."""

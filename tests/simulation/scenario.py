@@ -44,6 +44,7 @@ from glovewire.common.errors import (
 from glovewire.common.model.options import CLOCKS, TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage import run_folder
+from glovewire.common.storage.artifacts import PARTIAL
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.server.checkpoints import files, generations
@@ -99,6 +100,8 @@ ENDS_WITHIN_S = 180.0
 MOST_PROCESSOR_S = 30.0
 """What a run may take of real processor time; the longest takes a tenth."""
 REVIVE_S = 0.5
+LEFTOVER = f".*.shard-*{PARTIAL}"
+"""Names under which killed shards were writing a part of a checkpoint."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 WORDS, DIM = 40, 4
 
@@ -547,6 +550,8 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
         cluster.checkpoints.restore(label)
     if cluster.options.objective == "tensors" and whole:
         dense_model.check(cluster.folder, cluster.options, undisturbed=not scenario.faults)
+    if not ill and (left := [path.name for run in cluster.folders for path in (run / CHECKPOINTS).glob(LEFTOVER)]):
+        return f"what killed processes were writing is left: {left}"
     if cluster.apart is not None:
         cluster.apart.require_forgotten()
     if cluster.stored is not None and not ill:
