@@ -19,6 +19,7 @@ from glovewire.common.errors import GlovewireError, NotReady, ProtocolError
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.storage.cache import make_cache
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys, ServerKeys
@@ -77,6 +78,7 @@ class Peers:
     def dataset(self) -> Iterator[Dataset]:
         """Yield the dataset that shard 0 has, which is downloaded unless the cache has it."""
         config = self._config
+        make_cache(config.cache)  # before another shard is waited for
         with contextlib.ExitStack() as held:
             with self._client(0, BEGIN_S) as client:
                 self._patiently(lambda: client.ask(0, m.GetData(MANIFEST, 0)))

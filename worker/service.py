@@ -16,6 +16,7 @@ from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
 from glovewire.common.runtime.memory import freeze_loaded_objects, keep_freed_memory, release_code
 from glovewire.common.runtime.signals import signals_raise, stop_on_signals
+from glovewire.common.storage.cache import make_cache
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.stores import Store
 from glovewire.common.storage.strip_files import StripFiles
@@ -92,6 +93,7 @@ def _dataset(config: WorkerConfig, name: str, mine: keys.ClientKeys | None) -> I
     if config.dataset is not None and not url_of(config.dataset):
         yield Dataset.open(config.dataset, verify=config.verify)
         return
+    make_cache(config.cache)  # before a server is waited for
     with contextlib.ExitStack() as held:
         with (
             RequestClient(config.servers, name, "", config.timeout_s, mine) as client,

@@ -42,6 +42,12 @@ class Source(Protocol):
         """Write the file `name`, which has `size` bytes, to `path`."""
 
 
+def make_cache(cache: Path) -> None:
+    """Make the folder of a cache unless it is there; OutputError if it cannot be used."""
+    with output_errors(cache, "cache"):
+        cache.mkdir(parents=True, exist_ok=True)
+
+
 @contextlib.contextmanager
 def cached(
     source: Source,
@@ -62,8 +68,7 @@ def cached(
     manifest, text = source.manifest()
     files = {name: entry for name, entry in manifest.files.items() if name not in without}
     needed = sum(entry["bytes"] for entry in files.values())
-    with output_errors(cache, "cache"):
-        cache.mkdir(parents=True, exist_ok=True)
+    make_cache(cache)
     folder = cache / f"{manifest.checksum}{INCOMPLETE if without else ''}"
     try:
         with locked(folder) as lock:

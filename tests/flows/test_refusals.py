@@ -223,6 +223,12 @@ def test_a_disk_that_is_full(flow: Flow, tmp_path: Path, free: int) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def test_a_cache_that_cannot_be_used_is_told_before_a_server_is_waited_for(flow: Flow) -> None:
+    (flow.folder / "file").write_text("")
+    how = ["--server", "tcp://127.0.0.1:9", "--cache", "file", "--timeout", 600]
+    flow.start("worker", *how).fails("cache file cannot be written")
+
+
 def test_a_worker_that_comes_back_when_nobody_is_there_says_that_it_was_in_a_run(flow: Flow) -> None:
     """It is told that it was taken for lost; to its second hello nobody answers."""
     gone = Refused(UnknownSession.code, "you were taken for lost")
