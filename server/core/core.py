@@ -247,8 +247,9 @@ class Core:
         except RunOver as error:
             if hello.role != "worker" or not self._is_unsaved:
                 raise
-            if state.sessions.name_at(peer) is not None:  # it waits for another shard: from now on, to be let go
-                self._end_session(state.sessions.of(peer, now), now, "left", str(error))
+            waiting = state.sessions.by_name.get(hello.name)  # for another shard, or it has lost its connection
+            if waiting is not None and waiting.incarnation == hello.incarnation:
+                self._end_session(waiting, now, "left", str(error))  # from now on it waits to be let go
             self._keep_until_saved(Outgoing(peer, number, _as_refusal(error)))
             return None
         if (other := state.sessions.other(peer, hello.name)) is not None:

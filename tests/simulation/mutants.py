@@ -157,7 +157,7 @@ MUTANTS = (
     Mutant("a worker whose gradient others wait for is overdue", "server/core/core.py",
            "state.progress.overdue(now, self._waited_for)", "state.progress.overdue(now, dict)"),
     Mutant("a run that is over does not wait for a worker that waits for another shard", "server/core/core.py",
-           "if state.sessions.name_at(peer) is not None:  # it waits", "if False:  # it waits"),
+           "if waiting is not None and waiting.incarnation == hello.incarnation:", "if False:"),
     Mutant("a shard whose disk is full tells the others later that the run is over", "server/service.py",
            "                if problem != str(error):\n",
            "                announced = True\n                if problem != str(error):\n"),
