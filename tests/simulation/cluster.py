@@ -339,7 +339,12 @@ class Cluster:
         self.workers[name] = self.world.start(name, work_to_the_end)
 
     def _was_served(self, name: str) -> bool:
-        """Return whether a worker and all shards have been able to reach each other as long as it waits for answers."""
+        """Return whether a worker and all shards have been able to reach each other as long as it waits for answers.
+
+        Shards apart wait for each other, too, over links that may be cut.
+        """
+        if self.is_apart:
+            return False
         world, worker = self.world, self.workers[name]
         since = world.now - SILENCE_S / worker.clock.rate - LATE_S
         return all(world.ran_since(each, since) for each in (worker, *self.shards.values())) and all(

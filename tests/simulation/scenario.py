@@ -100,8 +100,8 @@ ENDS_WITHIN_S = 180.0
 MOST_PROCESSOR_S = 30.0
 """What a run may take of real processor time; the longest takes a tenth."""
 REVIVE_S = 0.5
-LEFTOVER = f".*.shard-*{PARTIAL}"
-"""Names under which killed shards were writing a part of a checkpoint."""
+LEFTOVER = f".[!g]*.shard-*{PARTIAL}"
+"""Names under which killed shards were writing a part of a checkpoint; those of generations stay."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 WORDS, DIM = 40, 4
 
