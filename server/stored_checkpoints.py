@@ -247,8 +247,9 @@ class StoredCheckpoints:
         for name in gone:
             try:
                 facts = store.manifest(f"{name}/")[0].facts
-                with contextlib.suppress(errors.ArtifactError):  # only shard 0 counts all
-                    facts = store.manifest(f"{_first_of(name)}/")[0].facts
+                if self._config.shard:
+                    with contextlib.suppress(errors.ArtifactError):  # only shard 0 counts all
+                        facts = store.manifest(f"{_first_of(name)}/")[0].facts
                 reached = files.reached(facts)
             except (errors.ArtifactError, *files.BAD_FACTS):  # it was not uploaded to the end
                 found.append(name)

@@ -44,6 +44,8 @@ class Source(Protocol):
 
 def make_cache(cache: Path) -> None:
     """Make the folder of a cache unless it is there; OutputError if it cannot be used."""
+    if cache.exists() and not cache.is_dir():
+        raise errors.OutputError(f"cache {cache} is a file: name another place or remove it")
     with output_errors(cache, "cache"):
         cache.mkdir(parents=True, exist_ok=True)
 

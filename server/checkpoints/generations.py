@@ -322,7 +322,7 @@ def newest(run: Path) -> Generation | None:
 def _newest_name(run: Path) -> str:
     """Return the name of the file of the last generation that was begun in `run`, "" before the first."""
     try:
-        names = os.listdir(os.path.join(run, run_folder.CHECKPOINTS))
+        names = os.listdir(run / run_folder.CHECKPOINTS)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return ""
     return max((name for name in names if name.startswith(GENERATION) and not name.endswith(PARTIAL)), default="")
@@ -409,8 +409,7 @@ def write_mark(config: ServerConfig, shard: int, mark: Mark) -> None:
 def _text(path: Path) -> str | None:
     """Return the content of a file, None if there is no such file."""
     try:
-        with open(path, "rb") as stream:
-            return stream.read().decode()
+        return path.read_bytes().decode()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

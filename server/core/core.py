@@ -115,8 +115,7 @@ class Core:
                 rights.require(client, message)
                 self._state.sessions.detach_others(peer, client)
             reply = handler(message, peer, number, now)
-        except GlovewireError as refusal:
-            error: GlovewireError = refusal
+        except GlovewireError as error:
             if isinstance(error, UnknownSession) and peer in self._left and self._state.over is not None:
                 error = RunOver(*self._state.over)  # its last hello was late: it has joined, and must leave all shards
             reply = self._refusal(error)

@@ -226,7 +226,7 @@ def test_a_disk_that_is_full(flow: Flow, tmp_path: Path, free: int) -> None:
 def test_a_cache_that_cannot_be_used_is_told_before_a_server_is_waited_for(flow: Flow) -> None:
     (flow.folder / "file").write_text("")
     how = ["--server", "tcp://127.0.0.1:9", "--cache", "file", "--timeout", 600]
-    flow.start("worker", *how).fails("cache file cannot be written")
+    flow.start("worker", *how).fails("cache file is a file: name another place or remove it")
 
 
 def test_a_worker_that_comes_back_when_nobody_is_there_says_that_it_was_in_a_run(flow: Flow) -> None:

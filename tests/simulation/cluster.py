@@ -59,8 +59,8 @@ from glovewire.worker.stores import server_store
 
 WRITTEN_S = 0.3
 """Time from the writing of a checkpoint to what `when_written` has for it: every shard announces its part meanwhile."""
-SILENCE_S = 20.0
-"""How long a worker waits for an answer."""
+TIMEOUT_S = 20.0
+"""The `--timeout` of workers: how long they wait for an answer."""
 LATE_S = 1.0
 """How much later than a process can send it, at most, a heartbeat comes."""
 ROLES = {
@@ -308,12 +308,12 @@ class Cluster:
     def start_worker(self, name: str) -> None:
         """Start a worker."""
         if self._of_tensors:
-            self._start_worker(name, partial(dense_model.work, self.addresses, name, SILENCE_S))
+            self._start_worker(name, partial(dense_model.work, self.addresses, name, TIMEOUT_S))
             return
         dataset, cache = (None, self.cache_of(name)) if self.is_apart else (self.dataset, self.root)
         config = WorkerConfig(
             dataset=dataset, cache=cache, cache_bytes=self._cache_bytes, servers=self.addresses, name=name,
-            timeout_s=SILENCE_S, verify=False,
+            timeout_s=TIMEOUT_S, verify=False,
         )  # fmt: skip
         self._start_worker(name, partial(work.work, config))
 
@@ -346,7 +346,7 @@ class Cluster:
         if self.is_apart:
             return False
         world, worker = self.world, self.workers[name]
-        since = world.now - SILENCE_S / worker.clock.rate - LATE_S
+        since = world.now - TIMEOUT_S / worker.clock.rate - LATE_S
         return all(world.ran_since(each, since) for each in (worker, *self.shards.values())) and all(
             self.network.was_good(name, address, since) for address in self.addresses
         )

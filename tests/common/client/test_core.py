@@ -330,7 +330,7 @@ def test_a_run_that_is_over_for_one_shard_only_goes_on_once_that_one_has_noticed
     assert 1.0 < talk.now < 1.5
 
 
-def test_who_has_joined_does_not_say_hello_again() -> None:
+def test_a_client_that_has_joined_does_not_say_hello_again() -> None:
     """A hello that shard 0 did not answer would tell it, once the run is over, that this worker still waits to join.
 
     Seen to fail: shard 0 let the worker go, and the others waited for it (simulation, seed 1385).
