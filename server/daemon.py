@@ -242,8 +242,7 @@ class Daemon:
             for stranger in self._context.zap.answer():
                 self._counts.turned_away += 1
                 logger.info(log.line("audit_turned_away", where=stranger.address, public=stranger.public))
-        for monitor in self._monitors:
-            note_changes(monitor.changes(), self._connections, self._unfinished, self._workers)
+        self._note_connections()
         for message, frame in sockets.subscriptions(self._publisher):
             if self._allowed is not None and self._client_of(frame) is None:
                 continue
@@ -252,6 +251,10 @@ class Daemon:
             elif not message.startswith(b"\0"):  # leaving a topic is always allowed
                 self._cut([self._connections.remove(source_of(frame))], "a subscription to no topic of the stream")
         self._cut(self._connections.take_surplus(self._core.has_session), "too many connections")
+
+    def _note_connections(self) -> None:
+        for monitor in self._monitors:
+            note_changes(monitor.changes(), self._connections, self._unfinished, self._workers)
 
     def _cut_unfinished(self, now: float) -> None:
         """Cut, every now and then, the connections whose messages do not end."""
@@ -303,6 +306,8 @@ class Daemon:
                 continue
             frames, last = sockets.receive_from(self._router)
             self._counts.bytes_in += wire.bytes_of(frames)
+            if not self._unfinished.knows(peer):
+                self._note_connections()
             self._unfinished.heard(peer, last)
             self._receive(peer, frames, last)
 

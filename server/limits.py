@@ -247,6 +247,17 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return (connection for connections in self._with.values() for connection in connections.values())
 
+    def closed(self, connection: Connection) -> bool:
+        """Forget a connection that has ended; return False if its descriptor belongs to another one by now.
+
+        Each socket reports its connections by itself: what another socket accepted meanwhile may be known already.
+        """
+        known = [each[connection.descriptor] for each in self._with.values() if connection.descriptor in each]
+        found = known[0] if known else connection
+        if found == connection:
+            self.remove(connection.descriptor)
+        return found == connection
+
     def remove(self, descriptor: int) -> Connection | None:
         """Forget and return a connection; None if it is unknown, because it was cut."""
         self._peers.pop(descriptor, None)
@@ -331,6 +342,10 @@ class Unfinished:
         self._heard: set[Peer] = set()
         self._before: dict[int, int] = {}
 
+    def knows(self, peer: Peer) -> bool:
+        """Return whether a message of `peer` has been read."""
+        return peer in self._known
+
     def heard(self, peer: Peer, frame: object) -> None:
         """Record that a message of `peer` has been read, of which `frame` is one."""
         if peer not in self._known:
@@ -371,11 +386,15 @@ class Unfinished:
 def note_changes(
     changes: Iterable[tuple[bool, Connection]], connections: Connections, unfinished: Unfinished, peers: set[Peer]
 ) -> None:
-    """Record connections that have opened (True) or closed (False), and take the peers of closed ones from `peers`."""
+    """Record connections that have opened (True) or closed (False), and take the peers of closed ones from `peers`.
+
+    Call this before the first message of a peer is handled: an opening that is recorded later takes it from `peers`, as
+    the peer of an earlier connection with the same descriptor.
+    """
     for is_open, connection in changes:
         if is_open:
             connections.opened(connection)
-        else:
-            connections.remove(connection.descriptor)
+        elif not connections.closed(connection):
+            continue
         if (peer := unfinished.closed(connection.descriptor)) is not None:
             peers.discard(peer)

@@ -91,6 +91,8 @@ class PeerSocket:
             sockets.discard_message(self._router, hang_up=self._errors.must_disconnect(peer))
             return
         frames, last = sockets.receive_from(self._router)
+        if not self._unfinished.knows(peer):
+            self._watch()
         self._unfinished.heard(peer, last)
         self._heard.add(peer)  # every connection is bounded by itself, so that no other keeps a shard from copying
         self._outbox.ready(time.monotonic())

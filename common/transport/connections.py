@@ -45,18 +45,17 @@ class ConnectionMonitor:
         self.socket.set(zmq.RCVHWM, 0)  # unbounded: libzmq's thread would wait in this queue, and all traffic with it
         self.socket.connect(address)
         self._watched = watched
+        self._open: dict[int, Connection] = {}
 
     def changes(self) -> Iterator[tuple[bool, Connection]]:
-        """Yield (True, connection) for each that was accepted since the last call, (False, connection) for each lost.
-
-        Of a lost one only the descriptor is known.
-        """
+        """Yield (True, connection) for each accepted since the last call, (False, connection) for each lost."""
         while self.socket.poll(0):
             event, descriptor = _EVENT.unpack(self.socket.recv_multipart(zmq.NOBLOCK)[0])
             if event == zmq.EVENT_ACCEPTED:
-                yield True, Connection(descriptor, *_peer_of(descriptor))
+                self._open[descriptor] = Connection(descriptor, *_peer_of(descriptor))
+                yield True, self._open[descriptor]
             else:
-                yield False, Connection(descriptor, "", 0)
+                yield False, self._open.pop(descriptor, Connection(descriptor, "", 0))
 
     def close(self) -> None:
         """Stop watching; the watched socket must still be open."""

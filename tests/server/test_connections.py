@@ -106,6 +106,17 @@ def test_a_descriptor_that_is_used_again_is_counted_once() -> None:
     assert len(connections) == 1
 
 
+def test_a_connection_is_not_forgotten_for_one_of_another_socket_that_had_its_descriptor() -> None:
+    connections = Connections(MOST)
+    before, now = Connection(5, "10.0.0.1", 4000), Connection(5, "10.0.0.1", 4001)
+    connections.opened(before)
+    connections.opened(now)
+    assert not connections.closed(before)
+    assert list(connections) == [now]
+    assert connections.closed(now)
+    assert connections.closed(now), "it may have been cut"
+
+
 # ---- a daemon
 
 
