@@ -310,6 +310,11 @@ class ApartOracle:
 
     # ---- faults
 
+    @property
+    def has_whole(self) -> bool:
+        """Return whether every shard has had a checkpoint on its disk since the last were lost."""
+        return self._kept >= 0.0
+
     def may_lose(self, shard: int) -> bool:
         """Return whether the files of a shard may be lost: one disk at a time, and while others must stay for it."""
         self.look()
@@ -337,8 +342,14 @@ class ApartOracle:
             self.look()
 
 
-def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: float, pick: float) -> None:
-    """Let one of APART_FAULTS happen, see `scenario.Fault`."""
+def let_apart_happen(
+    cluster: Cluster, oracle: ApartOracle, kind: str, seconds: float, pick: float, *, may_wait: bool = False
+) -> bool:
+    """Let one of APART_FAULTS happen, see `scenario.Fault`; return False if there is nothing yet that it could harm.
+
+    If it `may_wait`, most disks are lost once a checkpoint is on all of them; otherwise a shard that is to lose parts
+    of checkpoints is killed even if it has none.
+    """
     world, network, count = cluster.world, cluster.network, len(cluster.addresses)
     shard = int(pick * count)
     other = (shard + 1 + int(pick * 7919) % (count - 1)) % count
@@ -357,18 +368,24 @@ def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: 
             names = sorted(cluster.workers)
             name = names[int(pick * len(names))]
             strips = sorted(cluster.cache_of(name).glob(f"*/*{SUFFIX}"))
-            for path in strips[int(pick * 7919) % max(len(strips), 1) :][:1]:
-                world.tell(f"damages {path.name} of {name}")
-                content = path.read_bytes()
-                path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-                world.kill(cluster.workers[name])
+            if not strips:
+                return False
+            path = strips[int(pick * 7919) % len(strips)]
+            world.tell(f"damages {path.name} of {name}")
+            content = path.read_bytes()
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            world.kill(cluster.workers[name])
         case "shard loses power":
             world.kill(process)
             world.tell(f"loses power: the machine of shard {shard}")
             oracle.disks[shard].lose_power()
             if is_cut:
                 let_apart_happen(cluster, oracle, "isolate shard", seconds, pick)
-        case "lose disk" | "lose parts" if cluster.all_serve and oracle.may_lose(shard):
+        case "lose disk" | "lose parts":
+            if may_wait and not oracle.has_whole and (kind == "lose parts" or int(pick * 977) % 4):
+                return False
+            if not (cluster.all_serve and oracle.may_lose(shard)):
+                return False
             parts = sorted(parts_on(cluster.folders[shard]))
             world.kill(process)
             if is_cut:
@@ -379,3 +396,4 @@ def let_apart_happen(cluster: Cluster, oracle: ApartOracle, kind: str, seconds: 
                 oracle.loses(shard, parts[int(pick * 7919) % len(parts) :][:2])
                 if cluster.stored is not None:
                     cluster.stored.loses_parts()
+    return True

@@ -231,6 +231,7 @@ class Cluster:
         checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
         *, hold: bool = False, disks: Sequence[Disk] = (), store: stored.ObjectStore | None = None,
         keep: int = 3, init: Path | None = None, roles: bool = False, cache_bytes: int = 1 << 30, tick_s: float = 0.1,
+        fixed: int = dense_model.FEW,
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.root, self.options, self.is_apart = dataset, folder, options, len(disks) > 1
@@ -241,7 +242,7 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
-        self._cache_bytes, self.tick_s = cache_bytes, tick_s
+        self._cache_bytes, self.tick_s, self.fixed = cache_bytes, tick_s, fixed
         self.hold, self._has_store, self._keep, self._init, self.has_roles = hold, store is not None, keep, init, roles
         self._of_tensors = options.objective == "tensors"
         data = None if self._of_tensors else Dataset.open(dataset, verify=False)
@@ -308,7 +309,7 @@ class Cluster:
     def start_worker(self, name: str) -> None:
         """Start a worker."""
         if self._of_tensors:
-            self._start_worker(name, partial(dense_model.work, self.addresses, name, TIMEOUT_S))
+            self._start_worker(name, partial(dense_model.work, self.addresses, name, TIMEOUT_S, self.fixed))
             return
         dataset, cache = (None, self.cache_of(name)) if self.is_apart else (self.dataset, self.root)
         config = WorkerConfig(

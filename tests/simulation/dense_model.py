@@ -27,15 +27,16 @@ from glovewire.worker.dense.client import Client
 RATE = 1 / 8
 WEIGHTS = 3 * ROW
 COUNTS = 5 * ROW
-ROWS = 9
-"""One of them for what is fixed."""
+FEW, MANY = 7, 7 * ROW // 2
+"""Elements of what is fixed: with MANY, which take seven rows, the last of several shards has no other."""
 SCORED = 5
 """A worker publishes a score every so many updates, and waits for the answer before it pushes its gradient."""
-VALUES: dict[str, Array] = {
-    "weight": (np.arange(WEIGHTS, dtype=np.float32) / 64).reshape(8, -1),
-    "count": np.zeros(COUNTS, np.float32),
-    "fixed": np.arange(7),
-}
+WEIGHT = (np.arange(WEIGHTS, dtype=np.float32) / 64).reshape(8, -1)
+
+
+def rows(fixed: int) -> int:
+    """Return the rows of the model with so many fixed elements, of 8 bytes each."""
+    return WEIGHTS // ROW + COUNTS // ROW + -(-2 * fixed // ROW)
 
 
 def gradients(parameters: dict[str, Array]) -> dict[str, Array]:
@@ -46,16 +47,16 @@ def gradients(parameters: dict[str, Array]) -> dict[str, Array]:
 
 def after(updates: int) -> Array:
     """Return `weight` after so many synchronous updates."""
-    weight = VALUES["weight"]
+    weight = WEIGHT
     for _ in range(updates):
         weight = weight - np.float32(RATE) * gradients({"weight": weight})["weight"]
     return weight
 
 
-def work(addresses: tuple[str, ...], name: str, timeout_s: float) -> dict[str, Any]:
+def work(addresses: tuple[str, ...], name: str, timeout_s: float, fixed: int) -> dict[str, Any]:
     """Train the model as worker `name`, which waits so long for an answer, until the run is over."""
     with Client(addresses, name, timeout_s=timeout_s) as client:
-        client.create(VALUES)
+        client.create({"weight": WEIGHT, "count": np.zeros(COUNTS, np.float32), "fixed": np.arange(fixed)})
         for parameters in client.steps():
             if client.updates % SCORED == 0:
                 client.score("made up", 50.0)
@@ -69,18 +70,21 @@ def check(run: Path, options: TrainingOptions, *, undisturbed: bool) -> None:
     Shard 0 ends the run. Another one may lack an update whose gradient a lost worker has sent to some shards only.
     """
     values, _ = run_folder.load_tensors(run)
-    require(np.array_equal(values["fixed"], VALUES["fixed"]), f"the fixed tensor has become {values['fixed']}")
+    require(
+        np.array_equal(values["fixed"], np.arange(len(values["fixed"]))),
+        f"the fixed tensor has become {values['fixed']}",
+    )
     begun = [json.loads(path.read_text()) for path in (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")]
     if any(each["number"] and not each["label"].startswith("update-") for each in begun):
         return  # it was filled with what a worker had pulled before, or each shard had made other updates when asked
-    rows = np.concatenate([values[name].reshape(-1, ROW) for name in ("weight", "count")])
+    trained = np.concatenate([values[name].reshape(-1, ROW) for name in ("weight", "count")])
     # The run may have ended in the generation before the newest.
     for facts in files.read_facts(run, *files.newest(run)):
         (first, last), updates, shard = facts["rows"], facts["updates"], facts["shard"]
         if shard == 0 or undisturbed:
             require(updates == options.steps, f"shard {shard} has made {updates} of {options.steps} updates")
         weight, count = after(updates).reshape(-1, ROW), np.full((COUNTS // ROW, ROW), -RATE * updates)
-        right = (rows == np.concatenate([weight, count])).all(axis=1)
+        right = (trained == np.concatenate([weight, count])).all(axis=1)
         if options.consistency != "sync":
             right[: len(weight)] = True
         require(right[first:last].all(), f"shard {shard} has not the tensors of {updates} updates")

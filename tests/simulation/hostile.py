@@ -207,7 +207,7 @@ class Liar:
     def _push(self) -> Lie:
         """Return a push without a lease, which every shard refuses."""
         shard, of_tensors = self._chance.randrange(self._shards), self._options.objective == "tensors"
-        total = dense_model.ROWS if of_tensors else self._cluster.layout.rows
+        total = dense_model.rows(self._cluster.fixed) if of_tensors else self._cluster.layout.rows
         first, _ = Sharding(total, self._shards).range(shard)
         values = np.ones((2, ROW if of_tensors else RowLayout.of(self._options).parameters), np.float32)
         rows, table = np.arange(first, first + 2), "tensors" if of_tensors else "rows"

@@ -12,8 +12,9 @@ import logging
 import random
 import shutil
 import signal
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,19 +76,21 @@ END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", 
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2, "idler": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, one
 who sends what must be refused, and one who takes strips and trains nothing."""
-STORED = 0.2
+STORED = 0.13
 """The share of seeds whose checkpoints are kept in a store, too."""
 POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
-DRAW = 7
+DRAW = 8
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
 policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
 pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams; up
 to 5 runs were of one to three epochs and up to six workers, and no client's queue was ever full; up to 6 there were
 more shards, an idle one looked at its clock ten times a second, uploads were looked for up to fifty times a second, and
-faults took up to twelve seconds."""
+faults took up to twelve seconds; up to 7 runs of shards apart or with a store were more,
+but no longer than others, and had fewer faults of their own, a fault that found nothing to harm was over, and every
+shard had trained rows."""
 NGRAMS = 0.2
 """The share of seeds whose runs end with n-grams, which takes longer than the training."""
 PLENTY = 1 << 30
@@ -100,6 +103,8 @@ ENDS_WITHIN_S = 180.0
 MOST_PROCESSOR_S = 30.0
 """What a run may take of real processor time; the longest takes a tenth."""
 REVIVE_S = 0.5
+TRIES, AGAIN_AFTER = 400, 5
+"""How often a fault is tried that has found nothing to harm, and after how many messages."""
 LEFTOVER = f".[!g]*.shard-*{PARTIAL}"
 """Names under which killed shards were writing a part of a checkpoint; those of generations stay."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -118,6 +123,7 @@ class Fault:
     seconds: float
     pick: float
     at_end: bool = False
+    tries: int = 1
 
     def __str__(self) -> str:
         end = " of the end" * self.at_end
@@ -163,6 +169,8 @@ class Scenario:
     """Largest piece of a file in one message."""
     cache_bytes: int = PLENTY
     """What a worker's cache may have, if it has no dataset."""
+    fixed: int = dense_model.FEW
+    """How many elements of a dense model are fixed."""
     tick_s: float = 0.1
     """How often a shard that has nothing to do looks at its clock."""
     upload_s: float = 0.5
@@ -171,7 +179,7 @@ class Scenario:
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
-        is_third, is_fourth, is_short, is_sixth, is_seventh = (draw >= number for number in (3, 4, 5, 6, 7))
+        is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth = (draw >= number for number in range(3, 9))
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -179,9 +187,20 @@ class Scenario:
         def share(question: str) -> float:
             return ask(question).random()
 
+        several = [1, 1, 1, 1, 2, 2, 2, 2, 3, 4] if is_seventh else [1, 1, 1, 2, 2, 2, 3, 4]
+        shards = ask("shards").choice(several) if is_short else ask("shards").randint(1, 4)
+        are_apart = 0.07 if is_eighth else 0.12 if is_seventh else 0.15 if is_short else 0.2
+        apart = shards > 1 and share("apart") < are_apart
+        stored = draw >= 2 and share("store") < (STORED if is_eighth else 0.2)
+        if is_longer := is_eighth and (apart or stored):  # there is more that has to happen before the end
+            epochs, steps = ([4, 6], [20, 40]) if apart else ([2, 3, 4], [8, 20])
+        elif is_sixth:
+            epochs, steps = [1, 1, 2], [3, 8]
+        else:
+            epochs, steps = ([1, 2, 3], [3, 8, 20]) if is_short else ([2, 3, 5], [5, 20, 40])
         options: dict[str, Any] = {
             "dim": DIM,
-            "epochs": ask("epochs").choice([1, 1, 2] if is_sixth else [1, 2, 3] if is_short else [2, 3, 5]),
+            "epochs": ask("epochs").choice(epochs),
             "tied": share("tied") < 0.3,
             "bfloat16": share("bfloat16") < 0.7,
             "consistency": "exclusive" if share("consistency") < 0.8 else "async",
@@ -196,9 +215,8 @@ class Scenario:
                 options |= {"staleness": ask("staleness").choice(POLICIES), "clock": ask("clock").choice(CLOCKS)}
         if share("model") < 0.2:
             mode = ask("mode of tensors").choice(["async", "sync", "sync", "ssp:2", "softsync:2"])
-            steps = ask("steps").choice([3, 8] if is_sixth else [3, 8, 20] if is_short else [5, 20, 40])
             options = {
-                "objective": "tensors", "consistency": mode, "steps": steps,
+                "objective": "tensors", "consistency": mode, "steps": ask("steps").choice(steps),
                 "optimizer": "sgd", "learning_rate": dense_model.RATE, "rate_shape": "constant",
                 "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
                 "staleness": ask("staleness").choice(POLICIES) if mode == "sync" and is_third else "none",
@@ -215,7 +233,6 @@ class Scenario:
         )
         most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
         early, pieces = (60, 1000) if is_short else (120, 300)
-        are_apart = 0.12 if is_seventh else 0.15 if is_short else 0.2
         lasting = (0.05, 0.7, 3.0, 5.0 if is_seventh else 8.0)
         kinds = FAULTS[: None if is_sixth else -1]
         faults = [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early, lasting)]
@@ -226,23 +243,25 @@ class Scenario:
             fault for kind in END_FAULTS
             for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, lasting, at_end=True)
         ]  # fmt: skip
-        several = [1, 1, 1, 1, 2, 2, 2, 2, 3, 4] if is_seventh else [1, 1, 1, 2, 2, 2, 3, 4]
-        shards = ask("shards").choice(several) if is_short else ask("shards").randint(1, 4)
         workers = ask("workers").choice([1, 2, 2, 3, 4, 6]) if is_sixth else ask("workers").randint(1, 6)
-        if apart := shards > 1 and share("apart") < are_apart:
-            most = ask("apart faults").choice([0, 2, 4, 8])
+        if apart:
+            most = ask("apart faults").choice([2, 4, 8, 16] if is_eighth else [0, 2, 4, 8])
             kinds = APART_FAULTS[: None if is_fourth else -1]
             faults += [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early, lasting)]
-        if stored := draw >= 2 and share("store") < STORED:
-            most = ask("store faults").choice([0, 2, 4, 8])
+        if stored:
+            most = ask("store faults").choice([2, 4, 8, 16] if is_eighth else [0, 2, 4, 8])
             faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind), early, lasting)]
             faults += [
                 fault for kind in STORE_END_FAULTS
                 for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, lasting, at_end=True)
             ]  # fmt: skip
         return cls(
-            seed, shards, workers, ask("checkpoints").choice([0, 1, 1, 2]),
-            options, weather, tuple(sorted(faults, key=lambda fault: fault.after)),
+            seed, shards, workers, ask("checkpoints").choice([0, 1, 1, 1, 1, 1, 1, 2] if is_longer else [0, 1, 1, 2]),
+            options, weather,
+            tuple(
+                replace(fault, tries=TRIES if is_eighth else 1)
+                for fault in sorted(faults, key=lambda fault: fault.after)
+            ),
             piece_bytes=ask("pieces").choice([0, 0, 400, 1200]), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
             visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
             disk_step_s=ask("disk step").choice([0.0, 0.0002, 0.002]), one_pid=share("one pid") < 0.3,
@@ -252,6 +271,7 @@ class Scenario:
             unwritten=ask("unwritten checkpoints").choice([MAX_UNWRITTEN, 1, 2]) if is_third else MAX_UNWRITTEN,
             data_bytes=ask("pieces of files").choice([m.MAX_DATA_BYTES, pieces]) if is_fourth else m.MAX_DATA_BYTES,
             cache_bytes=ask("cache").choice([PLENTY, 2000]) if is_fourth else PLENTY,
+            fixed=ask("fixed").choice([dense_model.FEW, dense_model.MANY]) if is_eighth else dense_model.FEW,
             tick_s=0.25 if is_seventh else 0.1,
             upload_s=ask("time between uploads").choice([0.1, 0.25, 0.5] if is_seventh else [0.02, 0.1, 0.5]),
         )  # fmt: skip
@@ -356,7 +376,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
                 scenario.workers, scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors, disks=disks,
                 store=ObjectStore(world) if scenario.stored else None, keep=scenario.kept,
                 init=folder / "init" if scenario.init else None, roles=scenario.roles,
-                cache_bytes=scenario.cache_bytes, tick_s=scenario.tick_s,
+                cache_bytes=scenario.cache_bytes, tick_s=scenario.tick_s, fixed=scenario.fixed,
             )  # fmt: skip
             for name in scenario.visitors:
                 cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))
@@ -428,17 +448,22 @@ def _let_all_happen(cluster: Cluster, disks: Sequence[Disk], faults: Sequence[Fa
     while (at_any_time or at_end) and not cluster.over:
         cluster.world.run(lambda: cluster.over or due(), cluster.world.now + 900.0)
         if not cluster.over and (queue := due()) is not None:
-            _let_happen(cluster, disks, queue.pop(0))
+            fault = queue.pop(0)
+            if not _let_happen(cluster, disks, fault) and fault.tries > 1:
+                again = replace(fault, after=fault.after + AGAIN_AFTER, tries=fault.tries - 1)
+                insort(queue, again, key=lambda fault: fault.after)
     cluster.network.clear_up()
 
 
-def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
+def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> bool:
+    """Let a fault happen; return False if there is nothing yet that it could harm."""
     world = cluster.world
     workers, shards = list(cluster.workers.values()), list(cluster.shards.values())
     worker, shard = (some[int(fault.pick * len(some))] for some in (workers, shards))
     disk = disks[int(fault.pick * len(disks))]
     if cluster.apart is not None and fault.kind in APART_FAULTS:
-        let_apart_happen(cluster, cluster.apart, fault.kind, fault.seconds, fault.pick)
+        may_wait = fault.tries > 1
+        return let_apart_happen(cluster, cluster.apart, fault.kind, fault.seconds, fault.pick, may_wait=may_wait)
     if fault.kind in STORE_FAULTS:
         let_store_happen(cluster, disks, fault.kind, fault.seconds, fault.pick)
     match fault.kind:
@@ -477,7 +502,7 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
             visitor = list(cluster.visitors.values())[int(fault.pick * len(cluster.visitors))]
             if fault.kind == "kill visitor":
                 world.kill(visitor)
-                return
+                return True
             for address in cluster.addresses:
                 cluster.network.cut(visitor.name, address, fault.seconds)
         case "leave":
@@ -501,6 +526,7 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> None:
         case "disk fails":
             world.tell(f"lets the disk fail for {fault.seconds:.2f} s")
             disk.fails_until = world.now + fault.seconds
+    return True
 
 
 def _damage(cluster: Cluster, disk: Disk, shard: str, pick: float) -> None:
