@@ -74,12 +74,15 @@ def check(run: Path, options: TrainingOptions, *, undisturbed: bool) -> None:
         np.array_equal(values["fixed"], np.arange(len(values["fixed"]))),
         f"the fixed tensor has become {values['fixed']}",
     )
+    parts = files.read_facts(run, *files.newest(run))
+    for facts in parts:
+        require(facts["updates"] > 0, f"shard {facts['shard']} has counted none of {options.steps} updates")
     begun = [json.loads(path.read_text()) for path in (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")]
     if any(each["number"] and not each["label"].startswith("update-") for each in begun):
         return  # it was filled with what a worker had pulled before, or each shard had made other updates when asked
     trained = np.concatenate([values[name].reshape(-1, ROW) for name in ("weight", "count")])
     # The run may have ended in the generation before the newest.
-    for facts in files.read_facts(run, *files.newest(run)):
+    for facts in parts:
         (first, last), updates, shard = facts["rows"], facts["updates"], facts["shard"]
         if shard == 0 or undisturbed:
             require(updates == options.steps, f"shard {shard} has made {updates} of {options.steps} updates")
