@@ -28,15 +28,15 @@ RATE = 1 / 8
 WEIGHTS = 3 * ROW
 COUNTS = 5 * ROW
 FEW, MANY = 7, 7 * ROW // 2
-"""Elements of what is fixed: with MANY, which take seven rows, the last of several shards has no other."""
+"""Elements of what is fixed: with MANY, which take fourteen rows, the last of several shards has no other."""
 SCORED = 5
 """A worker publishes a score every so many updates, and waits for the answer before it pushes its gradient."""
 WEIGHT = (np.arange(WEIGHTS, dtype=np.float32) / 64).reshape(8, -1)
 
 
 def rows(fixed: int) -> int:
-    """Return the rows of the model with so many fixed elements, of 8 bytes each."""
-    return WEIGHTS // ROW + COUNTS // ROW + -(-2 * fixed // ROW)
+    """Return the rows of the model with so many fixed elements, each of which takes four of a row."""
+    return WEIGHTS // ROW + COUNTS // ROW + -(-4 * fixed // ROW)
 
 
 def gradients(parameters: dict[str, Array]) -> dict[str, Array]:
