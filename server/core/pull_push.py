@@ -99,7 +99,7 @@ class PullPush:
         return created
 
     def shared(self, create: m.Create) -> m.Create:
-        """Return the Create to keep instead of one for which `create` returned None: they are equal."""
+        """Return the Create to keep instead of one for which `create` returned None; see `Tensors.shared`."""
         return create if self._tensors is None else self._tensors.shared(create)
 
     def check_pull(self, pull: m.Pull) -> None:

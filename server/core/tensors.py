@@ -116,7 +116,7 @@ class Tensors:
         """
         if create.spec is None:
             return None
-        if create.spec is self._declared or (self.spec is not None and np.array_equal(create.spec, self._declared)):
+        if self._is_declared(create.spec):
             return self.spec
         if self.spec is not None and fixed and len(create.spec) > MAX_COMPARED_BYTES:
             raise ModelMismatch("this model is not the server's: their lists of tensors differ")
@@ -124,8 +124,16 @@ class Tensors:
         return ModelSpec.from_json(create.spec)
 
     def shared(self, create: Create) -> Create:
-        """Return a Create for which `join` returned None, with the server's copy of the spec, which is the same."""
-        return create if create.spec is None else Create(self._declared)
+        """Return a Create for which `join` returned None, with the server's copy of the spec if that is the same.
+
+        An observer may wait with another one, because no worker has declared a model, or one that another may replace.
+        """
+        return Create(self._declared) if self._is_declared(create.spec) else create
+
+    def _is_declared(self, spec: npt.NDArray[np.uint8] | None) -> bool:
+        if self.spec is None or spec is None:
+            return False
+        return spec is self._declared or np.array_equal(spec, self._declared)
 
     def left(self, worker: int) -> None:
         """Let another worker bring the first values if the worker that left was to bring them."""

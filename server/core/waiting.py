@@ -60,9 +60,13 @@ class WaitingRequest(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of arrays that it holds; those of a Create are shared (`Tensors.shared`)."""
-        rows = self.message.rows if isinstance(self.message, Pull) else None
-        return 0 if rows is None else rows.nbytes
+        """Return the bytes of arrays that it holds."""
+        array = None
+        if isinstance(self.message, Pull):
+            array = self.message.rows
+        elif isinstance(self.message, Create):
+            array = self.message.spec
+        return 0 if array is None else array.nbytes
 
 
 @dataclass
@@ -110,7 +114,7 @@ class WaitingRequests:
             return
         if len(share.keys) >= MAX_WAITING_PER_SESSION:
             raise LimitExceeded(f"{MAX_WAITING_PER_SESSION} requests of yours wait already")
-        further = nbytes and share.nbytes  # the first one with rows is always taken
+        further = nbytes and share.nbytes  # the first one with an array is always taken
         if further and (share.nbytes + nbytes > SESSION_BYTES or self._nbytes + nbytes > TOTAL_BYTES):
             raise LimitExceeded(f"requests of yours that hold {share.nbytes >> 20} MiB wait already")
 

@@ -78,6 +78,7 @@ FOUND = {
     (6897, 5): "the same as 5140, of minibatches",
     (5140, 5): "the oracle did not expect that a generation is complete that is asked to end when all is trained",
     (7004, 5): "shards that had left no longer said that they had ended without values, and the oracle missed these",
+    (13455, 8): "an observer that waited with another model was answered as if it had the server's",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
 """Seeds that have failed, each with the draw of its time, and what they have found."""

@@ -90,6 +90,24 @@ def test_the_first_brings_the_values_and_the_others_wait_for_them() -> None:
     assert code(one.ask(b"b", create(OTHER))) == "model-mismatch"
 
 
+@pytest.mark.parametrize("declared", [None, SPEC, OTHER])
+def test_an_observer_that_waits_with_another_model_is_refused_once_there_is_one(declared: ModelSpec | None) -> None:
+    """`declared`: the model of a worker that has left before the observer asks."""
+    one = tensor_shard()
+    for name in "ab":
+        one.hello(name)
+    for name in ("same", "other"):
+        one.hello(name, role="observer")
+    if declared is not None:
+        one.ask(b"a", create(declared))
+        one.ask(b"a", m.Leave(Ending.LEFT))
+    same, other = one.send(b"same", create()), one.send(b"other", create(OTHER))
+    assert fill_of(one.ask(b"b", create())) is True
+    one.ask(b"b", tensors_push("assign", 0, 5, 0.0, sequence=1))
+    assert fill_of(one.reply(b"same", same)) is False
+    assert code(one.reply(b"other", other)) == "model-mismatch"
+
+
 def test_a_session_cannot_have_one_foreign_model_parsed_after_the_other() -> None:
     """Each takes up to 0.1 s: 2,048 of them made a run four times as long."""
     one = filled()

@@ -142,6 +142,10 @@ def test_requests_that_wait_hold_few_bytes(monkeypatch: pytest.MonkeyPatch) -> N
     requests.drop(greedy)
     requests.remove(b"big", 1)
     requests.add(rows_pull(4, more, 1))
+    declared = m.Create(np.zeros(200, np.uint8))
+    requests.add(WaitingRequest(big.peer, 1, big, declared, Condition.VALUES))
+    with pytest.raises(LimitExceeded):
+        requests.add(WaitingRequest(big.peer, 2, big, declared, Condition.VALUES))
 
 
 def test_replies_are_made_a_few_mebibytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
