@@ -120,7 +120,11 @@ class Peers:
                     deadline += FIRST_LOOK_S
                 self._ended.wait(EVERY_S)
         self._copies.note_own(heard.marks for heard in list(self._heard.values()))
-        self._copies.is_whole = True
+
+    def tell_whole(self) -> None:
+        """Tell the others that this shard has got back what it had: from now on they forget what it does not have."""
+        if self._others:
+            self._copies.is_whole = True
 
     def follow(self) -> None:
         """Copy from the others from now on."""

@@ -182,6 +182,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                 stored = held.enter_context(StoredCheckpoints(config))
                 if config.downloads and (ended := _ended(config, None, peers)) is not None:
                     peers.look()  # shard 0, which has the dataset, may have ended, too
+                    peers.tell_whole()
                     peers.follow()
                     stored.follow()
                     return _catch_up(config, None, peers, ended)
@@ -194,6 +195,7 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
                 release_code("libllvmlite")
                 peers.look(FIRST_LOOK_S)
                 stored.bring()
+                peers.tell_whole()
         except errors.Interrupted:
             return RunEnd(Ending.STOPPED).as_fields()
         peers.follow()

@@ -54,7 +54,7 @@ class Copies:
         self.dataset: Dataset | None = None
         """What the other shards may download."""
         self.is_whole = False
-        """Whether this shard has looked for what it had before its disk was lost; until then it decides nothing."""
+        """Whether this shard has got back what it had before its disk was lost; until then it decides nothing."""
         self._had: set[tuple[str, str]] = set()
         self._noted: dict[int, Mark | None] = {}
         with artifacts.output_errors(config.out, "run"):

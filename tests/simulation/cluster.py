@@ -205,7 +205,7 @@ class SimulatedDaemon:
             self._writer.speed_up()
         for published in effects.published:
             cluster = self._cluster
-            cluster.published.add(self.address, published.run, published.frames[-1])
+            cluster.published.add(self.address, published.run, published.frames[-1], self)
             cluster.network.publish(self.address, published.frames)
             if isinstance(published.sample, m.RunSample | m.LossSample | m.QualitySample):
                 self._metrics_file.add(published.sample)

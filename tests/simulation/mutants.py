@@ -1,7 +1,7 @@
 """Remove one protection at a time, and see after how many seeds the simulation finds it: `make mutants`.
 
-A protection is some text of the program and what replaces it. Each mutant is a copy of the tree. This folder and
-tests/support have to be on the PYTHONPATH.
+A protection is some text of the program and what replaces it. Each mutant is a copy of the tree. One that no seed finds
+has to be found by a test. This folder and tests/support have to be on the PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -168,9 +169,82 @@ MUTANTS = (
            "            if self.joined:\n                for each", "            if False:\n                for each"),
     Mutant("a worker that is stuck leases another strip", "worker/training/strips.py",
            "or now - self._moved_at <= STUCK_S:", "or True:"),
-    *map(Mutant._make, (*DISK, *PUT_BACK)),
-    *map(Mutant._make, (*APART, *STORED)),
+    *map(Mutant._make, (*DISK, *PUT_BACK, *APART, *STORED)),
 )  # fmt: skip
+
+TESTS = {
+    "a push under an ended lease is refused":
+        "server/core/test_core_lying.py::test_a_lease_that_has_ended_pushes_no_more",
+    "a dense model without values leaves nothing to wait for":
+        "server/checkpoints/test_generations.py::test_of_a_dense_model_without_values_there_is_nothing_to_wait_for",
+    "no checkpoint is cut at a round that rows are past":
+        "server/checkpoints/test_cuts.py::test_a_cut_is_the_table_after_exactly_so_many_rounds",
+    "a shard that is a generation behind does not end a worker that joins":
+        "common/client/test_core.py::test_a_run_that_is_over_for_one_shard_only_goes_on_once_that_one_has_noticed",
+    "a gradient for a past step is dropped (sync)":
+        "server/core/test_tensors.py::test_a_gradient_that_is_too_late_or_refused_hears_that_whatever_rows_it_asks_for",
+    "a worker that has left shard 0 joins all shards again":
+        "common/client/test_core.py::test_who_leaves_and_is_not_known_any_more_has_to_join_again",
+    "no shard joins a generation whose first checkpoint is damaged":
+        "server/checkpoints/test_generations.py::test_a_generation_whose_beginning_is_gone_is_followed_by_another",
+    "a shard whose disk is full tells the others later that the run is over":
+        "simulation/test_simulation.py::test_what_was_found_once_stays_mended[11874-4]",
+    "a worker whose last hello was late hears that the run is over":
+        "server/core/test_core_work.py::test_a_worker_that_has_joined_after_all_hears_that_the_run_is_over",
+    "a client that has joined does not say hello again":
+        "common/client/test_core.py::test_a_client_that_has_joined_does_not_say_hello_again",
+    "a refusal as out of order is answered at once only if an earlier request waits":
+        "common/client/test_core.py::test_what_is_refused_again_and_again_is_not_sent_again_at_once",
+    "pending requests go to a session that was opened again":
+        "common/client/test_core.py::test_a_server_that_does_not_know_us_hears_hello_again_and_what_was_pending",
+    "checkpoints go on after one was skipped":
+        "server/checkpoints/test_cuts.py::test_after_a_disk_was_too_slow_checkpoints_are_taken_again",
+    "metrics that cannot be removed are reported":
+        "server/checkpoints/test_generations.py::test_a_record_that_cannot_be_removed_is_one_clear_error",
+    "a checkpoint that was pruned is not reported as on disk":
+        "server/checkpoints/test_cuts.py::test_what_is_no_longer_on_disk_is_not_said_to_be_there",
+    "a lost pull is not taken for a slow one":
+        "common/client/test_channel.py::test_a_loss_does_not_count_as_slowness_and_a_second_reply_shows_that_nothing_was_lost",
+    "parts are copied before the generation that begins from them":
+        "server/checkpoints/test_copies.py::test_a_generation_is_not_copied_before_the_parts_that_it_begins_from",
+    "shard 0 alone begins generations":
+        "server/test_peers.py::test_shard_0_begins_the_generations_of_all",
+    "two generations of one number become one":
+        "server/checkpoints/test_copies.py::test_two_beginnings_of_a_run_become_one",
+    "shard 0 begins no generation before it has looked":
+        "server/checkpoints/test_copies.py::test_shard_0_begins_none_before_it_knows_what_the_others_have",
+    "a shard that starts looks into the folders of all others":
+        "server/test_peers.py::test_a_shard_that_starts_begins_nothing_before_all_others_have_answered",
+    "on an empty disk a shard waits for all others":
+        "server/test_peers.py::test_on_an_empty_disk_a_shard_waits_for_all_others",
+    "while one does not answer, all are asked again":
+        "server/test_peers.py::test_while_one_does_not_answer_all_are_asked_again",
+    "it knows the same generation of that number":
+        "server/test_peers.py::test_a_shard_serves_when_another_knows_its_mark_in_the_same_generation",
+    "it also waits for those that look for what they have lost":
+        "server/test_peers.py::test_a_shard_that_ends_waits_for_one_that_still_looks",
+    "who holds a later strip gets the skipped one in any case":
+        "server/leases/test_schedule.py::test_a_worker_that_waits_for_a_skipped_strip_gets_it_though_it_holds_enough",
+    "the first strip is skipped for the next few only":
+        "server/leases/test_schedule.py::test_a_strip_that_nobody_has_is_not_skipped",
+    "who holds a later strip gets the skipped one before others":
+        "server/leases/test_schedule.py::test_workers_in_turn_never_all_wait",
+    "a stop waits for skipped strips":
+        "server/leases/test_schedule.py::test_a_run_that_stops_trains_what_was_skipped",
+    "a part that is written again meanwhile is not uploaded as one":
+        "common/storage/test_stores.py::test_a_folder_that_is_replaced_meanwhile_is_not_uploaded_as_one",
+    "a part that is gone is compared as shard 0 counts":
+        "server/test_stored_checkpoints.py::test_shard_0_counts_how_far_a_checkpoint_has_come",
+    "the generation in the store is brought":
+        "server/test_stored_checkpoints.py::test_parts_and_the_generation_are_brought_to_an_empty_disk",
+    "what a shard has not brought from the store yet is not forgotten":
+        "simulation/test_simulation.py::test_what_was_found_once_stays_mended[18538-8]",
+    "one of which a part is to be replaced is none":
+        "server/test_stored_checkpoints.py::test_a_checkpoint_of_which_a_part_is_to_be_replaced_keeps_no_other_from_being_needed",
+    "a part is replaced while the store has another checkpoint":
+        "server/test_stored_checkpoints.py::test_a_part_is_not_replaced_before_the_store_has_another_checkpoint",
+}  # fmt: skip
+"""What few seeds find, or none, and a test in the folder `tests` that fails without it."""
 
 
 def main() -> int:
@@ -185,40 +259,52 @@ def main() -> int:
                     print(f"| {mutant.what} | {seeds:,} | {problem} |", flush=True)
                 else:
                     left.append(mutant)
-    for mutant in left:
-        print(f"| {mutant.what} | not found | |", flush=True)
-    return bool(left)
+    found = [(mutant, is_found_by_test(mutant)) for mutant in left]
+    for mutant, is_found in found:
+        test = TESTS[mutant.what].rpartition("::")[2] if is_found else ""
+        print(f"| {mutant.what} | {'a test' if is_found else 'not found'} | {test} |", flush=True)
+    return not all(is_found for _, is_found in found)
 
 
 def tried(mutant: Mutant, most: int) -> tuple[int, str]:
     """Return how many seeds it took to find a mutant, 0 if none of `most` did, and the problem of the last."""
+    kinds = {"--apart": APART, "--stored": STORED}
+    which = [option for option, those in kinds.items() if mutant.what in {what for what, *_ in those}]
+    arguments = ["tests/simulation/simulate.py", "--until-failure", "--seeds", str(most), *which]
+    run = run_mutant(mutant, arguments)
+    seeds, _, problem = run.stdout.strip().partition(" ")
+    assert seeds.isdigit(), run.stderr
+    return int(seeds), problem[:90]
+
+
+def is_found_by_test(mutant: Mutant) -> bool:
+    """Return whether the test of a mutant fails with it; the same test passes without, as `make test` shows."""
+    if mutant.what not in TESTS:
+        return False
+    run = run_mutant(mutant, ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{TESTS[mutant.what]}"])
+    assert run.returncode in (0, 1), run.stdout
+    return run.returncode == 1
+
+
+def run_mutant(mutant: Mutant, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run Python with `arguments` in a copy of the tree without the protection."""
     with TemporaryDirectory() as name:
         for folder in COPIED:
             shutil.copytree(ROOT / folder, Path(name) / folder, symlinks=True)
+        shutil.copy(ROOT / "pyproject.toml", name)
         path = Path(name) / mutant.path
         text = path.read_text(encoding="utf-8")
         assert text.count(mutant.old) == 1, f"{mutant.what}: {mutant.path} has {text.count(mutant.old)} such texts"
         path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-        here = Path(name) / "tests"
-        paths = [name, str(here / "simulation"), str(here / "support")]
-        run = subprocess.run(
-            [
-                sys.executable,
-                here / "simulation" / "simulate.py",
-                "--until-failure",
-                "--seeds",
-                str(most),
-                *(["--apart"] if mutant[:] in APART else ["--stored"] if mutant[:] in STORED else []),
-            ],
+        paths = [name, f"{name}/tests/simulation", f"{name}/tests/support"]
+        return subprocess.run(
+            [sys.executable, *arguments],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,
             text=True,
             check=False,
             cwd=name,
         )
-    seeds, _, problem = run.stdout.strip().partition(" ")
-    assert seeds.isdigit(), run.stderr
-    return int(seeds), problem[:90]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 from disk import Calls, Disk
-from mutants import MUTANTS, ROOT
+from mutants import MUTANTS, ROOT, TESTS
 from scenario import DRAW, Outcome, play_all
 from world import World
 
@@ -79,6 +79,9 @@ FOUND = {
     (5140, 5): "the oracle did not expect that a generation is complete that is asked to end when all is trained",
     (7004, 5): "shards that had left no longer said that they had ended without values, and the oracle missed these",
     (13455, 8): "an observer that waited with another model was answered as if it had the server's",
+    (35506, 8): "the oracle of the stream expected answers of a shard that was restarted and did not serve yet",
+    (43062, 8): "the same of a shard that had failed and waited for a store",
+    (18538, 8): "a shard forgot another's part, which that one had not brought from the store yet",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
 """Seeds that have failed, each with the draw of its time, and what they have found."""
@@ -108,6 +111,10 @@ def test_what_was_found_once_stays_mended(seed: int, draw: int) -> None:
 def test_protections_that_mutants_remove_are_there() -> None:
     for each in MUTANTS:
         assert (ROOT / each.path).read_text(encoding="utf-8").count(each.old) == 1, each.what
+    assert TESTS.keys() <= {each.what for each in MUTANTS}
+    for what, test in TESTS.items():
+        path, name = test.partition("[")[0].split("::")
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text(encoding="utf-8"), what
 
 
 def test_a_generation_that_another_shard_was_told_survives_a_power_failure(tmp_path: Path) -> None:

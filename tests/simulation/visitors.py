@@ -125,14 +125,14 @@ class Published(dict[tuple[str, str, int], bytes]):
     def __init__(self) -> None:
         super().__init__()
         self._newest = Counter[tuple[str, str]]()
-        self.run_of: dict[str, str] = {}
-        """The run of the newest sample of each address."""
+        self.newest_of: dict[str, tuple[str, object]] = {}
+        """The run of the newest sample of each address, and the daemon that published it."""
 
-    def add(self, address: str, run: str, header: bytes) -> None:
+    def add(self, address: str, run: str, header: bytes, daemon: object) -> None:
         """Add the next sample of a run at an address."""
         self._newest[address, run] += 1
         self[address, run, self._newest[address, run]] = header
-        self.run_of[address] = run
+        self.newest_of[address] = run, daemon
 
 
 @dataclass
@@ -191,14 +191,17 @@ def follow(cluster: Cluster) -> dict[str, Any]:
 
 
 def _could_ask(cluster: Cluster, shard: int, run: str, number: int) -> bool:
-    """See StreamOracle; when the run ends, shards are busy with its results."""
+    """See StreamOracle; when the run ends, shards are busy with its results.
+
+    A shard that was restarted does not answer before it serves, nor one that fails and still waits for a store.
+    """
     network, process, address = cluster.network, cluster.shards[shard], cluster.addresses[shard]
     seen = next(each.seen for each in network.subscriptions if each.address == address)
     since = min(time for (of, which), time in seen.items() if of == run and which > number)
     is_same = process.alive and max(process.started, process.stopped_until) < since
     return (
         is_same
-        and cluster.published.run_of[address] == run
+        and cluster.published.newest_of[address] == (run, network.listeners.get(address))
         and cluster.ends_at is None
         and network.was_good("monitor", address, since)
     )

@@ -185,9 +185,11 @@ def test_a_server_that_does_not_know_us_hears_hello_again_and_what_was_pending()
 
     talk, applied = Conversation([or_polite(forgets)]), []
     talk.join()
+    began = talk.now
     for sequence in (1, 2):
         talk.send(one_row(sequence), applied.append)
     talk.until(lambda: len(applied) == 2)
+    assert talk.now - began < 0.3  # at once, not when they are due
     hellos = talk.messages(m.Hello)
     assert len(hellos) == 2
     assert hellos[0].message == hellos[1].message

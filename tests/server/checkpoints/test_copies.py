@@ -97,6 +97,16 @@ def test_parts_marks_and_generations_are_copied(first: Shard, second: Shard) -> 
     assert second.generation() == first.generation()
 
 
+def test_a_generation_is_not_copied_before_the_parts_that_it_begins_from(first: Shard, second: Shard) -> None:
+    first.write(3)
+    generations.create(first.out, generation(0), by="0")
+    not_ready = m.Refused(NotReady.code, "")
+    first.change = lambda request, reply: not_ready if isinstance(request, m.GetData) else reply
+    with pytest.raises(NotReady):
+        second.bring(first)
+    assert second.generation() is None
+
+
 def test_a_part_that_its_owner_has_written_again_is_copied_again(first: Shard, second: Shard) -> None:
     for value in (1.0, 2.0):
         first.write(3, value)

@@ -191,6 +191,14 @@ def test_the_record_of_a_run_that_begins_anew_does_too(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_a_record_that_cannot_be_removed_is_one_clear_error(tmp_path: Path) -> None:
+    of = config(tmp_path, recover=True)
+    started(of)
+    (tmp_path / "run" / "metrics.jsonl").mkdir()
+    with pytest.raises(OutputError, match="cannot be written"):
+        started(of)
+
+
 def test_who_has_left_and_who_is_done(tmp_path: Path) -> None:
     first, second = (config(tmp_path, number, recover=True) for number in range(2))
     generation = started(first)
