@@ -347,14 +347,18 @@ class Core:
             self._end_session(state.sessions.by_name[name], now, "lost", why)
 
     def _waited_for(self) -> dict[int, Held]:
-        """Return the workers whose gradients others wait for, under numbers that change when they push."""
-        state = self._state
+        """Return the workers whose gradients others wait for, under numbers that change when they push.
+
+        Those that have never brought a gradient share one number for each step, under which the first of them stands:
+        one that joins under a new name does not get all the time for the step anew.
+        """
+        state, found = self._state, dict[int, Held]()
         waited_for, step = state.consistency.waits_for(), state.consistency.version(0)
-        return {
-            (session.index << 64) + session.pushed: (step, session.name)
-            for session in state.sessions.workers
-            if session.index in waited_for
-        }
+        for session in state.sessions.workers:
+            if session.index in waited_for:
+                is_new = not session.pushed and not state.progress.patience.is_proven(session.name)
+                found.setdefault(-1 - step if is_new else (session.index << 64) + session.pushed, (step, session.name))
+        return found
 
     def _end_session(self, session: Session, now: float, kind: str, why: str, pushes: int | None = None) -> None:
         self._state.sessions.close(session)

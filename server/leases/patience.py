@@ -7,7 +7,8 @@ others again after a pause, which doubles too, or at once if it is the only one.
 though it has never reported one, makes all newcomers pause.
 
 In minibatch training a worker whose gradient others wait for is overdue in the same way. Each worker and number of
-pushes then stands for a lease, and a gradient for a report.
+pushes then stands for a lease, and a gradient for a report; workers that have never brought a gradient share one lease
+for each step.
 
 Workers that have never reported a strip are trusted less once others of them have been overdue: each such worker halves
 their time, down to an eighth, and they pause as long as any worker does. So many sessions that hold strips and train

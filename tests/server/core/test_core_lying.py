@@ -315,6 +315,20 @@ def test_a_worker_whose_gradient_others_wait_for_is_lost_though_its_heart_beats(
     assert isinstance(one.reply(b"w", asked), m.Rows)
 
 
+def test_one_that_always_joins_under_a_new_name_does_not_hold_up_a_step_for_ever(dataset: Dataset) -> None:
+    """Each new one joins before the last is lost. Seen to fail: no update was made (simulation, seed 45826)."""
+    one = shard(dataset, epochs=50, lease_s=10.0, patience_s=5.0, workers=2, schedule="minibatch", consistency="sync")
+    one.hello("w")
+    one.hello("idle-0")
+    gradient = np.zeros((1, one.state.table.parameters))
+    asked = one.send(b"w", push("gradient", gradient, 0, 1, version=0, rate=0.1, then_pull=True))
+    for number in range(1, 10):
+        beats(one, 3.0, b"w", b"idle-%d" % (number - 1))
+        one.hello(f"idle-{number}")
+    assert one.events("lost")[:2] == ["idle-0", "idle-1"]
+    assert isinstance(one.reply(b"w", asked), m.Rows)
+
+
 def test_a_worker_that_brings_each_gradient_in_time_is_not_lost(dataset: Dataset) -> None:
     one = shard(dataset, epochs=50, lease_s=10.0, patience_s=5.0, workers=2, schedule="minibatch", consistency="sync")
     one.hello("slow")
