@@ -27,6 +27,8 @@ PARTIAL, REPLACED = ".partial", ".replaced"
 """Suffixes of `.NAME.PID.partial`, new content being written, and `.NAME.PID.replaced`, the folder it replaces."""
 MAX_MANIFEST_BYTES = 16 << 20
 PIECE_BYTES = 1 << 20
+MAKERS = {"dataset": ("preprocess", "dataset"), "vectors": ("train", "run")}
+"""The command that makes an artifact of a kind, and what users call it."""
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError)
 """Errors that numpy raises when it loads a file that is missing, truncated, or not an array."""
 
@@ -209,7 +211,7 @@ class Manifest:
         Sizes are always compared, SHA-256 checksums only with `verify` (about 1 GB/s). Raises ArtifactError if
         anything is missing, altered, of another kind or of another schema.
         """
-        manifest = cls.read(folder)
+        manifest = cls.read(folder, kind)
         if manifest.kind != kind:
             raise ArtifactError(f"{folder} is a folder of kind {manifest.kind}: give one of kind {kind}")
         if manifest.schema != schema:
@@ -222,8 +224,11 @@ class Manifest:
         return manifest
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read the manifest in `folder` without checking the files; ArtifactError if it is missing or damaged."""
+    def read(cls, folder: Path, kind: str = "") -> Self:
+        """Read the manifest in `folder` without checking the files; ArtifactError if it is missing or damaged.
+
+        If nothing is there, the error names the command that makes an artifact of this kind, or of any.
+        """
         path = folder / MANIFEST
         try:
             with path.open("rb") as stream:
@@ -232,7 +237,7 @@ class Manifest:
             why = f"has no {MANIFEST}: it was not made by glovewire, or not finished"
             if not folder.is_dir():
                 there = folder.exists()
-                why = "is a file; a folder made by glovewire is needed" if there else "does not exist"
+                why = "is a file; a folder made by glovewire is needed" if there else nothing_there(kind)
             raise ArtifactError(f"{folder} {why}") from error
         except OSError as error:
             raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -249,6 +254,12 @@ class Manifest:
             return cls(str(raw["kind"]), int(raw["schema"]), dict(raw["facts"]), files)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise ArtifactError(f"{where} cannot be read as a manifest ({type(error).__name__}: {error})") from error
+
+
+def nothing_there(kind: str = "") -> str:
+    """Return what to say of a path that does not exist: which command makes an artifact of this kind, or of any."""
+    makers = [f"`glovewire {command}` makes a {what}" for of, (command, what) in MAKERS.items() if kind in ("", of)]
+    return "does not exist" + (f": {', '.join(makers)}" if makers else "")
 
 
 @contextmanager

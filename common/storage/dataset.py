@@ -276,7 +276,7 @@ def block_checksums(layout: Layout, tiles: Indices, entries: Entries) -> npt.NDA
 
 def _require_schema(path: Path) -> None:
     """Raise ArtifactError for a dataset of another schema, with the command that makes it again."""
-    manifest = Manifest.read(path)
+    manifest = Manifest.read(path, KIND)
     if manifest.kind != KIND or manifest.schema == SCHEMA:
         return
     known = ((flag, manifest.facts.get(fact)) for flag, fact in MADE_WITH.items())

@@ -274,7 +274,7 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     """
     if run.is_dir() and not (run / artifacts.MANIFEST).exists() and is_run(run):
         raise ArtifactError(f"training has not finished: {run} has no vectors yet")
-    if (kind := artifacts.Manifest.read(run).kind) != KIND:
+    if (kind := artifacts.Manifest.read(run, KIND).kind) != KIND:
         raise ArtifactError(f"{run} is a folder of kind {kind}: give the folder of a run with vectors")
     manifest = artifacts.Manifest.load(run, KIND, SCHEMA, verify=verify)
     try:

@@ -20,6 +20,7 @@ from glovewire.common.array_types import Floats, Indices, Rows
 from glovewire.common.errors import ArtifactError, UnknownWord, UsageError
 from glovewire.common.model.neighbours import Neighbours, best
 from glovewire.common.model.subwords import Subwords
+from glovewire.common.storage.artifacts import nothing_there
 from glovewire.common.storage.run_folder import Vectors
 
 if TYPE_CHECKING:
@@ -446,7 +447,7 @@ def load(path: str | PathLike[str], dataset: str | PathLike[str] | None = None) 
 
     place = Path(path)
     if not (place.exists() or url_of(place)):
-        raise ArtifactError(f"{place} does not exist")
+        raise ArtifactError(f"{place} {nothing_there('vectors')}")
     return KeyedVectors.of(read_vectors(place, None if dataset is None else Path(dataset)))
 
 
