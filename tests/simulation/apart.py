@@ -316,11 +316,15 @@ class ApartOracle:
         return self._kept >= 0.0
 
     def may_lose(self, shard: int) -> bool:
-        """Return whether the files of a shard may be lost: one disk at a time, and while others must stay for it."""
+        """Return whether the files of a shard may be lost: one disk at a time, and while others must stay for it.
+
+        Not those of the only one that knows that the run has ended: its workers may be on their way out.
+        """
         self.look()
+        ended = {each for each, run in enumerate(self.runs) if (known := generations.newest(run)) and known.ended}
         path = self.runs[shard] / CHECKPOINTS / f".shard-{shard}-of-{len(self.runs)}"
         mark = generations.parse_mark(path.read_text(encoding="utf-8"), "it") if path.exists() else Mark()
-        return not self.lost - {shard} and not mark.left
+        return not self.lost - {shard} and not mark.left and ended != {shard}
 
     def loses(self, shard: int, names: Sequence[str] | None = None) -> None:
         """Lose the disk of a shard, or only the parts called `names`."""

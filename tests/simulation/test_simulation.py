@@ -82,6 +82,7 @@ FOUND = {
     (35506, 8): "the oracle of the stream expected answers of a shard that was restarted and did not serve yet",
     (43062, 8): "the same of a shard that had failed and waited for a store",
     (45826, 8): "a worker that always joined anew under another name kept synchronous training from going on",
+    (64150, 8): "the only disk that knew of the end was lost when the worker was on its way out",
     (18538, 8): "a shard forgot another's part, which that one had not brought from the store yet",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
