@@ -196,7 +196,7 @@ class Peers:
         with self._client(0, BEGIN_S) as client:
             self._patiently(lambda: begin_at(client, self._config, generation))
 
-    def _client(self, shard: int, silence_s: float = SILENCE_S) -> RequestClient:
+    def _client(self, shard: int, silence_s: float) -> RequestClient:
         client = RequestClient([self._config.peers[shard]], f"shard-{self._config.shard}", "", silence_s, self._keys)
         client.on_sent = lambda message, _: self._note(message)
         return client
@@ -213,7 +213,7 @@ class Peers:
 
     def _copy(self, clients: dict[int, RequestClient], shard: int, *, own: bool = False) -> bool:
         """Copy from one shard; return whether it has answered. After a failure the next try has a new connection."""
-        client = clients.get(shard) or clients.setdefault(shard, self._client(shard))
+        client = clients.get(shard) or clients.setdefault(shard, self._client(shard, SILENCE_S))
         try:
             with self._copying:
                 self._heard[shard] = self._copies.bring(client, shard, own=own)

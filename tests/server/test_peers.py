@@ -76,7 +76,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in [("EVERY_S", 0.01), ("SILENCE_S", 0.1), ("FIRST_LOOK_S", 0.1), ("PARTING_S", 0.2)]:
+    for name, seconds in [("EVERY_S", 0.01), ("SILENCE_S", 1.0), ("FIRST_LOOK_S", 0.1), ("PARTING_S", 0.2)]:
         monkeypatch.setattr(peers, name, seconds)
 
 
