@@ -98,9 +98,11 @@ def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> lis
     found = _own_parts(run, shard, shards)
     for requested in (False, True):
         own = {label: facts for label, facts in found.items() if bool(facts.get("asked")) is requested}
-        kept = sorted(whole[label] for label in own.keys() & whole.keys())[-keep:]
-        at = {label: whole.get(label, reached(facts)) for label, facts in own.items()}  # shard 0 counts the entries
-        for label in [label for label in own if len(kept) == keep and at[label] < kept[0]]:
+        kept = sorted((whole[label], label) for label in own.keys() & whole.keys())[-keep:]
+        if len(kept) < keep:
+            continue
+        oldest = reached(own[kept[0][1]])  # as this shard counts, which may be less than shard 0 does
+        for label in [label for label, facts in own.items() if reached(facts) < oldest]:
             folder = part_folder(run, label, shard, shards)
             try:
                 if label != begun:
@@ -239,11 +241,14 @@ def missing(run: Path, label: str, shards: int) -> list[int]:
     return [shard for shard in range(shards) if not part_folder(run, label, shard, shards).exists()]
 
 
-def is_intact(run: Path, label: str, shards: int) -> bool:
-    """Return whether all parts of a checkpoint are in this run folder, as they were written."""
+def is_intact(run: Path, label: str, shards: int, *, verify: bool = True) -> bool:
+    """Return whether all parts of a checkpoint are in this run folder, belong together, and are as they were written.
+
+    Without `verify` only their sizes are compared.
+    """
     try:
-        return bool(_facts(run, label, shards))
-    except ArtifactError:
+        return is_consistent(_facts(run, label, shards, verify=verify))
+    except (ArtifactError, *BAD_FACTS):
         return False
 
 

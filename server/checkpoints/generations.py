@@ -159,10 +159,11 @@ def claim(config: ServerConfig) -> None:
 def enter(config: ServerConfig, generation: Generation, begin: Begin | None = None) -> bool:
     """Enter `generation`, which is begun if needed; return False if another shard has begun another one first.
 
+    Return False, too, if a shard in the generation before has written a part of its first checkpoint anew meanwhile.
     Without a shared folder, `begin` asks shard 0 to begin it.
     """
     _begin(config, generation, begin)
-    if newest(config.out) != generation:
+    if newest(config.out) != generation or not _has_beginning(config, generation, verify=False):
         return False
     if config.shard == 0 and generation.number and not generation.label:  # the run begins anew, and so do its metrics
         with output_errors(config.out, "run"):
@@ -371,8 +372,14 @@ def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -
     entered = mark is not None and mark.generation >= generation.number
     if generation.shards != config.shards or entered or not generation.secret:
         return False
-    may_go_back = config.resume or config.recover
-    return not (may_go_back and generation.label) or files.is_intact(config.out, generation.label, generation.parts)
+    return _has_beginning(config, generation)
+
+
+def _has_beginning(config: ServerConfig, generation: Generation, *, verify: bool = True) -> bool:
+    """Return whether the first checkpoint of a generation is intact, or this shard must not begin another anyway."""
+    if not ((config.resume or config.recover) and generation.label):
+        return True
+    return files.is_intact(config.out, generation.label, generation.parts, verify=verify)
 
 
 def _require_new(config: ServerConfig) -> None:

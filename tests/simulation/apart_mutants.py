@@ -103,5 +103,5 @@ STORED = (
     ("a part is replaced while the store has another checkpoint", BRINGS,
      "and len(lacking) > 1 and not self._may_replace(store, name):", "and False:"),
     ("the newest checkpoint is kept whatever a shard has counted", "server/checkpoints/files.py",
-     "whole.get(label, reached(facts))", "reached(facts)"),
+     "oldest = reached(own[kept[0][1]])", "oldest = kept[0][0]"),
 )  # fmt: skip

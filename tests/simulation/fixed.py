@@ -18,7 +18,7 @@ DISK = (
      "artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)\n",
      "artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA, verify=False)\n"),
     ("no shard joins a generation whose first checkpoint is damaged", "server/checkpoints/generations.py",
-     "files.is_intact(config.out, generation.label, generation.parts)", "True"),
+     "files.is_intact(config.out, generation.label, generation.parts, verify=verify)", "True"),
 )  # fmt: skip
 
 PUT_BACK = (

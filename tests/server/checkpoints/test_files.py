@@ -204,6 +204,20 @@ def test_the_last_one_is_kept_though_shard_0_alone_counts_the_entries(dataset: D
     assert checkpoint.newest(tmp_path) == ("round-00000006", 2)
 
 
+def test_one_that_others_have_not_written_yet_is_kept_though_this_shard_counts_fewer_gradients(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    """Seen to fail: a shard removed its part of the newest as soon as it had written it (simulation, seed 69487)."""
+    for label, counted in (("update-00000006", (60, 45)), ("update-00000007", (70, 50))):
+        for number in range(2):
+            state = shard(dataset, number=number, shards=2, schedule="minibatch", consistency="sync").state
+            snapshot = state.cuts.snapshot(label, state.table.values)
+            facts = {**snapshot.facts, "gradients": counted[number]}
+            if (label, number) != ("update-00000007", 0):
+                checkpoint.write(tmp_path, dataclasses.replace(snapshot, facts=facts))
+    assert checkpoint.prune(tmp_path, 1, 2, 1) == []
+
+
 def test_minibatches_are_counted_in_gradients_even_if_there_are_none() -> None:
     """Seed 30102: without gradients the examples counted, and a checkpoint before the first update was the newest."""
     facts = {"options": {"schedule": "minibatch"}, "round": -1, "entries": 16}

@@ -154,6 +154,32 @@ def test_a_generation_whose_beginning_is_gone_is_followed_by_another(
     assert started(first) == generation
 
 
+def test_no_shard_enters_a_generation_whose_beginning_was_written_anew_meanwhile(
+    tmp_path: Path, dataset: Dataset
+) -> None:
+    """By a shard that had not noticed yet that another begins it. Seen to fail: simulation, seed 74150."""
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    minibatch = {"schedule": "minibatch", "consistency": "async"}
+
+    def write(number: int, generation: int) -> None:
+        state = shard(dataset, number=number, shards=2, **minibatch).state
+        snapshot = state.cuts.snapshot("update-00000012", state.table.values)
+        facts = {**snapshot.facts, "generation": generation}
+        checkpoint.write(first.out, dataclasses.replace(snapshot, facts=facts))
+
+    started(first)
+    started(second)
+    for number in range(2):
+        write(number, 0)
+    generation = generations.next_generation(second)
+    assert (generation.number, generation.label) == (1, "update-00000012")
+    write(0, 1)
+    assert not generations.enter(second, generation)
+    following = started(second)
+    assert (following.number, following.label) == (2, "")
+    assert started(first) == following
+
+
 def test_what_was_trained_to_the_end_only_has_to_be_kept(tmp_path: Path, dataset: Dataset) -> None:
     of, done = config(tmp_path, 1, 2), dataset.layout.partitions * 2
     for number in range(2):
