@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import strangers
 from processes import until
-from strangers import is_shut, shaken
+from strangers import is_shut, send_until_shut, shaken
 
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
@@ -68,10 +68,8 @@ def test_a_message_that_does_not_end_is_cut(other: Other, *, endless: bool) -> N
     """Seen to fail: the shard held all that came of the frames without end."""
     piece = strangers.frame(bytes(MAX_REQUEST_BYTES), more=True) if endless else bytes(MIB)
     with shaken(other.address) as stranger:
-        with suppress(OSError):
-            stranger.sendall(b"" if endless else struct.pack(">BQ", 2, MAX_REQUEST_BYTES + 1))
-            for _ in range(20 * STRANGER_BYTES // len(piece)):
-                stranger.sendall(piece)
+        begins = b"" if endless else struct.pack(">BQ", 2, MAX_REQUEST_BYTES + 1)
+        send_until_shut(stranger, begins, *[piece] * (20 * STRANGER_BYTES // len(piece)))
         assert is_shut(stranger)
     assert is_answered(other.address)
 

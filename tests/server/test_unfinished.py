@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import strangers
 import zmq
 from processes import until
 from shards import ASYNC, MINIBATCH, Shard, code, in_memory, push, served, shard
-from strangers import is_shut, shaken
+from strangers import is_shut, send_until_shut, shaken
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.protocol import messages as m
@@ -90,10 +89,8 @@ def test_a_message_that_does_not_end_is_cut(daemon: Daemon, one: Shard, *, endle
     """Seen to fail: the server held all 60 MiB of the one, and all that came of the other."""
     piece = strangers.frame(bytes(MIB), more=True) if endless else bytes(MIB)
     with shaken(daemon.address) as stranger:
-        with suppress(OSError):
-            stranger.sendall(b"" if endless else struct.pack(">BQ", 2, MAX_FRAME_BYTES))
-            for _ in range(200 if endless else 60):
-                stranger.sendall(piece)
+        begins = b"" if endless else struct.pack(">BQ", 2, MAX_FRAME_BYTES)
+        send_until_shut(stranger, begins, *[piece] * (200 if endless else 60))
         assert is_shut(stranger)
     until(lambda: one.state.network.cut_off == 1, "it is counted")
 

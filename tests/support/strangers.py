@@ -82,6 +82,14 @@ def shaken(address: str) -> socket.socket:
     return plain
 
 
+def send_until_shut(plain: socket.socket, *pieces: bytes) -> None:
+    """Send pieces until the other side takes no more: Linux may say nothing of it for a minute though it has closed."""
+    plain.settimeout(5.0)
+    with suppress(OSError):
+        for piece in pieces:
+            plain.sendall(piece)
+
+
 def is_shut(plain: socket.socket, seconds: float = 20.0) -> bool:
     """Whether the other side closes the connection within `seconds`, whatever it says meanwhile."""
     deadline = time.monotonic() + seconds
