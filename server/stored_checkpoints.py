@@ -238,12 +238,12 @@ class StoredCheckpoints:
                     whole.add(label)
         return name.partition(".")[0] not in whole or len(whole) > 1
 
-    def _superseded(self, store: Store, gone: Iterable[str]) -> list[str]:
+    def _superseded(self, store: Store, gone: Collection[str]) -> list[str]:
         """Return those of the parts `gone` without which the store has as new a checkpoint of all shards as before.
 
         Another shard may be slower to upload, so that the store has only old parts of it.
         """
-        newest, found = self._newest_whole(store), []
+        newest, found = self._newest_whole(store, gone), []
         for name in gone:
             try:
                 facts = store.manifest(f"{name}/")[0].facts
@@ -258,12 +258,15 @@ class StoredCheckpoints:
                     found.append(name)
         return found
 
-    def _newest_whole(self, store: Store) -> tuple[int, int] | None:
-        """Return how far the newest checkpoint has come of which the store has all parts as they are here."""
+    def _newest_whole(self, store: Store, gone: Collection[str]) -> tuple[int, int] | None:
+        """Return how far the newest checkpoint has come of which the store has all parts as they are here.
+
+        One with a part in `gone` does not count: another shard may just have brought that back from the store.
+        """
         here, names, run = parts_in(self._folder), store.names(), self._config.out
         for round, gradients, label, shards in sorted(files.complete(run), reverse=True):
             with contextlib.suppress(errors.ArtifactError):
                 there = _manifests(store, names, label, shards)
-                if all(manifest.checksum == here.get(part) for part, manifest in there.items()):
+                if all(part not in gone and each.checksum == here.get(part) for part, each in there.items()):
                     return round, gradients
         return None

@@ -126,6 +126,30 @@ def test_a_checkpoint_of_which_a_part_is_to_be_replaced_keeps_no_other_from_bein
     assert part("update-00000004", 1) not in stored_parts(store)
 
 
+def test_what_another_shard_brings_back_meanwhile_is_not_removed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail: it counted as the newest in the store, and was removed with all others (simulation, seed 90381)."""
+    for label, gradients in (("update-00000004", 4), ("update-00000008", 8)):
+        for shard in range(SHARDS):
+            write(tmp_path, label, shard, gradients)
+    upload(tmp_path, 0, 1)
+    for label in ("update-00000004", "update-00000008"):
+        remove(tmp_path, label, 1)
+    write(tmp_path, "update-00000010", 1, 10)
+    really = Store.upload
+
+    def brought_back(self: Store, path: Path, name: str = "") -> None:
+        write(tmp_path, "update-00000008", 1, 8)
+        really(self, path, name)
+
+    removed: list[str] = []
+    monkeypatch.setattr(Store, "upload", brought_back)
+    monkeypatch.setattr(Store, "remove", lambda _, folder: removed.append(folder))
+    upload(tmp_path, 1)
+    assert part("update-00000008", 1) not in removed
+
+
 def test_a_part_is_not_replaced_before_the_store_has_another_checkpoint(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ FOUND = {
     (69487, 8): "a shard removed its part of the newest checkpoint, because shard 0 had counted more in an older one",
     (74150, 8): "a shard wrote a part of the checkpoint anew from which another began a generation just then",
     (80097, 8): "the oracle expected answers of a shard that had ended and waited for the store",
+    (90381, 8): "a shard removed a checkpoint from the store that another had just brought back",
     (18538, 8): "a shard forgot another's part, which that one had not brought from the store yet",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
