@@ -342,8 +342,8 @@ class Cluster:
     def _was_served(self, name: str) -> bool:
         """Return whether a worker and all shards have been able to reach each other as long as it waits for answers.
 
-        Shards apart wait for each other, too, over links that may be cut. One that has ended answers nobody while it
-        waits for the store.
+        Shards apart wait for each other, too, over links that may be cut. A shard that has ended answers nobody while
+        it waits for the store.
         """
         if self.is_apart or not all(address in self.network.listeners for address in self.addresses):
             return False

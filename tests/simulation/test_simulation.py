@@ -83,6 +83,8 @@ FOUND = {
     (43062, 8): "the same of a shard that had failed and waited for a store",
     (45826, 8): "a worker that always joined anew under another name kept synchronous training from going on",
     (64150, 8): "the only disk that knew of the end was lost when the worker was on its way out",
+    (74020, 8): "the same",
+    (76990, 8): "the same",
     (69487, 8): "a shard removed its part of the newest checkpoint, because shard 0 had counted more in an older one",
     (74150, 8): "a shard wrote a part of the checkpoint anew from which another began a generation just then",
     (80097, 8): "the oracle expected answers of a shard that had ended and waited for the store",
