@@ -228,7 +228,11 @@ def shared_data() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever asks for `shared_data` can be chosen with `-m data`."""
+    """Let whatever asks for `shared_data` be chosen with `-m data`, and play the simulation first.
+
+    The simulation is one long file: played last, as in the order of folders, it leaves the other processes idle.
+    """
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.data)
+    items.sort(key=lambda item: "simulation" not in item.path.parts)
