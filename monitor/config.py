@@ -58,6 +58,9 @@ class MonitorConfig(Config):
 
     def conflicts(self) -> list[str]:
         """Return a message for each combination of options that cannot work."""
+        of_web = {"linger": self.linger is not None, "allow-host": bool(self.allow_host)}
+        if self.web is None and any(of_web.values()):
+            return [f"--{name} is an option of --web: give both" for name, is_given in of_web.items() if is_given]
         if self.replay:
             live = {"prometheus": self.prometheus, "log": self.log, "run": self.run}
             problems = [

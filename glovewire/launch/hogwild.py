@@ -22,7 +22,7 @@ import numpy as np
 
 from glovewire.common.array_types import Rows
 from glovewire.common.endings import Ending
-from glovewire.common.errors import ProcessDied, SystemLimit
+from glovewire.common.errors import GlovewireError, ProcessDied, SystemLimit, from_wire
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import Report, RunSample
@@ -151,17 +151,22 @@ def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], 
 def _receive_report(
     pipe: Any, process: SpawnProcess, processes: list[SpawnProcess], losses: Losses, options: TrainingOptions
 ) -> bool:
-    """Count one report and reply whether training is over; return False if the process has ended well instead."""
+    """Count one report and reply whether training is over; return False if the process has ended well instead.
+
+    Raises the error that the process reports, and ProcessDied if it was killed.
+    """
     try:
-        report: Report = pipe.recv()
-    except EOFError:
+        report: Report | tuple[str, str] = pipe.recv()
+        if isinstance(report, tuple):
+            raise from_wire(*report)
+        epoch = min(losses.epoch, losses.epochs - 1)
+        losses.add(f"w{processes.index(process)}", epoch, report, time.monotonic())
+        pipe.send(options.schedule == "minibatch" and losses.entries >= losses.total)
+    except (EOFError, OSError):
         process.join()
         if process.exitcode:
             raise ProcessDied(f"{process.name} ended with exit status {process.exitcode}") from None
         return False
-    epoch = min(losses.epoch, losses.epochs - 1)
-    losses.add(f"w{processes.index(process)}", epoch, report, time.monotonic())
-    pipe.send(options.schedule == "minibatch" and losses.entries >= losses.total)
     return True
 
 
@@ -197,34 +202,44 @@ def _add(counter: Any, number: int) -> int:
 def _work(
     folder: str, message: dict[str, Any], memory: str, position: Any, gradients: Any, rank: int, pipe: Connection
 ) -> None:
-    """Train on the shared array in one process; report each piece of work to the parent over `pipe`."""
+    """Train on the shared array in one process; report each piece of work, or an error, to the parent over `pipe`."""
+    die_with_parent()
+    shared = SharedMemory(memory)
+    try:
+        _train_rows(shared.buf, Path(folder), TrainingOptions.from_message(message), position, gradients, rank, pipe)
+    except GlovewireError as error:
+        pipe.send((error.code, str(error)))
+    finally:
+        shared.close()
+        pipe.close()
+
+
+def _train_rows(
+    memory: Any,
+    folder: Path,
+    options: TrainingOptions,
+    position: Any,
+    gradients: Any,
+    rank: int,
+    pipe: Connection,
+) -> None:
     from glovewire.common.runtime.compiled import without_blas
     from glovewire.server.table import optimizers
     from glovewire.worker.kernels import objectives
     from glovewire.worker.stores.memory_store import MemoryStore
     from glovewire.worker.training import block_trainer as trainer
 
-    die_with_parent()
-    options = TrainingOptions.from_message(message)
-    layout = RowLayout.of(options)
-    dataset = Dataset.open(Path(folder), verify=False)
+    def next_round() -> int:
+        return _add(position, 1) - 1
+
+    def send_report(report: Report) -> bool:
+        pipe.send(report)
+        return bool(pipe.recv())
+
+    dataset = Dataset.open(folder, verify=False)
     with without_blas():
         objectives.OBJECTIVES[options.objective].warm()
-    shared = SharedMemory(memory)
-    try:
-        rows: Rows = np.ndarray((dataset.layout.rows, layout.width), np.float32, buffer=shared.buf)
-
-        def next_round() -> int:
-            return _add(position, 1) - 1
-
-        def send_report(report: Report) -> bool:
-            pipe.send(report)
-            return bool(pipe.recv())
-
-        step, count = optimizers.make(options), partial(_add, gradients)
-        store = MemoryStore(rows, dataset.layout.partitions, options, next_round, step, count, send_report)
-        trainer.train(store, dataset, options, rank)
-        del rows, store
-    finally:
-        shared.close()
-        pipe.close()
+    rows: Rows = np.ndarray((dataset.layout.rows, RowLayout.of(options).width), np.float32, buffer=memory)
+    step, count = optimizers.make(options), partial(_add, gradients)
+    store = MemoryStore(rows, dataset.layout.partitions, options, next_round, step, count, send_report)
+    trainer.train(store, dataset, options, rank)

@@ -23,6 +23,7 @@ _BY_TOPIC = {kind.topic: kind for kind in STREAM}
 _LEFT_OUT = {"epochs": 0, "total": 0}
 """Fields of a LossSample that lines lack."""
 _TAIL = 1 << 16
+_NO_RECORD = (GlovewireError, ValueError, TypeError, KeyError, RecursionError)
 
 
 class Recorder:
@@ -49,13 +50,21 @@ class Recorder:
 def _cut_torn_line(path: Path) -> None:
     """Cut a truncated last line off an earlier recording; OutputError for a file that is no recording."""
     with path.open("r+b") as file:
-        if file.read(1) not in (b"", b"{"):
-            raise OutputError(f"{path} exists and is not a recording of samples")
+        if (first := file.readline()) and not _is_record(first):
+            raise OutputError(f"{path} exists and is not a recording of samples: name another file")
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL))
         tail = file.read()
         if tail and not tail.endswith(b"\n"):
             file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        _from_record(json.loads(line))
+    except _NO_RECORD:
+        return False
+    return True
 
 
 def read_metrics(path: Path) -> RunHistory:
@@ -85,7 +94,7 @@ def read_samples(path: Path) -> Iterator[Any]:
             continue
         try:
             sample = _from_record(json.loads(line))
-        except (GlovewireError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except _NO_RECORD as error:
             if number == len(lines):  # a last line without a newline: truncated by a crash
                 return
             raise ArtifactError(f"{file}, line {number} is not a sample: {error}") from error

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from handmade import random_dataset
 from processes import LASTING, Flow, free_port, until
+from source import ROOT
 
 EPOCHS = 150
 LONG = 100_000
@@ -121,6 +124,33 @@ def test_a_server_told_to_stop_keeps_the_vectors(flow: Flow) -> None:
     for process in (server, worker, monitor):
         process.ends(0)
     assert flow.path("run", "vectors.npy").exists()
+
+
+def test_compose_resumes_a_run_that_was_stopped_and_replaces_one_that_is_complete(flow: Flow) -> None:
+    """Seen to fail: the script looked for a name that the manifest no longer has, and removed what was stopped, too."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    script = compose["services"]["prepare"]["command"][0].replace("$$", "$")
+    script = re.sub(r"(?<![\w}])/(?=(data|runs|keys|\$role-keys)/)", f"{flow.folder}/volumes/", script)
+    flow.path("volumes/data").mkdir(parents=True)
+    flow.path("volumes/data/text").symlink_to(flow.path("data"))
+    environment = {"CORPUS": "text", "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    run = flow.path("volumes/runs/text")
+    for epochs, says, rest in (
+        (LONG, "going on where it was stopped", True),
+        (EPOCHS, "the last one was complete", False),
+    ):
+        server = flow.server(str(run), "--epochs", epochs, "--checkpoint-every", 5)
+        flow.worker(server.ready()[0], how=() if epochs == EPOCHS else LASTING)
+        if epochs == LONG:
+            server.says("event=epoch")
+            server.signal(signal.SIGTERM)
+        server.ends(0)
+        assert says in flow.start("-euc", script, program=["sh"], **environment).ends(0).out
+        assert run.exists() == rest
+        if rest:
+            assert any(run.glob("checkpoints/*/manifest.json"))
+            assert not run.joinpath("manifest.json").exists()
+            shutil.rmtree(run)
 
 
 def test_shards_stopped_one_after_the_other_keep_the_vectors(flow: Flow) -> None:

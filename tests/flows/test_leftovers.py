@@ -167,6 +167,15 @@ def test_after_training_diverged(flow: Flow, how: list[str | float]) -> None:
     assert not flow.path("run", "vectors.npy").exists()
 
 
+@pytest.mark.parametrize("store", ["local", "shared"])
+def test_after_training_without_a_server_diverged(flow: Flow, store: str) -> None:
+    """Seen to fail: the process ended with a traceback, and the training named only its exit status."""
+    how = ["--optimizer", "sgd", "--lr", 1e6, "--store", store, "--workers", 2 if store == "shared" else 1]
+    run = flow.train("run", *how)
+    run.fails("the loss became", "use a smaller learning rate")
+    assert not flow.path("run", "vectors.npy").exists()
+
+
 def test_divergence_by_hand_is_told_everywhere(flow: Flow) -> None:
     server = flow.server("run", "--optimizer", "sgd", "--lr", 1e6)
     address, stream = server.ready()

@@ -97,6 +97,8 @@ def test_a_silent_address_is_named_in_one_line(tmp_path: Path) -> None:
         (["tcp://127.0.0.1:1", "--plot", "loss.gif"], ".png or .svg"),
         (["tcp://127.0.0.1:1", "--replay", "run"], "either addresses or --replay"),
         (["--replay", "run", "--log", "x.jsonl"], "--log needs a running server"),
+        (["tcp://127.0.0.1:1", "--linger", "5"], "--linger is an option of --web"),
+        (["tcp://127.0.0.1:1", "--allow-host", "x"], "--allow-host is an option of --web"),
         *((["tcp://127.0.0.1:1", "--timeout", value], "positive") for value in ("0", "nan", "inf")),
     ],
 )

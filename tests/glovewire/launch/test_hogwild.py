@@ -20,11 +20,13 @@ from typing import Any
 import pytest
 from handmade import random_dataset
 
-from glovewire.common.errors import SystemLimit
+from glovewire.common.errors import ProcessDied, SystemLimit
 from glovewire.common.model.options import TrainingOptions
+from glovewire.common.protocol.messages import Report
 from glovewire.common.runtime import compiled
 from glovewire.launch import hogwild
 from glovewire.launch.config import LocalConfig
+from glovewire.server.leases.losses import Losses
 from glovewire.server.table import optimizers
 
 BATCH, EPOCHS = 16, 4
@@ -132,3 +134,25 @@ def test_a_container_with_little_shared_memory_is_told_in_one_line(tmp_path: Pat
     )
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended
     assert "--store server" in ended.stderr
+
+
+@pytest.mark.parametrize("moment", ["before it reports", "after it has reported", "before it reads a reply"])
+def test_a_killed_process_is_named(moment: str) -> None:
+    """Seen to fail: a report that could not be answered ended the command in silence, a lost reply with a traceback."""
+
+    class Killed:
+        name, exitcode = "worker 0", -9
+
+        def join(self) -> None:
+            pass
+
+    with contextlib.ExitStack() as pipes:
+        ours, theirs = map(pipes.enter_context, multiprocessing.Pipe())
+        if moment == "after it has reported":
+            theirs.send(Report(1, -1, 1, 0.0, 0.0, 1.0, 0.0, 0))
+        elif moment == "before it reads a reply":
+            ours.send(False)
+        theirs.close()
+        process: Any = Killed()
+        with pytest.raises(ProcessDied, match="worker 0 ended with exit status -9"):
+            hogwild._receive_report(ours, process, [process], Losses(1, 1, started=0.0), TrainingOptions())

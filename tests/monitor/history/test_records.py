@@ -94,12 +94,13 @@ def test_damage_is_told_in_one_line(tmp_path: Path, content: bytes | None, says:
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["no newline at the end", '{"my": "settings"}', '{\n "my": "settings"\n}'])
+def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "thesis.txt"
-    path.write_text("no newline at the end")
+    path.write_text(text)
     with pytest.raises(OutputError, match="not a recording"):
         Recorder(path)
-    assert path.read_text() == "no newline at the end"
+    assert path.read_text() == text
     with pytest.raises(OutputError, match="cannot be written"):
         Recorder(tmp_path / "missing" / "metrics.jsonl")
 
