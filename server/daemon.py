@@ -340,7 +340,7 @@ class Daemon:
         self._carry_out(effects)
         if joins:
             self._connections.joined(source_of(last), peer, user_of(last))
-            if isinstance(request.message, m.Hello) and request.message.role == "worker":
+            if self._core.is_worker(peer):
                 self._workers.add(peer)
 
     def _ignore(self, peer: Peer) -> None:

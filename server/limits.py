@@ -225,7 +225,8 @@ class Connections:
     """The open connections to both sockets of a shard, and which of them to cut when there are more than `most`.
 
     A new connection takes the place of the oldest one whose peer has neither opened a session nor subscribed, so
-    silent ones keep nothing out. One address has at most three quarters of all connections, and subscribers half.
+    silent ones keep nothing out. Those with a session stay, of which there is a limit of its own. An address that has
+    three quarters of all connections gets no more without a session, and subscribers have at most half.
     """
 
     def __init__(self, most: int) -> None:

@@ -252,6 +252,11 @@ class Sessions:
         session = self._by_peer.get(peer)
         return None if session is None else session.name
 
+    def is_worker(self, peer: Peer) -> bool:
+        """Return whether `peer` has the session of a worker."""
+        session = self._by_peer.get(peer)
+        return session is not None and session.is_worker
+
     def close(self, session: Session, *, replaced: bool = False) -> None:
         """End a session; the same incarnation cannot open it again, because its leases go to others."""
         self._ended[session.name, session.incarnation] = replaced

@@ -1,5 +1,7 @@
 """Order the pulls and pushes of block training: exclusively by rounds, or not at all. No I/O, no clock."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from glovewire.common.array_types import Indices
@@ -123,13 +125,11 @@ class ExclusiveBlocks(PartitionBounds):
         """Return the first round from `round` on that visits a partition."""
         return self._order.next_visit(partition, round)
 
-    def visits(self, partition: int, round: int) -> list[int]:
-        """Return the rounds from `round` on that have completed their visit of a partition."""
-        found = []
+    def visits(self, partition: int, round: int) -> Iterator[int]:
+        """Yield the rounds from `round` on that have completed their visit of a partition."""
         while (round := self._order.next_visit(partition, round)) < self.rounds[partition]:
-            found.append(round)
+            yield round
             round += 1
-        return found
 
     def reached(self) -> tuple[int, int]:
         """Return the first and the last round at whose start all rows of this shard are as they are now.

@@ -37,12 +37,10 @@ class StalenessHistogram:
 
     def __init__(self) -> None:
         self.counts = [0] * BINS
-        self.last = 0
 
     def count(self, age: int, times: int = 1) -> None:
         """Count `times` pushes of one age; a negative age counts as 0."""
-        self.last = max(age, 0)
-        self.counts[min(self.last.bit_length(), BINS - 1)] += times
+        self.counts[min(max(age, 0).bit_length(), BINS - 1)] += times
 
     def count_all(self, ages: Indices) -> None:
         """Count one push for each of many ages, none of them negative."""

@@ -131,6 +131,10 @@ class Core:
         """Return whether `peer` has an open session."""
         return self._state.sessions.name_at(peer) is not None
 
+    def is_worker(self, peer: Peer) -> bool:
+        """Return whether `peer` has an open session as a worker."""
+        return self._state.sessions.is_worker(peer)
+
     def reject(self, peer: Peer, error: GlovewireError, number: int = 0) -> Effects:
         """Refuse a message of `peer` that could not be decoded, or request `number`, whose reply cannot be encoded."""
         self._replies.send(Outgoing(peer, number, self._refusal(error)))
@@ -417,7 +421,7 @@ class Core:
         if session.is_new_push(push.sequence):
             applied = pull_push.apply(push, session.index)
             session.pushed, session.pushed_late = push.sequence, applied.late
-            session.staleness = pull_push.staleness.last
+            session.staleness = pull_push.staleness_of.get(session.index, session.staleness)
             if push.operation == "gradient":
                 state.progress.patience.reported(session.name)
             self._close_when_complete()

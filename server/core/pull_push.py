@@ -6,6 +6,7 @@ The core checks the sender; this module reads and changes the table, versions, u
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from glovewire.common.errors import BadRequest
 from glovewire.common.model.options import POLICIES, Mode, TrainingOptions
@@ -13,7 +14,7 @@ from glovewire.common.protocol import messages as m
 
 from ..checkpoints.cuts import Cuts
 from ..consistency.blocks import ExclusiveBlocks
-from ..consistency.interface import Consistency
+from ..consistency.interface import OBSERVER, Consistency
 from ..consistency.minibatch import Admission, PendingPush
 from ..consistency.staleness import StalenessHistogram, StalenessPolicy, combine
 from ..leases.pushes import LeasedPushes
@@ -53,6 +54,8 @@ class PullPush:
         self._mean, self._most_updates = options.mean_gradient, options.steps
         self.undo_log, self.credit = UndoLog(), Credit()
         self.staleness, self.hot_rows = StalenessHistogram(), HotRows(table.first, table.shape[0])
+        self.staleness_of: dict[int, int] = {}
+        """Of each worker the staleness of its push that was applied last."""
 
     @property
     def ages(self) -> StalenessHistogram:
@@ -68,6 +71,7 @@ class PullPush:
         """Stop waiting for a worker that left or was `lost`, and apply the pushes that waited only for it."""
         self._consistency.left(worker, lost=lost)
         self.credit.take_back(worker)
+        self.staleness_of.pop(worker, None)
         if self._tensors is not None:
             self._tensors.left(worker)
             self._waiting.wake(Condition.VALUES)
@@ -104,7 +108,7 @@ class PullPush:
 
     def check_pull(self, pull: m.Pull) -> None:
         """Raise unless this shard can serve the pull."""
-        self._require_table(pull.table)
+        self._check_request(pull)
         if self._tensors is not None:
             self._tensors.require_complete()
         self._table.check_pull(pull)
@@ -137,17 +141,17 @@ class PullPush:
         values = self._table.read(pull)
         if self._exclusive is not None and pull.version != m.NO_VERSION:
             partition = self._exclusive.partition(pull.first, pull.last)
-            rounds = [*self._exclusive.visits(partition, pull.version), version]  # the last one may have begun
+            rounds = chain(self._exclusive.visits(partition, pull.version), [version])  # the last one may have begun
             return m.Rows(pull.version, self.undo_log.restore(pull, partition, rounds, values))
         if (versions := self._table.versions_of(pull)) is None:
             return m.Rows(version, values)
-        if self._policy.measures:
+        if self._policy.measures and worker != OBSERVER:
             self._policy.pulled(worker, self._table.local_rows(pull), version, values)
         return m.Rows(version, values, self._consistency.gradients, versions)
 
     def apply(self, push: m.Push, worker: int) -> m.Applied:
         """Admit a push that is no repeat, apply every push now due, and return the reply; raise if it is invalid."""
-        self._require_table(push.table)
+        self._check_request(push)
         if self._leased is not None:
             self._leased.check(push, worker)
             self.rounds_complete(push.low_water)
@@ -179,14 +183,16 @@ class PullPush:
         receipt = 0 if self._leased is None else self._leased.receipt(push)
         return m.Applied(push.sequence, self._consistency.version(push.first), repeated, late, credit, receipt)
 
-    def _require_table(self, name: str) -> None:
-        if name != self._table.name:
-            raise BadRequest(f"no table is called {name[:40]!r}")
+    def _check_request(self, request: m.Pull | m.Push) -> None:
+        if request.table != self._table.name:
+            raise BadRequest(f"no table is called {request.table[:40]!r}")
+        if request.version < m.NO_VERSION:
+            raise BadRequest(f"a version is at least 0, or {m.NO_VERSION} for none, not {request.version}")
 
     def _apply_due(self) -> None:
         while group := self._consistency.next_update():
             for arrived in group:
-                self._measure(arrived.push)
+                self._measure(arrived)
             first = group[0].push
             if first.operation == "gradient":
                 self._step(group)
@@ -228,10 +234,11 @@ class PullPush:
             before = self.undo_log.restore(push, partition, [push.version], rows)
             self._table.apply(replace(push, operation="assign", values=before))
 
-    def _measure(self, push: m.Push) -> None:
+    def _measure(self, arrived: PendingPush) -> None:
         """Count the rows and, if it names a version, the staleness of a push that is about to be applied."""
-        if self._exclusive is not None:
-            self.staleness.count(0)
-        elif push.version != m.NO_VERSION:
-            self.staleness.count(self._consistency.version(push.first) - 1 - push.version)
+        push = arrived.push
+        if push.version != m.NO_VERSION:
+            passed = 0 if self._exclusive is not None else self._consistency.version(push.first) - 1 - push.version
+            self.staleness.count(passed)
+            self.staleness_of[arrived.worker] = max(passed, 0)
         self.hot_rows.count(push)

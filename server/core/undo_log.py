@@ -7,7 +7,7 @@ dropped in the order of the rounds, once all earlier ones are complete in every 
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,15 +85,17 @@ class UndoLog:
         for early in [kept for kept in self._kept if kept < round]:
             del self._kept[early]
 
-    def restore(self, pull: Pull | Push, partition: int, rounds: Sequence[int], values: Array) -> Array:
+    def restore(self, pull: Pull | Push, partition: int, rounds: Iterable[int], values: Array) -> Array:
         """Undo in `values`, the current rows of a request, what was pushed in `rounds`, ascending; return `values`.
 
-        Raises NotReady if the images of a round but the last are not kept.
+        Raises NotReady, and looks at no later round, if the images of a round but the last are not kept.
         """
-        for round in reversed(rounds):
-            images = self._kept.get(round, {}).get(partition)
-            if images is None and round != rounds[-1]:
+        kept: list[list[BeforeImage] | None] = []
+        for round in rounds:
+            if kept and kept[-1] is None:
                 raise NotReady(f"rows {pull.first}..{pull.last} are past version {pull.version}")
+            kept.append(self._kept.get(round, {}).get(partition))
+        for images in reversed(kept):
             for image in images or ():
                 _overlay(pull, image, values)
         return values

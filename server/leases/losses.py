@@ -16,6 +16,8 @@ ALL = "all"
 SAMPLE_EVERY_S = 0.1
 RATE_OVER_S = 2.0
 MAX_PARTS = 4096
+MAX_NAMES = 1024
+"""Workers whose entries are counted one by one: as many as there may be sessions."""
 NEWEST = 32
 """Reports of which the loss of a dense model is the mean at the end: a worker sends about five a second."""
 
@@ -130,7 +132,11 @@ class Losses:
         self.last_report = now
         self._newest.append(report)
         self.entries += report.entries
-        self._entries_of[worker] = self._entries_of.get(worker, 0) + report.entries
+        self._entries_of[worker] = self._entries_of.pop(worker, 0) + report.entries
+        if len(self._entries_of) > MAX_NAMES:
+            silent = next(iter(self._entries_of))  # for the longest time; its entries stay in the sum of all workers
+            for by_name in (self._entries_of, self._last_sample_of, self._unsampled):
+                by_name.pop(silent, None)
         self._last_sample_of.setdefault(worker, now - report.seconds)
         self._matrix_mean.add(part, report)
         for name in (worker, ALL):

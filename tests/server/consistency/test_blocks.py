@@ -90,7 +90,7 @@ def test_a_state_is_that_at_the_start_of_a_round_or_of_several() -> None:
     assert later.reached() == (first + 1, second)
     assert later.is_past(first)
     assert not later.is_past(first + 1)
-    assert later.visits(2, 0) == [first]
+    assert list(later.visits(2, 0)) == [first]
     assert exclusive(4).reached() == (4, 4)
 
 

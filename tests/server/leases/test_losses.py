@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from glovewire.common.protocol.messages import Report
+from glovewire.server.leases import losses as module
 from glovewire.server.leases.losses import MAX_PARTS, SAMPLE_EVERY_S, Losses, MatrixMean
 
 
@@ -38,6 +39,18 @@ def test_samples_carry_means_over_the_entries_since_the_last() -> None:
     assert found["a"].loss == 5.0
     assert found["a"].entries == 20
     assert found["all"].entries == 50
+
+
+def test_workers_that_come_under_new_names_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of all workers counts what those did that are forgotten."""
+    monkeypatch.setattr(module, "MAX_NAMES", 3)
+    losses = Losses(total=10**9, epochs=1)
+    for number in range(100):
+        losses.add(f"w{number}", 0, report(), float(number))
+        losses.add("w0", 0, report(), float(number))
+    found = samples(losses, 100.0, force=True)
+    assert list(found) == ["w0", "w98", "w99", "all"]
+    assert (found["w0"].entries, found["all"].entries) == (1010, 2000)
 
 
 @pytest.mark.parametrize("workers", [1, 3, 50])
