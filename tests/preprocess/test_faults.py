@@ -202,13 +202,32 @@ def test_ctrl_c_ends_the_run_in_one_line_and_resume_continues_it(tmp_path: Path,
 
 def test_two_runs_cannot_write_the_same_dataset(tmp_path: Path, corpus: Path) -> None:
     out = tmp_path / "out"
-    with (
-        scratch.open_scratch(out, {"job": 1}, resume=False) as folder,
-        pytest.raises(OutputError, match="another `glovewire preprocess` is writing"),
-    ):
-        run(config(corpus, out))
-    assert not folder.folder.exists()
+    texts = scratch.texts_path(out) / "0" / "text.txt"
+    with scratch.open_scratch(out, {"job": 1}, resume=False) as folder:
+        folder.commit("segment-1", {})
+        texts.parent.mkdir(parents=True)
+        texts.touch()
+        with pytest.raises(OutputError, match="another `glovewire preprocess` is writing"):
+            run(config(corpus, out))
+        assert folder.facts("segment-1") == {}
+        assert texts.exists()
     run(config(corpus, out))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]
+
+
+def test_a_mistake_in_a_later_command_keeps_what_resume_needs(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as hurt:
+        hurt.setattr(jobs.CountJob, "do", kill_self_at(1, tmp_path / "calls", jobs.CountJob.do))
+        with pytest.raises(ProcessDied):
+            run(config(corpus, out))
+    with pytest.raises(CorpusError, match="does not exist"):
+        run(config(corpus.with_name("tex.txt"), out))
+    monkeypatch.setattr(jobs.EncodeJob, "do", counted(jobs.EncodeJob.do, tmp_path / "again"))
+    run(config(corpus, out, resume=True))
+    assert not (tmp_path / "again").exists()
 
 
 def test_the_line_of_a_fault_is_counted_over_splits(tmp_path: Path, corpus: Path) -> None:
