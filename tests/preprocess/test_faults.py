@@ -1,5 +1,6 @@
 """Faults during preprocessing: no partial output, one clear line, no process left, and --resume continues."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -213,6 +214,25 @@ def test_two_runs_cannot_write_the_same_dataset(tmp_path: Path, corpus: Path) ->
         assert texts.exists()
     run(config(corpus, out))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "says"),
+    [
+        (MemoryError(), CorpusError, "out of memory: give a smaller --memory"),
+        (OSError(errno.ENOSPC, "full"), OutputError, "no space left on the disk"),
+    ],
+)
+def test_a_job_that_cannot_be_made_is_a_fault_and_not_a_death(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, error: type[Exception], says: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(jobs.EncodeJob, "_begin", fail)
+    with pytest.raises(error, match=says):
+        run(config(corpus, tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == [corpus]
 
 
 def test_a_mistake_in_a_later_command_keeps_what_resume_needs(
