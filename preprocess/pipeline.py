@@ -182,9 +182,9 @@ class Pipeline:
         scratch.drop(COUNTED)
         vocabulary = stanford.read_vocabulary(words)
         cell_keys = self._cell_keys(vocabulary)
-        disk_space.require(scratch.folder, matrix.stat().st_size if matrix.exists() else 0)
+        counts = stanford.StanfordCounts(matrix, cell_keys, vocabulary, self._config.share // 8)
+        disk_space.require(scratch.folder, counts.nbytes)
         with self._phase("read", "bytes", None) as phase:
-            counts = stanford.StanfordCounts(matrix, cell_keys, vocabulary, self._config.share // 8)
             for size in counts.spill(Spill(scratch.folder), COUNTED):
                 phase.advance(size)
         facts = stanford.manifest_facts(vocabulary, matrix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from glovewire.common.addresses import url_of
 from glovewire.common.errors import CorpusError
 from glovewire.common.storage.artifacts import output_errors
 from glovewire.common.storage.dataset import Dataset
@@ -59,6 +61,7 @@ def preprocess(corpus: Corpus, out: str | PathLike[str], *, progress: bool | Non
 def _names(corpus: Corpus, out: Path, options: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Yield the corpus as the command names it, and the options; writes what is in memory to a file for that time."""
     if isinstance(corpus, (str, PathLike)):
+        _check_name(str(corpus))
         yield [str(corpus)], options
         return
     items = iter(corpus)
@@ -78,6 +81,15 @@ def _names(corpus: Corpus, out: Path, options: dict[str, Any]) -> Iterator[tuple
             for number, item in enumerate(chain([] if first is None else [first], items), start=1):
                 stream.write(json.dumps({"text": _text(item, number, column)}) + "\n")
         yield [str(file)], kept
+
+
+def _check_name(name: str) -> None:
+    """Raise CorpusError for a name that is too long for a file: it may be a text."""
+    try:
+        Path(name).exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and not url_of(name):
+            raise CorpusError(f"corpus {name[:100]} has too long a name: to give texts, pass a list of them") from error
 
 
 def _text(item: Any, number: int, column: str) -> str:

@@ -6,6 +6,7 @@ are read here, in order, and their text travels inside the split. Lines are foun
 
 import gzip
 import lzma
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -62,7 +63,14 @@ class SourceFile:
     @property
     def size(self) -> int:
         """Return the size on disk in bytes."""
-        return self.path.stat().st_size
+        return self.stat().st_size
+
+    def stat(self) -> os.stat_result:
+        """Return what the file system says of the file; CorpusError if nothing."""
+        try:
+            return self.path.stat()
+        except OSError as error:
+            raise CorpusError(f"{self.label} cannot be read: {error.strerror or error}") from error
 
 
 def file_splits(file: SourceFile) -> Iterator[InputSplit]:

@@ -235,6 +235,30 @@ def test_a_damaged_corpus_is_named_in_one_line(tmp_path: Path, name: str) -> Non
     assert "\n" not in str(raised.value)
 
 
+def test_a_name_that_linux_refuses_is_an_error_of_the_corpus() -> None:
+    with pytest.raises(CorpusError, match=r"^corpus x{100} cannot be read: File name too long$"):
+        lines_of("x" * 300)
+    assert find_corpus(("hf:" + "x" * 300,), Selection(None, "text", "train", LONGEST)).description.startswith("hf:x")
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CorpusError, match="the name of a corpus is empty"):
+        lines_of("")
+
+
+def test_a_file_that_disappears_is_an_error_of_the_corpus(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n")
+    corpus = find_corpus((str(path),), Selection(None, "text", "train", LONGEST))
+    path.unlink()
+    with pytest.raises(CorpusError, match=r"a\.txt cannot be read: No such file"):
+        corpus.fingerprint()
+    with pytest.raises(CorpusError, match=r"a\.txt cannot be read: No such file"):
+        list(corpus.splits())
+
+
 def test_without_a_network_a_name_of_the_hub_is_one_line_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)

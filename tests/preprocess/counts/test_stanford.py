@@ -101,5 +101,10 @@ def test_missing_and_cut_files(tmp_path: Path) -> None:
         imported(tmp_path, (tmp_path / "cooc.bin", tmp_path / "vocab.txt"))
     with pytest.raises(CorpusError, match="cannot be read"):
         imported(tmp_path, (tmp_path / "none.bin", tmp_path / "vocab.txt"))
+    with pytest.raises(CorpusError, match=r"counts .* cannot be read: File name too long"):
+        imported(tmp_path, (tmp_path / ("x" * 300), tmp_path / "vocab.txt"))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CorpusError, match=r"counts .*folder cannot be read: Is a directory"):
+        imported(tmp_path, (tmp_path / "folder", tmp_path / "vocab.txt"))
     with pytest.raises(CorpusError, match="cannot be read"):
         imported(tmp_path, (tmp_path / "cooc.bin", tmp_path / "none.txt"))
