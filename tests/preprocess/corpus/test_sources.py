@@ -101,6 +101,19 @@ def test_blank_lines_of_jsonl_count_for_the_line_of_a_fault_and_not_as_texts(
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("split_bytes", [5000, 2 << 20])
+@pytest.mark.parametrize("size", [LONGEST + 1, 3 * LONGEST])
+def test_a_line_of_jsonl_that_is_too_long_is_named_by_its_number_in_the_file(
+    tmp_path: Path, suffix: str, split_bytes: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", split_bytes)
+    path = tmp_path / f"long.jsonl{suffix}"
+    compress(path, b'{"text": "a"}\n\n' * 500 + b'{"text": "' + b"b" * size + b'"}\n{"text": "c"}\n')
+    with pytest.raises(CorpusError, match=r"long\.jsonl\S*: line 1001 is longer than 1 MiB.* give a larger --memory"):
+        lines_of(path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_key_that_no_line_has_is_an_error_of_line_1_whichever_part_is_read_first(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
