@@ -5,6 +5,7 @@ stay 64-bit floats and are rounded to float32 at the very end, so a weight outsi
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
     for n, line in enumerate(lines, 1):
         if line:
             word, _, count = line.rpartition(" ")
-            if not word or not count.isascii() or not count.isdigit():
-                raise CorpusError(f"vocabulary {path}: line {n} is not a word and its count")
+            if not word or not re.fullmatch(r"[0-9]{1,18}", count):
+                raise CorpusError(f"vocabulary {path}: line {n} is not a word and its count, of at most 18 digits")
             words.append(word)
             counts.append(int(count))
     if not words or len(set(words)) != len(words):

@@ -96,9 +96,10 @@ def test_amounts_of_memory() -> None:
         4096,
         2048,
     ]
-    result = CliRunner().invoke(preprocess, ["pydoc", "--out", "x", "--memory", "much"])
-    assert result.exit_code == 2
-    assert "'much' is not a number of bytes" in result.output
+    for text in ("much", "9" * 400, "9" * 5000):
+        result = CliRunner().invoke(preprocess, ["pydoc", "--out", "x", "--memory", text])
+        assert result.exit_code == 2
+        assert f"{text!r} is not a number of bytes" in result.output
 
 
 @pytest.mark.parametrize("words", [["", "--out", "OUT"], ["CORPUS", "", "--out", "OUT"], ["CORPUS", "--out", ""]])

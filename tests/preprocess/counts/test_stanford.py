@@ -81,6 +81,8 @@ def test_one_sided_counts_are_not_taken_for_symmetric_ones(tmp_path: Path) -> No
         ([(1, 1, 3e38), (1, 1, 3e38)], "a 3\nb 2\n", "cooc.bin: a pair's weights add up to more than float32 holds"),
         ([], "a 3\nb 2\n", "have 0 bytes"),
         ([(1, 2, 1.0)], "a 3\nb\n", "line 2 is not a word and its count"),
+        ([(1, 2, 1.0)], "a 99999999999999999999\nb 2\n", "line 1 is not a word and its count"),
+        ([(1, 2, 1.0)], f"a 3\nb {'9' * 5000}\n", "line 2 is not a word and its count"),
         ([(1, 2, 1.0)], "a 3\na 2\n", "names a word twice"),
         ([(1, 2, 1.0)], "", "is empty"),
     ],
