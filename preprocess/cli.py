@@ -8,6 +8,7 @@ from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, is_given, takes
 from glovewire.common.errors import UsageError
 from glovewire.common.option import key, options_of
+from glovewire.common.text import printable
 
 from .config import OF_TEXT, PreprocessConfig
 
@@ -74,4 +75,4 @@ def _summary(result: dict[str, Any]) -> str:
         lines.append(
             f"the corpus has {words:,} words{often}, fewer than the {requested:,} requested: all of them are kept"
         )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
