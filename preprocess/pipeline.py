@@ -136,6 +136,7 @@ class Pipeline:
         options = {name: value for name, value in vars(self._config).items() if name not in free}
         return options | {
             "corpus": corpus.fingerprint(),
+            "stanford": [splits.identity(file, str(file)) for file in self._config.from_stanford or ()],
             "nltk": nltk_version(),
             "split_bytes": splits.SPLIT_BYTES,
             "schema": SCHEMA,

@@ -17,7 +17,16 @@ from typing import Any
 from glovewire.common.errors import CorpusError
 
 from .json_lines import check_first_line
-from .splits import InputSplit, SourceFile, TextFormat, file_splits, one_line, sequential_splits, stream_splits
+from .splits import (
+    InputSplit,
+    SourceFile,
+    TextFormat,
+    file_splits,
+    identity,
+    one_line,
+    sequential_splits,
+    stream_splits,
+)
 
 _FORMATS: dict[str, TextFormat] = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
 _COMPRESSIONS = (".gz", ".xz", ".zst", ".bz2")
@@ -76,7 +85,7 @@ class Corpus:
     def fingerprint(self) -> list[list[Any]]:
         """Return each file's path, size and modification time, or the source's name; --resume requires equal values."""
         return [
-            [str(source.path), source.size, source.stat().st_mtime_ns] if isinstance(source, SourceFile) else [source]
+            list(identity(source.path, source.label)) if isinstance(source, SourceFile) else [source]
             for source in self.sources
         ]
 

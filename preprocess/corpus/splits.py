@@ -6,7 +6,6 @@ are read here, in order, and their text travels inside the split. Lines are foun
 
 import gzip
 import lzma
-import os
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -63,14 +62,16 @@ class SourceFile:
     @property
     def size(self) -> int:
         """Return the size on disk in bytes."""
-        return self.stat().st_size
+        return identity(self.path, self.label)[1]
 
-    def stat(self) -> os.stat_result:
-        """Return what the file system says of the file; CorpusError if nothing."""
-        try:
-            return self.path.stat()
-        except OSError as error:
-            raise CorpusError(f"{self.label} cannot be read: {error.strerror or error}") from error
+
+def identity(path: Path, label: str) -> tuple[str, int, int]:
+    """Return a file's path, size and modification time in ns, equal while it is unchanged; CorpusError without one."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise CorpusError(f"{label} cannot be read: {error.strerror or error}") from error
+    return str(path), found.st_size, found.st_mtime_ns
 
 
 def file_splits(file: SourceFile) -> Iterator[InputSplit]:

@@ -92,7 +92,7 @@ def test_counts_of_stanford_take_no_options_of_text(tmp_path: Path, monkeypatch:
     words = ["--from-stanford", "cooc.bin", "vocab.txt", "--out", str(tmp_path / "out"), "--left-only", "--tile", "16"]
     words += ["--partitions", "2", "--seed", "1", "--memory", "1GB", "--processes", "2"]
     found = CliRunner().invoke(preprocess, words)
-    assert (found.exit_code, "vocabulary vocab.txt cannot be read" in found.stderr) == (1, True), found.output
+    assert (found.exit_code, "cooc.bin cannot be read" in found.stderr) == (1, True), found.output
     monkeypatch.setenv("GLOVEWIRE_PREPROCESS_PHRASES", "1")
     refused = CliRunner().invoke(preprocess, [*words, "--window", "5", "--keep-case"])
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
