@@ -210,13 +210,19 @@ def _hub_texts(name: str, selection: Selection) -> Iterator[str]:
     """Yield the texts of a data set of the Hugging Face hub; CorpusError if it cannot be loaded."""
     require_hub(name)
     _, dataset, *config = name.split(":")
+    column = selection.text_column
     faults = _hub_faults()
     try:
         rows = load_from_hub(dataset, *config[:1], split=selection.dataset_split, streaming=not _is_offline())
         for batch in rows.iter(batch_size=_HUB_ROWS):
-            if selection.text_column not in batch:
-                raise CorpusError(f"{name} has no column {selection.text_column!r}; it has {', '.join(batch)}")
-            yield from (text or "" for text in batch[selection.text_column])
+            if column not in batch:
+                raise CorpusError(f"{name} has no column {column!r}; it has {', '.join(batch)}")
+            for text in batch[column]:
+                if not isinstance(text, str | None):
+                    raise CorpusError(
+                        f"{name}: column {column!r} holds {type(text).__name__}, not text (--text-column)"
+                    )
+                yield text or ""
     except faults as error:
         raise CorpusError(f"{name} cannot be loaded: {one_line(error)}; {_OFFLINE_WAYS}") from error
 

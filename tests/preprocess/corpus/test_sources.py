@@ -285,6 +285,19 @@ def test_without_a_network_a_name_of_the_hub_is_one_line_at_once(monkeypatch: py
     assert "pydoc" in str(raised.value)
 
 
+def test_a_column_of_the_hub_that_holds_no_text_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import datasets
+
+    path = parquet(tmp_path / "train.parquet", {"text": ["a", None], "label": [0, 1], "words": [["a"], ["b"]]})
+    rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+    monkeypatch.setattr(corpora, "require_hub", lambda _: None)
+    monkeypatch.setattr(corpora, "load_from_hub", lambda *_, **__: rows)
+    assert lines_of("hf:Some/name") == ["a", ""]
+    for column, kind in (("label", "int"), ("words", "list")):
+        with pytest.raises(CorpusError, match=rf"hf:Some/name: column '{column}' holds {kind}, not text \(--text-col"):
+            lines_of("hf:Some/name", column=column)
+
+
 def test_a_name_of_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import datasets
 
