@@ -70,7 +70,8 @@ class CountResult:
 def run(config: PreprocessConfig) -> dict[str, Any]:
     """Make the dataset that `config` describes; see Pipeline.run for the result.
 
-    `open_scratch` says when intermediate results, and text that was downloaded, are kept for --resume.
+    `open_scratch` says when intermediate results, and text that was downloaded, are kept for --resume. When a download
+    fails, the files that are complete are kept for the next run, with or without --resume.
     """
     try:
         with signals_raise(), stores.uploaded(config.out, KIND, resume=config.resume) as out:

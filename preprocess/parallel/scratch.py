@@ -18,7 +18,7 @@ from glovewire.common.storage.artifacts import atomic
 
 SEGMENT, LEARNED, COUNTED, PART = "segment", "learned", "counted", "part"
 """Kinds of pieces: segments of the word stream, what was learned from them, counted pairs, parts of the matrix."""
-_LOCK = "lock"
+_LOCK, _RECORD = "lock", "job.json"
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[Sc
 
 def _begin(folder: Path, job: str, *, resume: bool) -> None:
     """Empty the folder unless `resume` is set and it records `job`."""
-    record = folder / "job.json"
+    record = folder / _RECORD
     if not (resume and record.exists() and record.read_text(encoding="utf-8") == job):
+        record.unlink(missing_ok=True)  # first: nothing continues from part of the rest
         for path in folder.iterdir():
             if path.name != _LOCK:
                 path.unlink()
@@ -104,5 +105,6 @@ def texts_path(out: Path) -> Path:
 
 
 def _discard(out: Path) -> None:
+    (scratch_path(out) / _RECORD).unlink(missing_ok=True)  # first, as in `_begin`
     for folder in (scratch_path(out), texts_path(out)):
         shutil.rmtree(folder, ignore_errors=True)

@@ -250,6 +250,43 @@ def test_a_mistake_in_a_later_command_keeps_what_resume_needs(
     assert not (tmp_path / "again").exists()
 
 
+def test_ctrl_c_while_intermediate_results_are_removed_leaves_nothing_to_continue_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    unlink = Path.unlink
+
+    def press(*_: object, **__: object) -> None:
+        raise Interrupted("interrupted")
+
+    def unlink_one(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        monkeypatch.setattr(Path, "unlink", press)
+
+    def fail(fault: Exception) -> None:
+        with scratch.open_scratch(out, {}, resume=False) as folder:
+            for number in range(20):
+                folder.commit(f"segment-{number}", {})
+            raise fault
+
+    def left() -> list[Any]:
+        with scratch.open_scratch(out, {}, resume=True) as folder:
+            return list(folder.committed("segment"))
+
+    with pytest.raises(ProcessDied):
+        fail(ProcessDied())
+    monkeypatch.setattr(Path, "unlink", unlink_one)
+    with pytest.raises(Interrupted):
+        fail(CorpusError())  # while the folder is emptied
+    monkeypatch.undo()
+    assert left() == []
+    monkeypatch.setattr("shutil.rmtree", press)
+    with pytest.raises(Interrupted):
+        fail(CorpusError())  # while it is removed
+    monkeypatch.undo()
+    assert left() == []
+
+
 def test_the_line_of_a_fault_is_counted_over_splits(tmp_path: Path, corpus: Path) -> None:
     lines = corpus.read_bytes().split(b"\n")
     lines[431] = b"bad \xff"
