@@ -44,7 +44,7 @@ FRACTION = Range("at least 0 and less than 1", lambda value: 0 <= value < 1)
 
 def parse_size(text: str) -> int:
     """Convert text such as `4GB`, `800M` or `1.5g` to bytes (K, M, G, T: powers of 1024); ValueError if malformed."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
     if not match:
         raise ValueError(f"{text!r} is not a number of bytes, such as 4GB")
     return int(float(match[1]) * _UNITS[match[2]])

@@ -14,6 +14,11 @@ from .counts.arrangement import default_partitions
 from .tokens.tokenizers import make_tokenizer
 
 LONGEST_WINDOW = 15
+OF_TEXT = {
+    "vocab_size", "min_count", "window", "tokenizer", "sentences", "lowercase", "digits", "phrases", "lines",
+    "text_column", "split", "weighting",
+}  # fmt: skip
+"""Options that say how text is read and counted; counts made by Stanford's GloVe have no use for them."""
 
 # Memory that Python, numpy and numba take before any data: once per run, and in addition per process.
 _BASE_BYTES = 160 << 20

@@ -5,7 +5,6 @@ the size of a batch.
 """
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import numpy as np
 
 from glovewire.common.addresses import url_of
 from glovewire.common.array_types import Indices
-from glovewire.common.errors import CorpusError, GlovewireError, Interrupted, OutputError, ProcessDied
+from glovewire.common.errors import CorpusError, Interrupted, OutputError, ProcessDied
 from glovewire.common.runtime import ray_cluster
 from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.runtime.signals import signals_raise
@@ -40,7 +39,7 @@ from .jobs import RANKS, CountJob, EncodeJob, ReduceJob
 from .parallel import disk_space
 from .parallel.pool import Job, Pool, disk_error
 from .parallel.progress import Phase
-from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, discard_scratch, open_scratch
+from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, open_scratch, texts_path
 from .segments import RewriteJob, Rewriter, Segment, stream_path, suffix
 from .tokens.encoder import Encoder
 from .tokens.nltk_tokens import nltk_version
@@ -71,28 +70,21 @@ class CountResult:
 def run(config: PreprocessConfig) -> dict[str, Any]:
     """Make the dataset that `config` describes; see Pipeline.run for the result.
 
-    Intermediate results, and text that was downloaded, are kept for --resume after an interruption or the death of a
-    process; any other fault discards them, unless the run itself was resumed.
+    `open_scratch` says when intermediate results, and text that was downloaded, are kept for --resume. When a download
+    fails, the files that are complete are kept for the next run, with or without --resume.
     """
-    made = stores.staged(config.out)
-    texts = made.with_name(f".{made.name}.texts")
     try:
         with signals_raise(), stores.uploaded(config.out, KIND, resume=config.resume) as out:
-            return _run(config, out, texts)
+            return _run(config, out)
     except (Interrupted, ProcessDied) as error:
         where = url_of(config.out) or config.out
         raise type(error)(f"{error}; nothing was written to {where}; --resume continues from here") from error
-    except (GlovewireError, OSError) as error:
-        if not config.resume:
-            discard_scratch(made)
-            shutil.rmtree(texts, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise OutputError(disk_error(error)) from error
-        raise
+    except OSError as error:
+        raise OutputError(disk_error(error)) from error
 
 
-def _run(config: PreprocessConfig, out: Path, texts: Path) -> dict[str, Any]:
-    """Make the dataset in `out`, of the corpus or, where that is a URL, of the files that are downloaded to `texts`."""
+def _run(config: PreprocessConfig, out: Path) -> dict[str, Any]:
+    """Make the dataset in `out`, of the corpus or, where that is a URL, of the files that are downloaded beside it."""
     url = url_of(config.out)
     if config.resume and url and (out / artifacts.MANIFEST).exists():  # only the upload had failed
         facts = dict(artifacts.Manifest.read(out).facts)
@@ -100,9 +92,8 @@ def _run(config: PreprocessConfig, out: Path, texts: Path) -> dict[str, Any]:
     artifacts.require_free(out, what=KIND)  # before anything is downloaded
     corpus: list[str] = []
     for number, name in enumerate(config.corpus):
-        corpus += map(str, stores.download(name, texts / str(number))) if url_of(name) else [name]
+        corpus += map(str, stores.download(name, texts_path(out) / str(number))) if url_of(name) else [name]
     result = Pipeline(replace(config, out=out, corpus=tuple(corpus))).run()
-    shutil.rmtree(texts, ignore_errors=True)
     return result | {"path": url or result["path"]}
 
 
@@ -146,6 +137,7 @@ class Pipeline:
         options = {name: value for name, value in vars(self._config).items() if name not in free}
         return options | {
             "corpus": corpus.fingerprint(),
+            "stanford": [splits.identity(file, str(file)) for file in self._config.from_stanford or ()],
             "nltk": nltk_version(),
             "split_bytes": splits.SPLIT_BYTES,
             "schema": SCHEMA,
@@ -192,9 +184,9 @@ class Pipeline:
         scratch.drop(COUNTED)
         vocabulary = stanford.read_vocabulary(words)
         cell_keys = self._cell_keys(vocabulary)
-        disk_space.require(scratch.folder, matrix.stat().st_size if matrix.exists() else 0)
+        counts = stanford.StanfordCounts(matrix, cell_keys, vocabulary, self._config.share // 8)
+        disk_space.require(scratch.folder, counts.nbytes)
         with self._phase("read", "bytes", None) as phase:
-            counts = stanford.StanfordCounts(matrix, cell_keys, vocabulary, self._config.share // 8)
             for size in counts.spill(Spill(scratch.folder), COUNTED):
                 phase.advance(size)
         facts = stanford.manifest_facts(vocabulary, matrix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from glovewire.common.addresses import url_of
 from glovewire.common.errors import CorpusError
 from glovewire.common.storage.artifacts import output_errors
 from glovewire.common.storage.dataset import Dataset
@@ -21,6 +23,7 @@ from . import background
 from .notebook import Bar, in_notebook
 
 Corpus = str | PathLike[str] | Iterable[Any]
+_NOTHING = object()
 _PHASES = ("tokenise", "sentences", "vocabulary", "count", "add up", "write")
 _PHASE = re.compile(r"phase=(?:'([^']+)'|(\S+))")
 _PERCENT = re.compile(r"percent=(\d+)")
@@ -59,12 +62,14 @@ def preprocess(corpus: Corpus, out: str | PathLike[str], *, progress: bool | Non
 def _names(corpus: Corpus, out: Path, options: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Yield the corpus as the command names it, and the options; writes what is in memory to a file for that time."""
     if isinstance(corpus, (str, PathLike)):
+        _check_name(str(corpus))
         yield [str(corpus)], options
         return
     items = iter(corpus)
-    first = next(items, None)
+    first = next(items, _NOTHING)
+    items = chain([] if first is _NOTHING else [first], items)
     if isinstance(first, PathLike):
-        yield [str(first), *map(str, items)], options
+        yield [str(item) for item in items], options
         return
     column = str(options.get("text_column", "text"))
     kept = {name: value for name, value in options.items() if name != "text_column"}
@@ -75,9 +80,18 @@ def _names(corpus: Corpus, out: Path, options: dict[str, Any]) -> Iterator[tuple
     with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
         file = Path(folder) / "texts.jsonl"
         with output_errors(file), file.open("w", encoding="utf-8") as stream:
-            for number, item in enumerate(chain([] if first is None else [first], items), start=1):
+            for number, item in enumerate(items, start=1):
                 stream.write(json.dumps({"text": _text(item, number, column)}) + "\n")
         yield [str(file)], kept
+
+
+def _check_name(name: str) -> None:
+    """Raise CorpusError for a name that is too long for a file: it may be a text."""
+    try:
+        Path(name).exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and not url_of(name):
+            raise CorpusError(f"corpus {name[:100]} has too long a name: to give texts, pass a list of them") from error
 
 
 def _text(item: Any, number: int, column: str) -> str:
@@ -85,7 +99,7 @@ def _text(item: Any, number: int, column: str) -> str:
     if isinstance(item, Mapping):
         if column not in item:
             raise CorpusError(f"row {number} has no {column!r}, but {', '.join(map(str, item))}: name a text_column")
-        item = item[column]
+        item = "" if item[column] is None else item[column]  # as in parquet files and data sets of the hub
     if isinstance(item, str):
         return item
     if isinstance(item, (list, tuple)):
@@ -93,7 +107,8 @@ def _text(item: Any, number: int, column: str) -> str:
             if not isinstance(token, str) or token.split() != [token]:
                 raise CorpusError(f"text {number} has the token {token!r}: tokens are words without blanks")
         return " ".join(item)
-    raise CorpusError(f"text {number} is {type(item).__name__}: give texts, lists of tokens, or rows with a text")
+    what = None if item is None else type(item).__name__
+    raise CorpusError(f"text {number} is {what}: give texts, lists of tokens, or rows with a text")
 
 
 def _update(bar: Bar, log: Path) -> None:

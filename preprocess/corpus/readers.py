@@ -123,6 +123,8 @@ def _json_texts(split: InputSplit, column: str, longest: int) -> Iterator[str]:
     for n, line in enumerate(_read_lines(split, longest).split(b"\n")):
         if not line.strip():
             continue
+        if len(line) > longest:
+            raise line_too_long(split.label, _line_number(split, n), longest)
         try:
             yield text_of(line, column)
         except CorpusError as error:

@@ -17,7 +17,16 @@ from typing import Any
 from glovewire.common.errors import CorpusError
 
 from .json_lines import check_first_line
-from .splits import InputSplit, SourceFile, TextFormat, file_splits, one_line, sequential_splits, stream_splits
+from .splits import (
+    InputSplit,
+    SourceFile,
+    TextFormat,
+    file_splits,
+    identity,
+    one_line,
+    sequential_splits,
+    stream_splits,
+)
 
 _FORMATS: dict[str, TextFormat] = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
 _COMPRESSIONS = (".gz", ".xz", ".zst", ".bz2")
@@ -27,6 +36,7 @@ _OFFLINE_WAYS = "use `pydoc`, a text file, or the data set's parquet files copie
 _CONNECT_S = 1.5
 _HUB_ROWS = 1000
 _ITEMS_BYTES = 1 << 20
+_SHOWN_OF_NAME = 100
 # Approximate size of prose relative to its compressed form, and to its Parquet form.
 _COMPRESSED_TIMES, _PARQUET_TIMES = 3, 2
 
@@ -53,7 +63,7 @@ class Corpus:
     @property
     def description(self) -> str:
         """Return the names that the user gave, joined by ` + `, with paths reduced to file names."""
-        names = [Path(name).name if Path(name).exists() else name for name in self.names]
+        names = [Path(name).name if os.path.exists(name) else name for name in self.names]
         return " + ".join(["standard input" if name == "-" else name for name in names])
 
     @property
@@ -75,9 +85,7 @@ class Corpus:
     def fingerprint(self) -> list[list[Any]]:
         """Return each file's path, size and modification time, or the source's name; --resume requires equal values."""
         return [
-            [str(source.path), source.size, source.path.stat().st_mtime_ns]
-            if isinstance(source, SourceFile)
-            else [source]
+            list(identity(source.path, source.label)) if isinstance(source, SourceFile) else [source]
             for source in self.sources
         ]
 
@@ -118,18 +126,25 @@ def find_corpus(names: tuple[str, ...], selection: Selection) -> Corpus:
     """Return the corpus that `names` denote; CorpusError for a name that is missing, unreadable or unsupported."""
     sources: list[SourceFile | str] = []
     for name in names:
-        path = Path(name)
-        if name in _WIKITEXT and not path.exists():
-            sources.append(f"hf:Salesforce/wikitext:{name}")
-        elif name in ("pydoc", "-") or name.startswith("hf:"):
-            sources.append(name)
-        elif path.is_dir():
-            sources.extend(_folder(path, selection.dataset_split))
-        else:
-            sources.append(_file(path, path.name))
+        try:
+            sources += _sources(name, selection.dataset_split)
+        except OSError as error:
+            file = str(error.filename or name)[:_SHOWN_OF_NAME]
+            raise CorpusError(f"corpus {file} cannot be read: {error.strerror or error}") from error
     if sources.count("-") > 1:
         raise CorpusError("standard input (-) can be named once")
     return Corpus(names, tuple(sources), selection)
+
+
+def _sources(name: str, dataset_split: str) -> list[SourceFile] | list[str]:
+    path = Path(name)
+    if not name:
+        raise CorpusError("the name of a corpus is empty: name pydoc, a file, a folder, hf:NAME, or -")
+    if name in _WIKITEXT and not path.exists():
+        return [f"hf:Salesforce/wikitext:{name}"]
+    if name in ("pydoc", "-") or name.startswith("hf:"):
+        return [name]
+    return _folder(path, dataset_split) if path.is_dir() else [_file(path, path.name)]
 
 
 def item_splits(texts: Iterator[str], label: str, limit: int | None) -> Iterator[InputSplit]:
@@ -195,13 +210,19 @@ def _hub_texts(name: str, selection: Selection) -> Iterator[str]:
     """Yield the texts of a data set of the Hugging Face hub; CorpusError if it cannot be loaded."""
     require_hub(name)
     _, dataset, *config = name.split(":")
+    column = selection.text_column
     faults = _hub_faults()
     try:
         rows = load_from_hub(dataset, *config[:1], split=selection.dataset_split, streaming=not _is_offline())
         for batch in rows.iter(batch_size=_HUB_ROWS):
-            if selection.text_column not in batch:
-                raise CorpusError(f"{name} has no column {selection.text_column!r}; it has {', '.join(batch)}")
-            yield from (text or "" for text in batch[selection.text_column])
+            if column not in batch:
+                raise CorpusError(f"{name} has no column {column!r}; it has {', '.join(batch)}")
+            for text in batch[column]:
+                if not isinstance(text, str | None):
+                    raise CorpusError(
+                        f"{name}: column {column!r} holds {type(text).__name__}, not text (--text-column)"
+                    )
+                yield text or ""
     except faults as error:
         raise CorpusError(f"{name} cannot be loaded: {one_line(error)}; {_OFFLINE_WAYS}") from error
 

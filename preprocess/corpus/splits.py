@@ -62,7 +62,16 @@ class SourceFile:
     @property
     def size(self) -> int:
         """Return the size on disk in bytes."""
-        return self.path.stat().st_size
+        return identity(self.path, self.label)[1]
+
+
+def identity(path: Path, label: str) -> tuple[str, int, int]:
+    """Return a file's path, size and modification time in ns, equal while it is unchanged; CorpusError without one."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise CorpusError(f"{label} cannot be read: {error.strerror or error}") from error
+    return str(path), found.st_size, found.st_mtime_ns
 
 
 def file_splits(file: SourceFile) -> Iterator[InputSplit]:

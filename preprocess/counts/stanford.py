@@ -4,6 +4,8 @@ A record of the matrix is two 32-bit word numbers, from 1 in the order of the vo
 stay 64-bit floats and are rounded to float32 at the very end, so a weight outside the range of float32 is refused.
 """
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
     for n, line in enumerate(lines, 1):
         if line:
             word, _, count = line.rpartition(" ")
-            if not word or not count.isascii() or not count.isdigit():
-                raise CorpusError(f"vocabulary {path}: line {n} is not a word and its count")
+            if not word or not re.fullmatch(r"[0-9]{1,18}", count):
+                raise CorpusError(f"vocabulary {path}: line {n} is not a word and its count, of at most 18 digits")
             words.append(word)
             counts.append(int(count))
     if not words or len(set(words)) != len(words):
@@ -63,7 +65,7 @@ class StanfordCounts:
 
     def spill(self, spill: Spill, kind: str) -> Iterator[int]:
         """Write the cells as sorted lists named KIND-...; yield the bytes read for each. CorpusError if malformed."""
-        size = self._size()
+        size = self.nbytes
         for n, start in enumerate(range(0, size // RECORD.itemsize, self._records)):
             records = np.fromfile(self._path, RECORD, self._records, offset=start * RECORD.itemsize)
             keys, weights = self._cells(records)
@@ -74,9 +76,12 @@ class StanfordCounts:
         if upper != lower or abs(upper_sum - lower_sum) > _SYMMETRY_TOLERANCE * upper_sum:
             raise CorpusError(f"counts {self._path} are not symmetric: give --left-only")
 
-    def _size(self) -> int:
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the file; CorpusError if it is unreadable or not whole records."""
         try:
-            size = self._path.stat().st_size
+            with self._path.open("rb") as stream:
+                size = stream.seek(0, os.SEEK_END)
         except OSError as error:
             raise CorpusError(f"counts {self._path} cannot be read: {error.strerror}") from error
         if size == 0 or size % RECORD.itemsize:

@@ -13,7 +13,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
@@ -140,11 +140,14 @@ def _serve(connection: Connection, inherited: list[Connection], make_job: Callab
     keep_freed_memory(64 << 20)
     for other in inherited:
         other.close()
-    job = make_job()
+    job = cache(make_job)  # the first task makes it, and reports a fault of making it
+
+    def work(kind: str, task: Any) -> Any:
+        return job().finish() if kind == "finish" else job().do(task)
+
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            kind, task = connection.recv()
-            connection.send(run_task(job.finish if kind == "finish" else partial(job.do, task)))
+            connection.send(run_task(partial(work, *connection.recv())))
 
 
 def run_task(work: Callable[[], Any]) -> tuple[str, Any]:

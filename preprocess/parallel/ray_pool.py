@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from glovewire.common.errors import ProcessDied, from_wire
@@ -24,15 +25,15 @@ class JobActor:
     def __init__(self, make_job: bytes) -> None:
         from ray import cloudpickle
 
-        self._job: Job = cloudpickle.loads(make_job)()
+        self._job: Callable[[], Job] = cache(cloudpickle.loads(make_job))  # see `pool._serve`
 
     def do(self, task: Any) -> tuple[str, Any]:
         """Process a task; return as `run_task` does."""
-        return run_task(lambda: self._job.do(task))
+        return run_task(lambda: self._job().do(task))
 
     def finish(self) -> tuple[str, Any]:
         """Complete the work; return as `run_task` does."""
-        return run_task(self._job.finish)
+        return run_task(lambda: self._job().finish())
 
 
 class RayPool:

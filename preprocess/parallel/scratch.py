@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import OutputError
+from glovewire.common.errors import GlovewireError, Interrupted, OutputError, ProcessDied
 from glovewire.common.storage.artifacts import atomic
 
 SEGMENT, LEARNED, COUNTED, PART = "segment", "learned", "counted", "part"
 """Kinds of pieces: segments of the word stream, what was learned from them, counted pairs, parts of the matrix."""
-_LOCK = "lock"
+_LOCK, _RECORD = "lock", "job.json"
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,9 @@ class ScratchFolder:
 def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[ScratchFolder]:
     """Open and lock the scratch folder of the dataset `out`; empty it unless `resume` is set and it records `job`.
 
-    The folder is removed when the block succeeds, and kept when it raises; see `discard_scratch`. Raises OutputError if
-    another live process holds the lock.
+    It and the downloaded text are removed when the block succeeds. After an interruption or the death of a process they
+    are kept, as after any fault if `resume` is set; without it, other faults discard them. Raises OutputError, and
+    removes nothing, if another live process holds the lock.
     """
     folder = scratch_path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,15 +71,27 @@ def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[Sc
             raise OutputError(
                 f"another `glovewire preprocess` is writing {out}: wait for it or name another --out"
             ) from error
-        text = json.dumps(job, sort_keys=True, default=str)
-        record = folder / "job.json"
-        if not (resume and record.exists() and record.read_text(encoding="utf-8") == text):
-            for path in folder.iterdir():
-                if path.name != _LOCK:
-                    path.unlink()
-            record.write_text(text, encoding="utf-8")
-        yield ScratchFolder(folder)
-        discard_scratch(out)
+        try:
+            _begin(folder, json.dumps(job, sort_keys=True, default=str), resume=resume)
+            yield ScratchFolder(folder)
+        except (Interrupted, ProcessDied):
+            raise
+        except (GlovewireError, OSError):
+            if not resume:
+                _discard(out)
+            raise
+        _discard(out)
+
+
+def _begin(folder: Path, job: str, *, resume: bool) -> None:
+    """Empty the folder unless `resume` is set and it records `job`."""
+    record = folder / _RECORD
+    if not (resume and record.exists() and record.read_text(encoding="utf-8") == job):
+        record.unlink(missing_ok=True)  # first: nothing continues from part of the rest
+        for path in folder.iterdir():
+            if path.name != _LOCK:
+                path.unlink()
+        record.write_text(job, encoding="utf-8")
 
 
 def scratch_path(out: Path) -> Path:
@@ -86,6 +99,12 @@ def scratch_path(out: Path) -> Path:
     return out.parent / f".{out.name}.preprocess"
 
 
-def discard_scratch(out: Path) -> None:
-    """Remove the scratch folder of `out`."""
-    shutil.rmtree(scratch_path(out), ignore_errors=True)
+def texts_path(out: Path) -> Path:
+    """Return the path of the folder of text that is downloaded for `out`."""
+    return out.parent / f".{out.name}.texts"
+
+
+def _discard(out: Path) -> None:
+    (scratch_path(out) / _RECORD).unlink(missing_ok=True)  # first, as in `_begin`
+    for folder in (scratch_path(out), texts_path(out)):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,6 @@
 """Faults during preprocessing: no partial output, one clear line, no process left, and --resume continues."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -202,13 +203,88 @@ def test_ctrl_c_ends_the_run_in_one_line_and_resume_continues_it(tmp_path: Path,
 
 def test_two_runs_cannot_write_the_same_dataset(tmp_path: Path, corpus: Path) -> None:
     out = tmp_path / "out"
-    with (
-        scratch.open_scratch(out, {"job": 1}, resume=False) as folder,
-        pytest.raises(OutputError, match="another `glovewire preprocess` is writing"),
-    ):
-        run(config(corpus, out))
-    assert not folder.folder.exists()
+    texts = scratch.texts_path(out) / "0" / "text.txt"
+    with scratch.open_scratch(out, {"job": 1}, resume=False) as folder:
+        folder.commit("segment-1", {})
+        texts.parent.mkdir(parents=True)
+        texts.touch()
+        with pytest.raises(OutputError, match="another `glovewire preprocess` is writing"):
+            run(config(corpus, out))
+        assert folder.facts("segment-1") == {}
+        assert texts.exists()
     run(config(corpus, out))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "says"),
+    [
+        (MemoryError(), CorpusError, "out of memory: give a smaller --memory"),
+        (OSError(errno.ENOSPC, "full"), OutputError, "no space left on the disk"),
+    ],
+)
+def test_a_job_that_cannot_be_made_is_a_fault_and_not_a_death(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, error: type[Exception], says: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(jobs.EncodeJob, "_begin", fail)
+    with pytest.raises(error, match=says):
+        run(config(corpus, tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == [corpus]
+
+
+def test_a_mistake_in_a_later_command_keeps_what_resume_needs(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as hurt:
+        hurt.setattr(jobs.CountJob, "do", kill_self_at(1, tmp_path / "calls", jobs.CountJob.do))
+        with pytest.raises(ProcessDied):
+            run(config(corpus, out))
+    with pytest.raises(CorpusError, match="does not exist"):
+        run(config(corpus.with_name("tex.txt"), out))
+    monkeypatch.setattr(jobs.EncodeJob, "do", counted(jobs.EncodeJob.do, tmp_path / "again"))
+    run(config(corpus, out, resume=True))
+    assert not (tmp_path / "again").exists()
+
+
+def test_ctrl_c_while_intermediate_results_are_removed_leaves_nothing_to_continue_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    unlink = Path.unlink
+
+    def press(*_: object, **__: object) -> None:
+        raise Interrupted("interrupted")
+
+    def unlink_one(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        monkeypatch.setattr(Path, "unlink", press)
+
+    def fail(fault: Exception) -> None:
+        with scratch.open_scratch(out, {}, resume=False) as folder:
+            for number in range(20):
+                folder.commit(f"segment-{number}", {})
+            raise fault
+
+    def left() -> list[Any]:
+        with scratch.open_scratch(out, {}, resume=True) as folder:
+            return list(folder.committed("segment"))
+
+    with pytest.raises(ProcessDied):
+        fail(ProcessDied())
+    monkeypatch.setattr(Path, "unlink", unlink_one)
+    with pytest.raises(Interrupted):
+        fail(CorpusError())  # while the folder is emptied
+    monkeypatch.undo()
+    assert left() == []
+    monkeypatch.setattr("shutil.rmtree", press)
+    with pytest.raises(Interrupted):
+        fail(CorpusError())  # while it is removed
+    monkeypatch.undo()
+    assert left() == []
 
 
 def test_the_line_of_a_fault_is_counted_over_splits(tmp_path: Path, corpus: Path) -> None:

@@ -213,6 +213,15 @@ def test_what_was_left_out_is_reported(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_words_of_the_corpus_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "te\x1b[2Jxt.txt"
+    path.write_text("a b a b \x1b]0;title\x07\n" * 4, encoding="utf-8")
+    words = [str(path), "--out", str(tmp_path / "d"), "--tokenizer", "whitespace", "--vocab-size", "2"]
+    result = CliRunner().invoke(preprocess, words)
+    assert r"most frequent left out: \x1b]0;title\x07 4" in result.stdout, result.output
+    assert "\x1b" not in result.stdout
+
+
 @pytest.mark.parametrize(("window", "sentences"), [(2, "off"), (5, "punkt")])
 def test_wikitext_2_is_counted_as_the_seeds_count(
     tmp_path: Path, shared_data: Path, window: int, sentences: str

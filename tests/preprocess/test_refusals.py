@@ -88,6 +88,18 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
         PreprocessConfig(**{"corpus": ("pydoc",), "out": Path("out"), **options})
 
 
+def test_counts_of_stanford_take_no_options_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--from-stanford", "cooc.bin", "vocab.txt", "--out", str(tmp_path / "out"), "--left-only", "--tile", "16"]
+    words += ["--partitions", "2", "--seed", "1", "--memory", "1GB", "--processes", "2"]
+    found = CliRunner().invoke(preprocess, words)
+    assert (found.exit_code, "cooc.bin cannot be read" in found.stderr) == (1, True), found.output
+    monkeypatch.setenv("GLOVEWIRE_PREPROCESS_PHRASES", "1")
+    refused = CliRunner().invoke(preprocess, [*words, "--window", "5", "--keep-case"])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
+    assert "--from-stanford takes no --window, --lowercase, --phrases: " in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_amounts_of_memory() -> None:
     assert [parse_size(text) for text in ("1GB", "512m", "1.5g", "4096", "2KiB")] == [
         1 << 30,
@@ -96,9 +108,10 @@ def test_amounts_of_memory() -> None:
         4096,
         2048,
     ]
-    result = CliRunner().invoke(preprocess, ["pydoc", "--out", "x", "--memory", "much"])
-    assert result.exit_code == 2
-    assert "'much' is not a number of bytes" in result.output
+    for text in ("much", "9" * 400, "9" * 5000):
+        result = CliRunner().invoke(preprocess, ["pydoc", "--out", "x", "--memory", text])
+        assert result.exit_code == 2
+        assert f"{text!r} is not a number of bytes" in result.output
 
 
 @pytest.mark.parametrize("words", [["", "--out", "OUT"], ["CORPUS", "", "--out", "OUT"], ["CORPUS", "--out", ""]])

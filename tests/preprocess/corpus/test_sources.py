@@ -101,6 +101,19 @@ def test_blank_lines_of_jsonl_count_for_the_line_of_a_fault_and_not_as_texts(
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("split_bytes", [5000, 2 << 20])
+@pytest.mark.parametrize("size", [LONGEST + 1, 3 * LONGEST])
+def test_a_line_of_jsonl_that_is_too_long_is_named_by_its_number_in_the_file(
+    tmp_path: Path, suffix: str, split_bytes: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", split_bytes)
+    path = tmp_path / f"long.jsonl{suffix}"
+    compress(path, b'{"text": "a"}\n\n' * 500 + b'{"text": "' + b"b" * size + b'"}\n{"text": "c"}\n')
+    with pytest.raises(CorpusError, match=r"long\.jsonl\S*: line 1001 is longer than 1 MiB.* give a larger --memory"):
+        lines_of(path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_key_that_no_line_has_is_an_error_of_line_1_whichever_part_is_read_first(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +248,30 @@ def test_a_damaged_corpus_is_named_in_one_line(tmp_path: Path, name: str) -> Non
     assert "\n" not in str(raised.value)
 
 
+def test_a_name_that_linux_refuses_is_an_error_of_the_corpus() -> None:
+    with pytest.raises(CorpusError, match=r"^corpus x{100} cannot be read: File name too long$"):
+        lines_of("x" * 300)
+    assert find_corpus(("hf:" + "x" * 300,), Selection(None, "text", "train", LONGEST)).description.startswith("hf:x")
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CorpusError, match="the name of a corpus is empty"):
+        lines_of("")
+
+
+def test_a_file_that_disappears_is_an_error_of_the_corpus(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n")
+    corpus = find_corpus((str(path),), Selection(None, "text", "train", LONGEST))
+    path.unlink()
+    with pytest.raises(CorpusError, match=r"a\.txt cannot be read: No such file"):
+        corpus.fingerprint()
+    with pytest.raises(CorpusError, match=r"a\.txt cannot be read: No such file"):
+        list(corpus.splits())
+
+
 def test_without_a_network_a_name_of_the_hub_is_one_line_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -246,6 +283,19 @@ def test_without_a_network_a_name_of_the_hub_is_one_line_at_once(monkeypatch: py
             lines_of("wikitext-2-raw-v1")
         assert time.monotonic() - began < 60  # usually under 2 s; the hub's own retries take minutes
     assert "pydoc" in str(raised.value)
+
+
+def test_a_column_of_the_hub_that_holds_no_text_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import datasets
+
+    path = parquet(tmp_path / "train.parquet", {"text": ["a", None], "label": [0, 1], "words": [["a"], ["b"]]})
+    rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+    monkeypatch.setattr(corpora, "require_hub", lambda _: None)
+    monkeypatch.setattr(corpora, "load_from_hub", lambda *_, **__: rows)
+    assert lines_of("hf:Some/name") == ["a", ""]
+    for column, kind in (("label", "int"), ("words", "list")):
+        with pytest.raises(CorpusError, match=rf"hf:Some/name: column '{column}' holds {kind}, not text \(--text-col"):
+            lines_of("hf:Some/name", column=column)
 
 
 def test_a_name_of_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """Counts made by Stanford's GloVe give the same dataset as the text itself; damaged files are refused."""
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 from handmade import full_matrix
 
-from glovewire.common.errors import CorpusError
+from glovewire.common.errors import CorpusError, ProcessDied
 from glovewire.common.storage.artifacts import file_sha256
 from glovewire.common.storage.dataset import ENTRIES, PERMUTATION, TILES, VOCABULARY, Dataset
+from glovewire.preprocess import jobs
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.counts.stanford import RECORD
 from glovewire.preprocess.pipeline import run
@@ -40,9 +43,9 @@ def as_stanford(dataset: Dataset, folder: Path) -> tuple[Path, Path]:
     return folder / "cooc.bin", folder / "vocab.txt"
 
 
-def imported(tmp_path: Path, files: tuple[Path, Path], *, symmetric: bool = True) -> Dataset:
+def imported(tmp_path: Path, files: tuple[Path, Path], **options: bool) -> Dataset:
     out = tmp_path / "imported"
-    run(PreprocessConfig(out=out, processes=2, memory=MEMORY, from_stanford=files, symmetric=symmetric))
+    run(PreprocessConfig(out=out, processes=2, memory=MEMORY, from_stanford=files, **options))
     return Dataset.open(out)
 
 
@@ -60,6 +63,19 @@ def test_the_same_counts_give_the_same_entries(
     assert other.total_entries == own.total_entries
     assert other.manifest.facts["sum"] == pytest.approx(own.manifest.facts["sum"])
     assert other.manifest.facts["lines"] is None
+
+
+def test_resume_with_other_counts_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = from_text(tmp_path, symmetric=True)
+    files = as_stanford(own, tmp_path)
+    with monkeypatch.context() as hurt:
+        hurt.setattr(jobs.ReduceJob, "finish", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        with pytest.raises(ProcessDied):
+            imported(tmp_path, files)
+    records = np.fromfile(files[0], RECORD)
+    records["x"] *= 2
+    records.tofile(files[0])
+    assert imported(tmp_path, files, resume=True).manifest.facts["sum"] == pytest.approx(2 * own.manifest.facts["sum"])
 
 
 def test_one_sided_counts_are_not_taken_for_symmetric_ones(tmp_path: Path) -> None:
@@ -81,6 +97,8 @@ def test_one_sided_counts_are_not_taken_for_symmetric_ones(tmp_path: Path) -> No
         ([(1, 1, 3e38), (1, 1, 3e38)], "a 3\nb 2\n", "cooc.bin: a pair's weights add up to more than float32 holds"),
         ([], "a 3\nb 2\n", "have 0 bytes"),
         ([(1, 2, 1.0)], "a 3\nb\n", "line 2 is not a word and its count"),
+        ([(1, 2, 1.0)], "a 99999999999999999999\nb 2\n", "line 1 is not a word and its count"),
+        ([(1, 2, 1.0)], f"a 3\nb {'9' * 5000}\n", "line 2 is not a word and its count"),
         ([(1, 2, 1.0)], "a 3\na 2\n", "names a word twice"),
         ([(1, 2, 1.0)], "", "is empty"),
     ],
@@ -101,5 +119,10 @@ def test_missing_and_cut_files(tmp_path: Path) -> None:
         imported(tmp_path, (tmp_path / "cooc.bin", tmp_path / "vocab.txt"))
     with pytest.raises(CorpusError, match="cannot be read"):
         imported(tmp_path, (tmp_path / "none.bin", tmp_path / "vocab.txt"))
+    with pytest.raises(CorpusError, match="cannot be read: File name too long"):
+        imported(tmp_path, (tmp_path / ("x" * 300), tmp_path / "vocab.txt"))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CorpusError, match=r"counts .*folder cannot be read: Is a directory"):
+        imported(tmp_path, (tmp_path / "folder", tmp_path / "vocab.txt"))
     with pytest.raises(CorpusError, match="cannot be read"):
         imported(tmp_path, (tmp_path / "cooc.bin", tmp_path / "none.txt"))
