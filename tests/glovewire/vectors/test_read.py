@@ -117,7 +117,7 @@ def test_files_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         "2 2\na 1 2\nb 3 4\n",
         "a  1 2\nb 3  4\n",
         "a 1 2\nb 3 4\na 5 6\n",
-        "2 2\na 1 2\nb 3 4\nb 5 6\n",
+        "3 2\na 1 2\nb 3 4\nb 5 6\n",
     ],
 )
 def test_spellings_of_text(tmp_path: Path, text: str) -> None:
@@ -166,6 +166,9 @@ def _damaged() -> dict[str, tuple[bytes, str]]:
         "binary cut off": (binary[:-5], "ends after 2 of 3 words"),
         "binary with NaN": (binary[:-4] + np.array(np.nan, "<f4").tobytes(), "NaN or infinity"),
         "binary of no dimension": (b"3 0\n\0\0\0", "0 dimensions"),
+        "text cut off": (b"3 2\na 1 2\nb 3 4\n", "2 words of 2 dimensions, not 3 of 2 as its first line says"),
+        "text that is too long": (b"1 2\na 1 2\nb 3 4\n", "2 words of 2 dimensions, not 1 of 2"),
+        "text of other dimensions": (b"2 300\na 1 2\nb 3 4\n", "2 words of 2 dimensions, not 2 of 300"),
         "other columns": (b"a 1 2\nb 1 2 3\n"[:0] + b"a 1 2\nb 1\n", "line 2: expected a word and 2 numbers"),
         "safetensors": ((20).to_bytes(8, "little") + b'{"a": 1}            ', "damaged|holds|needs"),
     }
