@@ -33,7 +33,16 @@ _ZIP, _NPY = b"PK\x03\x04", b"\x93NUMPY"
 _PICKLES = tuple(bytes([0x80, version]) for version in range(2, 6))
 _VECTOR_NAMES, _WORD_NAMES = ("vectors", "embeddings"), ("vocabulary", "words", "vocab")
 _MAX_JSON_BYTES = 1 << 30
-_DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, ValueError, struct.error, OverflowError)
+_DAMAGE = (
+    EOFError,
+    lzma.LZMAError,
+    zlib.error,
+    zipfile.BadZipFile,
+    ValueError,
+    struct.error,
+    OverflowError,
+    RecursionError,
+)
 
 
 def read_vectors(path: Path, dataset: Path | None = None) -> Vectors:
@@ -132,7 +141,11 @@ def _read_zip(source: Path | BytesIO, path: Path) -> Vectors:
         if len(names) != 1:
             held = ", ".join(names[:8]) or "nothing"
             raise MalformedFile(f"{path} holds {len(names)} files ({held}): unpack it and name one of them")
-        with archive.open(names[0]) as stream:
+        try:
+            opened = archive.open(names[0])
+        except RuntimeError as error:  # a password, or a compression that Python does not know
+            raise MalformedFile(f"{path}: {error}: unpack it with another program and name the file in it") from error
+        with opened as stream:
             return _read_stream(cast(BinaryIO, stream), path)
 
 
@@ -160,6 +173,8 @@ def _read_safetensors(data: bytes, path: Path) -> Vectors:
         about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     except safetensors.SafetensorError as error:
         raise MalformedFile(f"{path} is damaged: {error}") from error
+    except KeyError as error:  # a type of numbers that numpy does not have
+        raise MalformedFile(f"{path} holds {error.args[0]}: convert its tensors to float32") from error
     vectors = tensors.get("vectors", next(iter(tensors.values())) if len(tensors) == 1 else None)
     words = next((json.loads(about[name]) for name in _WORD_NAMES if name in about), None)
     if vectors is None or not isinstance(words, list) or not all(isinstance(word, str) for word in words):

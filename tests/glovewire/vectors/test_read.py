@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import pickle
+import struct
 import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +154,28 @@ def test_a_zip_archive_of_one_file(tmp_path: Path) -> None:
         glovewire.load(path)
 
 
+def _zip(*, flags: int = 0, compression: int = 0) -> bytes:
+    """Return a zip archive of one file, with some flags and the number of a compression in its headers."""
+    stream = BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.txt", "a 1 2\n")
+    packed = bytearray(stream.getvalue())
+    for at in (6, packed.index(b"PK\x01\x02") + 8):
+        packed[at : at + 4] = struct.pack("<HH", flags, compression)
+    return bytes(packed)
+
+
+def _safetensors(kind: str, vocabulary: str) -> bytes:
+    """Return a safetensors file of one vector of two dimensions that are zero."""
+    size = 8 if kind == "F32" else 4
+    about = {
+        "__metadata__": {"vocabulary": vocabulary},
+        "vectors": {"dtype": kind, "shape": [1, 2], "data_offsets": [0, size]},
+    }
+    header = json.dumps(about).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(size)
+
+
 def _damaged() -> dict[str, tuple[bytes, str]]:
     text = b"".join(b"word%d 1 2 3\n" % number for number in range(2000))
     binary = b"3 4\n" + b"".join(b"w%d " % n + np.ones(4, "<f4").tobytes() for n in range(3))
@@ -170,6 +195,10 @@ def _damaged() -> dict[str, tuple[bytes, str]]:
         "text that is too long": (b"1 2\na 1 2\nb 3 4\n", "2 words of 2 dimensions, not 1 of 2"),
         "text of other dimensions": (b"2 300\na 1 2\nb 3 4\n", "2 words of 2 dimensions, not 2 of 300"),
         "other columns": (b"a 1 2\nb 1 2 3\n"[:0] + b"a 1 2\nb 1\n", "line 2: expected a word and 2 numbers"),
+        "zip with a password": (_zip(flags=1), "encrypted.*unpack it with another program"),
+        "zip with deflate64": (_zip(compression=9), "compression.*unpack it with another program"),
+        "safetensors of bfloat16": (_safetensors("BF16", '["a"]'), "holds BF16.*convert.*float32|needs"),
+        "safetensors that are nested": (_safetensors("F32", "[" * 200_000), "damaged|needs"),
         "safetensors": ((20).to_bytes(8, "little") + b'{"a": 1}            ', "damaged|holds|needs"),
     }
 
