@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from glovewire.common.array_types import Rows
 from glovewire.common.errors import ArtifactError, MalformedFile, require_extra
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST
@@ -189,8 +190,12 @@ def _checked(path: Path, words: Sequence[str], vectors: Any) -> Vectors:
     """Return words and vectors from a file as Vectors; MalformedFile if they do not fit each other."""
     if vectors.ndim != 2 or len(vectors) != len(words) or vectors.dtype.kind != "f":
         raise MalformedFile(f"{path} holds {vectors.dtype} of shape {vectors.shape} for {len(words)} words")
-    if not len(words) or not np.isfinite(vectors).all():
-        raise MalformedFile(f"{path} holds {'NaN or infinity' if len(words) else 'no vectors'}")
+    with np.errstate(over="ignore"):
+        rows: Rows = np.ascontiguousarray(vectors, dtype=np.float32)
+    if not len(words) or not np.isfinite(rows).all():
+        raise MalformedFile(
+            f"{path} holds {'NaN, infinity or a number too large for float32' if len(words) else 'no vectors'}"
+        )
     if len(set(words)) < len(words):
         raise MalformedFile(f"{path} holds a word twice")
-    return Vectors(tuple(words), np.ascontiguousarray(vectors, dtype=np.float32), {})
+    return Vectors(tuple(words), rows, {})

@@ -225,6 +225,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             {"vectors": np.eye(2), "vocabulary": np.array(["a"])},
             {"vectors": np.eye(2), "vocabulary": np.array(["a", "a"])},
             {"vectors": np.array([[np.inf]]), "vocabulary": np.array(["a"])},
+            {"vectors": np.array([[1e300]]), "vocabulary": np.array(["a"])},
             {"vectors": np.eye(2, dtype=np.int64), "vocabulary": np.array(["a", "b"])},
         )
     ):
