@@ -198,4 +198,6 @@ def _checked(path: Path, words: Sequence[str], vectors: Any) -> Vectors:
         )
     if len(set(words)) < len(words):
         raise MalformedFile(f"{path} holds a word twice")
+    if broken := [word for word in words if word.encode(errors="ignore").decode() != word]:  # half a surrogate pair
+        raise MalformedFile(f"{path} holds the word {broken[0]!r}, which UTF-8 cannot encode: remove or repair it")
     return Vectors(tuple(words), rows, {})

@@ -236,6 +236,12 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert glovewire.load(tmp_path / "half.npz").index_to_key == ["a", "é"]
 
 
+def test_a_word_that_no_format_can_hold_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "v.npz", vectors=np.eye(2), vocabulary=np.array(["a", "\ud800"]))
+    with pytest.raises(MalformedFile, match=r"word '\\ud800', which UTF-8 cannot encode"):
+        glovewire.load(tmp_path / "v.npz")
+
+
 def test_commands_take_every_format(wv: glovewire.KeyedVectors, tmp_path: Path) -> None:
     pairs = tmp_path / "combined.csv"
     pairs.write_text("Word 1,Word 2,Human (mean)\nthe,x,7.5\ncafé,x,2\nthe,café,3\n", encoding="utf-8")
