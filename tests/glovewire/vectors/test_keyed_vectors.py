@@ -100,6 +100,14 @@ def test_scores_are_gensims(
     assert sections == [{**each, "section": each["section"]} for each in expected_sections]
 
 
+@pytest.mark.parametrize("covered", [0, 1])
+def test_fewer_than_two_pairs_have_no_correlation(wv: glovewire.KeyedVectors, tmp_path: Path, covered: int) -> None:
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("w1 w2 5\n" * covered + "w1 unknown 3\n")
+    with pytest.raises(UsageError, match=r"fewer than two pairs of .*pairs.txt .* restrict_vocab"):
+        wv.evaluate_word_pairs(pairs)
+
+
 def test_a_word_that_is_not_known_is_a_key_error_with_a_suggestion(wv: glovewire.KeyedVectors) -> None:
     assert "w3" in wv
     assert "W3" not in wv  # for some words are known in capitals
