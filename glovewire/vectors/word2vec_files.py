@@ -90,14 +90,13 @@ def _line_batches(stream: BinaryIO, ahead: bytes, path: Path) -> Iterator[list[b
     """Yield the lines of a stream that begins with `ahead` in batches, without those that are blank at its end."""
     rest = ahead
     while piece := stream.read(_CHUNK_BYTES):
-        head, newline, tail = piece.rpartition(b"\n")
-        if not newline:
-            rest += piece
-            if len(rest) > _MAX_LINE_BYTES:
-                raise MalformedFile(f"{path} is no text of word vectors: a line has more than {_MAX_LINE_BYTES} bytes")
-            continue
-        yield (rest + head).split(b"\n")
-        rest = tail
+        rest += piece
+        whole, newline, _ = rest.rstrip().rpartition(b"\n")
+        if newline:
+            yield whole.split(b"\n")
+            rest = rest[len(whole) + 1 :]
+        elif len(rest) > _MAX_LINE_BYTES:
+            raise MalformedFile(f"{path} is no text of word vectors: a line has more than {_MAX_LINE_BYTES} bytes")
     if rest := rest.rstrip():
         yield rest.split(b"\n")
 

@@ -116,6 +116,9 @@ def test_files_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         "a 1 2\nb 3 4\n",
         "a 1 2\nb 3 4",
         "a 1 2 \r\nb 3 4\r\n",
+        "a 1 2\nb 3 4\n\n",
+        "a 1 2\nb 3 4\n\n \r\n\n",
+        "2 2\na 1 2\nb 3 4\n\n",
         "a\t1\t2\nb\t3\t4\n",
         "2 2\na 1 2\nb 3 4\n",
         "a  1 2\nb 3  4\n",
@@ -128,6 +131,16 @@ def test_spellings_of_text(tmp_path: Path, text: str) -> None:
     found = glovewire.load(tmp_path / "file")
     assert found.index_to_key == ["a", "b"]
     assert found.vectors.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 9])
+def test_blank_lines_at_the_end_alone_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chunk: int) -> None:
+    monkeypatch.setattr(word2vec_files, "_CHUNK_BYTES", chunk)
+    (tmp_path / "file").write_text("a 1 2\nb 3 4\n\n\n")
+    assert glovewire.load(tmp_path / "file").index_to_key == ["a", "b"]
+    (tmp_path / "file").write_text("a 1 2\n\n\nb 3 4\n")
+    with pytest.raises(MalformedFile, match=r"line 2: expected"):
+        glovewire.load(tmp_path / "file")
 
 
 def test_a_word_with_blanks_as_in_stanfords_largest_file(tmp_path: Path) -> None:
