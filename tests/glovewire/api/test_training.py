@@ -218,6 +218,20 @@ def test_a_callback_ends_a_training_that_keeps_its_vectors(dataset: Path, tmp_pa
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.usefixtures("_forks")
+def test_a_callback_ends_a_training_that_was_resumed_with_fewer_servers(dataset: Path, tmp_path: Path) -> None:
+    run = glovewire.train(dataset, tmp_path / "run", servers=2, dim=4, epochs=1, workers=1, subwords=0.0)
+    (run.path / "logs" / "server-0.out").write_text("")
+    done = run.resume(epochs=1_000_000, servers=1, workers=1, callbacks=lambda state: state.epoch >= 2)
+    assert 2 <= done.facts["epochs"] < 1_000_000
+
+
+@pytest.mark.usefixtures("_forks")
+def test_a_callback_cannot_end_a_training_without_servers(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(errors.UsageError, match="store='server'"):
+        glovewire.train(dataset, tmp_path / "run", **LONG, store="local", callbacks=lambda _: True)
+
+
 def test_an_exception_of_a_callback_ends_a_training_that_can_be_resumed(dataset: Path, tmp_path: Path) -> None:
     class Enough(Exception):
         pass
