@@ -152,9 +152,17 @@ def _read_zip(source: Path | BytesIO, path: Path) -> Vectors:
 
 def _read_npz(source: Path | BytesIO, path: Path) -> Vectors:
     with np.load(source, allow_pickle=False) as archive:
-        vectors = next((archive[name] for name in _VECTOR_NAMES if name in archive.files), None)
-        words = next((archive[name] for name in _WORD_NAMES if name in archive.files), None)
         found = ", ".join(archive.files)
+        try:
+            vectors = next((archive[name] for name in _VECTOR_NAMES if name in archive.files), None)
+            words = next((archive[name] for name in _WORD_NAMES if name in archive.files), None)
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise
+            raise MalformedFile(
+                f"{path} holds Python objects, which could run any program and are not loaded: save the words as "
+                "np.array(words, dtype=str)"
+            ) from error
     if vectors is None or words is None or words.ndim != 1 or words.dtype.kind not in "US":
         raise MalformedFile(
             f"{path} holds {found}: an npz file of vectors has `vectors`, of shape (words, dim), and `vocabulary`"

@@ -245,6 +245,9 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{number}.npz", **arrays)
         with pytest.raises(MalformedFile):
             glovewire.load(tmp_path / f"{number}.npz")
+    np.savez(tmp_path / "objects.npz", vectors=np.eye(2), vocabulary=np.array(["a", "b"], dtype=object))
+    with pytest.raises(MalformedFile, match=r"Python objects, .* np.array\(words, dtype=str\)"):
+        glovewire.load(tmp_path / "objects.npz")
     np.savez(tmp_path / "half.npz", embeddings=np.eye(2, dtype=np.float16), words=np.array([b"a", "é".encode()]))
     assert glovewire.load(tmp_path / "half.npz").index_to_key == ["a", "é"]
 
