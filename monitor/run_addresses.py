@@ -1,4 +1,4 @@
-"""Find the publish addresses of a run in its folder, where every server leaves its `ready` line."""
+"""Find the addresses of a run in its folder, where every server leaves its `ready` line."""
 
 import re
 from pathlib import Path
@@ -33,17 +33,22 @@ def found_addresses(given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Path
     return tuple(addresses), tuple(finished)
 
 
+def shards_of(run: Path) -> list[Ready]:
+    """Return the `ready` lines of the servers that were last started in a run, by shard; none if there were none."""
+    files = {int(match[1]): file for file in run.glob(f"{LOGS}/*.address") if (match := READY.fullmatch(file.name))}
+    texts = [file.read_text(encoding="utf-8", errors="replace") for _, file in sorted(files.items())]
+    shards = [Ready.parse(text.splitlines()[0]) for text in texts if text.startswith("ready ")]
+    return [each for each in shards if each.shard < shards[0].shards]
+
+
 def _addresses_of(run: Path) -> list[str]:
     """Return the publish address of every shard of a run in training, none for a finished run."""
-    files = {int(match[1]): file for file in run.glob(f"{LOGS}/*.address") if (match := READY.fullmatch(file.name))}
-    texts = {shard: file.read_text(encoding="utf-8", errors="replace") for shard, file in sorted(files.items())}
     manifest = run / MANIFEST
     if manifest.is_file() and (run / METRICS).is_file():
         since = manifest.stat().st_mtime
-        if all(file.stat().st_mtime < since for file in files.values()):
+        if all(file.stat().st_mtime < since for file in run.glob(f"{LOGS}/server-*.address")):
             return []
-    lines = [text.splitlines()[0] for text in texts.values() if text.startswith("ready ")]
-    if not lines:
+    shards = shards_of(run)
+    if not shards:
         raise UsageError(f"{run} names no server: is a training running in it? (a finished run: --replay {run})")
-    shards = [Ready.parse(line) for line in lines]
-    return [each.stream.replace(EVERYWHERE, HERE) for each in shards if each.shard < shards[0].shards]
+    return [each.stream.replace(EVERYWHERE, HERE) for each in shards]

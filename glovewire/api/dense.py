@@ -59,7 +59,12 @@ class Server:
 
 
 def serve(
-    run: str | PathLike[str], shards: int = 1, *, workers: int = 1, keys: Path | None = None, **options: Any
+    run: str | PathLike[str],
+    shards: int = 1,
+    *,
+    workers: int = 1,
+    keys: str | PathLike[str] | None = None,
+    **options: Any,
 ) -> Server:
     """Start `shards` servers for a dense model on this machine; they write its tensors to the new folder `run`.
 
@@ -78,6 +83,7 @@ def serve(
     >>> print(server.tensors()["slope"].round(3))
     3.0
     """
-    known = [*(each.name for each, _ in options_of(TrainingOptions)), "checkpoint_every", "lease_s"]
+    training = [each.name for each, _ in options_of(TrainingOptions) if each.name != "objective"]
+    known = [*training, "checkpoint_every", "lease_s"]
     require([f"no option is called {name!r}{suggest(name, known)}" for name in options if name not in known])
-    return Server(Path(run), shards, workers=workers, keys=keys, **options)
+    return Server(Path(run), shards, workers=workers, keys=None if keys is None else Path(keys), **options)

@@ -15,9 +15,6 @@ from ..vectors.keyed_vectors import KeyedVectors
 from .corpora import Corpus, preprocess
 from .training import Callback, train
 
-_BOTH = ("seed",)
-"""Options of counting and of training alike."""
-
 
 class GloVe:
     """Word vectors of a corpus: `fit` trains them, `wv` holds them.
@@ -51,8 +48,12 @@ class GloVe:
     ) -> None:
         given: dict[str, Any] = {"window": window, "min_count": min_count, "seed": seed, **options}
         counting = {known.name for known, _ in options_of(PreprocessConfig)}
+        counts_on_ray, trains_on_ray = (options.get(name) == "ray" for name in ("engine", "launcher"))
+        both = {"seed", "address"} if counts_on_ray and trains_on_ray else {"seed"}
+        if trains_on_ray and not counts_on_ray:
+            counting.remove("address")
         self._counting = {name: value for name, value in given.items() if name in counting}
-        self._training = {name: value for name, value in given.items() if name in _BOTH or name not in counting}
+        self._training = {name: value for name, value in given.items() if name in both or name not in counting}
         self._training |= {"dim": vector_size, "objective": objective, "epochs": epochs, "workers": workers}
         self._out, self._callbacks, self._progress = out, callbacks, progress
         self._wv: KeyedVectors | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def subscribe(
     *,
     timeout_s: float | None = 60.0,
     silence_s: float | None = 60.0,
-    keys: Path | None = None,
+    keys: str | PathLike[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the samples of a run as dicts, from its beginning until it ends: its losses, scores, events, ...
 
@@ -32,7 +33,8 @@ def subscribe(
     ...         break
     joined anna
     """
-    with Feed(addresses, topics, timeout_s=timeout_s, silence_s=silence_s, keys=keys) as feed:
+    place = None if keys is None else Path(keys)
+    with Feed(addresses, topics, timeout_s=timeout_s, silence_s=silence_s, keys=place) as feed:
         for received in feed:
             yield {"topic": received.message.topic, "address": received.address, **vars(received.message)}
         if feed.failed:

@@ -291,13 +291,12 @@ def _spoken(state: Progress) -> tuple[float, str]:
 def _finish(run: Path, keys: Path | None) -> None:
     """End the training in `run` on all its servers, which keep the vectors; `keys` must have an administrator's."""
     from glovewire.common.protocol.messages import Finish
-    from glovewire.common.ready import Ready
     from glovewire.common.roles import Role
     from glovewire.common.transport.client import RequestClient
     from glovewire.common.transport.curve_keys import load_client_keys
+    from glovewire.monitor.run_addresses import shards_of
 
-    logs = sorted((run / "logs").glob("server-*.out"), key=lambda path: int(path.stem.partition("-")[2]))
-    addresses = [Ready.parse(log.read_text(encoding="utf-8").splitlines()[0]).address for log in logs]
+    addresses = [each.address for each in shards_of(run)]
     if not addresses:
         raise UsageError("a callback can end a training only on servers: store='server'")
     ours = None if keys is None else load_client_keys(keys, Role.ADMIN)

@@ -4,6 +4,7 @@ A Problem does not depend on how it is trained: `emulation` uses processes, `sim
 """
 
 import gzip
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,5 +180,5 @@ def read_idx(folder: Path, name: str) -> npt.NDArray[np.uint8]:
         raw = gzip.decompress(packed.read_bytes()) if packed.exists() else plain.read_bytes()
         sizes = np.frombuffer(raw, ">i4", raw[3], 4)
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(sizes)
-    except (OSError, EOFError, ValueError, IndexError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, IndexError) as error:
         raise ArtifactError(f"{folder} has no images in {name}: {error}") from error

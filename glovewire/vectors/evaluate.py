@@ -193,8 +193,11 @@ def word_pairs(
                 continue
         ours.append(0.0 if None in found else wv.similarity(*(wv.vectors[row] for row in found)))
         human.append(score)
-    if not human:
-        raise UsageError(f"no pair of {path} has both words among the vectors: there is nothing to correlate")
+    if len(human) < 2:
+        raise UsageError(
+            f"fewer than two pairs of {path} have both words among the vectors, which is too few for a correlation: "
+            "give more pairs or a larger restrict_vocab"
+        )
     return pearsonr(human, ours), spearmanr(human, ours), 100 * unknown / len(pairs)
 
 

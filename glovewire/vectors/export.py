@@ -55,8 +55,8 @@ def export(
 
     `path` is anything that `read_vectors` reads, with its `dataset`. `centre` subtracts the mean vector first; `seed`
     shuffles Stanford's records (datasets). Raises ArtifactError for a damaged source, OutputError for an `out` that
-    exists or cannot be written, UsageError for a format that does not fit the source, MissingExtra for a library that
-    is not installed.
+    exists or cannot be written, UsageError for a format or option that does not fit the source, MissingExtra for
+    a library that is not installed.
     """
     with local(path) as place, uploaded(out, "export") as target:
         return _export(place, form, target, centre=centre, seed=seed, dataset=dataset) | {
@@ -71,7 +71,7 @@ def _export(path: Path, form: str, out: Path, *, centre: bool, seed: int, datase
     if kind == runs.KIND:
         facts = _export_vectors(path, form, out, centre=centre, dataset=dataset)
     elif kind == datasets.KIND:
-        facts = _export_dataset(path, form, out, seed=seed)
+        facts = _export_dataset(path, form, out, centre=centre, seed=seed)
     else:
         raise ArtifactError(f"{path} is a {kind}: only vectors, a run or a dataset can be exported")
     size = {} if out == STDOUT else {"bytes": sum(path.stat().st_size for path in files_in(out))}
@@ -131,7 +131,9 @@ def _write_vectors(loaded: runs.Vectors, form: str, out: Path) -> None:
         formats.write_projector(scratch, loaded)
 
 
-def _export_dataset(path: Path, form: str, out: Path, *, seed: int) -> dict[str, Any]:
+def _export_dataset(path: Path, form: str, out: Path, *, centre: bool, seed: int) -> dict[str, Any]:
+    if centre:
+        raise UsageError(f"{path} is a dataset, which has no mean vector to subtract: leave out --centre")
     if form not in DATASET_FORMATS:
         raise UsageError(f"{path} is a dataset, which goes to {' or '.join(DATASET_FORMATS)}, not to {form}")
     if out == STDOUT or _without_compression(out) != out:

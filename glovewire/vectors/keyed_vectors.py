@@ -63,7 +63,8 @@ class KeyedVectors:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.index_to_key = list(words)
-        self.vectors: Rows = np.ascontiguousarray(vectors, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            self.vectors: Rows = np.ascontiguousarray(vectors, dtype=np.float32)
         self.counts: Indices | None = None if counts is None else np.asarray(counts, dtype=np.int64)
         self.subwords = subwords
         self.facts = dict(facts or {})
@@ -71,6 +72,10 @@ class KeyedVectors:
             raise UsageError(f"vectors of shape {self.vectors.shape} do not fit {len(self.index_to_key)} words")
         if len(self.key_to_index) < len(self.index_to_key):
             raise UsageError("a word comes twice")
+        if self.counts is not None and self.counts.shape != (len(self),):
+            raise UsageError(f"counts of shape {self.counts.shape} do not fit {len(self)} words")
+        if not np.isfinite([self.vectors.min(initial=0), self.vectors.max(initial=0)]).all():
+            raise UsageError("the vectors hold NaN, infinity or a number too large for float32")
 
     @classmethod
     def of(cls, loaded: Vectors) -> Self:
@@ -129,6 +134,8 @@ class KeyedVectors:
         """
         if isinstance(key, np.ndarray):
             vector: Rows = np.asarray(key, np.float32)
+            if vector.shape != (self.vector_size,):
+                raise UsageError(f"the vector has the shape {vector.shape} instead of ({self.vector_size},)")
         elif isinstance(key, str):
             found = self._find(key)
             if found is None:
@@ -208,6 +215,8 @@ class KeyedVectors:
         return self.key_to_index.get(word.lower()) if row is None and self._lower_case_only else row
 
     def _row(self, row: int) -> int:
+        if not isinstance(row, (int, np.integer)):
+            raise UsageError(f"{row!r} is neither a word nor a row (an integer)")
         if not 0 <= row < len(self):
             raise UnknownWord(f"there is no row {row}: there are {len(self):,} words")
         return int(row)
@@ -288,9 +297,9 @@ class KeyedVectors:
     ) -> Any:
         """Return the `topn` words nearest to the mean of `positive` minus `negative`, as (word, cosine).
 
-        Each may be a word, a row, a vector, a list of these, or pairs of one and its weight. Words that are asked for
-        are no answers. `restrict_vocab` searches only the first rows. With `topn=None`, the cosines to all words are
-        returned as an array.
+        Each may be a word, a row, a vector, a pair of one and its weight (a float), or a list of these. Words that are
+        asked for are no answers. `restrict_vocab` searches only the first rows. With `topn=None`, the cosines to all
+        words are returned as an array.
 
         >>> wv = getfixture("wv")
         >>> [(word, round(cosine, 3)) for word, cosine in wv.most_similar("cat", topn=1)]
@@ -459,8 +468,12 @@ def _unit(vector: Floats) -> Rows:
 
 
 def _listed(given: Weighted | Sequence[Weighted] | None) -> list[Weighted]:
-    """Return what `most_similar` takes as a list: one word, row or vector, or several."""
+    """Return what `most_similar` takes as a list: one word, row or vector, with or without a weight, or several."""
     if given is None:
         return []
-    one = isinstance(given, (str, int, np.integer)) or (isinstance(given, np.ndarray) and given.ndim == 1)
+    one = (
+        isinstance(given, (str, int, np.integer))
+        or (isinstance(given, np.ndarray) and given.ndim == 1)
+        or (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], (float, np.floating)))
+    )
     return [given] if one else list(given)  # type: ignore[list-item, arg-type] # a sequence, as nothing else is left

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from glovewire.common.array_types import Rows
 from glovewire.common.errors import ArtifactError, MalformedFile, require_extra
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST
@@ -33,7 +34,16 @@ _ZIP, _NPY = b"PK\x03\x04", b"\x93NUMPY"
 _PICKLES = tuple(bytes([0x80, version]) for version in range(2, 6))
 _VECTOR_NAMES, _WORD_NAMES = ("vectors", "embeddings"), ("vocabulary", "words", "vocab")
 _MAX_JSON_BYTES = 1 << 30
-_DAMAGE = (EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, ValueError, struct.error, OverflowError)
+_DAMAGE = (
+    EOFError,
+    lzma.LZMAError,
+    zlib.error,
+    zipfile.BadZipFile,
+    ValueError,
+    struct.error,
+    OverflowError,
+    RecursionError,
+)
 
 
 def read_vectors(path: Path, dataset: Path | None = None) -> Vectors:
@@ -132,15 +142,27 @@ def _read_zip(source: Path | BytesIO, path: Path) -> Vectors:
         if len(names) != 1:
             held = ", ".join(names[:8]) or "nothing"
             raise MalformedFile(f"{path} holds {len(names)} files ({held}): unpack it and name one of them")
-        with archive.open(names[0]) as stream:
+        try:
+            opened = archive.open(names[0])
+        except RuntimeError as error:  # a password, or a compression that Python does not know
+            raise MalformedFile(f"{path}: {error}: unpack it with another program and name the file in it") from error
+        with opened as stream:
             return _read_stream(cast(BinaryIO, stream), path)
 
 
 def _read_npz(source: Path | BytesIO, path: Path) -> Vectors:
     with np.load(source, allow_pickle=False) as archive:
-        vectors = next((archive[name] for name in _VECTOR_NAMES if name in archive.files), None)
-        words = next((archive[name] for name in _WORD_NAMES if name in archive.files), None)
         found = ", ".join(archive.files)
+        try:
+            vectors = next((archive[name] for name in _VECTOR_NAMES if name in archive.files), None)
+            words = next((archive[name] for name in _WORD_NAMES if name in archive.files), None)
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise
+            raise MalformedFile(
+                f"{path} holds Python objects, which could run any program and are not loaded: save the words as "
+                "np.array(words, dtype=str)"
+            ) from error
     if vectors is None or words is None or words.ndim != 1 or words.dtype.kind not in "US":
         raise MalformedFile(
             f"{path} holds {found}: an npz file of vectors has `vectors`, of shape (words, dim), and `vocabulary`"
@@ -160,6 +182,8 @@ def _read_safetensors(data: bytes, path: Path) -> Vectors:
         about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     except safetensors.SafetensorError as error:
         raise MalformedFile(f"{path} is damaged: {error}") from error
+    except KeyError as error:  # a type of numbers that numpy does not have
+        raise MalformedFile(f"{path} holds {error.args[0]}: convert its tensors to float32") from error
     vectors = tensors.get("vectors", next(iter(tensors.values())) if len(tensors) == 1 else None)
     words = next((json.loads(about[name]) for name in _WORD_NAMES if name in about), None)
     if vectors is None or not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -174,8 +198,14 @@ def _checked(path: Path, words: Sequence[str], vectors: Any) -> Vectors:
     """Return words and vectors from a file as Vectors; MalformedFile if they do not fit each other."""
     if vectors.ndim != 2 or len(vectors) != len(words) or vectors.dtype.kind != "f":
         raise MalformedFile(f"{path} holds {vectors.dtype} of shape {vectors.shape} for {len(words)} words")
-    if not len(words) or not np.isfinite(vectors).all():
-        raise MalformedFile(f"{path} holds {'NaN or infinity' if len(words) else 'no vectors'}")
+    with np.errstate(over="ignore"):
+        rows: Rows = np.ascontiguousarray(vectors, dtype=np.float32)
+    if not len(words) or not np.isfinite(rows).all():
+        raise MalformedFile(
+            f"{path} holds {'NaN, infinity or a number too large for float32' if len(words) else 'no vectors'}"
+        )
     if len(set(words)) < len(words):
         raise MalformedFile(f"{path} holds a word twice")
-    return Vectors(tuple(words), np.ascontiguousarray(vectors, dtype=np.float32), {})
+    if broken := [word for word in words if word.encode(errors="ignore").decode() != word]:  # half a surrogate pair
+        raise MalformedFile(f"{path} holds the word {broken[0]!r}, which UTF-8 cannot encode: remove or repair it")
+    return Vectors(tuple(words), rows, {})

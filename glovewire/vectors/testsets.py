@@ -5,6 +5,7 @@ MalformedFile names the file and the line. The case of words is kept.
 
 import csv
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,10 @@ def read_pairs(path: Path) -> tuple[Pair, ...]:
     """
     pairs = []
     for place, (number, line) in enumerate(_lines(path)):
-        fields = _fields(line)
+        try:
+            fields = _fields(line)
+        except csv.Error as error:
+            raise MalformedFile(f"{path}, line {number}: {error}") from error
         if place or not _are_column_names(line, fields):
             pairs.append(_pair(path, number, fields))
     if not pairs:
@@ -89,7 +93,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise MalformedFile(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise MalformedFile(f"{path} is not UTF-8 text") from error
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(re.split("\r\n|\r|\n", text), start=1):
         if (bare := line.strip()) and not bare.startswith("#"):
             yield number, bare
 

@@ -30,15 +30,15 @@ _TEXT_CONTROLS = b"\t\n\r\f\x0b"
 def read_words(stream: BinaryIO, path: Path) -> Vectors:
     """Return the vectors of a file in one of the three formats; `path` names it in errors.
 
-    Raises MalformedFile, with the line or word, for a file that holds none.
+    Raises MalformedFile for a malformed line, a file that holds no vectors, or one that differs from its header.
     """
     first = stream.readline(_MAX_LINE_BYTES)
     if (header := _HEADER.fullmatch(first)) is None:
-        return _read_text(stream, first, path, lines_before=0)
+        return _read_text(stream, first, path)
     ahead = stream.read(_LOOK_BYTES)
     words, dim = int(header[1]), int(header[2])
     if _is_text(ahead):
-        return _read_text(stream, ahead, path, lines_before=1)
+        return _read_text(stream, ahead, path, (words, dim))
     if not 1 <= dim <= _MAX_DIM:
         raise MalformedFile(f"{path} cannot be read as a binary file of word2vec: {dim} dimensions")
     return _read_binary(stream, ahead, path, words, dim)
@@ -58,10 +58,10 @@ def _is_text(ahead: bytes) -> bool:
 # ---- text
 
 
-def _read_text(stream: BinaryIO, ahead: bytes, path: Path, *, lines_before: int) -> Vectors:
+def _read_text(stream: BinaryIO, ahead: bytes, path: Path, header: tuple[int, int] | None = None) -> Vectors:
     words: dict[str, None] = {}
     tables: list[Rows] = []
-    dim, number = 0, lines_before
+    dim, number = 0, 0 if header is None else 1
     for lines in _line_batches(stream, ahead, path):
         found, table = _parse(lines, dim, path, number)
         dim, number = table.shape[1], number + len(lines)
@@ -72,6 +72,11 @@ def _read_text(stream: BinaryIO, ahead: bytes, path: Path, *, lines_before: int)
         tables.append(table)
     if not words:
         raise MalformedFile(f"{path} holds no vectors")
+    if header is not None and header != (number - 1, dim):
+        raise MalformedFile(
+            f"{path} holds {number - 1:,} words of {dim} dimensions, not {header[0]:,} of {header[1]} as its first "
+            "line says: get the file again if it is cut off, else correct that line"
+        )
     return Vectors(tuple(words), np.concatenate(tables), {})
 
 
@@ -85,14 +90,13 @@ def _line_batches(stream: BinaryIO, ahead: bytes, path: Path) -> Iterator[list[b
     """Yield the lines of a stream that begins with `ahead` in batches, without those that are blank at its end."""
     rest = ahead
     while piece := stream.read(_CHUNK_BYTES):
-        head, newline, tail = piece.rpartition(b"\n")
-        if not newline:
-            rest += piece
-            if len(rest) > _MAX_LINE_BYTES:
-                raise MalformedFile(f"{path} is no text of word vectors: a line has more than {_MAX_LINE_BYTES} bytes")
-            continue
-        yield (rest + head).split(b"\n")
-        rest = tail
+        rest += piece
+        whole, newline, _ = rest.rstrip().rpartition(b"\n")
+        if newline:
+            yield whole.split(b"\n")
+            rest = rest[len(whole) + 1 :]
+        elif len(rest) > _MAX_LINE_BYTES:
+            raise MalformedFile(f"{path} is no text of word vectors: a line has more than {_MAX_LINE_BYTES} bytes")
     if rest := rest.rstrip():
         yield rest.split(b"\n")
 

@@ -17,6 +17,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -51,28 +52,28 @@ logger = logging.getLogger(__name__)
 class Client:
     """Trains a dense model on servers as worker `name`; with `observe`, as an observer that pushes no gradients.
 
-    `addresses` lists every shard, in order. Raises the errors of `glovewire.common.errors`: ModelMismatch for an
-    architecture other than the server's, NotFinite for a gradient with NaN, BadRequest for an unknown tensor or a wrong
-    shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. Joins again after the restart of a
-    server, where only a push in flight may be lost. `keys` is a file or folder as for `--keys`; the name then begins
-    with that of the key, and `finish` needs the key of an administrator. With `half`, gradients are sent as bfloat16:
-    half the bytes, with a relative error of at most 1/256.
+    `addresses` lists every shard, in order; one may be given alone. Raises the errors of `glovewire.common.errors`:
+    ModelMismatch for an architecture other than the server's, NotFinite for a gradient with NaN, BadRequest for an
+    unknown tensor or a wrong shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. Joins
+    again after the restart of a server, where only a push in flight may be lost. `keys` is a file or folder as for
+    `--keys`; the name then begins with that of the key, and `finish` needs the key of an administrator. With `half`,
+    gradients are sent as bfloat16: half the bytes, with a relative error of at most 1/256.
     """
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        addresses: str | Sequence[str],
         name: str = "",
         *,
         observe: bool = False,
         timeout_s: float = 30.0,
-        keys: Path | None = None,
+        keys: str | PathLike[str] | None = None,
         half: bool = False,
     ) -> None:
-        self._addresses, self._timeout_s = addresses, timeout_s
+        self._addresses, self._timeout_s = [addresses] if isinstance(addresses, str) else addresses, timeout_s
         self._name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
         # An observer may have to publish scores and to end the run.
-        self._keys = None if keys is None else load_client_keys(keys, Role.ADMIN if observe else Role.WORKER)
+        self._keys = None if keys is None else load_client_keys(Path(keys), Role.ADMIN if observe else Role.WORKER)
         self._role = "observer" if observe else "worker"
         self._half = half
         self._over, self._wait_s = False, WAIT_S

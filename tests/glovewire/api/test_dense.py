@@ -15,6 +15,7 @@ from processes import until
 
 import glovewire
 from glovewire import errors
+from glovewire.common.transport.curve_keys import make_keys
 
 OWN = ("worker.py", "server.py", "monitor.py", "common/__init__.py", "glovewire_user.py")
 
@@ -103,4 +104,16 @@ def test_a_run_is_closed_once_and_then_has_tensors(tmp_path: Path) -> None:
     np.testing.assert_array_equal(server.tensors()["weight"], np.arange(600.0))
     with pytest.raises(errors.UsageError, match="'optimiser'; did you mean 'optimizer'"):
         glovewire.serve(tmp_path / "other", optimiser="sgd")
+    for objective in ("glove", "tensors"):
+        with pytest.raises(errors.UsageError, match="no option is called 'objective'"):
+            glovewire.serve(tmp_path / "other", objective=objective)
     assert os.listdir(tmp_path) == ["run"]
+
+
+def test_an_address_and_the_folder_of_keys_may_be_texts(tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys")
+    keys = str(tmp_path / "keys")
+    with glovewire.serve(tmp_path / "run", keys=keys) as server:
+        with glovewire.Client(server.addresses[0], keys=keys) as ps:
+            ps.create({"weight": 1.0})
+        assert next(glovewire.subscribe(server.streams[0], ["event"], keys=keys))["kind"] == "joined"

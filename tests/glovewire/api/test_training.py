@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -218,6 +219,20 @@ def test_a_callback_ends_a_training_that_keeps_its_vectors(dataset: Path, tmp_pa
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.usefixtures("_forks")
+def test_a_callback_ends_a_training_that_was_resumed_with_fewer_servers(dataset: Path, tmp_path: Path) -> None:
+    run = glovewire.train(dataset, tmp_path / "run", servers=2, dim=4, epochs=1, workers=1, subwords=0.0)
+    (run.path / "logs" / "server-0.out").write_text("")
+    done = run.resume(epochs=1_000_000, servers=1, workers=1, callbacks=lambda state: state.epoch >= 2)
+    assert 2 <= done.facts["epochs"] < 1_000_000
+
+
+@pytest.mark.usefixtures("_forks")
+def test_a_callback_cannot_end_a_training_without_servers(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(errors.UsageError, match="store='server'"):
+        glovewire.train(dataset, tmp_path / "run", **LONG, store="local", callbacks=lambda _: True)
+
+
 def test_an_exception_of_a_callback_ends_a_training_that_can_be_resumed(dataset: Path, tmp_path: Path) -> None:
     class Enough(Exception):
         pass
@@ -280,6 +295,26 @@ def test_an_estimator_leaves_nothing_on_disk(tmp_path: Path, monkeypatch: pytest
     assert model.fit(TEXTS).wv.vector_size == 6
     assert "cats" in model.wv  # by n-grams
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "counting", "training"),
+    [
+        ({"engine": "ray"}, True, False),
+        ({"launcher": "ray"}, False, True),
+        ({"engine": "ray", "launcher": "ray"}, True, True),
+        ({}, True, False),  # which refuses it
+    ],
+)
+def test_an_estimator_takes_the_address_of_a_cluster_to_what_runs_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, str], counting: bool, training: bool
+) -> None:
+    given: list[dict[str, Any]] = []
+    for name in ("preprocess", "train"):
+        monkeypatch.setattr(f"glovewire.api.glove.{name}", lambda *_, **options: given.append(options) or mock.Mock())
+    glovewire.GloVe(**options, address="auto", out=tmp_path).fit(TEXTS)
+    assert [each.get("address") == "auto" for each in given] == [counting, training]
+    assert [each["seed"] for each in given] == [0, 0]
 
 
 # ---- programs of a user

@@ -275,9 +275,11 @@ def test_mnists_files_are_read_packed_or_not(tmp_path: Path) -> None:
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
     images = problem(tmp_path)
     assert (images.examples, images.unit) == (2, "images")
-    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels)[:-9])
-    with pytest.raises(ArtifactError, match="no images in train-labels"):
-        problem(tmp_path)
+    packed = gzip.compress(labels)
+    for damaged in (packed[:-9], packed[:10] + b"\xff" * 9):
+        (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(damaged)
+        with pytest.raises(ArtifactError, match="no images in train-labels"):
+            problem(tmp_path)
 
 
 def test_virtual_time_is_the_same_every_time_and_knows_what_waiting_costs(tmp_path: Path) -> None:

@@ -129,6 +129,8 @@ def test_cased_words_are_found_as_they_are_or_in_lower_case(tmp_path: Path) -> N
         ("a b 1\n\na b c\n", "line 3: expected two words and a score"),
         ("a b nan\n", "line 1: the score is nan"),
         ("\n# only a comment\n", "no word pairs"),
+        ("a\tb\t1\ra\tb\tc\r", "line 2: expected two words and a score"),
+        ("a,b,1\n" + 140_000 * "x" + ",b,1\n", "line 2: field larger than field limit"),
     ],
 )
 def test_wrong_pair_files_are_refused_by_line(tmp_path: Path, text: str, says: str) -> None:
@@ -137,6 +139,15 @@ def test_wrong_pair_files_are_refused_by_line(tmp_path: Path, text: str, says: s
     with pytest.raises(MalformedFile, match=says) as error:
         testsets.read_pairs(path)
     assert str(error.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_may_end_as_on_any_system(tmp_path: Path, end: str) -> None:
+    pairs, questions = tmp_path / "pairs.csv", tmp_path / "questions.txt"
+    pairs.write_bytes(end.join(["word1,word2,score", "a,b,1", "c,d,2", ""]).encode())
+    questions.write_bytes(end.join([": s", "a b c d", "e f g h", ""]).encode())
+    assert testsets.read_pairs(pairs) == (("a", "b", 1), ("c", "d", 2))
+    assert len(testsets.read_questions(questions)[0].questions) == 2
 
 
 @pytest.mark.parametrize(

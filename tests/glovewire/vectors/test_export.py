@@ -109,6 +109,13 @@ def test_centring_removes_the_mean(run: Path, table: np.ndarray, tmp_path: Path)
         np.testing.assert_allclose(archive["vectors"], table - table.mean(axis=0), atol=1e-6)
 
 
+def test_a_dataset_cannot_be_centred(tmp_path: Path) -> None:
+    opened, _ = random_dataset(tmp_path / "data")
+    with pytest.raises(UsageError, match=r"is a dataset, .* leave out --centre"):
+        export(opened.path, "npz", tmp_path / "m.npz", centre=True)
+    assert not (tmp_path / "m.npz").exists()
+
+
 @pytest.mark.parametrize("form", ["glove", "word2vec", "word2vec-bin", "projector"])
 def test_a_word_with_a_blank_is_refused_where_it_would_break_the_format(tmp_path: Path, form: str) -> None:
     run = runs.prepare(tmp_path / "run")

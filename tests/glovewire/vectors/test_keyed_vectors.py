@@ -100,6 +100,14 @@ def test_scores_are_gensims(
     assert sections == [{**each, "section": each["section"]} for each in expected_sections]
 
 
+@pytest.mark.parametrize("covered", [0, 1])
+def test_fewer_than_two_pairs_have_no_correlation(wv: glovewire.KeyedVectors, tmp_path: Path, covered: int) -> None:
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("w1 w2 5\n" * covered + "w1 unknown 3\n")
+    with pytest.raises(UsageError, match=r"fewer than two pairs of .*pairs.txt .* restrict_vocab"):
+        wv.evaluate_word_pairs(pairs)
+
+
 def test_a_word_that_is_not_known_is_a_key_error_with_a_suggestion(wv: glovewire.KeyedVectors) -> None:
     assert "w3" in wv
     assert "W3" not in wv  # for some words are known in capitals
@@ -118,6 +126,33 @@ def test_a_word_that_is_not_known_is_a_key_error_with_a_suggestion(wv: glovewire
         glovewire.KeyedVectors(["a", "b"], np.eye(3))
     with pytest.raises(UsageError, match="comes twice"):
         glovewire.KeyedVectors(["a", "a"], np.eye(2))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e300])
+def test_vectors_that_are_not_finite_are_refused(number: float) -> None:
+    with pytest.raises(UsageError, match="NaN, infinity or a number too large for float32"):
+        glovewire.KeyedVectors(["a", "b"], [[1, 2], [3, -number]])
+
+
+@pytest.mark.parametrize("counts", [[1], [1, 2, 3], [[1, 2]]])
+def test_counts_that_do_not_fit_the_words_are_refused(counts: list[int]) -> None:
+    with pytest.raises(UsageError, match=r"counts of shape .* do not fit 2 words"):
+        glovewire.KeyedVectors(["a", "b"], np.eye(2), counts=counts)
+
+
+def test_a_key_is_a_word_a_row_or_a_vector_of_the_right_dimension(wv: glovewire.KeyedVectors) -> None:
+    for look_up in (wv.get_vector, wv.get_index, lambda key: wv.most_similar([key])):
+        with pytest.raises(UsageError, match=r"0\.5 is neither a word nor a row"):
+            look_up(0.5)
+    for vector in (np.ones(23), np.ones((1, 24)), np.array(1)):
+        for look_up in (wv.similar_by_vector, wv.get_vector, lambda key: wv.similarity("w1", key)):
+            with pytest.raises(UsageError, match=r"shape .* instead of \(24,\)"):
+                look_up(vector)
+
+
+def test_a_word_and_its_weight_are_one_item(wv: glovewire.KeyedVectors) -> None:
+    assert wv.most_similar(("w7", 0.5), ("w8", np.float32(2))) == wv.most_similar([("w7", 0.5)], [("w8", 2.0)])
+    assert wv.most_similar(("w7", 8)) == wv.most_similar(["w7", "w8"])  # as for gensim
 
 
 def test_words_without_capitals_are_found_in_any_case() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import pickle
+import struct
 import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -113,11 +116,14 @@ def test_files_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         "a 1 2\nb 3 4\n",
         "a 1 2\nb 3 4",
         "a 1 2 \r\nb 3 4\r\n",
+        "a 1 2\nb 3 4\n\n",
+        "a 1 2\nb 3 4\n\n \r\n\n",
+        "2 2\na 1 2\nb 3 4\n\n",
         "a\t1\t2\nb\t3\t4\n",
         "2 2\na 1 2\nb 3 4\n",
         "a  1 2\nb 3  4\n",
         "a 1 2\nb 3 4\na 5 6\n",
-        "2 2\na 1 2\nb 3 4\nb 5 6\n",
+        "3 2\na 1 2\nb 3 4\nb 5 6\n",
     ],
 )
 def test_spellings_of_text(tmp_path: Path, text: str) -> None:
@@ -125,6 +131,16 @@ def test_spellings_of_text(tmp_path: Path, text: str) -> None:
     found = glovewire.load(tmp_path / "file")
     assert found.index_to_key == ["a", "b"]
     assert found.vectors.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 9])
+def test_blank_lines_at_the_end_alone_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chunk: int) -> None:
+    monkeypatch.setattr(word2vec_files, "_CHUNK_BYTES", chunk)
+    (tmp_path / "file").write_text("a 1 2\nb 3 4\n\n\n")
+    assert glovewire.load(tmp_path / "file").index_to_key == ["a", "b"]
+    (tmp_path / "file").write_text("a 1 2\n\n\nb 3 4\n")
+    with pytest.raises(MalformedFile, match=r"line 2: expected"):
+        glovewire.load(tmp_path / "file")
 
 
 def test_a_word_with_blanks_as_in_stanfords_largest_file(tmp_path: Path) -> None:
@@ -151,6 +167,28 @@ def test_a_zip_archive_of_one_file(tmp_path: Path) -> None:
         glovewire.load(path)
 
 
+def _zip(*, flags: int = 0, compression: int = 0) -> bytes:
+    """Return a zip archive of one file, with some flags and the number of a compression in its headers."""
+    stream = BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.txt", "a 1 2\n")
+    packed = bytearray(stream.getvalue())
+    for at in (6, packed.index(b"PK\x01\x02") + 8):
+        packed[at : at + 4] = struct.pack("<HH", flags, compression)
+    return bytes(packed)
+
+
+def _safetensors(kind: str, vocabulary: str) -> bytes:
+    """Return a safetensors file of one vector of two dimensions that are zero."""
+    size = 8 if kind == "F32" else 4
+    about = {
+        "__metadata__": {"vocabulary": vocabulary},
+        "vectors": {"dtype": kind, "shape": [1, 2], "data_offsets": [0, size]},
+    }
+    header = json.dumps(about).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(size)
+
+
 def _damaged() -> dict[str, tuple[bytes, str]]:
     text = b"".join(b"word%d 1 2 3\n" % number for number in range(2000))
     binary = b"3 4\n" + b"".join(b"w%d " % n + np.ones(4, "<f4").tobytes() for n in range(3))
@@ -166,7 +204,14 @@ def _damaged() -> dict[str, tuple[bytes, str]]:
         "binary cut off": (binary[:-5], "ends after 2 of 3 words"),
         "binary with NaN": (binary[:-4] + np.array(np.nan, "<f4").tobytes(), "NaN or infinity"),
         "binary of no dimension": (b"3 0\n\0\0\0", "0 dimensions"),
+        "text cut off": (b"3 2\na 1 2\nb 3 4\n", "2 words of 2 dimensions, not 3 of 2 as its first line says"),
+        "text that is too long": (b"1 2\na 1 2\nb 3 4\n", "2 words of 2 dimensions, not 1 of 2"),
+        "text of other dimensions": (b"2 300\na 1 2\nb 3 4\n", "2 words of 2 dimensions, not 2 of 300"),
         "other columns": (b"a 1 2\nb 1 2 3\n"[:0] + b"a 1 2\nb 1\n", "line 2: expected a word and 2 numbers"),
+        "zip with a password": (_zip(flags=1), "encrypted.*unpack it with another program"),
+        "zip with deflate64": (_zip(compression=9), "compression.*unpack it with another program"),
+        "safetensors of bfloat16": (_safetensors("BF16", '["a"]'), "holds BF16.*convert.*float32|needs"),
+        "safetensors that are nested": (_safetensors("F32", "[" * 200_000), "damaged|needs"),
         "safetensors": ((20).to_bytes(8, "little") + b'{"a": 1}            ', "damaged|holds|needs"),
     }
 
@@ -193,14 +238,24 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             {"vectors": np.eye(2), "vocabulary": np.array(["a"])},
             {"vectors": np.eye(2), "vocabulary": np.array(["a", "a"])},
             {"vectors": np.array([[np.inf]]), "vocabulary": np.array(["a"])},
+            {"vectors": np.array([[1e300]]), "vocabulary": np.array(["a"])},
             {"vectors": np.eye(2, dtype=np.int64), "vocabulary": np.array(["a", "b"])},
         )
     ):
         np.savez(tmp_path / f"{number}.npz", **arrays)
         with pytest.raises(MalformedFile):
             glovewire.load(tmp_path / f"{number}.npz")
+    np.savez(tmp_path / "objects.npz", vectors=np.eye(2), vocabulary=np.array(["a", "b"], dtype=object))
+    with pytest.raises(MalformedFile, match=r"Python objects, .* np.array\(words, dtype=str\)"):
+        glovewire.load(tmp_path / "objects.npz")
     np.savez(tmp_path / "half.npz", embeddings=np.eye(2, dtype=np.float16), words=np.array([b"a", "é".encode()]))
     assert glovewire.load(tmp_path / "half.npz").index_to_key == ["a", "é"]
+
+
+def test_a_word_that_no_format_can_hold_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "v.npz", vectors=np.eye(2), vocabulary=np.array(["a", "\ud800"]))
+    with pytest.raises(MalformedFile, match=r"word '\\ud800', which UTF-8 cannot encode"):
+        glovewire.load(tmp_path / "v.npz")
 
 
 def test_commands_take_every_format(wv: glovewire.KeyedVectors, tmp_path: Path) -> None:
