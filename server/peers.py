@@ -21,6 +21,7 @@ from glovewire.common.protocol import wire
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.cache import make_cache
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import printable
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys, ServerKeys
 from glovewire.common.transport.download import downloaded
@@ -240,7 +241,7 @@ class Peers:
             self._note(request.message)  # not of what was refused: a stranger could keep this shard from ending
             return number, reply
         except GlovewireError as error:
-            return number, m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")
+            return number, m.Refused(error.code, printable(str(error), m.MAX_EXPLANATION), "")
 
 
 @contextlib.contextmanager
