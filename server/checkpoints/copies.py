@@ -127,7 +127,7 @@ class Copies:
             }
             parts = {str(name): str(checksum) for name, checksum in found["parts"].items()}
             newest = found["generation"] and generations.parse_generation(json.dumps(found["generation"]), "it")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise errors.ProtocolError(f"{client.where(0)} sent no list of its run folder ({error})") from error
         here = parts_in(self._folder)
         for name, checksum in parts.items():

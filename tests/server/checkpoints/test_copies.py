@@ -219,6 +219,7 @@ def folder_of(**found: object) -> Callable[[m.Message, m.Message], m.Message]:
     "change",
     [
         lies(m.Folder, body=np.zeros(3, np.uint8)),
+        lies(m.Folder, body=np.full(100_000, ord("["), np.uint8)),
         folder_of(parts=[]),
         folder_of(marks={"x": {}}),
         folder_of(marks={"0": {"generation": "high"}}),
@@ -226,7 +227,7 @@ def folder_of(**found: object) -> Callable[[m.Message, m.Message], m.Message]:
         folder_of(generation={"number": -1}),
         folder_of(generation=7),
     ],
-    ids=["no text", "no parts", "no shard", "no number", "no ending", "no generation", "a number"],
+    ids=["no text", "brackets alone", "no parts", "no shard", "no number", "no ending", "no generation", "a number"],
 )
 def test_a_list_that_makes_no_sense_is_refused(
     first: Shard, second: Shard, change: Callable[[m.Message, m.Message], m.Message]
