@@ -214,16 +214,17 @@ class Peers:
 
     def _copy(self, clients: dict[int, RequestClient], shard: int, *, own: bool = False) -> bool:
         """Copy from one shard; return whether it has answered. After a failure the next try has a new connection."""
-        client = clients.get(shard) or clients.setdefault(shard, self._client(shard, SILENCE_S))
         try:
+            client = clients.get(shard) or clients.setdefault(shard, self._client(shard, SILENCE_S))
             with self._copying:
                 self._heard[shard] = self._copies.bring(client, shard, own=own)
-        except GlovewireError as error:
+        except (GlovewireError, OSError) as error:
             if self._problems.get(shard) != str(error):  # each once, until the shard answers again
                 self._problems[shard] = str(error)
                 logger.warning(log.line("not_copied", shard=shard, why=error))
             self._heard.pop(shard, None)
-            clients.pop(shard).close()
+            if (failed := clients.pop(shard, None)) is not None:
+                failed.close()
             return False
         self._problems.pop(shard, None)
         return True

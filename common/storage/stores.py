@@ -64,7 +64,7 @@ class Store:
             known = "use s3://, gs://, az://, file:// or another store of fsspec"
             raise errors.UsageError(f"nothing is known of {protocol}:// URLs such as {self.url}: {known}") from error
         if kind.async_impl:
-            self._loop = options["loop"] = asyncio.new_event_loop()
+            self._loop = options["loop"] = self._try(asyncio.new_event_loop)
             self._loop.set_exception_handler(lambda _, context: logger.debug(log.line("store", **context)))
             self._thread.start()
         else:

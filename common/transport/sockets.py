@@ -15,7 +15,7 @@ from typing import Self
 import zmq
 
 from ..addresses import check_address
-from ..errors import BindError, UsageError
+from ..errors import BindError, SystemLimit, UsageError
 from ..protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES, Frame
 from .connections import ConnectionMonitor
 from .curve_keys import ClientKeys, ServerKeys
@@ -131,7 +131,10 @@ class Context:
         self.close()
 
     def _own(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._zmq.socket(kind)
+        try:
+            socket = self._zmq.socket(kind)
+        except zmq.ZMQError as error:
+            raise _lacking(error) from error
         self._sockets.append(socket)
         socket.set(zmq.LINGER, 0)
         return socket
@@ -161,7 +164,10 @@ class Context:
         check_address(address)
         socket.set(zmq.IPV6, "[" in address)
         keys = self._keys if isinstance(self._keys, ClientKeys) else None
-        self._handshakes[socket] = HandshakeMonitor(socket, address, keys)
+        try:
+            self._handshakes[socket] = HandshakeMonitor(socket, address, keys)
+        except zmq.ZMQError as error:
+            raise _lacking(error) from error
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -244,6 +250,11 @@ def send_if_room(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
     except zmq.Again:
         return False
     return True
+
+
+def _lacking(error: zmq.ZMQError) -> SystemLimit:
+    """Return the error for a socket that cannot be made."""
+    return SystemLimit(f"{zmq.strerror(error.errno or 0).lower()}: raise the limit (ulimit -n)")
 
 
 def _bind(socket: zmq.Socket[bytes], address: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import subprocess
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import zmq
+from open_files import none_left
 from processes import until
 
 from glovewire.common.addresses import check_address, is_loopback
-from glovewire.common.errors import BindError, UsageError
+from glovewire.common.errors import BindError, SystemLimit, UsageError
 from glovewire.common.protocol.wire import MAX_FRAMES
 from glovewire.common.transport import sockets
 from glovewire.common.transport.sockets import Context
@@ -285,3 +287,18 @@ def _takes(router: zmq.Socket[bytes], peer: bytes) -> bool:
     except zmq.ZMQError:
         return False
     return True
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["its monitor", "the first one"])
+def test_a_socket_that_cannot_be_made_for_lack_of_files_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    """Seen to fail: a zmq.ZMQError ended the thread that copies from other shards."""
+    with Context() as context, contextlib.ExitStack() as held:
+        if first:
+            held.enter_context(none_left())
+        else:
+            make = context._make
+            monkeypatch.setattr(context, "_make", lambda kind: (make(kind), held.enter_context(none_left()))[0])
+        with pytest.raises(SystemLimit, match=r"too many open files: raise the limit \(ulimit -n\)"):
+            context.dealer("tcp://127.0.0.1:9")
