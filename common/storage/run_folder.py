@@ -353,6 +353,6 @@ def load_tensors(run: Path | str, *, verify: bool = True) -> tuple[dict[str, Arr
     manifest = artifacts.Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
     try:
         with np.load(run / TENSORS, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}, manifest
+            return {member.removesuffix(".npy"): archive[member] for member in archive.zip.namelist()}, manifest
     except (*artifacts.UNREADABLE, zipfile.BadZipFile) as error:
         raise ArtifactError(f"{run / TENSORS} cannot be read ({type(error).__name__}: {error})") from error

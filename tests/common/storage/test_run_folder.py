@@ -376,3 +376,13 @@ def test_all_is_attempted_and_the_error_has_the_type_of_the_last() -> None:
         artifacts.attempt_all(lambda: fail(one), lambda: done.append("after"))
     assert alone.value is one
     assert done[-1] == "after"
+
+
+def test_tensors_come_back_under_their_names(run: Path) -> None:
+    """Seen to fail: `a.npy` came back with the values of `a`."""
+    values = {name: np.full((2, 3), number, np.float32) for number, name in enumerate(("a", "a.npy", "a.npy.npy"))}
+    runs.write_tensors(run, values, {})
+    loaded, _ = runs.load_tensors(run)
+    assert {name: value.tolist() for name, value in loaded.items()} == {
+        name: value.tolist() for name, value in values.items()
+    }
