@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from .. import errors, log
-from ..addresses import check_place, url_of
+from ..addresses import check_url, url_of
 from ..option import default_cache
 from .artifacts import MANIFEST, MAX_MANIFEST_BYTES, Manifest, files_in, make_folder, output_errors
 from .cache import cached, locked
@@ -46,7 +46,7 @@ class Store:
     """
 
     def __init__(self, place: Path | str) -> None:
-        check_place(place)
+        check_url(str(place))
         self.url = url_of(place).rstrip("/")
         errors.require_extra("fsspec", "cloud", self.url)
         import fsspec
