@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from handmade import random_dataset
+from permissions import closed
 from small_disk import may_mount, small_disk
 
 from glovewire.common.endings import Ending, RunEnd
@@ -276,6 +277,13 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         with pytest.raises(ArtifactError) as error:
             runs.load_vectors(path)
         one_line(error)
+
+
+def test_a_folder_that_may_not_be_searched(run: Path) -> None:
+    """Seen to fail: a PermissionError with its traceback."""
+    with pytest.raises(ArtifactError, match="Permission denied") as error, closed(run.parent):
+        runs.load_vectors(run)
+    one_line(error)
 
 
 def test_another_kind_of_artifact_is_named(tmp_path: Path) -> None:

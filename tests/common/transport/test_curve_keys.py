@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from permissions import closed
 
 from glovewire.common.errors import GlovewireError, KeyFileError, OutputError, UsageError
 from glovewire.common.roles import USUAL, Client, Role
@@ -365,3 +366,13 @@ def test_missing_keys_are_an_error_with_a_way_out(tmp_path: Path, path: str, rea
     (tmp_path / "empty").mkdir()
     with pytest.raises(GlovewireError, match=r"make (them|keys) with `glovewire keys"):
         read(tmp_path / path)
+
+
+@pytest.mark.parametrize("read", [keys.load_server_keys, worker_keys, keys.make_keys])
+@pytest.mark.parametrize("path", ["keys", "keys/anna.key"])
+def test_a_folder_that_may_not_be_searched_is_one_clear_error(
+    folder: Path, path: str, read: Callable[[Path], object]
+) -> None:
+    """Seen to fail: a PermissionError with its traceback."""
+    with pytest.raises(GlovewireError, match="Permission denied"), closed(folder.parent):
+        read(folder.parent / path)
