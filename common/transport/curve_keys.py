@@ -59,8 +59,8 @@ class AllowList:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._used = self._seen = _file_version(path)  # first: a change while it is read is one
         self._clients = _clients_in(path)
-        self._used = self._seen = _file_version(path)
         self.problem = ""
 
     def client_of(self, public: str) -> Client | None:
@@ -87,7 +87,7 @@ class AllowList:
         try:
             clients = _clients_in(self._path)
         except KeyFileError as error:
-            self.problem = str(error)
+            self._used, self.problem = (), str(error)  # to be read again, also if it comes back unchanged
             return {}
         revoked = {public: client for public, client in self._clients.items() if clients.get(public) != client}
         self._clients, self._used, self.problem = clients, version, ""
@@ -238,12 +238,12 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _file_version(path: Path) -> tuple[int, ...] | None:
-    """Return modification time, size and inode of a file, to detect changes; None if it does not exist."""
+    """Return what tells a changed file from the one before, also one of another mode or owner; None if it is gone."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
 
 
 def _usual_client(folder: Path, role: Role) -> Path:

@@ -237,6 +237,38 @@ def test_a_list_that_cannot_be_used_leaves_the_last_one_in_force(folder: Path, c
     assert allowed.problem == ""
 
 
+def test_a_key_that_is_revoked_while_the_server_starts_is_revoked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail: the version of the file was taken after its content."""
+    path, anna, really = folder / "allowed.toml", public(folder, "anna"), keys._clients_in
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(keys, "_clients_in", lambda path: (really(path), path.write_text(""))[0])
+        allowed = keys.load_server_keys(folder).allowed
+    assert path.read_text() == ""
+    assert anna in {**allowed.refresh(), **allowed.refresh()}
+
+
+@pytest.mark.parametrize("name", ["allowed.toml", "."])
+def test_a_list_that_was_moved_away_and_is_back_is_no_problem(folder: Path, name: str) -> None:
+    allowed, moved = keys.load_server_keys(folder).allowed, folder / name
+    away = moved.rename(folder.parent / "away")
+    assert [allowed.refresh() for _ in range(2)] == [{}, {}]
+    assert "there is no file" in allowed.problem
+    away.rename(moved)
+    assert [allowed.refresh() for _ in range(3)] == [{}, {}, {}]
+    assert allowed.problem == ""
+
+
+def test_a_list_that_others_may_change_from_now_on_is_a_problem(folder: Path) -> None:
+    allowed, path = keys.load_server_keys(folder).allowed, folder / "allowed.toml"
+    for mode, problem in ((0o666, "others may change"), (0o644, "")):
+        path.chmod(mode)
+        assert [allowed.refresh() for _ in range(2)] == [{}, {}]
+        assert allowed.problem.startswith(problem)
+        assert bool(allowed.problem) is bool(problem)
+
+
 def old_list(folder: Path) -> Path:
     """The allow-list as an older version wrote it: names and keys."""
     path = folder / "allowed.toml"
