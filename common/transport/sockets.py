@@ -4,7 +4,6 @@ A socket is used only in the thread that made it. Every queue is bounded, and cl
 unless `Context.close` is given time to send it.
 """
 
-import contextlib
 import errno
 import os
 import socket as plain
@@ -207,22 +206,12 @@ def subscriptions(publisher: zmq.Socket[bytes]) -> Iterator[tuple[bytes, zmq.Fra
         yield frame.bytes, frame
 
 
-def discard_message(socket: zmq.Socket[bytes], *, hang_up: bool = False) -> str:
-    """Receive and drop the rest of a message; return the IP address of its sender.
-
-    With `hang_up`, also shut down the sender's connection, through its file descriptor because libzmq has no call for
-    that. If the descriptor belongs to another peer by now, that peer has to connect again.
-    """
+def discard_message(socket: zmq.Socket[bytes]) -> zmq.Frame:
+    """Receive and drop the rest of a message; return its last frame, which knows its connection."""
     frame = socket.recv(_NOBLOCK, copy=False)
-    if hang_up:
-        with contextlib.suppress(OSError):
-            source = plain.fromfd(int(frame.get(zmq.SRCFD)), plain.AF_INET, plain.SOCK_STREAM)
-            with source:
-                source.shutdown(plain.SHUT_RDWR)
-    where = str(frame.get("Peer-Address"))
     while frame.more:
         frame = socket.recv(_NOBLOCK, copy=False)
-    return where
+    return frame
 
 
 def send(

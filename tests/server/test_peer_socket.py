@@ -20,6 +20,7 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.transport import sockets
 from glovewire.common.transport.client import RequestClient
 from glovewire.server import peers
 from glovewire.server.config import ServerConfig
@@ -101,6 +102,27 @@ def test_unreadable_messages_end_the_connection(tmp_path: Path) -> None:
             folder = client.ask(0, m.GetFolder())
             assert isinstance(folder, m.Folder)
             assert json.loads(folder.body.tobytes())["parts"] == {}
+
+
+def test_a_descriptor_that_belongs_to_another_peer_by_now_is_not_shut() -> None:
+    """A banned peer has left, and its last message is read when another one has its descriptor."""
+    socket = PeerSocket(LOCAL, None, 2, lambda _: (0, m.Refused("", "")))
+    try:
+        with shaken(socket.address) as stranger:
+
+            def take() -> None:
+                stranger.sendall(strangers.frame(b"", more=True) + strangers.frame(b"nonsense", more=False))
+                until(lambda: sockets.has_message(socket._router), "it has come", seconds=20)
+                socket._take()
+
+            for _ in range(MAX_ERRORS):
+                take()
+            (now,) = socket._connections
+            socket._connections.opened(now._replace(port=now.port - 1))
+            for _ in range(2):  # the first one after the ban ends the connection
+                take()
+    finally:
+        socket.close()
 
 
 def test_a_refusal_that_names_a_folder_in_bytes_that_are_no_text_does_not_end_the_thread(tmp_path: Path) -> None:
