@@ -15,7 +15,7 @@ def check_address(address: str) -> str:
     host, _, port = rest.rpartition(":")
     if scheme == "ipc" and rest:
         return address
-    if scheme != "tcp" or not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+    if scheme != "tcp" or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) >= 1 << 16:
         raise UsageError(f"{address!r} is not an address: write tcp://HOST:PORT")
     return address
 

@@ -345,12 +345,10 @@ class Daemon:
 
     def _ignore(self, peer: Peer) -> None:
         """Drop a message of a banned peer; the first one ends its connection."""
-        disconnects = self._errors.must_disconnect(peer)
-        where = sockets.discard_message(self._router, hang_up=disconnects)
+        last = sockets.discard_message(self._router)
         self._counts.ignored += 1
-        if disconnects:
-            self._counts.cut_off += 1
-            logger.warning(log.line("cut_off", where=where, why="too many unreadable messages"))
+        if self._errors.must_disconnect(peer):
+            self._cut([self._connections.remove(source_of(last))], "too many unreadable messages")
 
     def _carry_out(self, effects: Effects) -> None:
         for reply in effects.replies:

@@ -21,6 +21,7 @@ from glovewire.common.protocol import wire
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.cache import make_cache
 from glovewire.common.storage.dataset import Dataset
+from glovewire.common.text import printable
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys, ServerKeys
 from glovewire.common.transport.download import downloaded
@@ -213,16 +214,17 @@ class Peers:
 
     def _copy(self, clients: dict[int, RequestClient], shard: int, *, own: bool = False) -> bool:
         """Copy from one shard; return whether it has answered. After a failure the next try has a new connection."""
-        client = clients.get(shard) or clients.setdefault(shard, self._client(shard, SILENCE_S))
         try:
+            client = clients.get(shard) or clients.setdefault(shard, self._client(shard, SILENCE_S))
             with self._copying:
                 self._heard[shard] = self._copies.bring(client, shard, own=own)
-        except GlovewireError as error:
+        except (GlovewireError, OSError) as error:
             if self._problems.get(shard) != str(error):  # each once, until the shard answers again
                 self._problems[shard] = str(error)
                 logger.warning(log.line("not_copied", shard=shard, why=error))
             self._heard.pop(shard, None)
-            clients.pop(shard).close()
+            if (failed := clients.pop(shard, None)) is not None:
+                failed.close()
             return False
         self._problems.pop(shard, None)
         return True
@@ -240,7 +242,7 @@ class Peers:
             self._note(request.message)  # not of what was refused: a stranger could keep this shard from ending
             return number, reply
         except GlovewireError as error:
-            return number, m.Refused(error.code, str(error)[: m.MAX_EXPLANATION], "")
+            return number, m.Refused(error.code, printable(str(error), m.MAX_EXPLANATION), "")
 
 
 @contextlib.contextmanager

@@ -179,7 +179,7 @@ class StoredCheckpoints:
                 self._store = Store(self._config.checkpoints or "")
                 self._there, self._generation = self._listed(self._store), None
             is_done = self._upload(self._store)
-        except errors.GlovewireError as error:
+        except (errors.GlovewireError, OSError) as error:
             if self._problem != str(error):  # each once, until the store answers again
                 self._problem = str(error)
                 logger.warning(log.line("not_stored", why=error, then="the checkpoint stays here; it is tried again"))

@@ -63,7 +63,7 @@ class Mode:
 def _number(kind: str, name: str, text: str) -> float:
     try:
         value = float(int(text) if kind in INTEGER_MIN else text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UsageError(f"must have a {'whole ' * (kind in INTEGER_MIN)}number after {kind}:, not {text!r}") from error
     if not math.isfinite(value) or (value < INTEGER_MIN[kind] if kind in INTEGER_MIN else value <= 0):
         least = f"at least {INTEGER_MIN[kind]}" if kind in INTEGER_MIN else "above 0"

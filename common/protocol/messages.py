@@ -8,8 +8,8 @@
     worker, observer       Create       Created; waits while another worker brings the first values
     worker (to shard 0)    Report       Recorded
     worker, observer       Heartbeat    HeartbeatAck
-    observer               Score        Recorded
-    observer               Proceed      Recorded
+    worker, observer       Score        Recorded
+    worker, observer       Proceed      Recorded
     worker, observer       Leave        Left
     anyone                 GetStatus    Status
     anyone                 GetHistory   History
@@ -17,7 +17,7 @@
     anyone, shard          GetData      Data
     shard (to a shard)     GetFolder    Folder
     shard (to shard 0)     Begin        Begun
-    anyone                 Checkpoint   Checkpointed, when it is on disk
+    worker, observer       Checkpoint   Checkpointed, when it is on disk
     anyone                 Finish       Finishing
     (server, to anything)  Refused
     server (PUB)           RunSample, LossSample, WorkerSample, ServerSample, QualitySample, Event
@@ -392,7 +392,7 @@ class Checkpoint(Message):
 
 @message
 class Checkpointed(Message):
-    """The checkpoint is on disk; `name` is its path relative to the run folder."""
+    """The checkpoint is on disk; `name` is its label, with which the names of its parts begin."""
 
     name: str
 

@@ -236,7 +236,7 @@ class Dataset:
             or (self.checksums.dtype == np.uint8 and self.checksums.shape == (len(layout.blocks), DIGEST_BYTES)),
         }
         if fits[TILES]:
-            total = len(self.entries) if self.loaded is None else self.tiles[-1]
+            total = self.entries.size if self.loaded is None else self.tiles[-1]
             fits[ENTRIES] = fits[ENTRIES] and total == self.tiles[-1] and self.tiles[0] == 0
         for name, good in fits.items():
             if not good:

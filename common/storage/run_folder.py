@@ -86,8 +86,8 @@ def started_before(run: Path) -> OutputError:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether training was started in `folder`, finished or not."""
-    return any((folder / name).is_file() for name in (CONFIG, METRICS))
+    """Return whether training was started in `folder`, finished or not; False, too, if it may not be searched."""
+    return any(os.path.isfile(folder / name) for name in (CONFIG, METRICS))
 
 
 def completed_facts(run: Path) -> Mapping[str, Any] | None:
@@ -272,7 +272,7 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
 
     Raises ArtifactError if training has not finished or a file is missing, truncated, altered or not finite.
     """
-    if run.is_dir() and not (run / artifacts.MANIFEST).exists() and is_run(run):
+    if is_run(run) and not (run / artifacts.MANIFEST).exists():
         raise ArtifactError(f"training has not finished: {run} has no vectors yet")
     if (kind := artifacts.Manifest.read(run, KIND).kind) != KIND:
         raise ArtifactError(f"{run} is a folder of kind {kind}: give the folder of a run with vectors")
@@ -353,6 +353,6 @@ def load_tensors(run: Path | str, *, verify: bool = True) -> tuple[dict[str, Arr
     manifest = artifacts.Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
     try:
         with np.load(run / TENSORS, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}, manifest
+            return {member.removesuffix(".npy"): archive[member] for member in archive.zip.namelist()}, manifest
     except (*artifacts.UNREADABLE, zipfile.BadZipFile) as error:
         raise ArtifactError(f"{run / TENSORS} cannot be read ({type(error).__name__}: {error})") from error

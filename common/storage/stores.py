@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from .. import errors, log
-from ..addresses import check_place, url_of
+from ..addresses import check_url, url_of
 from ..option import default_cache
 from .artifacts import MANIFEST, MAX_MANIFEST_BYTES, Manifest, files_in, make_folder, output_errors
 from .cache import cached, locked
@@ -46,7 +46,7 @@ class Store:
     """
 
     def __init__(self, place: Path | str) -> None:
-        check_place(place)
+        check_url(str(place))
         self.url = url_of(place).rstrip("/")
         errors.require_extra("fsspec", "cloud", self.url)
         import fsspec
@@ -64,7 +64,7 @@ class Store:
             known = "use s3://, gs://, az://, file:// or another store of fsspec"
             raise errors.UsageError(f"nothing is known of {protocol}:// URLs such as {self.url}: {known}") from error
         if kind.async_impl:
-            self._loop = options["loop"] = asyncio.new_event_loop()
+            self._loop = options["loop"] = self._try(asyncio.new_event_loop)
             self._loop.set_exception_handler(lambda _, context: logger.debug(log.line("store", **context)))
             self._thread.start()
         else:

@@ -18,7 +18,7 @@ import shlex
 import stat
 import struct
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,8 @@ class AllowList:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._used = self._seen = _file_version(path)  # first: a change while it is read is one
         self._clients = _clients_in(path)
-        self._used = self._seen = _file_version(path)
         self.problem = ""
 
     def client_of(self, public: str) -> Client | None:
@@ -87,7 +87,7 @@ class AllowList:
         try:
             clients = _clients_in(self._path)
         except KeyFileError as error:
-            self.problem = str(error)
+            self._used, self.problem = (), str(error)  # to be read again, also if it comes back unchanged
             return {}
         revoked = {public: client for public, client in self._clients.items() if clients.get(public) != client}
         self._clients, self._used, self.problem = clients, version, ""
@@ -141,10 +141,10 @@ def make_keys(folder: Path, clients: Sequence[Client] = USUAL) -> list[Path]:
     Raises OutputError if the folder is not empty or cannot be written, UsageError for invalid names.
     """
     _check_names(clients)
-    if (folder / SERVER).exists():
-        raise OutputError(f"{folder} has keys already: name another folder, or say --add to add clients")
-    require_free(folder, what="keys")
     with output_errors(folder, "keys"):
+        if (folder / SERVER).exists():
+            raise OutputError(f"{folder} has keys already: name another folder, or say --add to add clients")
+        require_free(folder, what="keys")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with atomic(folder) as scratch:
             scratch.mkdir(mode=0o700)
@@ -187,8 +187,9 @@ def add_clients(folder: Path, clients: Sequence[Client]) -> list[Path]:
 
 def load_server_keys(path: Path) -> ServerKeys:
     """Return the server's keys in folder `path`, or in the folder of file `path`; KeyFileError if damaged or absent."""
-    folder = path.parent if path.is_file() else path
-    _require_folder(folder)
+    with _reading(path):
+        folder = path.parent if path.is_file() else path
+        _require_folder(folder)
     return ServerKeys(_pair(folder / SERVER), AllowList(folder / ALLOWED))
 
 
@@ -197,9 +198,10 @@ def load_client_keys(path: Path, role: Role) -> ClientKeys:
 
     That is the client called as the role, else `admin`, else the only one.
     """
-    if path.is_dir():
-        path = _usual_client(path, role)
-    _require_folder(path.parent)
+    with _reading(path):
+        if path.is_dir():
+            path = _usual_client(path, role)
+        _require_folder(path.parent)
     return ClientKeys(_pair(path), _public(path.parent / PUBLIC), path)
 
 
@@ -236,12 +238,12 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _file_version(path: Path) -> tuple[int, ...] | None:
-    """Return modification time, size and inode of a file, to detect changes; None if it does not exist."""
+    """Return what tells a changed file from the one before, also one of another mode or owner; None if it is gone."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
 
 
 def _usual_client(folder: Path, role: Role) -> Path:
@@ -368,8 +370,9 @@ def _parsed(path: Path, forbidden: int, parse: Callable[[Table], T]) -> T:
     found = parse(table)
     # last: the file must be one of keys before its mode is to be changed
     _require_out_of_reach(path, status, forbidden)
-    for folder in dict.fromkeys((path.parent, path.resolve().parent)):  # the file may be a symbolic link
-        _require_out_of_reach(folder, folder.stat(), _WRITABLE)
+    with _reading(path):
+        for folder in dict.fromkeys((path.parent, path.resolve().parent)):  # the file may be a symbolic link
+            _require_out_of_reach(folder, folder.stat(), _WRITABLE)
     return found
 
 
@@ -393,12 +396,20 @@ def _key(path: Path, name: str, key: object) -> bytes:
 
 def _read(path: Path) -> tuple[str, os.stat_result]:
     """Return a file's text and status, both read from the same open file."""
-    if not path.is_file():
-        raise KeyFileError(f"there is no file {path}: make keys with `glovewire keys`")
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES).decode(), os.fstat(file.fileno())
-    except OSError as error:
-        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from error
+        with _reading(path):
+            if not path.is_file():
+                raise KeyFileError(f"there is no file {path}: make keys with `glovewire keys`")
+            with path.open("rb") as file:
+                return file.read(MAX_FILE_BYTES).decode(), os.fstat(file.fileno())
     except UnicodeDecodeError as error:
         raise KeyFileError(f"{path} is not a file of keys") from error
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise an OSError of the block as a KeyFileError that says why `path` cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from error

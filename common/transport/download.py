@@ -21,7 +21,7 @@ def trains_blocks(client: RequestClient) -> bool:
     """Ask the first server whether the run trains blocks; ProtocolError if it does not say so."""
     try:
         return bool(json.loads(expect(client.ask(0, m.GetStatus()), m.Status).body.tobytes())["schedule"] == "blocks")
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise errors.ProtocolError(f"{client.where(0)} sent a status that cannot be read") from error
 
 

@@ -4,7 +4,6 @@ A socket is used only in the thread that made it. Every queue is bounded, and cl
 unless `Context.close` is given time to send it.
 """
 
-import contextlib
 import errno
 import os
 import socket as plain
@@ -15,7 +14,7 @@ from typing import Self
 import zmq
 
 from ..addresses import check_address
-from ..errors import BindError, UsageError
+from ..errors import BindError, SystemLimit, UsageError
 from ..protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES, Frame
 from .connections import ConnectionMonitor
 from .curve_keys import ClientKeys, ServerKeys
@@ -131,7 +130,10 @@ class Context:
         self.close()
 
     def _own(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._zmq.socket(kind)
+        try:
+            socket = self._zmq.socket(kind)
+        except zmq.ZMQError as error:
+            raise _lacking(error) from error
         self._sockets.append(socket)
         socket.set(zmq.LINGER, 0)
         return socket
@@ -161,7 +163,10 @@ class Context:
         check_address(address)
         socket.set(zmq.IPV6, "[" in address)
         keys = self._keys if isinstance(self._keys, ClientKeys) else None
-        self._handshakes[socket] = HandshakeMonitor(socket, address, keys)
+        try:
+            self._handshakes[socket] = HandshakeMonitor(socket, address, keys)
+        except zmq.ZMQError as error:
+            raise _lacking(error) from error
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -201,22 +206,12 @@ def subscriptions(publisher: zmq.Socket[bytes]) -> Iterator[tuple[bytes, zmq.Fra
         yield frame.bytes, frame
 
 
-def discard_message(socket: zmq.Socket[bytes], *, hang_up: bool = False) -> str:
-    """Receive and drop the rest of a message; return the IP address of its sender.
-
-    With `hang_up`, also shut down the sender's connection, through its file descriptor because libzmq has no call for
-    that. If the descriptor belongs to another peer by now, that peer has to connect again.
-    """
+def discard_message(socket: zmq.Socket[bytes]) -> zmq.Frame:
+    """Receive and drop the rest of a message; return its last frame, which knows its connection."""
     frame = socket.recv(_NOBLOCK, copy=False)
-    if hang_up:
-        with contextlib.suppress(OSError):
-            source = plain.fromfd(int(frame.get(zmq.SRCFD)), plain.AF_INET, plain.SOCK_STREAM)
-            with source:
-                source.shutdown(plain.SHUT_RDWR)
-    where = str(frame.get("Peer-Address"))
     while frame.more:
         frame = socket.recv(_NOBLOCK, copy=False)
-    return where
+    return frame
 
 
 def send(
@@ -244,6 +239,11 @@ def send_if_room(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
     except zmq.Again:
         return False
     return True
+
+
+def _lacking(error: zmq.ZMQError) -> SystemLimit:
+    """Return the error for a socket that cannot be made."""
+    return SystemLimit(f"{zmq.strerror(error.errno or 0).lower()}: raise the limit (ulimit -n)")
 
 
 def _bind(socket: zmq.Socket[bytes], address: str) -> str:

@@ -5,7 +5,6 @@ checkpoints, their marks, and the generations of the run, which shard 0 alone cr
 as if it were shared. A part is copied before the mark or the generation that follows it.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ import numpy as np
 
 from glovewire.common import errors, log
 from glovewire.common.protocol import messages as m
+from glovewire.common.runtime.descriptors import is_shortage
 from glovewire.common.storage import artifacts
 from glovewire.common.storage.cache import Source
 from glovewire.common.storage.dataset import Dataset
@@ -127,7 +127,7 @@ class Copies:
             }
             parts = {str(name): str(checksum) for name, checksum in found["parts"].items()}
             newest = found["generation"] and generations.parse_generation(json.dumps(found["generation"]), "it")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise errors.ProtocolError(f"{client.where(0)} sent no list of its run folder ({error})") from error
         here = parts_in(self._folder)
         for name, checksum in parts.items():
@@ -187,13 +187,24 @@ class Copies:
 
 
 def parts_in(folder: Path) -> dict[str, str]:
-    """Return the checksums of the intact parts of checkpoints in a run's folder of checkpoints, by name."""
+    """Return the checksums of the intact parts of checkpoints in a run's folder of checkpoints, by name.
+
+    Raises ArtifactError if they cannot be told, because the folder cannot be read or too many files are open.
+    """
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise errors.ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
     found = {}
-    with contextlib.suppress(FileNotFoundError):
-        for name in filter(PART.fullmatch, sorted(os.listdir(folder))):
-            with contextlib.suppress(errors.ArtifactError, OSError):
-                status = os.stat(f"{folder}/{name}/{artifacts.MANIFEST}")
-                found[name] = _checksum(f"{folder}/{name}", status.st_mtime_ns, status.st_ino)
+    for name in filter(PART.fullmatch, sorted(names)):
+        try:
+            status = os.stat(f"{folder}/{name}/{artifacts.MANIFEST}")
+            found[name] = _checksum(f"{folder}/{name}", status.st_mtime_ns, status.st_ino)
+        except (errors.ArtifactError, OSError) as error:
+            if is_shortage(error):
+                raise
     return found
 
 

@@ -159,7 +159,7 @@ def remove_leftovers(run: Path, shard: int, shards: int) -> None:
     A folder that was moved aside for a new one, which is missing, is put back. Files of processes that still run stay,
     except those with this process's own id: they are from a process of another container that had the same id.
     """
-    results = [] if shard else run.glob(".*.npy.*")
+    results = [] if shard else run.glob(f".*{artifacts.PARTIAL}")
     for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *results):
         name, pid, kind = path.name.rsplit(".", 2)
         if f".{kind}" not in (artifacts.PARTIAL, artifacts.REPLACED) or not pid.isdecimal() or _is_running(int(pid)):

@@ -322,10 +322,13 @@ def newest(run: Path) -> Generation | None:
 
 def _newest_name(run: Path) -> str:
     """Return the name of the file of the last generation that was begun in `run`, "" before the first."""
+    folder = run / run_folder.CHECKPOINTS
     try:
-        names = os.listdir(run / run_folder.CHECKPOINTS)
+        names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return ""
+    except OSError as error:
+        raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
     return max((name for name in names if name.startswith(GENERATION) and not name.endswith(PARTIAL)), default="")
 
 

@@ -138,7 +138,7 @@ class Table:
         return before, None
 
     def check_push(self, push: Push) -> None:
-        """Raise BadRequest or NotFinite unless `apply` or `replace` can carry out the push."""
+        """Raise BadRequest or NotFinite unless `apply` or `exchange` can carry out the push."""
         if push.operation not in ("assign", "add", "gradient"):
             raise BadRequest(f"no operation is called {push.operation[:40]!r}")
         if not 0 <= push.rate <= MAX_RATE:

@@ -15,9 +15,12 @@ import strangers
 from processes import until
 from strangers import is_shut, send_until_shut, shaken
 
+from glovewire.common.errors import ArtifactError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
+from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.transport import sockets
 from glovewire.common.transport.client import RequestClient
 from glovewire.server import peers
 from glovewire.server.config import ServerConfig
@@ -99,6 +102,40 @@ def test_unreadable_messages_end_the_connection(tmp_path: Path) -> None:
             folder = client.ask(0, m.GetFolder())
             assert isinstance(folder, m.Folder)
             assert json.loads(folder.body.tobytes())["parts"] == {}
+
+
+def test_a_descriptor_that_belongs_to_another_peer_by_now_is_not_shut() -> None:
+    """A banned peer has left, and its last message is read when another one has its descriptor."""
+    socket = PeerSocket(LOCAL, None, 2, lambda _: (0, m.Refused("", "")))
+    try:
+        with shaken(socket.address) as stranger:
+
+            def take() -> None:
+                stranger.sendall(strangers.frame(b"", more=True) + strangers.frame(b"nonsense", more=False))
+                until(lambda: sockets.has_message(socket._router), "it has come", seconds=20)
+                socket._take()
+
+            for _ in range(MAX_ERRORS):
+                take()
+            (now,) = socket._connections
+            socket._connections.opened(now._replace(port=now.port - 1))
+            for _ in range(2):  # the first one after the ban ends the connection
+                take()
+    finally:
+        socket.close()
+
+
+def test_a_refusal_that_names_a_folder_in_bytes_that_are_no_text_does_not_end_the_thread(tmp_path: Path) -> None:
+    """Seen to fail: the refusal could not be encoded, and nobody answered the other shards any more."""
+    run, apart = tmp_path / "r\udcff", (LOCAL, "tcp://127.0.0.1:9")
+    config = ServerConfig(dataset=tmp_path, out=run, shards=2, peers=apart, options=TrainingOptions(dim=4))
+    with (
+        peers.Peers(config, None) as shard,
+        RequestClient([shard._socket.address], "shard-1", silence_s=20.0) as client,
+    ):
+        for _ in range(2):
+            with pytest.raises(ArtifactError, match=r"r\\udcff"):
+                client.ask(0, m.GetData(f"round-00000001.shard-0-of-2/{MANIFEST}", 0))
 
 
 def test_the_oldest_of_too_many_connections_is_cut(other: Other) -> None:

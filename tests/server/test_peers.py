@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from processes import free_port, until
 
 from glovewire.common.endings import Ending
+from glovewire.common.errors import SystemLimit
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.server import peers
@@ -172,6 +175,21 @@ def test_while_one_does_not_answer_all_are_asked_again(three: Cluster) -> None:
         for label in ("round-00000001", "round-00000002"):
             three.write(1, label)
             until(lambda label=label: three.has(0, label, 1), "shard 1 is asked")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("error", [SystemLimit("too many open files"), OSError(errno.EMFILE, "Too many open files")])
+def test_a_shard_copies_again_once_it_may_open_files(
+    two: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """Seen to fail: the thread that copies had ended."""
+    zero, _ = two.start(0), two.start(1)
+    zero.look()
+    with monkeypatch.context() as lacking:
+        lacking.setattr(peers, "RequestClient", Mock(side_effect=error))
+        zero.follow()
+        until(lambda: "not_copied shard=1" in caplog.text, "it has asked in vain")
+    two.write(1, "round-00000001")
+    until(lambda: two.has(0, "round-00000001", 1), "it copies")
 
 
 def test_what_a_shard_has_not_got_back_yet_is_not_forgotten(two: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -174,3 +175,21 @@ def test_a_part_is_not_replaced_before_the_store_has_another_checkpoint(
     monkeypatch.setattr(Store, "upload", fails_at_first)
     upload(tmp_path, 1)
     assert order == [part(second, 1), part(second, 1), part(first, 1)]
+
+
+def test_what_cannot_be_uploaded_for_lack_of_files_is_tried_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail: the thread that uploads had ended."""
+    failures, really = [OSError(errno.EMFILE, "Too many open files")], stored_checkpoints.parts_in
+
+    def lacks_files_at_first(folder: Path) -> dict[str, str]:
+        if failures:
+            raise failures.pop()
+        return really(folder)
+
+    write(tmp_path, "update-00000004", 1, 4)
+    monkeypatch.setattr(stored_checkpoints, "FAILING_S", 10.0)
+    monkeypatch.setattr(stored_checkpoints, "parts_in", lacks_files_at_first)
+    upload(tmp_path, 1)
+    assert stored_parts(store) == {part("update-00000004", 1)}

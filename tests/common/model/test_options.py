@@ -66,6 +66,12 @@ def test_every_problem_is_named_at_once() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_of_steps_beyond_any_float_is_refused(digits: int) -> None:
+    with pytest.raises(UsageError, match="consistency must have a whole number after ssp:"):
+        TrainingOptions(schedule="minibatch", consistency="ssp:" + "9" * digits)
+
+
 def test_a_consistency_belongs_to_its_schedule() -> None:
     with pytest.raises(
         UsageError, match=r"consistency must be one of async, .*softsync:N, not 'exclusive' for minibatch"

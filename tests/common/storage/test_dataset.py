@@ -120,6 +120,7 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "weight negative": lambda p: altered(p, datasets.ENTRIES, set_first("x", -1)),
     "entries missing": lambda p: altered(p, datasets.ENTRIES, lambda e: e[:-1]),
     "entries of another type": lambda p: altered(p, datasets.ENTRIES, lambda e: e["x"].copy()),
+    "entries a single one": lambda p: altered(p, datasets.ENTRIES, lambda e: e[0]),
     "tiles run back": lambda p: altered(p, datasets.TILES, lambda t: t[::-1].copy()),
     "tiles too few": lambda p: altered(p, datasets.TILES, lambda t: t[:-1]),
     "tiles beyond the entries": lambda p: altered(p, datasets.TILES, lambda t: t + 1),

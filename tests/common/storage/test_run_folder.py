@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from handmade import random_dataset
+from permissions import closed
 from small_disk import may_mount, small_disk
 
 from glovewire.common.endings import Ending, RunEnd
@@ -278,6 +279,13 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         one_line(error)
 
 
+def test_a_folder_that_may_not_be_searched(run: Path) -> None:
+    """Seen to fail: a PermissionError with its traceback."""
+    with pytest.raises(ArtifactError, match="Permission denied") as error, closed(run.parent):
+        runs.load_vectors(run)
+    one_line(error)
+
+
 def test_another_kind_of_artifact_is_named(tmp_path: Path) -> None:
     with writing_artifact(tmp_path / "data", "dataset", 1, {}):
         pass
@@ -376,3 +384,13 @@ def test_all_is_attempted_and_the_error_has_the_type_of_the_last() -> None:
         artifacts.attempt_all(lambda: fail(one), lambda: done.append("after"))
     assert alone.value is one
     assert done[-1] == "after"
+
+
+def test_tensors_come_back_under_their_names(run: Path) -> None:
+    """Seen to fail: `a.npy` came back with the values of `a`."""
+    values = {name: np.full((2, 3), number, np.float32) for number, name in enumerate(("a", "a.npy", "a.npy.npy"))}
+    runs.write_tensors(run, values, {})
+    loaded, _ = runs.load_tensors(run)
+    assert {name: value.tolist() for name, value in loaded.items()} == {
+        name: value.tolist() for name, value in values.items()
+    }

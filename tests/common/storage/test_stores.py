@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -9,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -267,6 +269,15 @@ class Lasting(AsyncFileSystem):
 
 
 fsspec.register_implementation("lasting", Lasting)
+
+
+def test_a_store_that_cannot_be_used_for_lack_of_files_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen to fail: the OSError of the loop that the store runs on."""
+    monkeypatch.setattr(asyncio, "new_event_loop", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+    with pytest.raises(StoreError, match=r"lasting://b cannot be used: .*Too many open files"):
+        Store("lasting://b")
 
 
 def test_nothing_is_left_to_be_closed_when_python_exits() -> None:

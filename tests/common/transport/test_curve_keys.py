@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from permissions import closed
 
 from glovewire.common.errors import GlovewireError, KeyFileError, OutputError, UsageError
 from glovewire.common.roles import USUAL, Client, Role
@@ -236,6 +237,38 @@ def test_a_list_that_cannot_be_used_leaves_the_last_one_in_force(folder: Path, c
     assert allowed.problem == ""
 
 
+def test_a_key_that_is_revoked_while_the_server_starts_is_revoked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail: the version of the file was taken after its content."""
+    path, anna, really = folder / "allowed.toml", public(folder, "anna"), keys._clients_in
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(keys, "_clients_in", lambda path: (really(path), path.write_text(""))[0])
+        allowed = keys.load_server_keys(folder).allowed
+    assert path.read_text() == ""
+    assert anna in {**allowed.refresh(), **allowed.refresh()}
+
+
+@pytest.mark.parametrize("name", ["allowed.toml", "."])
+def test_a_list_that_was_moved_away_and_is_back_is_no_problem(folder: Path, name: str) -> None:
+    allowed, moved = keys.load_server_keys(folder).allowed, folder / name
+    away = moved.rename(folder.parent / "away")
+    assert [allowed.refresh() for _ in range(2)] == [{}, {}]
+    assert "there is no file" in allowed.problem
+    away.rename(moved)
+    assert [allowed.refresh() for _ in range(3)] == [{}, {}, {}]
+    assert allowed.problem == ""
+
+
+def test_a_list_that_others_may_change_from_now_on_is_a_problem(folder: Path) -> None:
+    allowed, path = keys.load_server_keys(folder).allowed, folder / "allowed.toml"
+    for mode, problem in ((0o666, "others may change"), (0o644, "")):
+        path.chmod(mode)
+        assert [allowed.refresh() for _ in range(2)] == [{}, {}]
+        assert allowed.problem.startswith(problem)
+        assert bool(allowed.problem) is bool(problem)
+
+
 def old_list(folder: Path) -> Path:
     """The allow-list as an older version wrote it: names and keys."""
     path = folder / "allowed.toml"
@@ -365,3 +398,13 @@ def test_missing_keys_are_an_error_with_a_way_out(tmp_path: Path, path: str, rea
     (tmp_path / "empty").mkdir()
     with pytest.raises(GlovewireError, match=r"make (them|keys) with `glovewire keys"):
         read(tmp_path / path)
+
+
+@pytest.mark.parametrize("read", [keys.load_server_keys, worker_keys, keys.make_keys])
+@pytest.mark.parametrize("path", ["keys", "keys/anna.key"])
+def test_a_folder_that_may_not_be_searched_is_one_clear_error(
+    folder: Path, path: str, read: Callable[[Path], object]
+) -> None:
+    """Seen to fail: a PermissionError with its traceback."""
+    with pytest.raises(GlovewireError, match="Permission denied"), closed(folder.parent):
+        read(folder.parent / path)

@@ -206,7 +206,7 @@ def test_a_place_outside_a_file_is_refused(data: Path, offset: int) -> None:
         Dataset.open(data).read(ENTRIES, offset, 100)
 
 
-@pytest.mark.parametrize("status", [b"", b"{}", b"[1]", b"null", b"\xff"])
+@pytest.mark.parametrize("status", [b"", b"{}", b"[1]", b"null", b"\xff", b"[" * 100_000])
 def test_a_status_that_cannot_be_read_is_refused(status: bytes) -> None:
     def script(heard: Heard) -> m.Message | None:
         return m.Status(np.frombuffer(status, np.uint8)) if isinstance(heard.message, m.GetStatus) else polite(heard)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_server import Heard, fake_server
+from open_files import none_left
 
 from glovewire.common.endings import Ending
-from glovewire.common.errors import BadRequest, GlovewireError, NotReady, ProtocolError
+from glovewire.common.errors import ArtifactError, BadRequest, GlovewireError, NotReady, ProtocolError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
+from glovewire.common.runtime.descriptors import is_shortage
+from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.transport.client import RequestClient
 from glovewire.server.checkpoints import files, generations
-from glovewire.server.checkpoints.copies import Copies, begin_at
+from glovewire.server.checkpoints.copies import Copies, begin_at, parts_in
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.checkpoints.generations import Generation, Mark
 from glovewire.server.config import ServerConfig
@@ -219,6 +223,7 @@ def folder_of(**found: object) -> Callable[[m.Message, m.Message], m.Message]:
     "change",
     [
         lies(m.Folder, body=np.zeros(3, np.uint8)),
+        lies(m.Folder, body=np.full(100_000, ord("["), np.uint8)),
         folder_of(parts=[]),
         folder_of(marks={"x": {}}),
         folder_of(marks={"0": {"generation": "high"}}),
@@ -226,7 +231,7 @@ def folder_of(**found: object) -> Callable[[m.Message, m.Message], m.Message]:
         folder_of(generation={"number": -1}),
         folder_of(generation=7),
     ],
-    ids=["no text", "no parts", "no shard", "no number", "no ending", "no generation", "a number"],
+    ids=["no text", "brackets alone", "no parts", "no shard", "no number", "no ending", "no generation", "a number"],
 )
 def test_a_list_that_makes_no_sense_is_refused(
     first: Shard, second: Shard, change: Callable[[m.Message, m.Message], m.Message]
@@ -277,6 +282,22 @@ def test_a_shard_sends_nothing_but_checkpoints(first: Shard, file: str) -> None:
 def test_other_requests_are_refused(first: Shard) -> None:
     with pytest.raises(ProtocolError):
         first.copies.answer(m.GetStatus())
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_part_that_cannot_be_read_for_lack_of_files_is_not_taken_for_a_removed_one(
+    first: Shard, monkeypatch: pytest.MonkeyPatch, *, listed: bool
+) -> None:
+    """Or the other shards and the store would remove their copies of it."""
+    first.write(3)
+    folder = first.out / CHECKPOINTS
+    names = os.listdir(folder)
+    if listed:
+        monkeypatch.setattr(os, "listdir", lambda _: names)
+    with pytest.raises(ArtifactError, match="cannot be read") as caught, none_left():
+        parts_in(folder)
+    assert is_shortage(caught.value)
+    assert list(parts_in(folder)) == ["round-00000003.shard-0-of-2"]
 
 
 def test_shard_0_begins_one_generation_of_a_number(first: Shard, second: Shard) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from open_files import none_left
 from shards import in_memory, push, shard
 
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import ArtifactError, OutputError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Applied, Welcome
+from glovewire.common.runtime.descriptors import is_shortage
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints import generations
@@ -458,3 +460,12 @@ def test_a_shard_that_ends_the_run_tells_the_others(tmp_path: Path) -> None:
     assert generations.not_left(first, generation) == [1]  # it has only begun to leave
     again = started(first)
     assert generations.announced_ending(first, again) is None  # that was in another generation
+
+
+def test_a_folder_that_cannot_be_listed_for_lack_of_files_is_looked_at_again(tmp_path: Path) -> None:
+    """Seen to fail: the daemon waits for a shortage that it is told of, and an OSError ended it."""
+    of = config(tmp_path)
+    generation = started(of)
+    with pytest.raises(ArtifactError, match="cannot be read") as caught, none_left():
+        generations.has_ended(of, generation)
+    assert is_shortage(caught.value)
