@@ -344,11 +344,11 @@ class Daemon:
                 self._workers.add(peer)
 
     def _ignore(self, peer: Peer) -> None:
-        """Drop a message of a banned peer; the first one ends its connection."""
-        last = sockets.discard_message(self._router)
+        """Drop a message of a banned peer; the first one whose connection is known ends that."""
+        source = source_of(sockets.discard_message(self._router))
         self._counts.ignored += 1
-        if self._errors.must_disconnect(peer):
-            self._cut([self._connections.remove(source_of(last))], "too many unreadable messages")
+        if source in self._connections and self._errors.must_disconnect(peer):
+            self._cut([self._connections.remove(source)], "too many unreadable messages")
 
     def _carry_out(self, effects: Effects) -> None:
         for reply in effects.replies:

@@ -200,7 +200,7 @@ class ErrorBudget:
                 kept.popitem(last=False)
 
     def must_disconnect(self, peer: Peer) -> bool:
-        """Return True once for a banned peer: the first message after the ban ends its connection."""
+        """Return True once for a banned peer, whose connection is to be ended then."""
         before, self._banned[peer] = self._banned[peer], True
         return not before
 
@@ -238,6 +238,9 @@ class Connections:
 
     def __len__(self) -> int:
         return sum(map(len, self._with.values()))
+
+    def __contains__(self, descriptor: int) -> bool:
+        return any(descriptor in connections for connections in self._with.values())
 
     def opened(self, connection: Connection) -> None:
         """Count a connection that was accepted."""

@@ -88,9 +88,9 @@ class PeerSocket:
         """Answer the request that has arrived, unless its sender reads no replies: then it may ask again."""
         peer = self._router.recv(zmq.NOBLOCK)
         if self._errors.is_banned(peer):
-            last = sockets.discard_message(self._router)
-            if self._errors.must_disconnect(peer):
-                self._cut(self._connections.remove(source_of(last)), "too many unreadable messages")
+            source = source_of(sockets.discard_message(self._router))
+            if source in self._connections and self._errors.must_disconnect(peer):
+                self._cut(self._connections.remove(source), "too many unreadable messages")
             return
         frames, last = sockets.receive_from(self._router)
         if not self._unfinished.knows(peer):
