@@ -5,12 +5,10 @@ from typing import Any
 import click
 
 from glovewire.common.cli.command import Command
-from glovewire.common.cli.options import Given, is_given, takes
-from glovewire.common.errors import UsageError
-from glovewire.common.option import key, options_of
+from glovewire.common.cli.options import Given, takes
 from glovewire.common.text import printable
 
-from .config import OF_TEXT, PreprocessConfig
+from .config import PreprocessConfig
 
 _FEW = 5
 
@@ -30,10 +28,6 @@ def preprocess(given: Given[PreprocessConfig]) -> dict[str, Any]:
     from .pipeline import run
 
     config = given.config()
-    of_text = [known for known, _ in options_of(PreprocessConfig) if known.name in OF_TEXT and is_given(known.name)]
-    if config.from_stanford and of_text:
-        flags = ", ".join(f"--{key(known)}" for known in of_text)
-        raise UsageError(f"--from-stanford takes no {flags}: Stanford's programs have counted the text already")
     log.configure("info", "preprocess")
     result = run(config)
     click.echo(_summary(result))

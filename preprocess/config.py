@@ -7,14 +7,14 @@ from pathlib import Path
 from glovewire.common.addresses import check_place
 from glovewire.common.array_types import Indices
 from glovewire.common.errors import UsageError
-from glovewire.common.option import Config, at_least, between, option, parse_size
+from glovewire.common.option import Config, at_least, between, key, option, options_of, parse_size
 from glovewire.common.storage.dataset import MAX_PARTITION_ROWS, MAX_PARTITIONS, WIDE
 
 from .counts.arrangement import default_partitions
 from .tokens.tokenizers import make_tokenizer
 
 LONGEST_WINDOW = 15
-OF_TEXT = {
+_OF_TEXT = {
     "vocab_size", "min_count", "window", "tokenizer", "sentences", "lowercase", "digits", "phrases", "lines",
     "text_column", "split", "weighting",
 }  # fmt: skip
@@ -86,6 +86,11 @@ class PreprocessConfig(Config):
             f"--memory must be at least {-(-least >> 20)}MB for {self.processes} processes": self.memory >= least,
             "--resume cannot read standard input again": not (self.resume and "-" in self.corpus),
         }
+        changed = [known for known, _ in options_of(type(self)) if getattr(self, known.name) != known.default]
+        of_text = ", ".join(f"--{key(known)}" for known in changed if known.name in _OF_TEXT)
+        rules[f"--from-stanford takes no {of_text}: Stanford's programs have counted the text already"] = not (
+            self.from_stanford and of_text
+        )
         return [problem for problem, good in rules.items() if not good]
 
     @property

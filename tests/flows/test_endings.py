@@ -66,12 +66,20 @@ def test_a_disk_that_is_full_under_stdout_is_one_line(tmp_path: Path, words: lis
     assert (run.returncode, run.stderr) == (1, "error: output cannot be written: no space left on the disk\n")
 
 
-@pytest.mark.parametrize("words", [["info"], ["stats", "tcp://127.0.0.1:9", "--keys"]])
-def test_a_name_that_no_file_can_have_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["info"], "cannot be a file: the name is too long"),
+        (["stats", "tcp://127.0.0.1:9", "--keys"], "cannot be read: File name too long"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_one_line(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         program.main([*words, 130 * "ü"], prog_name="glovewire")
     assert ended.value.code == 1
-    assert capsys.readouterr() == ("", f"error: {130 * 'ü'} cannot be a file: the name is too long\n")
+    assert capsys.readouterr() == ("", f"error: {130 * 'ü'} {why}\n")
 
 
 def test_a_reader_who_has_gone_away_hears_nothing(tmp_path: Path) -> None:

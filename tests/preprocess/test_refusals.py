@@ -94,7 +94,7 @@ def test_counts_of_stanford_take_no_options_of_text(tmp_path: Path, monkeypatch:
     found = CliRunner().invoke(preprocess, words)
     assert (found.exit_code, "cooc.bin cannot be read" in found.stderr) == (1, True), found.output
     monkeypatch.setenv("GLOVEWIRE_PREPROCESS_PHRASES", "1")
-    refused = CliRunner().invoke(preprocess, [*words, "--window", "5", "--keep-case"])
+    refused = CliRunner().invoke(preprocess, [*words, "--window", "4", "--keep-case"])
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
     assert "--from-stanford takes no --window, --lowercase, --phrases: " in refused.stderr
     assert not list(tmp_path.iterdir())
