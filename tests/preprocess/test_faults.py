@@ -156,14 +156,19 @@ def test_resume_of_another_job_starts_over(tmp_path: Path, corpus: Path, monkeyp
     assert checksums(out) == checksums(tmp_path / "whole")
 
 
+def die_counting(how: PreprocessConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run until a process is killed that counts, which leaves intermediate results."""
+    with monkeypatch.context() as hurt:
+        hurt.setattr(jobs.CountJob, "do", kill_self_at(1, how.out.with_name("calls"), jobs.CountJob.do))
+        with pytest.raises(ProcessDied):
+            run(how)
+
+
 def test_resume_with_splits_of_another_size_starts_over(
     tmp_path: Path, corpus: Path, undisturbed: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    with monkeypatch.context() as hurt:
-        hurt.setattr(jobs.CountJob, "do", kill_self_at(1, tmp_path / "calls", jobs.CountJob.do))
-        with pytest.raises(ProcessDied):
-            run(config(corpus, out))
+    die_counting(config(corpus, out), monkeypatch)
     monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 700)
     run(config(corpus, out, resume=True))
     assert checksums(out) == undisturbed[0]
@@ -239,10 +244,7 @@ def test_a_mistake_in_a_later_command_keeps_what_resume_needs(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    with monkeypatch.context() as hurt:
-        hurt.setattr(jobs.CountJob, "do", kill_self_at(1, tmp_path / "calls", jobs.CountJob.do))
-        with pytest.raises(ProcessDied):
-            run(config(corpus, out))
+    die_counting(config(corpus, out), monkeypatch)
     with pytest.raises(CorpusError, match="does not exist"):
         run(config(corpus.with_name("tex.txt"), out))
     monkeypatch.setattr(jobs.EncodeJob, "do", counted(jobs.EncodeJob.do, tmp_path / "again"))

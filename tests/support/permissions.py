@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NOBODY = 65534
+"""The id of the user `nobody`, who owns no files."""
 
 
 @contextmanager
