@@ -15,7 +15,8 @@ RATE_HEIGHT = 260
 X_TICKS = 5
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif"
 SECONDS = """
-if (tick < 10 && Math.abs(tick - Math.round(tick)) > 0.005) return `${+tick.toFixed(2)} s`
+const isFine = ticks.some((each) => each < 10 && Math.abs(each - Math.round(each)) > 0.005)
+if (isFine && tick < 60) return `${+tick.toFixed(2)} s`
 const whole = Math.round(tick), pad = (n) => String(n).padStart(2, "0")
 if (whole < 3600) return `${Math.floor(whole / 60)}:${pad(whole % 60)}`
 return `${Math.floor(whole / 3600)}:${pad(Math.floor(whole / 60) % 60)}:${pad(whole % 60)}`
@@ -250,7 +251,7 @@ class Charts:
     def _add_hover(self, plot: Any, line: Any, first: Sequence[tuple[str, str]]) -> None:
         from bokeh.models import CustomJSHover, HoverTool
 
-        clock = CustomJSHover(code=SECONDS.replace("tick", "value"))
+        clock = CustomJSHover(code="const tick = value, ticks = [value]" + SECONDS)
         amount = CustomJSHover(code=SHORT_AMOUNT.replace("tick", "value"))
         formatters: Any = {"@t": clock, "@done": amount, "@rate": amount}
         rows = {
