@@ -1,5 +1,6 @@
 """Read the vectors of a checkpoint, which holds table rows and no words: those are in the dataset it was trained on."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ _BETWEEN, _OF = ".shard-", "-of-"
 
 def is_checkpoint(path: Path) -> bool:
     """Return whether `path` is a folder of a run's checkpoints, of any shard."""
-    return path.parent.name == runs.CHECKPOINTS and _BETWEEN in path.name and path.is_dir()
+    return path.parent.name == runs.CHECKPOINTS and _BETWEEN in path.name and os.path.isdir(path)
 
 
 def newest_checkpoint(run: Path) -> Path:

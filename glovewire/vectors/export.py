@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -93,7 +94,7 @@ def save(loaded: runs.Vectors, out: Path, form: str | None) -> None:
 
 
 def _holds_vectors(path: Path) -> bool:
-    return path.is_file() or runs.is_run(path) or is_checkpoint(path)
+    return os.path.isfile(path) or runs.is_run(path) or is_checkpoint(path)
 
 
 def _export_vectors(path: Path, form: str, out: Path, *, centre: bool, dataset: Path | None) -> dict[str, Any]:

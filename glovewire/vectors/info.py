@@ -1,6 +1,7 @@
 """Describe a dataset, a run or another artifact as plain values, and verify its checksums."""
 
 import json
+import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,9 +37,9 @@ def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
 
 
 def _describe(path: Path, *, verify: bool) -> dict[str, Any]:
-    if path.is_file():
+    if os.path.isfile(path):
         return _file(path)
-    if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):
+    if runs.is_run(path) and not (path / MANIFEST).exists():
         return _head(path, "run", None) | {"state": "in training, or stopped before the end"} | _progress(path)
     kind = Manifest.read(path).kind
     if kind == datasets.KIND:

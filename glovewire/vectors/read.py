@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import struct
 import zipfile
 import zlib
@@ -61,9 +62,9 @@ def read_vectors(path: Path, dataset: Path | None = None) -> Vectors:
 def _read(path: Path, dataset: Path | None) -> Vectors:
     if is_checkpoint(path):
         return read_checkpoint(path, dataset)
-    if path.is_dir() and not (path / MANIFEST).exists() and runs.is_run(path):
+    if runs.is_run(path) and not (path / MANIFEST).exists():
         return read_checkpoint(newest_checkpoint(path), dataset)
-    if not path.is_file():
+    if not os.path.isfile(path):  # False, too, where it may not be searched
         return runs.load_vectors(path)
     try:
         return _read_file(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -287,6 +288,7 @@ def test_a_checkpoint_is_read_with_its_dataset(dataset: Path, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("_forks")
 def test_an_estimator_leaves_nothing_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    multiprocessing.util.get_temp_dir()  # made once in a process, and removed at its end
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     model = glovewire.GloVe(vector_size=6, min_count=1, epochs=2, workers=1, objective="sgns", negatives=5.0)

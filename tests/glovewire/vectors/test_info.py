@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from handmade import random_dataset
+from permissions import closed
 
+from glovewire.common.errors import ArtifactError
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, writing_artifact
 from glovewire.vectors import cli
+from glovewire.vectors.export import export
+from glovewire.vectors.info import describe
+from glovewire.vectors.read import read_vectors
 from glovewire.vectors.show import quantity, size
 
 
@@ -114,6 +120,22 @@ def test_what_is_no_artifact_is_one_line(tmp_path: Path, name: str) -> None:
     outcome = CliRunner().invoke(cli.info, [str(tmp_path / name)])
     assert outcome.exit_code == 1
     assert len(outcome.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("within", [".", "epoch-1.shard-0-of-1"], ids=["a folder", "a checkpoint"])
+@pytest.mark.parametrize(
+    "asked",
+    [describe, read_vectors, lambda path: export(path, "npz", Path("-"))],
+    ids=["info", "vectors", "export"],
+)
+def test_what_is_in_a_folder_that_may_not_be_searched_is_one_error(
+    tmp_path: Path, asked: Callable[[Path], object], within: str
+) -> None:
+    """Seen to fail: a PermissionError with its traceback."""
+    run = tmp_path / "closed" / runs.CHECKPOINTS
+    (run / within).mkdir(parents=True)
+    with pytest.raises(ArtifactError, match="Permission denied"), closed(run.parent):
+        asked(run / within)
 
 
 @pytest.mark.parametrize("kind", ["dataset", "run", "checkpoint"])
