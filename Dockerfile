@@ -35,7 +35,7 @@ RUN python -c "import this" > zen.txt \
 
 # Query the shard in this container; other roles set GLOVEWIRE_HEALTH to the address of one.
 ENV GLOVEWIRE_HEALTH=tcp://127.0.0.1:5555
-HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=3 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=60s --retries=3 \
   CMD ["sh", "-c", "exec glovewire stats --timeout 5 \"$GLOVEWIRE_HEALTH\""]
 
 ENTRYPOINT ["glovewire"]

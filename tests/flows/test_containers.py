@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from containers import Composed, engine, run
-from processes import Flow, until
+from containers import Composed, engine, run, until
+from processes import Flow
 
 pytestmark = [
     pytest.mark.container,

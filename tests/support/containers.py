@@ -10,15 +10,20 @@ import os
 import signal
 import subprocess
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-from processes import free_port, until
+import processes
+from processes import free_port
 
 ROOT = Path(__file__).parents[2]
 START_S = 120.0
 ENDS_S = 240.0  # a run of eight containers may share two cores with another test
+LOOK_EVERY_S = 1.0
+"""A look takes commands of the engine, and often a program in a container: without a pause, a whole core of two."""
+
+until = partial(processes.until, every_s=LOOK_EVERY_S)
 
 
 def run(*words: str, environment: dict[str, str] | None = None, seconds: float = 60.0) -> str:

@@ -36,12 +36,14 @@ PORTS = range(10_000, 30_000)
 _pause = threading.Event()
 
 
-def until(happened: Callable[[], Any], what: str | Callable[[], str], seconds: float = DEADLINE_S) -> Any:
+def until(
+    happened: Callable[[], Any], what: str | Callable[[], str], seconds: float = DEADLINE_S, *, every_s: float = 0.02
+) -> Any:
     """The first true value of `happened()`; fails at the deadline, naming `what` (a function is asked then)."""
     deadline = time.monotonic() + seconds
     while not (value := happened()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what if isinstance(what, str) else what()}"
-        _pause.wait(0.02)
+        _pause.wait(every_s)
     return value
 
 
