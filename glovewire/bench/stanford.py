@@ -33,7 +33,7 @@ class StanfordTraining:
     def __init__(
         self, glove: Path, dataset: Dataset, folder: Path, options: TrainingOptions, *, threads: int, epochs: int
     ) -> None:
-        self._entries = dataset.total_entries * epochs
+        self._entries, self._epochs = dataset.total_entries * epochs, epochs
         self._matrix = folder.resolve() / "peer-matrix"
         export(dataset.path, "stanford", self._matrix)
         words = {
@@ -54,28 +54,28 @@ class StanfordTraining:
             errors="replace",
         )
         try:
-            began, ended, output = _times(process)
+            began, ended, epochs, output = _times(process)
         finally:
             process.kill()
             process.communicate()
-        if ended <= began or began == 0:
-            raise ProcessDied(f"glove ended with status {process.returncode}: {output[-200:].strip()}")
+        if process.returncode or epochs < self._epochs or ended <= began or began == 0:
+            how = f"status {process.returncode} after {epochs} of {self._epochs} epochs"
+            raise ProcessDied(f"glove ended with {how}: {output[-200:].strip()}")
         return {RATE: self._entries / (ended - began)}
 
 
-def _times(process: subprocess.Popen[str]) -> tuple[float, float, str]:
-    """Return when the preparations and the last epoch ended, according to the program's output, and the output."""
+def _times(process: subprocess.Popen[str]) -> tuple[float, float, int, str]:
+    """Return when the preparations and the last epoch ended, the number of epochs, and the program's output."""
     assert process.stderr is not None
-    began = ended = 0.0
-    output = ""
+    began, ended, epochs, output = 0.0, 0.0, 0, ""
     for line in process.stderr:
         output += line
         if re.search(r"\biter: *\d+", line):
-            ended = time.perf_counter()
+            ended, epochs = time.perf_counter(), epochs + 1
         elif re.search(r"done\.", line) and not ended:
             began = time.perf_counter()
     process.wait(PEER_EXIT_S)
-    return began, ended, output
+    return began, ended, epochs, output
 
 
 def beside_peer(repeats: list[dict[str, Figures]], store: str, threads: int, epochs: int) -> dict[str, Any]:

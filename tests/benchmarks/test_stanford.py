@@ -65,7 +65,7 @@ def test_its_glove_is_run_in_turn_on_the_same_matrix(stanford: ModuleType, tmp_p
     script = (
         "#!/bin/sh\ntest -s cooccurrence.bin && test -s vocab.txt || exit 1\n"
         f'echo "$@" >> {tmp_path}/arguments; echo "Initializing parameters...done." >&2; sleep 0.1\n'
-        'echo "x, iter: 001" >&2\n'
+        'for n in 1 2 3; do echo "x, iter: 00$n" >&2; done\n'
     )
     programs(tmp_path / "peer" / "build", script, "glove")
     how = ("--repeats", 2, "--dim", 8, "--epochs", 1, "--peer-epochs", 3, "--beside", "local", "--json")
@@ -98,7 +98,17 @@ def test_a_glove_that_fails_or_is_not_there(stanford: ModuleType, tmp_path: Path
     peer = programs(tmp_path, "#!/bin/sh\necho no such option >&2; exit 3\n", "glove")
     failed = run(stanford, "train", tmp_path / "data", peer, "--repeats", 1, "--dim", 8, "--epochs", 1)
     assert failed.exit_code == 1
-    assert "status 3: no such option" in failed.stderr
+    assert "status 3 after 0 of 1 epochs: no such option" in failed.stderr
+
+
+@pytest.mark.parametrize(("epochs", "end"), [(1, "exit 0"), (2, "exit 3"), (2, "kill -9 $$")])
+def test_a_glove_that_ends_in_mid_training(stanford: ModuleType, tmp_path: Path, epochs: int, end: str) -> None:
+    random_dataset(tmp_path / "data", size=40)
+    script = '#!/bin/sh\necho "done." >&2\nfor n in $(seq %d); do sleep 0.1; echo "iter: 00$n" >&2; done\n%s\n'
+    peer = programs(tmp_path, script % (epochs, end), "glove")
+    how = ("--repeats", 1, "--dim", 8, "--epochs", 1, "--peer-epochs", 2)
+    failed = run(stanford, "train", tmp_path / "data", peer, *how)
+    assert (failed.exit_code, f"after {epochs} of 2 epochs" in failed.stderr) == (1, True), failed.output
 
 
 def test_its_tools_are_run_in_turn_on_the_same_text(stanford: ModuleType, tmp_path: Path) -> None:
