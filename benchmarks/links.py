@@ -80,12 +80,12 @@ def impaired(count: int, command: str, buffer_bytes: int) -> Iterator[None]:
     try:
         for machine in range(1, count + 1):
             for setting in LONG:
-                run_on(machine, "sysctl", "-qw", setting.format(most=buffer_bytes)).wait()
+                run_to_end(machine, "sysctl", "-qw", setting.format(most=buffer_bytes))
             if command:
                 running.append(process := run_on(machine, *shlex.split(command)))
                 assert process.stdout is not None
                 if process.stdout.readline():
-                    run_on(machine, *shlex.split(QUEUE)).wait()
+                    run_to_end(machine, *shlex.split(QUEUE))
                 elif process.wait():
                     raise SystemExit(f"{command} failed on machine {machine}")
         yield
@@ -93,6 +93,12 @@ def impaired(count: int, command: str, buffer_bytes: int) -> Iterator[None]:
         for process in running:
             process.terminate()
             process.communicate()
+
+
+def run_to_end(machine: int, *words: str) -> None:
+    """Run a command on one of the machines; SystemExit if it fails."""
+    if code := run_on(machine, *words).wait():
+        raise SystemExit(f"status {code} on machine {machine}: {shlex.join(words)}")
 
 
 def run_on(machine: int, *words: str) -> subprocess.Popen[str]:
