@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.errors import UsageError
 from glovewire.study import workloads as idx
 
 FILES = (idx.IMAGES, idx.LABELS, idx.TEST_IMAGES, idx.TEST_LABELS)
@@ -41,6 +42,8 @@ def load(data: str) -> Images:
 
 def batches(count: int, size: int, seed: int) -> Any:
     """Yield index arrays of random batches of `count` examples without end. Give each worker its own seed."""
+    if not 1 <= size <= count:
+        raise UsageError(f"a batch has 1 to {count} of the {count} training images, not {size}: choose another size")
     draw = np.random.default_rng(seed)
     while True:
         order = draw.permutation(count)

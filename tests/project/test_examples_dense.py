@@ -12,6 +12,8 @@ from importlib.util import find_spec
 import pytest
 from source import ROOT
 
+from glovewire.common.errors import UsageError
+
 pytestmark = pytest.mark.timeout(450)
 LONG_S = 400.0
 TORCH = ["mnist_torch.py", "--steps", "60", "--every", "30", "--batch", "64", "--lr", "0.05"]
@@ -47,6 +49,17 @@ def test_what_is_wrong_is_told_in_a_line(
         runpy.run_path(str(ROOT / "examples" / words[0]), run_name="__main__")
     assert ended.value.code not in (None, 0)
     assert told in f"{capsys.readouterr().err}{ended.value.code}"
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_batch_that_cannot_be_drawn_is_refused(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import images
+
+    assert sorted(next(images.batches(4, 4, seed=0))) == [0, 1, 2, 3]
+    with pytest.raises(UsageError, match=rf"1 to 4 of the 4 training images, not {size}: choose another size"):
+        next(images.batches(4, size, seed=0))
 
 
 @pytest.mark.parametrize("pool", ["processes", "futures"])
