@@ -41,8 +41,11 @@ def main() -> int:
     end = time.monotonic() + args.seconds
     with tempfile.TemporaryDirectory(prefix="glovewire-faults-") as name:
         folder = Path(name)
+        chosen = list(cells(args.only, disks=may_mount(folder)))
+        if not chosen:
+            parser.error(f"--only {args.only!r} is in no row that this machine can play")
         random_dataset(folder / "data", size=40)
-        outcomes = run_cells(folder, args.only, end, args.patience)
+        outcomes = run_cells(folder, chosen, end, args.patience)
         bad = [outcome for outcome in print_table(outcomes) if outcome.problems]
     for outcome in bad:
         cell = outcome.cell
@@ -50,10 +53,10 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def run_cells(folder: Path, only: str, end: float, patience: float) -> Iterator[Outcome]:
+def run_cells(folder: Path, chosen: list[Cell], end: float, patience: float) -> Iterator[Outcome]:
     """Run one cell after the other until the time `end`."""
     expected: dict[int, bytes] = {}
-    for number, cell in enumerate(cells(only, disks=may_mount(folder))):
+    for number, cell in enumerate(chosen):
         if time.monotonic() > end:
             yield Outcome(cell, end="not run", problems=["no time left"])
             continue

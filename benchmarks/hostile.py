@@ -83,6 +83,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the JSON object here, too")
     args = parser.parse_args()
     chosen = [each for each in ATTACKS if any(part in each.name for part in args.only.split(";"))]
+    if not chosen:
+        parser.error(f"--only {args.only!r} is in the name of no attack: benchmarks/attacks.py lists them")
     with tempfile.TemporaryDirectory(prefix="glovewire-hostile-") as name:
         folder = Path(name)
         make_data(folder / "data")
