@@ -45,6 +45,7 @@ def main() -> int:
 
 def measure(dataset: str, rounds: int, seconds: float) -> dict[str, Any]:
     """Return entries per second without and with checkpoints, window by window."""
+    before = surroundings()
     with ExitStack() as stack:
         run = Path(stack.enter_context(tempfile.TemporaryDirectory()), "run")
         _, address, _ = stack.enter_context(server(dataset, run))
@@ -63,7 +64,7 @@ def measure(dataset: str, rounds: int, seconds: float) -> dict[str, Any]:
                 written += checkpoints
     ratios = [slow / fast for fast, slow in zip(rates[False], rates[True], strict=True)]
     return {
-        "surroundings": surroundings(),
+        "surroundings": before,
         "entries_per_second": {
             "no checkpoints": statistics.median(rates[False]),
             "checkpoints back to back": statistics.median(rates[True]),

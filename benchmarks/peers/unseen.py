@@ -60,6 +60,7 @@ def main() -> int:
 def compare(args: argparse.Namespace, options: Sequence[str]) -> dict[str, Any]:
     """Hold words out, train with each program, and return the mean cosines."""
     dataset = Dataset.open(args.dataset)
+    before = surroundings()
     draw = np.random.default_rng(args.seed)
     held = np.zeros(len(dataset.words), np.bool_)
     held[draw.permutation(len(held))[: round(args.held_out * len(held))]] = True
@@ -67,7 +68,7 @@ def compare(args: argparse.Namespace, options: Sequence[str]) -> dict[str, Any]:
         ours = glovewire_cosines(args, dataset, held, options, Path(name))
         fasttext = fasttext_cosines(args, dataset, held, Path(name))
     return {
-        "surroundings": surroundings(),
+        "surroundings": before,
         "dataset": {"name": args.dataset.name, "words": len(dataset.words)},
         "held_out": int(held.sum()),
         "ours": ours,
