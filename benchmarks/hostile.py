@@ -85,12 +85,13 @@ def main() -> int:
     chosen = [each for each in ATTACKS if any(part in each.name for part in args.only.split(";"))]
     if not chosen:
         parser.error(f"--only {args.only!r} is in the name of no attack: benchmarks/attacks.py lists them")
+    before = surroundings()
     with tempfile.TemporaryDirectory(prefix="glovewire-hostile-") as name:
         folder = Path(name)
         make_data(folder / "data")
         played = list(play_all(folder, chosen))
     facts = {
-        "surroundings": surroundings(),
+        "surroundings": before,
         "bound_mb": {stage: bound(stage) / 1e6 for stage in STAGES},
         "attacks": [each.as_fields() for each in played],
         "broken": sum(bool(each.broken) for each in played),
@@ -141,10 +142,11 @@ STAGES = {
 }
 
 
-def bound(stage: str) -> float:
-    """Return how much memory a server of this stage may take."""
+def bound(stage: str, connections: int = 0) -> float:
+    """Return how much memory a server of this stage may take, with so many connections of an attacker."""
     rows = DENSE_ROWS if STAGES[stage].dense else WORDS // STAGES[stage].shards
-    return FIXED_BYTES + TABLES * rows * 4 * (256 if STAGES[stage].dense else row_width())
+    table = TABLES * rows * 4 * (256 if STAGES[stage].dense else row_width())
+    return FIXED_BYTES + table + connections * CONNECTION_BYTES
 
 
 def row_width() -> int:
@@ -185,7 +187,7 @@ def print_row(found: Played, attack: Attack, undisturbed: Sequence[Played]) -> N
     """Print one row of the table."""
     usual = median(each.seconds for each in undisturbed)
     verdict = "hold" if not found.broken else "**" + "; ".join(found.broken) + "**"
-    memory = [found.peak, max(each.peak for each in undisturbed), bound(attack.stage)]
+    memory = [found.peak, max(each.peak for each in undisturbed), bound(attack.stage, attack.connections)]
     cells = [f"{found.seconds:.1f}", f"{usual:.1f}", *(f"{nbytes / 1e6:.0f}" for nbytes in memory)]
     print("|", " | ".join([attack.name, attack.who, str(attack.item), *cells, verdict]), "|", flush=True)
 
@@ -198,7 +200,7 @@ def judge(found: Played, attack: Attack, undisturbed: Sequence[Played]) -> None:
         broken.append("no vectors")
     elif found.result != undisturbed[0].result and not attack.withdrawn:
         broken.append("other bytes")
-    if found.peak > (most := bound(attack.stage) + attack.connections * CONNECTION_BYTES):
+    if found.peak > (most := bound(attack.stage, attack.connections)):
         broken.append(f"memory {found.peak / 1e6:.0f} MB of {most / 1e6:.0f}")
     if found.seconds > SLOWER * usual + GRACE_S and not attack.withdrawn:
         broken.append(f"{found.seconds / usual:.1f} times as long")
@@ -288,7 +290,7 @@ def add_ports(flow: Flow, target: Target, server: Running, how: Stage) -> None:
         host, _, port = watcher.err.split("dashboard http://")[1].split("/")[0].rpartition(":")
         target.page, target.watcher = (host, int(port)), watcher.pid
     if how.prometheus:
-        server.says("event=metrics") if "event=metrics" in server.err else server.says("127.0.0.1:")
+        server.says("event=metrics")
         target.metrics = int(server.err.split("url=http://127.0.0.1:")[1].split("/")[0])
 
 
