@@ -7,7 +7,6 @@ the promises that `hostile.py` checks for every attack.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import random
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -226,20 +225,10 @@ def sessions(target: Target, count: int, role: str, shard: int = 0) -> Iterator[
         yield found
 
 
-M = TypeVar("M", bound=m.Message)
-
-
-def message(kind: type[M], **fields: Any) -> M:
-    """Return a message of a kind; fields that it does not have are left out."""
-    known = {each.name for each in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in fields.items() if name in known})
-
-
-def pull(target: Target, first: int = 0, last: int = -1, version: int = m.NO_VERSION, **fields: Any) -> m.Pull:
+def pull(target: Target, first: int = 0, last: int = -1, version: int = m.NO_VERSION) -> m.Pull:
     """Return a pull of rows, by default of all."""
     end = target.bounds[-1] if last < 0 else last
-    own = {"low_water": 0, "bfloat16": version != m.NO_VERSION, **fields}
-    return message(m.Pull, table="rows", first=first, last=end, version=version, **own)
+    return m.Pull("rows", first, end, version, bfloat16=version != m.NO_VERSION)
 
 
 def push(target: Target, sequence: int, partition: int, version: int, lease: int = -1, **fields: Any) -> m.Push:
@@ -252,18 +241,18 @@ def push(target: Target, sequence: int, partition: int, version: int, lease: int
 def push_of(values: Array, sequence: int, **fields: Any) -> m.Push:
     """Return a push of these values, by default an assignment of rows from 0 on."""
     usual = {"table": "rows", "operation": "assign", "first": 0, "last": len(values), "version": 0, "lease": -1}
-    return message(m.Push, values=values, sequence=sequence, **{**usual, "rate": 0.0, **fields})
+    return m.Push(values=values, sequence=sequence, **{**usual, "rate": 0.0, **fields})
 
 
 def pull_of(rows: npt.NDArray[np.int64], table: str = "rows") -> m.Pull:
     """Return a pull of rows by number."""
-    return message(m.Pull, table=table, first=0, last=0, version=m.NO_VERSION, low_water=0, rows=rows)
+    return m.Pull(table, 0, 0, m.NO_VERSION, rows)
 
 
 def report(sequence: int, lease: int, figure: float = 1.0, **fields: Any) -> m.Report:
     """Return a report."""
     usual = {"loss": figure, "bias_only_loss": figure, "norm": figure, "seconds": figure, "bytes_sent": 1}
-    return message(m.Report, sequence=sequence, lease=lease, entries=1, **{**usual, **fields})
+    return m.Report(sequence=sequence, lease=lease, entries=1, **{**usual, **fields})
 
 
 def endless(target: Target, step: Callable[[int], object], pause_s: float = 0.0, most: int = 1_000_000) -> None:
@@ -525,7 +514,7 @@ def waiting_tensors(target: Target) -> None:
     with observers(target, 16) as found:
 
         def wait(number: int) -> None:
-            found[number % 16].say(message(m.Pull, table="tensors", first=0, last=1, version=FAR, low_water=0))
+            found[number % 16].say(m.Pull("tensors", 0, 1, FAR))
 
         endless(target, wait, most=4096)
 
@@ -684,7 +673,7 @@ def reports_without_pushes(target: Target) -> None:
     """Lease, report without a push, leave."""
     with sessions(target, 1, "worker") as (peer,):
         for granted in leases(peer, 3):
-            tokens = [getattr(granted, name, 0) for name in ("token", "low_water_token")]
+            tokens = (granted.token, granted.low_water_token)
             for receipt in (0, *tokens, tokens[0] ^ tokens[1]):
                 peer.ask(report(1, granted.lease, receipt=receipt), 1.0)
         peer.ask(m.Leave(Ending.LEFT))
@@ -745,7 +734,7 @@ def pushes_another_strip(target: Target) -> None:
         granted = leases(peer, 1)
         if not granted:
             return
-        tokens = [getattr(granted[0], name, 0) for name in ("token", "low_water_token")]
+        tokens = (granted[0].token, granted[0].low_water_token)
         partitions = len(target.bounds) - 1
         rounds = Rounds(partitions, target.rounds // partitions)
         outside = range(rounds.strip(granted[0].round) + 1, partitions)
@@ -757,14 +746,9 @@ def pushes_another_strip(target: Target) -> None:
 
 
 def far_low_water(target: Target) -> None:
-    """Claim, in pulls and pushes, that every round is complete; a worker is killed meanwhile."""
+    """Claim in pushes that every round is complete; a worker is killed meanwhile."""
     with sessions(target, 1, "worker") as (peer,):
-
-        def claim(number: int) -> None:
-            peer.ask(pull(target, 0, 1, low_water=FAR), 1.0)
-            peer.ask(push(target, number + 1, 0, FAR - 1, low_water=FAR), 1.0)
-
-        endless(target, claim, pause_s=0.05)
+        endless(target, lambda n: peer.ask(push(target, n + 1, 0, FAR - 1, low_water=FAR), 1.0), pause_s=0.05)
 
 
 def false_reports(target: Target) -> None:
