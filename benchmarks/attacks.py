@@ -269,6 +269,11 @@ def endless(target: Target, step: Callable[[int], object], pause_s: float = 0.0,
 # ---- strangers: connections
 
 
+def too_few(held: int, promised: int) -> list[str]:
+    """Return a complaint unless as many connections were held as an attack's name promises."""
+    return [] if held >= promised else [f"(the attack held only {held} of {promised} connections)"]
+
+
 def connect(address: str) -> socket.socket:
     """Open a plain connection."""
     return socket.create_connection(strangers.port_of(address), timeout=2)
@@ -276,9 +281,10 @@ def connect(address: str) -> socket.socket:
 
 def holds_connections(
     target: Target, count: int, speak: Callable[[socket.socket], None], *, stream: bool = True
-) -> None:
+) -> list[str]:
     """Keep so many connections that say what `speak` does and no more, some to the `stream`; replace those cut."""
     held: deque[socket.socket] = deque()
+    most = 0
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: list(map(socket.socket.close, held)))
         while target.lasts():
@@ -287,12 +293,14 @@ def holds_connections(
                     held.append(connect(target.stream if stream and len(held) % 4 else target.addresses[0]))
                     speak(held[-1])
                     held[-1].setblocking(False)
+            most = max(most, len(held))
             target.ready.set()
             for each in list(held):
                 with contextlib.suppress(BlockingIOError):
                     if _is_closed(each):
                         held.remove(each)
             target.wait(0.2)
+    return too_few(most, count)
 
 
 def _is_closed(connection: socket.socket) -> bool:
@@ -307,19 +315,19 @@ def _is_closed(connection: socket.socket) -> bool:
     return True
 
 
-def half_handshakes(target: Target) -> None:
+def half_handshakes(target: Target) -> list[str]:
     """Begin handshakes and never finish them."""
-    holds_connections(target, 300, lambda plain: plain.sendall(strangers.GREETING[:12]))
+    return holds_connections(target, 300, lambda plain: plain.sendall(strangers.GREETING[:12]))
 
 
-def silent_connections(target: Target) -> None:
+def silent_connections(target: Target) -> list[str]:
     """Connect 1,300 times and say nothing."""
-    holds_connections(target, 1300, lambda _: None)
+    return holds_connections(target, 1300, lambda _: None)
 
 
-def idle_peers(target: Target) -> None:
+def idle_peers(target: Target) -> list[str]:
     """Finish the handshake on 300 connections and say nothing more."""
-    holds_connections(target, 300, strangers.shake_hands, stream=False)
+    return holds_connections(target, 300, strangers.shake_hands, stream=False)
 
 
 def knocks(target: Target) -> None:
@@ -444,13 +452,14 @@ def hello_storm(target: Target) -> None:
         endless(target, hello, most=10_000)
 
 
-def full_house(target: Target) -> None:
+def full_house(target: Target) -> list[str]:
     """Take every session that there is, and keep them, before the workers come."""
     with deaf_observers(target, 1100) as found:
         beat = framed(99, m.Heartbeat())
         while target.wait(0.2):
             for peer in found:
                 peer.say_bytes(beat)
+    return too_few(len(found), 1100)
 
 
 def squatted_names(target: Target) -> None:

@@ -18,6 +18,7 @@ import json
 import math
 import multiprocessing
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -370,8 +371,10 @@ def attacker(target: Target, attack: Attack | None, found: Played) -> Iterator[C
 
 
 def attack_run(attack: Attack, target: Target, sender: Any) -> None:
-    """Play the attack at low priority; send what it says did not hold."""
+    """Play the attack at low priority, with as many files as may be open; send what it says did not hold."""
     os.nice(10)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         wrong = attack.play(target) or []
     except Exception as error:  # noqa: BLE001
