@@ -53,6 +53,13 @@ class StanfordTrainConfig(TrainBenchConfig):
         """Return False: the peer has as many threads as there are workers."""
         return False
 
+    def conflicts(self) -> list[str]:
+        """Return what does not go together."""
+        problems = super().conflicts()
+        if self.options.objective != "glove":
+            problems.append(f"the peer trains GloVe, not --objective {self.options.objective}")
+        return problems
+
 
 @dataclass(frozen=True, kw_only=True)
 class StanfordPreprocessConfig(PreprocessBenchConfig):

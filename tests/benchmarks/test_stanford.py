@@ -90,6 +90,12 @@ def test_one_process_of_ours_may_meet_several_threads(stanford: ModuleType, tmp_
     assert stanford.StanfordTrainConfig(**how, peer=tmp_path).workers == 2
 
 
+def test_another_objective_than_the_peers_is_refused(stanford: ModuleType, tmp_path: Path) -> None:
+    refused = run(stanford, "train", tmp_path, tmp_path, "--objective", "sgns")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
+    assert "the peer trains GloVe, not --objective sgns" in refused.stderr
+
+
 def test_a_glove_that_fails_or_is_not_there(stanford: ModuleType, tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)
     missing = run(stanford, "train", tmp_path / "data", "nowhere")
