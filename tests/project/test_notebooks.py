@@ -58,6 +58,8 @@ def test_a_notebook_runs_and_its_stored_outputs_are_whole(name: str, tmp_path: P
 def test_every_notebook_is_tested_and_stored_small() -> None:
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NEEDS)
     for path in FOLDER.glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        assert not [cell for cell in cells if cell["cell_type"] == "markdown" and "\\n" in "".join(cell["source"])]
         text = path.read_text(encoding="utf-8")
         assert len(text) < 1 << 20
         assert "/home/" not in text
