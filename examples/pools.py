@@ -39,7 +39,7 @@ def _futures(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Itera
 
 @contextmanager
 def _lithops(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Results]:
-    """Use Lithops' localhost backend, which needs no account; a Lithops configuration file selects another."""
+    """Use Lithops' localhost backend, which needs no account; a Lithops configuration file is not read."""
     require_extra("lithops", "lithops", "--pool lithops")
     from lithops import multiprocessing as lithops
     from lithops.multiprocessing import config
