@@ -125,7 +125,7 @@ def main(
     schedule = {"learning_rate": lr, "rate_shape": "cosine", "warmup": 0.05}
     with tempfile.TemporaryDirectory() as scratch:
         training.train(
-            Path(out or scratch) / "run", work, (model, data, batch), score, pool=pool, workers=workers,
+            Path(out or f"{scratch}/run"), work, (model, data, batch), score, pool=pool, workers=workers,
             shards=shards, every=every, steps=steps, consistency=mode, **schedule,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pools
 
-from glovewire.common.errors import GlovewireError, RunOver
+from glovewire.common.errors import GlovewireError, RunOver, UsageError
 from glovewire.common.storage.run_folder import load_tensors
 from glovewire.launch.serving import serving
 from glovewire.worker.dense import Client
@@ -44,6 +44,10 @@ def train(
 
     Prints the accuracy of the servers' tensors every `every` updates, and returns that of the final ones in `run`.
     """
+    if every < 1:
+        raise UsageError(f"the model is scored every N updates: N must be at least 1, not {every}")
+    if pool not in pools.POOLS:
+        raise UsageError(f"there is no pool {pool!r}: choose one of {', '.join(pools.POOLS)}")
     began = time.monotonic()
 
     def say(when: str, tensors: Tensors) -> float:

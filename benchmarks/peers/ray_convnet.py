@@ -43,6 +43,7 @@ from glovewire.bench.dense import (
     train_convnet,
 )
 from glovewire.bench.measurements import spread, surroundings
+from glovewire.common.errors import UsageError
 from glovewire.exits import signals_end_all
 from glovewire.worker.dense.affinity import own_core
 
@@ -55,7 +56,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in fields(DenseBenchConfig):
         parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
-    config = DenseBenchConfig(**vars(parser.parse_args()))
+    try:
+        config = DenseBenchConfig(**vars(parser.parse_args()))
+    except UsageError as error:
+        parser.error(str(error))
     result = bench(config)
     print(table(result), *ratio_lines(result), sep="\n", file=sys.stderr)
     print(json.dumps(result))

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.bench.measurements import surroundings
-from glovewire.common.errors import UsageError
+from glovewire.common.errors import GlovewireError, UsageError
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
 from glovewire.preprocess.config import PreprocessConfig
@@ -57,7 +57,7 @@ def main() -> int:
     args = parser.parse_args(words)
     try:
         result = compare(args, options)
-    except UsageError as error:
+    except GlovewireError as error:
         parser.error(str(error))
     print(table(result), file=sys.stderr)
     print(json.dumps(result))

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from skip_gram import measured, write_tokens
 
 from glovewire.bench.measurements import surroundings
-from glovewire.common.errors import UsageError
+from glovewire.common.errors import GlovewireError
 from glovewire.common.model.subwords import fit
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import load_vectors
@@ -52,7 +52,7 @@ def main() -> int:
     args = parser.parse_args(words)
     try:
         print(json.dumps(compare(args, options)))
-    except UsageError as error:
+    except GlovewireError as error:
         parser.error(str(error))
     return 0
 

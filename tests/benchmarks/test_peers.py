@@ -69,6 +69,20 @@ def test_a_peer_is_trained_on_the_words_of_the_dataset(tmp_path: Path, name: str
     assert "is not the text that" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("skip_gram", "nowhere", "text"), "nowhere does not exist"),
+        (("unseen", "nowhere", "text"), "nowhere does not exist"),
+        (("ray_convnet", "--workers", 0), "workers must be at least 1, not 0"),
+    ],
+)
+def test_a_plain_mistake_is_told_in_a_line(words: tuple[str, ...], complaint: str) -> None:
+    refused = run(*words)
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), refused.stderr
+    assert complaint in refused.stderr.splitlines()[-1]
+
+
 def test_the_ratio_to_ray_leaves_out_the_gradients() -> None:
     """With gradients of 1 ms, of which `sync` takes two: 3 ms against 10 leave 1 against 8."""
     ours, theirs = Throughput(300.0, 3.0), Throughput(100.0, 10.0)

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from source import ROOT
@@ -32,6 +33,13 @@ WRONG = {
         ["mnist_thinc.py", "--set", "optimizer.learning_rate=fast"],
         "optimizer.learning_rate is 0.006 in mnist_thinc.cfg; 'fast' is of another type",
     ),
+    "no interval": ("torch", ["mnist_torch.py", "--every", "0"], "N must be at least 1, not 0"),
+    "no such pool": (
+        "thinc",
+        ["mnist_thinc.py", "--set", "parameter_server.pool=nonsense"],
+        "there is no pool 'nonsense': choose one of processes, futures, lithops, ray",
+    ),
+    "no address": ("zmq", ["subscriber.py", "nonsense"], "error: 'nonsense' is not an address"),
     "no such key": ("thinc", ["mnist_thinc.py", "--set", "training.stpes=60"], "mnist_thinc.cfg has no training.stpes"),
 }
 
@@ -72,16 +80,18 @@ def test_a_pool_of_processes_runs_every_job(pool: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_example_learns_its_digits(case: str) -> None:
+def test_an_example_learns_its_digits(case: str, tmp_path: Path) -> None:
     needs, words = CASES[case]
+    out = ["--out", tmp_path / "run"] if needs == "torch" else []
     for library in (needs, "sklearn"):
         pytest.importorskip(library)
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / words[0], *words[1:]],
+        [sys.executable, ROOT / "examples" / words[0], *words[1:], *out],
         capture_output=True, text=True, check=False, timeout=LONG_S, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    assert (tmp_path / "run" / "tensors.npz").is_file() == bool(out)
     found = [float(score) for score in re.findall(r"accuracy (0\.\d+|1\.0)", done.stdout)]
     assert found, done.stdout
     assert found[-1] > 0.7  # ten classes: chance is 0.1
