@@ -166,7 +166,7 @@ def write_tokens(dataset: Dataset, corpus: Path, out: Path) -> int:
     Raises UsageError unless the dataset was made from this corpus.
     """
     facts, known, written = dataset.manifest.facts, set(dataset.words), 0
-    options = {name: facts[name] for name in ("tokenizer", "sentences", "lowercase", "digits", "phrases")}
+    options = {name: facts[name] for name in ("tokenizer", "sentences", "lowercase", "digits", "phrases", "lines")}
     tokens = out.with_suffix(".all")
     corpus_tokens.write_tokens(PreprocessConfig(corpus=(str(corpus),), out=tokens, **options))
     with tokens.open(encoding="utf-8", newline="\n") as lines, out.open("w", encoding="utf-8") as stream:
@@ -176,7 +176,8 @@ def write_tokens(dataset: Dataset, corpus: Path, out: Path) -> int:
                 stream.write(" ".join(words[low : low + GENSIM_MAX_WORDS]) + "\n")
             written += len(words)
     if written != int(dataset.counts.sum()):
-        raise UsageError(f"{corpus} is not the text that {dataset.path} was made from: its words differ")
+        unknown = "or it was made with --text-column or --split"
+        raise UsageError(f"{corpus} is not the text that {dataset.path} was made from, {unknown}: its words differ")
     return written
 
 

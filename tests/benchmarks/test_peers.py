@@ -69,6 +69,14 @@ def test_a_peer_is_trained_on_the_words_of_the_dataset(tmp_path: Path, name: str
     assert "is not the text that" in refused.stderr
 
 
+def test_a_dataset_of_the_first_lines_has_their_tokens_alone(tmp_path: Path) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "tokens"
+    text.write_text("one two\n\nthree two\nfour two\n")
+    preprocess(PreprocessConfig(corpus=(str(text),), out=tmp_path / "data", lines=3))
+    assert peer("skip_gram").write_tokens(Dataset.open(tmp_path / "data"), text, out) == 4
+    assert out.read_text().split() == ["one", "two", "three", "two"]
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
