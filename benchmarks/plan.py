@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 LINKS = Path(__file__).parents[1] / "examples" / "network" / "links.sh"
 SETTINGS = ["400mbit:2:1", "400mbit:2:2", "100mbit:1:1", "10gbit:1:1"]
@@ -58,27 +58,33 @@ def train(
 
     `options` are those of the servers; after `seconds` the run is finished early.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
         addresses = [f"tcp://10.77.0.{number}:5555" for number in range(1, servers + 1)]
         shards = [
             run_on(
                 shard + 1,
                 "server", dataset, "--out", Path(folder) / "run", "--insecure", "--epochs", epochs, "--json", *options,
                 "--shard", f"{shard}/{servers}", "--bind", address, "--publish", f"{address[:-1]}6",
+                stderr=subprocess.DEVNULL if shard else log,
             )
             for shard, address in enumerate(addresses)
         ]  # fmt: skip
         where = [word for address in addresses for word in ("--server", address)]
         others = [run_on(servers + rank + 1, "worker", dataset, *where, "--timeout", 120) for rank in range(workers)]
         try:
-            shards[0].wait(seconds)
-        except subprocess.TimeoutExpired:
-            run_on(1, "finish", *addresses).communicate()
-        outputs = [process.communicate(timeout=600)[0] for process in [*shards, *others]]
-        if code := shards[0].returncode:
-            raise SystemExit(
-                f"the first shard ended with status {code}: check the dataset with `glovewire info {dataset}`"
-            )
+            try:
+                shards[0].wait(seconds)
+            except subprocess.TimeoutExpired:
+                run_on(1, "finish", *addresses).communicate()
+            if code := shards[0].wait(600):
+                log.seek(0)
+                last = (log.readlines() or ["no output"])[-1].strip()
+                raise SystemExit(f"the first shard ended with status {code}: {last}")
+            outputs = [process.communicate(timeout=600)[0] for process in [*shards, *others]]
+        finally:
+            for process in [*shards, *others]:
+                process.kill()
+                process.wait()
         found: dict[str, Any] = json.loads(outputs[0].splitlines()[-1])
         return found
 
@@ -86,17 +92,17 @@ def train(
 @contextmanager
 def machines(count: int, *rate: str) -> Iterator[None]:
     """Set up `count` machines with links of a rate, or unlimited ones, while the context lasts."""
-    links("up", str(count), *rate)
     try:
+        links("up", str(count), *rate)
         yield
     finally:
         links("down")
 
 
-def run_on(machine: int, *words: object) -> subprocess.Popen[str]:
+def run_on(machine: int, *words: object, stderr: IO[str] | int = subprocess.DEVNULL) -> subprocess.Popen[str]:
     """Start a glovewire command on one of the machines."""
     command = ["sh", str(LINKS), "run", str(machine), *glovewire(*words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def links(*words: str) -> None:
