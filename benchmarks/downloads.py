@@ -82,8 +82,7 @@ def train(given: argparse.Namespace, folder: Path, options: list[str], *, apart:
             data = ["--cache", folder / f"cache-{rank}"] if apart else [given.dataset]
             words = ("worker", *data, *servers, "--name", f"w{rank}", "--timeout", 600)
             running.append(start(held, given.servers + rank, log, *words))
-        codes = [process.wait() for process in running]
-        if any(codes):
+        if any(process.wait() for process in running):  # the first that fails ends the others
             raise SystemExit("\n".join(log.read_text()[-1000:] for log in folder.glob("[sw]*") if log.is_file()))
         total = sum(received(given.servers + rank) for rank in range(given.workers))
     caches = [file for rank in range(given.workers) for file in (folder / f"cache-{rank}").rglob("*")]
@@ -121,6 +120,8 @@ def rate(metrics: Path) -> float:
     """Return entries per second from the second epoch on."""
     samples = [json.loads(line) for line in metrics.read_text().splitlines()]
     overall = [sample for sample in samples if sample.get("worker") == "all" and sample["epoch"] >= 1]
+    if len(overall) < 2:
+        raise SystemExit("too short: give more --epochs")
     first, last = overall[0], overall[-1]
     return float((last["entries"] - first["entries"]) / (last["t"] - first["t"]))
 
