@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,11 +39,12 @@ def child(*words: object, wait_for: str = "") -> Iterator[tuple[subprocess.Popen
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     try:
-        line = ""
+        line, last = "", deque[str](maxlen=5)
         assert process.stdout is not None
         while wait_for and not re.search(wait_for, line):
             line = process.stdout.readline()
-            assert line, f"{command} ended"
+            assert line, f"{command} ended: {''.join(last)}"
+            last.append(line)
         threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
         yield process, line
     finally:
