@@ -11,9 +11,8 @@ Debian's Chromium; its workers are real sessions that report without training. E
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
-import platform
 import signal
 import statistics
 import sys
@@ -30,6 +29,7 @@ from urllib.request import urlopen
 import psutil
 from commands import ROOT, START_S, child, glovewire, server, server_status, wait_until
 
+from glovewire.bench.measurements import surroundings
 from glovewire.common.protocol.messages import Report
 from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.transport import sockets
@@ -201,14 +201,19 @@ def round_(value: float) -> float:
 
 def main() -> None:
     """Print one of the measurements as JSON."""
-    what, *where = sys.argv[1:]
-    if what == "subscriber":
-        subscriber(*where)
+    if sys.argv[1:2] == ["subscriber"]:  # a child of `subscribers`
+        subscriber(*sys.argv[2:])
         return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     measure: dict[str, Callable[..., dict[str, Any]]] = {"subscribers": subscribers, "page": page, "crowd": crowd}
-    found = measure[what](*where)
-    machine = {"python": platform.python_version(), "machine": platform.platform(), "cores": os.cpu_count()}
-    print(json.dumps({"benchmark": f"watching {what}", **found, **machine}))
+    parser.add_argument("what", choices=measure)
+    parser.add_argument("dataset", nargs="?", metavar="DATASET")
+    args = parser.parse_args()
+    if (args.dataset is None) != (args.what == "crowd"):
+        parser.error(f"{args.what} takes {'no' if args.what == 'crowd' else 'a'} DATASET")
+    before = surroundings()
+    found = measure[args.what](*([args.dataset] if args.dataset else []))
+    print(json.dumps({"benchmark": f"watching {args.what}", "surroundings": before, **found}))
 
 
 if __name__ == "__main__":
