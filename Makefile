@@ -12,6 +12,7 @@ EXTRAS ?=
 PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 PREPROCESS_ARGS ?=
 TRAIN_ARGS ?= --workers 2
+# For both `bench wire` and `bench train`, which have --dim, --repeats, --seed and --config in common.
 BENCH_ARGS ?=
 FUZZ_S ?= 60
 SEEDS ?= 1000
