@@ -7,7 +7,7 @@ the size of a batch.
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from .jobs import RANKS, CountJob, EncodeJob, ReduceJob
 from .parallel import disk_space
 from .parallel.pool import Job, Pool, disk_error
 from .parallel.progress import Phase
-from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, open_scratch, texts_path
+from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, locked, open_scratch, texts_path
 from .segments import RewriteJob, Rewriter, Segment, stream_path, suffix
 from .tokens.encoder import Encoder
 from .tokens.nltk_tokens import nltk_version
@@ -91,8 +91,9 @@ def _run(config: PreprocessConfig, out: Path) -> dict[str, Any]:
         return facts | {"words": facts["vocabulary"], "path": url, "seconds": {}, "peak_memory_bytes": 0}
     artifacts.require_free(out, what=KIND)  # before anything is downloaded
     corpus: list[str] = []
-    for number, name in enumerate(config.corpus):
-        corpus += map(str, stores.download(name, texts_path(out) / str(number))) if url_of(name) else [name]
+    with locked(out) if any(map(url_of, config.corpus)) else nullcontext():  # nobody else downloads to the same files
+        for number, name in enumerate(config.corpus):
+            corpus += map(str, stores.download(name, texts_path(out) / str(number))) if url_of(name) else [name]
     result = Pipeline(replace(config, out=out, corpus=tuple(corpus))).run()
     return result | {"path": url or result["path"]}
 

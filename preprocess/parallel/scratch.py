@@ -55,12 +55,10 @@ class ScratchFolder:
 
 
 @contextmanager
-def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[ScratchFolder]:
-    """Open and lock the scratch folder of the dataset `out`; empty it unless `resume` is set and it records `job`.
+def locked(out: Path) -> Iterator[Path]:
+    """Lock the scratch folder of the dataset `out` and yield it; one that stays empty is removed.
 
-    It and the downloaded text are removed when the block succeeds. After an interruption or the death of a process they
-    are kept, as after any fault if `resume` is set; without it, other faults discard them. Raises OutputError, and
-    removes nothing, if another live process holds the lock.
+    Raises OutputError, and removes nothing, if another live process holds the lock.
     """
     folder = scratch_path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,6 +69,21 @@ def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[Sc
             raise OutputError(
                 f"another `glovewire preprocess` is writing {out}: wait for it or name another --out"
             ) from error
+        try:
+            yield folder
+        finally:
+            if [path.name for path in folder.glob("*")] == [_LOCK]:
+                shutil.rmtree(folder)
+
+
+@contextmanager
+def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[ScratchFolder]:
+    """Open and lock the scratch folder of the dataset `out`; empty it unless `resume` is set and it records `job`.
+
+    It and the downloaded text are removed when the block succeeds. After an interruption or the death of a process they
+    are kept, as after any fault if `resume` is set; without it, other faults discard them. Raises as `locked` does.
+    """
+    with locked(out) as folder:
         try:
             _begin(folder, json.dumps(job, sort_keys=True, default=str), resume=resume)
             yield ScratchFolder(folder)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from processes import until
 
-from glovewire.common.errors import CorpusError, Interrupted, OutputError, ProcessDied
+from glovewire.common.errors import CorpusError, Interrupted, OutputError, ProcessDied, StoreError
 from glovewire.common.storage.artifacts import file_sha256
 from glovewire.common.storage.dataset import Dataset
 from glovewire.preprocess import jobs, phrases, segments
@@ -50,7 +50,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str,
     return {rounds: checksums(folder / f"{rounds}") for rounds in (0, 1)}
 
 
-def config(corpus: Path, out: Path, **options: Any) -> PreprocessConfig:
+def config(corpus: Path | str, out: Path, **options: Any) -> PreprocessConfig:
     return PreprocessConfig(corpus=(str(corpus),), out=out, **{"processes": 2, "memory": MEMORY, **options})
 
 
@@ -206,19 +206,27 @@ def test_ctrl_c_ends_the_run_in_one_line_and_resume_continues_it(tmp_path: Path,
     assert Dataset.open(out).manifest.facts["lines"] == 600
 
 
-def test_two_runs_cannot_write_the_same_dataset(tmp_path: Path, corpus: Path) -> None:
-    out = tmp_path / "out"
+@pytest.mark.parametrize("kind", ["file", "url"])
+def test_two_runs_cannot_write_the_same_dataset(tmp_path: Path, corpus: Path, kind: str) -> None:
+    """Of a URL seen to fail: the second run downloaded to the files of the first."""
+    out, source = tmp_path / "out", corpus if kind == "file" else f"file://{corpus}"
     texts = scratch.texts_path(out) / "0" / "text.txt"
     with scratch.open_scratch(out, {"job": 1}, resume=False) as folder:
         folder.commit("segment-1", {})
         texts.parent.mkdir(parents=True)
         texts.touch()
         with pytest.raises(OutputError, match="another `glovewire preprocess` is writing"):
-            run(config(corpus, out))
+            run(config(source, out))
         assert folder.facts("segment-1") == {}
-        assert texts.exists()
-    run(config(corpus, out))
+        assert texts.stat().st_size == 0
+    run(config(source, out))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]
+
+
+def test_a_url_without_files_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        run(config(f"file://{tmp_path}/nothing", tmp_path / "out"))
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(
