@@ -69,8 +69,9 @@ def test_a_disk_that_is_full_under_stdout_is_one_line(tmp_path: Path, words: lis
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["info"], "cannot be a file: the name is too long"),
-        (["stats", "tcp://127.0.0.1:9", "--keys"], "cannot be read: File name too long"),
+        (["monitor", "--replay"], " cannot be a file: the name is too long"),
+        (["info"], "/manifest.json cannot be read: File name too long"),
+        (["stats", "tcp://127.0.0.1:9", "--keys"], " cannot be read: File name too long"),
     ],
 )
 def test_a_name_that_no_file_can_have_is_one_line(
@@ -79,7 +80,7 @@ def test_a_name_that_no_file_can_have_is_one_line(
     with pytest.raises(SystemExit) as ended:
         program.main([*words, 130 * "ü"], prog_name="glovewire")
     assert ended.value.code == 1
-    assert capsys.readouterr() == ("", f"error: {130 * 'ü'} {why}\n")
+    assert capsys.readouterr() == ("", f"error: {130 * 'ü'}{why}\n")
 
 
 def test_a_reader_who_has_gone_away_hears_nothing(tmp_path: Path) -> None:
