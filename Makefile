@@ -68,6 +68,8 @@ train: $(CORE)
 	@$(WITH) glovewire neighbours $(RUN) $(QUERY)
 	$(say) 'done: vectors in $(RUN)/vectors.npy, the loss over time in $(RUN)/loss.png'
 
+# While mypy keeps one core busy, loops are compiled that several processes of pytest would compile at the same time.
+test: beside_mypy = PYTHONPATH=tests/support $(BIN)/python -c 'import forked_warm' >/dev/null 2>&1 &
 test: lint
 	$(say) 'pytest'
 	@$(WITH) python -m pytest $(PYTEST_ARGS)
@@ -78,7 +80,7 @@ lint: $(CHECKED)
 	$(say) 'ruff format --check'
 	@$(BIN)/ruff format --check .
 	$(say) 'mypy --strict'
-	@$(BIN)/mypy
+	@$(beside_mypy) $(BIN)/mypy
 
 # Not part of `make test`, because its input differs each time. Findings are in $(OUT)/fuzz/; turn each into a test.
 fuzz: $(VENV)/installed-dev,web,fuzz

@@ -49,7 +49,7 @@ def test_a_real_training_is_watched_through_a_kill_and_a_restart(tmp_path: Path)
         port = free_port()
         server = serve(flow, port)
         address = f"tcp://127.0.0.1:{port}"
-        workers = {name: flow.worker(address, name=name) for name in ("w0", "w1", "w2")}
+        workers = {name: flow.worker(address, name=name, how=("--latency", "30ms")) for name in ("w0", "w1", "w2")}
         monitor = flow.start("monitor", f"tcp://127.0.0.1:{port + 1}", "--web", 0)
         url = until(lambda: re.search(r"dashboard (http://\S+)", monitor.err), "the dashboard")[1]
         with Browser() as browser:

@@ -10,7 +10,7 @@ import pytest
 from handmade import random_dataset
 from processes import LASTING, Flow, Running, free_port, until
 
-EPOCHS = 150
+EPOCHS = 50
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
 
 def restartable(flow: Flow, out: str, shard: int, address: str, program: list[str] | None = None) -> Running:
     return flow.start(
-        "server", "data", "--out", out, "--shard", f"{shard}/2", "--recover", "--checkpoint-every", 20, "--dim", 8,
+        "server", "data", "--out", out, "--shard", f"{shard}/2", "--recover", "--checkpoint-every", 7, "--dim", 8,
         "--epochs", EPOCHS, "--bind", address, "--publish", "tcp://127.0.0.1:0", "--json", program=program,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from glovewire.common.protocol import wire
 from glovewire.common.protocol.messages import GetStatus, Hello, Refused
 from glovewire.common.transport.client import RequestClient
 
-EPOCHS = 200
+EPOCHS = 65
 
 
 @pytest.fixture(scope="module")

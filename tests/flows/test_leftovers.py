@@ -11,7 +11,7 @@ import pytest
 from handmade import random_dataset
 from processes import LASTING, Flow, Running, until
 
-EPOCHS = 150
+EPOCHS = 50
 LONG = ["--epochs", 100_000, "--workers", 2]
 
 
@@ -60,7 +60,7 @@ def test_after_an_interruption_the_vectors_are_kept(flow: Flow) -> None:
 
 
 def test_what_was_interrupted_goes_on_to_the_same_bytes(flow: Flow, alone: bytes) -> None:
-    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--latency", "20ms")
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--latency", "60ms")
     under_way(flow, train)
     train.signal(signal.SIGINT)
     train.fails("interrupted by SIGINT", "--resume continues from the newest checkpoint")
@@ -108,7 +108,7 @@ def test_after_a_measurement_was_interrupted(flow: Flow, words: list[str | float
 
 
 def test_killed_processes_are_replaced_and_nothing_is_lost(flow: Flow, alone: bytes) -> None:
-    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--checkpoint-every", 50, *LASTING)
+    train = flow.train("run", "--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--checkpoint-every", 15, *LASTING)
     family = under_way(flow, train)
     for role in ("worker 1", "server 1"):  # in this order, because all are started again with a server
         family[role].kill()

@@ -50,7 +50,7 @@ def test_every_panel_of_the_dashboard_has_data(tmp_path: Path) -> None:
         minibatches = ["--schedule", "minibatch", "--consistency", "async"]
         server = flow.server("run", "--epochs", 1_000_000, *minibatches)
         address, stream = server.ready()
-        flow.worker(address)
+        flow.worker(address, how=("--latency", "30ms"))
         monitor = flow.start("monitor", stream, "--prometheus", 0)
         metrics = until(lambda: re.search(r"metrics http://([\d.:]+)/", monitor.err), "the monitor serves metrics")[1]
         (tmp_path / "prometheus.yml").write_text(settings.replace("monitor:9100", metrics))

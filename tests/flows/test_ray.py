@@ -19,7 +19,7 @@ from processes import Flow, Running, until
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.timeout(900)
 START_S = 400.0
-EPOCHS = 150
+EPOCHS = 50
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def parent(run: Running, role: str) -> psutil.Process:
 
 
 def test_processes_are_killed_and_all_is_interrupted_and_the_bytes_stay_the_same(flow: Flow) -> None:
-    spread = ["--workers", 2, "--servers", 2, "--epochs", EPOCHS, "--checkpoint-every", 20, "--latency", "20ms"]
+    spread = ["--workers", 2, "--servers", 2, "--epochs", EPOCHS, "--checkpoint-every", 7, "--latency", "60ms"]
     train = flow.train("run", *spread, "--launcher", "ray", program=PROGRAM)
     rounds = flow.path("run", "checkpoints")
     until(lambda: any(rounds.glob("round-*.shard-1-of-2")) or not train.running, "a checkpoint is written", START_S)

@@ -20,7 +20,7 @@ from processes import LASTING, PROGRAM, Flow, Running, until
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(bool(missing()), reason=missing() or "no reason")]
 START_S = 400.0
-EPOCHS = 150
+EPOCHS = 50
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
 """`ray start`; one core for shard 0 beside the driver, three for all others on the other machine."""
 
@@ -62,7 +62,7 @@ def test_two_machines_share_no_folder(tmp_path: Path, session: Path) -> None:
         ray(1, *head, "--num-cpus", "1")
         second = ray(2, "--address", address, "--num-cpus", "3")
         train = flow.train(
-            "run", "--servers", 2, "--workers", 2, "--epochs", EPOCHS, "--checkpoint-every", 20, "--keys", "keys",
+            "run", "--servers", 2, "--workers", 2, "--epochs", EPOCHS, "--checkpoint-every", 7, "--keys", "keys",
             "--launcher", "ray", "--address", address, *LASTING, program=machines.on(1, *PROGRAM), **ours,
         )  # fmt: skip
         copies = tmp_path / "run" / "checkpoints"

@@ -29,7 +29,7 @@ DEADLINE_S = 180.0  # far above what anything takes: what waits is a machine tha
 FORKED = ("server", "worker", "train", "monitor", "stats", "finish", "checkpoint", "study", "plan")
 """Commands of which a flow starts many."""
 FREE = "tcp://127.0.0.1:0"
-LASTING = ("--latency", "3ms")
+LASTING = ("--latency", "9ms")
 """Of each push, for a training in which something is to happen: it takes seconds on a fast machine, too."""
 PORTS = range(10_000, 30_000)
 """Below those that Linux chooses from, 32,768 and up."""

@@ -132,7 +132,9 @@ def shard(
 def in_memory(path: Path, **options: Any) -> Dataset:
     """A small dataset whose file is closed, for fixtures that outlive a test."""
     dataset, _ = random_dataset(path, **options)
-    return dataclasses.replace(dataset, entries=np.array(dataset.entries))
+    entries = np.array(dataset.entries)
+    entries.setflags(write=False)  # as a file's: for others the loops are compiled once more
+    return dataclasses.replace(dataset, entries=entries)
 
 
 USUAL: dict[str, Any] = {

@@ -30,7 +30,10 @@ def start(optimizer: str, tied: bool, dim: int, rows: int = 6, seed: int = 1) ->
 
 
 def entries_of(*found: tuple[int, int, float]) -> np.ndarray:
-    return np.array(list(found), ENTRY)
+    """Read-only, as a dataset's: for others the loops are compiled once more."""
+    entries = np.array(list(found), ENTRY)
+    entries.setflags(write=False)
+    return entries
 
 
 def train(

@@ -45,7 +45,9 @@ def test_a_tied_word_with_itself_is_one_step_of_its_vector_and_its_bias(
     row[vector : vector + dim] -= RATE * slope * v / scale
     row[bias] -= RATE * slope / (1.0 if optimizer == "sgd" else np.sqrt(row[bias_state]))
     others = np.delete(rows, 2, axis=0)
-    pairs, counts = kernels.as_plain_arrays(np.array([(2, 2, x)], ENTRY))
+    entry = np.array([(2, 2, x)], ENTRY)
+    entry.setflags(write=False)  # as a dataset's: for others the loops are compiled once more
+    pairs, counts = kernels.as_plain_arrays(entry)
     found = kernels.train_block(
         rows, rows, pairs, counts, np.array([0, 1]), *np.zeros((2, 1), np.int64), 3, layout.columns, dim,
         kernels.OPTIMIZERS[optimizer], True, symmetric, True, X_MAX, ALPHA, RATE,

@@ -36,6 +36,7 @@ def entries_of(rows: int, count: int, triangle: bool = False, seed: int = 5) -> 
 def train(
     layout: RowLayout, a: np.ndarray, b: np.ndarray, entries: np.ndarray, rate: float = RATE, **more: object
 ) -> tuple[float, float, int]:
+    entries.setflags(write=False)  # as a dataset's: for others the loops are compiled once more
     starts, order = np.array([0, len(entries)], np.int64), np.zeros(1, np.int64)
     rare = (np.zeros(len(a)), np.zeros(len(b)))
     given = {
