@@ -88,7 +88,7 @@ def test_a_frame_of_2_gb_is_refused_by_its_header(daemon: Daemon) -> None:
         with suppress(ConnectionError):
             for _ in range(64):
                 stranger.sendall(bytes(1 << 20))
-        assert is_shut(stranger, 2.0)
+        assert is_shut(stranger)
         assert resident_bytes() - before < 32 << 20
 
 
@@ -97,7 +97,7 @@ def test_any_frame_over_the_limit_is(daemon: Daemon, declared: int) -> None:
     with connect(daemon) as stranger:
         answers(stranger)
         stranger.sendall(struct.pack(">BQ", 2, declared))
-        assert is_shut(stranger, 2.0)
+        assert is_shut(stranger)
 
 
 @pytest.fixture
