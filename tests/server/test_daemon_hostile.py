@@ -32,7 +32,8 @@ LOCAL = "tcp://127.0.0.1:0"
 @pytest.fixture
 def one(tmp_path: Path) -> Shard:
     (tmp_path / "run").mkdir()
-    return shard(in_memory(tmp_path / "d"), out=tmp_path / "run", now=time.monotonic(), **MINIBATCH)
+    """With a lease so long that a client which is not polled meanwhile is not lost."""
+    return shard(in_memory(tmp_path / "d"), out=tmp_path / "run", now=time.monotonic(), lease_s=1e6, **MINIBATCH)
 
 
 @pytest.fixture
