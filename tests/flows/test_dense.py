@@ -98,7 +98,7 @@ def test_a_killed_worker_costs_nobody_else_and_a_killed_shard_comes_back(tmp_pat
     assert np.abs(kept["x"] - TARGET).mean() < 0.8 * np.abs(TARGET).mean()
 
 
-def test_a_worker_that_is_killed_in_step_holds_the_others_up_for_a_lease_and_no_longer(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_in_step_does_not_stop_the_others(tmp_path: Path) -> None:
     """The doomed one dies with a step half done, for which the others wait. All of it behind keys."""
     keys = tmp_path / "keys"
     make_keys(keys)

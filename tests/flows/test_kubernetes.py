@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -84,7 +85,10 @@ def test_pods_train_though_a_shard_loses_its_volume(tmp_path: Path) -> None:
         shards = [pods.shard(number) for number in range(pods.counts[0])]
         workers = [pods.worker(number) for number in range(pods.counts[1])]
         kept = flow.path("glovewire-0", "own", "run", "checkpoints")
-        until(lambda: any(kept.glob("round-*.shard-1-of-2")), lambda: f"checkpoints are copied; {shards[0].story}")
+        until(
+            lambda: any(part.with_suffix(".shard-0-of-2").exists() for part in kept.glob("round-*.shard-1-of-2")),
+            lambda: f"checkpoints are copied; {shards[0].story}",
+        )
         for process in psutil.Process(shards[1].pid).children():
             process.kill()
         shards[1].ends(128 + signal.SIGKILL)
@@ -92,7 +96,10 @@ def test_pods_train_though_a_shard_loses_its_volume(tmp_path: Path) -> None:
         shards[1] = pods.shard(1)
         for pod in (*workers, *shards):
             pod.ends(0)
-        assert (kept / ".generation-000001").exists(), "it was over too soon to show anything"
+        _, *lives = (json.loads(file.read_text()) for file in sorted(kept.glob(".generation-*")))
+        began_from = [life["label"] for life in lives if not life["ended"]]
+        assert began_from, "it was over too soon to show anything"
+        assert all(began_from), f"the shards began anew and not from a checkpoint: {began_from}"
         folder = flow.path("glovewire-0", "own")
         flow.run(
             "train", folder / "dataset", "--out", "calm", "--workers", 1, "--epochs", EPOCHS, "--dim", 8, "--quiet"

@@ -14,7 +14,7 @@ from source import ROOT
 FOLDER = ROOT / "examples" / "notebooks"
 NEEDS = {"word_vectors": ("gensim",), "parameter_server": ("torch",)}
 SHORTER = {
-    "word_vectors": {"epochs=16": "epochs=2", "in docstrings(package)]": "in docstrings(package)][::6]"},
+    "word_vectors": {"epochs=16": "epochs=2", '*.py\\"))': '*.py\\"))[::6]'},
     "parameter_server": {"BATCHES = 4, 2000": "BATCHES = 4, 200"},
 }
 """What is put in place of what: training until something is learned would take most of the time."""

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import defaultdict
 from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
 from multiprocessing.sharedctypes import synchronized
 from pathlib import Path
 from typing import Any
@@ -107,14 +108,16 @@ def test_shared_memory_that_cannot_be_reserved_is_refused_and_given_back(
 
     dataset, _ = random_dataset(tmp_path / "data", size=60)
     monkeypatch.setattr(os, "posix_fallocate", full)
-    before = set(hogwild.SHARED.iterdir())
+    made: list[SharedMemory] = []
+    monkeypatch.setattr(hogwild, "SharedMemory", lambda **how: (made.append(SharedMemory(**how)), made[-1])[1])
     options = TrainingOptions.from_flags(dim=4)
     config = LocalConfig(
         dataset=tmp_path / "data", out=tmp_path / "run", options=options, workers=2, store="shared", progress=False
     )
     with pytest.raises(SystemLimit, match=r"take \d+ MiB .* /dev/shm has room for [\d,]+ MiB: .*--shm-size"):
         hogwild.train(config, dataset)
-    assert not any(path.name.startswith("psm_") for path in set(hogwild.SHARED.iterdir()) - before)
+    (memory,) = made
+    assert not (hogwild.SHARED / memory.name).exists()
 
 
 def test_a_container_with_little_shared_memory_is_told_in_one_line(tmp_path: Path) -> None:
