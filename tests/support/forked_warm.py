@@ -1,6 +1,8 @@
 """Imported by multiprocessing's fork server before it forks: everything that a glovewire process needs, compiled."""
 
 import gc
+from contextlib import suppress
+from importlib import import_module
 
 import matplotlib.backends.backend_agg  # noqa: F401
 
@@ -20,6 +22,9 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.server.table import kernels, optimizers
 from glovewire.worker.kernels import objectives
 
+for slow in ("bokeh.server.server", "matplotlib.pyplot", "nltk", "s3fs"):
+    with suppress(ImportError):
+        import_module(slow)
 kernels.warm()
 optimizers.warm(TrainingOptions(schedule="minibatch", consistency="async"))
 objectives.warm()
