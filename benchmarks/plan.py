@@ -92,8 +92,8 @@ def train(
 @contextmanager
 def machines(count: int, *rate: str) -> Iterator[None]:
     """Set up `count` machines with links of a rate, or unlimited ones, while the context lasts."""
+    links("up", str(count), *rate)
     try:
-        links("up", str(count), *rate)
         yield
     finally:
         links("down")

@@ -40,10 +40,15 @@ def load(data: str) -> Images:
     return Images(_scaled(images, 255), labels.astype(np.int64), _scaled(test, 255), test_labels.astype(np.int64))
 
 
-def batches(count: int, size: int, seed: int) -> Any:
-    """Yield index arrays of random batches of `count` examples without end. Give each worker its own seed."""
+def require_batch(count: int, size: int) -> None:
+    """Raise UsageError unless batches of `size` can be drawn from `count` examples. Call it before workers start."""
     if not 1 <= size <= count:
         raise UsageError(f"a batch has 1 to {count} of the {count} training images, not {size}: choose another size")
+
+
+def batches(count: int, size: int, seed: int) -> Any:
+    """Yield index arrays of random batches of `count` examples without end. Give each worker its own seed."""
+    require_batch(count, size)
     draw = np.random.default_rng(seed)
     while True:
         order = draw.permutation(count)

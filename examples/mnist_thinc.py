@@ -88,14 +88,14 @@ def main(path: Path, data: str, overrides: tuple[str, ...]) -> None:
         if isinstance(changes[key], str) != isinstance(before, str):
             raise click.UsageError(f"{key} is {before!r} in {path.name}; {value!r} is of another type")
     config = Config().from_disk(path, overrides=changes)
-    found = images.load(data)
+    found, settings = images.load(data), config["training"]
+    images.require_batch(len(found.train_labels), settings["batch_size"])
     model = make(config.to_str(), flat(found.train).shape[1])
 
     def score(tensors: training.Tensors) -> float:
         ThincModel(model).load(tensors)
         return accuracy(model, found)
 
-    settings = config["training"]
     with tempfile.TemporaryDirectory() as scratch:
         training.train(
             Path(scratch) / "run", work, (config.to_str(), data, settings["batch_size"]), score,

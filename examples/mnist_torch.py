@@ -116,6 +116,7 @@ def main(
     """Train a network on handwritten digits with a parameter server and a pool of workers."""
     torch.set_num_threads(1)
     found = images.load(data)
+    images.require_batch(len(found.train_labels), batch)
     net = make(model, found.train.shape[-1])
 
     def score(tensors: training.Tensors) -> float:

@@ -91,7 +91,7 @@ def _run(config: PreprocessConfig, out: Path) -> dict[str, Any]:
         return facts | {"words": facts["vocabulary"], "path": url, "seconds": {}, "peak_memory_bytes": 0}
     artifacts.require_free(out, what=KIND)  # before anything is downloaded
     corpus: list[str] = []
-    with locked(out) if any(map(url_of, config.corpus)) else nullcontext():  # nobody else downloads to the same files
+    with locked(out) if any(map(url_of, config.corpus)) else nullcontext():  # refuse a second run before it writes
         for number, name in enumerate(config.corpus):
             corpus += map(str, stores.download(name, texts_path(out) / str(number))) if url_of(name) else [name]
     result = Pipeline(replace(config, out=out, corpus=tuple(corpus))).run()

@@ -8,7 +8,8 @@ set -eu
 NAME=glovewire
 
 up() {
-  ip link add "$NAME" type bridge
+  ip link add "$NAME" type bridge # fails where machines are up, which stay
+  trap down EXIT
   ip addr add 10.77.0.254/24 dev "$NAME"
   ip link set "$NAME" up
   # Where Docker runs, bridged packets pass through iptables too, whose FORWARD policy drops them.
@@ -26,6 +27,7 @@ up() {
     tc qdisc add dev "$outside" root tbf rate "$2" burst 256kb latency 50ms
     ip netns exec "$space" tc qdisc add dev eth0 root tbf rate "$2" burst 256kb latency 50ms
   done
+  trap - EXIT
 }
 
 down() {

@@ -34,6 +34,12 @@ WRONG = {
         "optimizer.learning_rate is 0.006 in mnist_thinc.cfg; 'fast' is of another type",
     ),
     "no interval": ("torch", ["mnist_torch.py", "--every", "0"], "N must be at least 1, not 0"),
+    "a batch of more than there is": (
+        "torch",
+        ["mnist_torch.py", "--batch", "5000"],
+        "a batch has 1 to 1437 of the 1437 training images, not 5000: choose another size",
+    ),
+    "the same of a config": ("thinc", ["mnist_thinc.py", "--set", "training.batch_size=5000"], "not 5000: choose"),
     "no such pool": (
         "thinc",
         ["mnist_thinc.py", "--set", "parameter_server.pool=nonsense"],
