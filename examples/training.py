@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +57,18 @@ def train(
         click.echo(f"{when:<12} accuracy {found:.4f}  {time.monotonic() - began:.1f} s")
         return found
 
-    with serving(run, shards, workers=workers, steps=steps, **options) as place:
-        jobs = [(place.addresses, rank, *about) for rank in range(workers)]
-        with pools.started(pool, work, jobs) as results, Client(place.addresses, "scorer", observe=True) as ps:
+    def score(addresses: list[str]) -> None:
+        with Client(addresses, "scorer", observe=True) as ps, suppress(RunOver):
             ps.attach()
             for updates in range(every, steps, every):
-                try:
-                    tensors = ps.pull(after=updates)
-                except RunOver:
-                    break
+                tensors = ps.pull(after=updates)
                 ps.score("test accuracy", 100 * say(f"{ps.updates} updates", tensors))
-            click.echo(f"batches of each worker: {results()}")
+
+    with ThreadPoolExecutor(1) as scorer, serving(run, shards, workers=workers, steps=steps, **options) as place:
+        jobs = [(place.addresses, rank, *about) for rank in range(workers)]
+        with pools.started(pool, work, jobs) as results:
+            scores = scorer.submit(score, place.addresses)
+            batches = results()  # raises what a worker has raised; that ends the run, and so the scorer
+            scores.result()
+    click.echo(f"batches of each worker: {batches}")
     return say("at the end", load_tensors(run)[0])

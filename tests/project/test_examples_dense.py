@@ -85,6 +85,18 @@ def test_a_pool_of_processes_runs_every_job(pool: str, monkeypatch: pytest.Monke
         assert results() == [2, 7]
 
 
+def test_workers_that_fail_end_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The observer then waits for an update that nobody makes."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import training
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        training.train(
+            tmp_path / "run", operator.sub, (), lambda _: 0.0, pool="processes", workers=1, shards=1, every=1, steps=2,
+            lease_s=1.0,
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_an_example_learns_its_digits(case: str, tmp_path: Path) -> None:
     needs, words = CASES[case]
