@@ -90,7 +90,7 @@ class ServerConfig(Config):
     )
     init: Path | None = option(None, check=check_place, help="Run folder, or its URL, whose vectors words begin with.")
     verify: bool = like(SharedOptions, "verify")
-    hold: bool = option(False, hidden=True, help="After every epoch, wait until an observer has pulled the rows.")
+    hold: bool = option(False, hidden=True, help="After every sweep, wait until an observer has pulled the rows.")
     join: bool = option(False, hidden=True, help="The run folder was prepared by the parent process.")
     log_level: str = like(SharedOptions, "log_level")
     options: TrainingOptions

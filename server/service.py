@@ -85,12 +85,13 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
-        rounds = Rounds(layout.partitions, options.epochs)
+        rounds = Rounds.of(options, layout.partitions)
         schedule = Schedule(rounds, begin.reached.round)
     tokens = Tokens(bytes.fromhex(generation.secret))
     batches = -(-dataset.total_entries // options.batch_size)
-    every = config.checkpoint_every * (layout.partitions if options.schedule == "blocks" else batches)
-    losses = Losses(dataset.total_entries * options.epochs, options.epochs, now, entries=begin.entries)
+    per_epoch = layout.partitions if options.schedule == "blocks" else batches
+    every = -(-config.checkpoint_every * per_epoch // options.local_epochs)
+    losses = Losses.of(options, dataset.total_entries, now, begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
     owners = [[part.shard for part in sharding.split(*span)] for span in pairwise(layout.bounds)]
     progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size, tokens, owners, config.block_s)

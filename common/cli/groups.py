@@ -10,7 +10,7 @@ TRAINING = (
         "epochs", "learning_rate", "final_rate", "rate_shape", "warmup", "optimizer", "init_scale",
         "initial_accumulator", "seed",
     )),
-    ("Schedule and consistency", ("schedule", "consistency", "bfloat16")),
+    ("Schedule and consistency", ("schedule", "consistency", "local_epochs", "bfloat16")),
     ("Skip-gram (--objective sgns)", ("negatives", "sample")),
     ("Minibatches (--schedule minibatch)", (
         "batch_size", "mean_gradient", "backup", "staleness", "clock", "momentum", "beta1", "beta2", "epsilon",

@@ -23,11 +23,14 @@ EXPORTS = ("sum", "word")
 OPTIMIZERS = ("adagrad-row", "adagrad", "sgd", "momentum", "nesterov", "adam", "adamw")
 BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
+LOCAL_EPOCHS = 2
+"""Epochs for which GloVe trains a block in a row; scores are the same, and skip-gram's would be lower."""
 MAX_RATE = 1e6
 """Largest learning rate that a server accepts."""
 PRESETS: dict[str, dict[str, Scalar]] = {  # baseline: GloVe as a first program for it would be written
     "baseline": {
         "schedule": "minibatch",
+        "local_epochs": 1,
         "optimizer": "sgd",
         "batch_size": 64,
         "mean_gradient": True,
@@ -71,6 +74,11 @@ def _number(kind: str, name: str, text: str) -> float:
     return value
 
 
+def usual_local_epochs(objective: str, schedule: str, epochs: int) -> int:
+    """Return the default of `local_epochs`, which depends on other options."""
+    return LOCAL_EPOCHS if (objective, schedule, epochs % LOCAL_EPOCHS) == ("glove", "blocks", 0) else 1
+
+
 _AMOUNT = at_least(0, "a number of at least 0")
 _RATE = Range(f"a positive number, at most {MAX_RATE:,.0f}", lambda value: 0 < value <= MAX_RATE)
 
@@ -79,7 +87,8 @@ _RATE = Range(f"a positive number, at most {MAX_RATE:,.0f}", lambda value: 0 < v
 class TrainingOptions(Config):
     """All options that affect the result of a training; learning rates are per entry.
 
-    The defaults are those of the objective `glove`; `from_flags` uses those of the objective given.
+    The defaults are those of the objective `glove`, with each block trained for one epoch at a time; `from_flags` uses
+    those of the objective, schedule and epochs given.
     """
 
     objective: str = option(
@@ -108,6 +117,12 @@ class TrainingOptions(Config):
     )
     optimizer: str = option("adagrad-row", per={"tensors": "adam"}, choices=OPTIMIZERS, help="How steps are scaled.")
     epochs: int = option(16, per={"sgns": 24}, range=between(1, 1_000_000), help="Passes over the whole matrix.")
+    local_epochs: int = option(
+        1,
+        shown=f"{LOCAL_EPOCHS} for glove if --epochs is even, else 1",
+        range=between(1, 1_000_000),
+        help="Blocks: epochs in a row for which a block is trained; more send fewer rows. Must divide --epochs.",
+    )
     learning_rate: float = option(
         0.4, per={"tensors": 1e-3}, range=_RATE, flags=("--learning-rate", "--lr"), help="Learning rate at the start."
     )
@@ -185,16 +200,24 @@ class TrainingOptions(Config):
 
     @classmethod
     def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
-        """Return options from a command's flags; None and missing ones get the defaults of objective and schedule."""
+        """Return options from a command's flags; None and missing ones get the defaults, which depend on others."""
         given = {name: value for name, value in flags.items() if value is not None}
         values = {**DEFAULTS[given.get("objective", cls.objective)], **given}
-        default = next(iter(CONSISTENCIES[values.get("schedule", cls.schedule)]))
-        return cls(consistency=consistency or default, **values)
+        objective, schedule, epochs = (
+            values.get(name, getattr(cls, name)) for name in ("objective", "schedule", "epochs")
+        )
+        values.setdefault("local_epochs", usual_local_epochs(objective, schedule, epochs))
+        return cls(consistency=consistency or next(iter(CONSISTENCIES[schedule])), **values)
 
     @classmethod
     def of_tensors(cls, **options: Any) -> Self:
         """Return the options of a dense model; those not given have the defaults of the objective `tensors`."""
         return cls.from_flags(objective="tensors", **options)
+
+    @property
+    def sweeps(self) -> int:
+        """Return how often the strip of each partition is trained, every time for `local_epochs` epochs."""
+        return self.epochs // self.local_epochs
 
     @property
     def wire_bytes(self) -> int:
@@ -257,6 +280,13 @@ class TrainingOptions(Config):
             problems.append("staleness is of gradients: it needs --schedule minibatch")
         if self.schedule == "blocks" and self.optimizer in OPTIMIZERS and self.optimizer not in BLOCK_OPTIMIZERS:
             problems.append(f"blocks are trained with {', '.join(BLOCK_OPTIMIZERS)}: {self.optimizer} needs minibatch")
+        if self.schedule != "blocks" and self.local_epochs != 1:
+            problems.append("local-epochs are of blocks: it must be 1 for minibatches")
+        elif self.local_epochs >= 1 and self.epochs % self.local_epochs:
+            more = self.epochs + self.local_epochs - self.epochs % self.local_epochs
+            problems.append(
+                f"epochs must be a multiple of local-epochs, which is {self.local_epochs}: {more}, not {self.epochs}"
+            )
         if self.schedule == "blocks" and self.weight_decay:
             problems.append("blocks are trained without weight-decay: it needs minibatch")
         if self.objective != "tensors" and (self.clip_norm or self.steps):

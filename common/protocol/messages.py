@@ -270,7 +270,7 @@ class Score(Message):
 
 @message
 class Proceed(Message):
-    """Let a run that waits after every epoch train up to the end of epoch `epochs`; more than there are let it end."""
+    """Let a run that waits after every sweep train the sweeps of so many epochs; more than there are let it end."""
 
     epochs: int
 

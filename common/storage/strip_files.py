@@ -1,6 +1,6 @@
 """Keep on this machine's disk the entries of those strips that a worker trains, one file each, within a bound.
 
-Once the cache is full, the strips that were trained last make room: an epoch trains each strip once, so they are needed
+Once the cache is full, the strips that were trained last make room: a sweep trains each strip once, so they are needed
 again after all others.
 """
 

@@ -190,8 +190,8 @@ class Run:
         With more `epochs` than before, a finished run is trained further. `dataset` is needed if the one that it was
         trained on is elsewhere now. `options` are those of `glovewire train --resume`.
 
-        >>> getfixture("run").resume(epochs=3)
-        Run('...': 3 epochs, loss ...)
+        >>> getfixture("run").resume(epochs=4)
+        Run('...': 4 epochs, loss ...)
         """
         place = dataset if dataset is not None else self._dataset()
         return train(place, self.path, callbacks=callbacks, progress=progress, resume=True, epochs=epochs, **options)

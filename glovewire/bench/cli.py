@@ -17,7 +17,7 @@ def bench() -> None:
     """Measure this machine: every figure is a median with its range, over repeats in turns."""
 
 
-SCALE_EPOCHS = 2
+SCALE_EPOCHS = 4
 _report = partial(click.echo, err=True)
 
 
@@ -56,7 +56,7 @@ def scale(given: Given[ScaleBenchConfig]) -> dict[str, Any]:
     """Measure how the cost of training grows with the vocabulary: one server and its workers over loopback TCP.
 
     CORPUS is text as `glovewire preprocess` takes it, or a dataset, whose matrix is then reduced to the most frequent
-    words. Trainings have 2 epochs, unless --epochs is given.
+    words. Trainings have 4 epochs, unless --epochs is given.
     """
     from .scale import bench, table
 

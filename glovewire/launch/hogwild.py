@@ -96,7 +96,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
     options = config.options
     context = multiprocessing.get_context("spawn")
     position, gradients = context.Value("q", 0), context.Value("q", 0)
-    losses = Losses(dataset.total_entries * options.epochs, options.epochs, started=time.monotonic())
+    losses = Losses.of(options, dataset.total_entries, time.monotonic())
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
     try:
@@ -159,8 +159,8 @@ def _receive_report(
         report: Report | tuple[str, str] = pipe.recv()
         if isinstance(report, tuple):
             raise from_wire(*report)
-        epoch = min(losses.epoch, losses.epochs - 1)
-        losses.add(f"w{processes.index(process)}", epoch, report, time.monotonic())
+        sweep = min(losses.sweep, options.sweeps - 1)
+        losses.add(f"w{processes.index(process)}", sweep, report, time.monotonic())
         pipe.send(options.schedule == "minibatch" and losses.entries >= losses.total)
     except (EOFError, OSError):
         process.join()
@@ -171,7 +171,7 @@ def _receive_report(
 
 
 def _facts(config: LocalConfig, losses: Losses, checksum: str) -> dict[str, Any]:
-    loss, floor, norm = losses.epoch_means(losses.last_epoch())
+    loss, floor, norm = losses.last_means()
     seconds = losses.seconds()
     return {
         "ending": Ending.COMPLETE,

@@ -1,6 +1,6 @@
-"""Score the vectors of a running training after every epoch: publish the scores, keep the best vectors, stop early.
+"""Score the vectors of a running training after every sweep: publish the scores, keep the best vectors, stop early.
 
-In the block schedule the servers wait after every epoch until its rows are pulled, so that every epoch is scored, as it
+In the block schedule the servers wait after every sweep until its rows are pulled, so that every sweep is scored, as it
 has left them; the next one is trained while they are scored. Minibatch training does not wait, and is scored as often
 as there is time.
 """
@@ -77,7 +77,7 @@ def _mean(scores: dict[str, float]) -> float:
 
 
 class Scorer:
-    """Scores the vectors of a running training after each epoch; `files` are similarity sets.
+    """Scores the vectors of a running training after each sweep; `files` are similarity sets.
 
     Connects at once, before the workers start, to know at which epoch the training begins. `judge` gets the scores.
     """

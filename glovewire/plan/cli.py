@@ -74,11 +74,12 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     work = counted(opened) if opened is not None and partitions == own else estimate(partitions)
     if not config.kernel_rate:
         _tell("measuring how fast this machine trains")
-    options, link = TrainingOptions(dim=config.dim, tied=config.tied), bytes_per_second(config.bandwidth)
+    names, link = ("dim", "tied", "epochs", "local_epochs"), bytes_per_second(config.bandwidth)
+    options = TrainingOptions.from_flags(**{name: getattr(config, name) for name in names})
     rate = config.kernel_rate or measured_rate(options, opened)
     cluster = Cluster(
         work, RowLayout.of(options).width * options.wire_bytes, config.workers, config.servers or 1, rate, link,
-        SERVED_PER_S, config.round_trip / 1e3, config.epochs,
+        SERVED_PER_S, config.round_trip / 1e3, options.epochs, options.local_epochs,
     )  # fmt: skip
     _tell(f"simulating an epoch of {work.partitions:,} strips with different numbers of servers")
     needed = servers_needed(cluster)

@@ -60,6 +60,7 @@ class PlanConfig(Config):
         help="Entries that one worker trains a second.",
     )
     epochs: int = like(TrainingOptions, "epochs", per={})
+    local_epochs: int | None = like(TrainingOptions, "local_epochs", default=None)
 
     def conflicts(self) -> list[str]:
         """Return what does not go together."""

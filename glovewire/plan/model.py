@@ -27,10 +27,10 @@ from .work import Work
 
 Resource = tuple[str, int]
 
-EPOCHS = 3
-"""Of a longer training so many epochs are simulated, and the others take as long as the last of them."""
+SWEEPS = 3
+"""Of a longer training so many sweeps are simulated, and the others take as long as the last of them."""
 MANY_PARTITIONS = 80
-"""From this many partitions on, one epoch is simulated."""
+"""From this many partitions on, one sweep is simulated."""
 LINK_SHARE = 0.95
 """Fraction of a link that carries data; the rest is TCP's headers."""
 PIECE_BYTES = WORKER_CREDIT_BYTES // 4
@@ -42,11 +42,11 @@ MAX_SERVERS = 64
 
 @dataclass(frozen=True)
 class Cluster:
-    """The training and its hardware; an epoch is the `work`.
+    """The training and its hardware; an epoch is the `work`, and rows are sent once in `local_epochs`.
 
     `row_bytes` is the size of a row in a message, `entries_per_second` the training rate of one worker,
     `bytes_per_second` the bandwidth of a link in each direction, `served_per_second` the bytes per second that a shard
-    can copy. A training of few epochs takes longer per epoch: workers are idle at its beginning and its end.
+    can copy. A training of few sweeps takes longer per epoch: workers are idle at its beginning and its end.
     """
 
     work: Work
@@ -58,6 +58,7 @@ class Cluster:
     served_per_second: float
     round_trip_s: float = 0.0
     epochs: int = 2
+    local_epochs: int = 1
 
     @property
     def entries(self) -> float:
@@ -87,12 +88,13 @@ class Forecast:
 
 
 def forecast(cluster: Cluster) -> Forecast:
-    """Simulate the training, or its first epochs, and return the means per epoch."""
-    simulated = _Epochs(cluster)
+    """Simulate the training, or its first sweeps, and return the means per epoch."""
+    simulated = _Sweeps(cluster)
     simulated.run()
-    epochs, seconds, ends = simulated.epochs, simulated.now, simulated.ends
-    usual = ends[-1] - ends[-2] if epochs > 1 else seconds
-    mean = (seconds + usual * (cluster.epochs - epochs)) / cluster.epochs
+    sweeps, seconds, ends = simulated.sweeps, simulated.now, simulated.ends
+    usual = ends[-1] - ends[-2] if sweeps > 1 else seconds
+    mean = (seconds + usual * (cluster.epochs // cluster.local_epochs - sweeps)) / cluster.epochs
+    epochs = sweeps * cluster.local_epochs
     busy: dict[str, float] = defaultdict(float)
     for (kind, _), used in [*simulated.busy.items(), *simulated.links.busy.items()]:
         busy[kind] = max(busy[kind], used / seconds)
@@ -146,15 +148,16 @@ class _Piece:
     left: list[int]
 
 
-class _Epochs:
-    """A discrete-event simulation of some epochs; a queue is stored as the time at which it is free again."""
+class _Sweeps:
+    """A discrete-event simulation of some sweeps; a queue is stored as the time at which it is free again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._work = cluster, cluster.work
-        self.epochs = min(cluster.epochs, EPOCHS if self._work.partitions < MANY_PARTITIONS else 1)
+        most = SWEEPS if self._work.partitions < MANY_PARTITIONS else 1
+        self.sweeps = min(cluster.epochs // cluster.local_epochs, most)
         self.ends: list[float] = []
-        """When all strips of each epoch were trained."""
-        self._rounds = Rounds(self._work.partitions, self.epochs)
+        """When all strips of each sweep were trained."""
+        self._rounds = Rounds(self._work.partitions, self.sweeps)
         self._schedule = Schedule(self._rounds)
         self._goodput = cluster.bytes_per_second * LINK_SHARE
         self._number = itertools.count()
@@ -211,7 +214,7 @@ class _Epochs:
         self.links.send(("server link, out", shard), ("worker link, in", worker.number), nbytes / self._goodput, came)
 
     def _entries(self, own: int) -> float:
-        return float(self._work.entries[own].sum())
+        return float(self._work.entries[own].sum()) * self._cluster.local_epochs
 
     def _nbytes(self, own: int, partition: int) -> float:
         return float(self._work.rows[own, partition]) * self._cluster.row_bytes
@@ -251,7 +254,8 @@ class _Epochs:
 
     def _train(self, worker: _Worker, visit: Visit) -> None:
         """Train a visit, and say so when half of its strip is trained: the next strip may be due then."""
-        rate, entries = self._cluster.entries_per_second, float(self._work.entries[visit.strip.own, visit.partition])
+        rate = self._cluster.entries_per_second
+        entries = float(self._work.entries[visit.strip.own, visit.partition]) * self._cluster.local_epochs
         before, seconds = visit.strip.left - visit.strip.total / 2, entries / rate
 
         def half() -> None:

@@ -16,7 +16,7 @@ from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import write_text_atomically
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
-from glovewire.monitor.history.curve import Point, epoch_means
+from glovewire.monitor.history.curve import Point, sweep_means
 from glovewire.monitor.history.records import read_metrics
 
 from ..bench.measured_run import run_measured
@@ -51,7 +51,7 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
         for variant in variants(config):
             tell(f"training: {variant.title}")
             outcome = run_measured(variant.trial, children, variant.trial.out.name, variant.limit_s)
-            curve = _curve(variant, dataset.total_entries, outcome.facts)
+            curve = _curve(variant, dataset.total_entries * variant.trial.options.local_epochs, outcome.facts)
             rows.append(_row(variant, curve, outcome.facts))
             curves.append(curve)
     _compare(rows, curves)
@@ -99,17 +99,17 @@ def variants(config: SpeedupConfig) -> list[Variant]:
     return found
 
 
-def _curve(variant: Variant, per_epoch: int, facts: dict[str, Any] | None) -> Curve:
-    """Return a variant's mean losses by epoch, with times in seconds since training began.
+def _curve(variant: Variant, per_sweep: int, facts: dict[str, Any] | None) -> Curve:
+    """Return a variant's mean losses by sweep, with times in seconds since training began.
 
-    The samples of which the means are made may span the end of an epoch; the last point of a complete run has the exact
-    means over its last epoch, which the run reports itself (`facts`).
+    The samples of which the means are made may span the end of a sweep; the last point of a complete run has the exact
+    means over its last sweep, which the run reports itself (`facts`).
     """
     samples = read_metrics(variant.trial.out).overall.all_points()
     first = samples[0]
     began = first.t - first.position / first.entries_per_second if first.entries_per_second > 0 else first.t
     placed: list[Point] = []
-    for point in epoch_means(samples, per_epoch):
+    for point in sweep_means(samples, per_sweep):
         if placed and point.t - began <= placed[-1].t:
             placed.pop()  # of two points at the same time, keep the later
         placed.append(dataclasses.replace(point, t=point.t - began))
@@ -184,5 +184,5 @@ def report(result: dict[str, Any]) -> str:
             f"| {row['variant']} | {seconds} | {row['entries_per_second'] / 1e6:.3f} | {row['times_baseline']:.1f} | "
             f"{row['loss']:.4f} | {row['bias_only_loss']:.4f} | {'never' if reached is None else f'{reached:.1f}'} |"
         )
-    lines += ["", f"Losses are means over the last epoch. Run folders, `{FACTS}` and the plot are in this folder."]
+    lines += ["", f"Losses are means over the last sweep. Run folders, `{FACTS}` and the plot are in this folder."]
     return "\n".join(lines) + "\n"

@@ -10,9 +10,9 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 _GAP = "   "
 _LABELS = {
     "mean_norm": "mean norm of the vectors, as written",
-    "mean_vector_norm": "mean norm in the last epoch",
+    "mean_vector_norm": "mean norm at the end",
 }
-"""Labels of facts that their names do not explain. In the last epoch, a norm is that of a vector of one side, before
+"""Labels of facts that their names do not explain. At the end, a norm is that of a vector of one side, before
 sides are summed, the spectrum is flattened and n-grams are added."""
 
 

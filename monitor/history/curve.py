@@ -97,8 +97,8 @@ def merge(first: Point, second: Point) -> Point:
 def rolling_means(points: Iterable[Point], span: float) -> list[Point]:
     """Return the points with losses averaged over the last `span` entries, or over the last half of a shorter curve.
 
-    Some blocks of the matrix are fitted better than others, and every block is visited once an epoch, so the loss of a
-    single sample depends more on its block than on the progress of training. A span of one epoch covers all blocks.
+    Some blocks of the matrix are fitted better than others, and every block is visited once a sweep, so the loss of a
+    single sample depends more on its block than on the progress of training. A span of one sweep covers all blocks.
     """
     window: deque[Point] = deque()
     means = []
@@ -117,27 +117,25 @@ def rolling_means(points: Iterable[Point], span: float) -> list[Point]:
     return means
 
 
-def epoch_means(points: Sequence[Point], per_epoch: float) -> list[Point]:
-    """Return one point for each whole epoch of `per_epoch` entries: its mean losses, placed at its middle.
+def sweep_means(points: Sequence[Point], per_sweep: float) -> list[Point]:
+    """Return one point for each whole sweep of `per_sweep` entries: its mean losses, placed at its middle.
 
-    Only whole epochs are comparable, because each visits every block once. Rolling means of the first quarter epoch and
-    a point at the end are added, so that the curve spans the run. Before two epochs are done, returns rolling means.
+    Only whole sweeps are comparable, because each visits every block once. Rolling means of the first quarter sweep and
+    a point at the end are added, so that the curve spans the run. Before two sweeps are done, returns rolling means.
     """
-    if not points or points[-1].position < 2 * per_epoch:
-        return rolling_means(points, per_epoch)
+    if not points or points[-1].position < 2 * per_sweep:
+        return rolling_means(points, per_sweep)
     means: dict[int, Point] = {}
     middles: dict[int, float] = {}
     for point in points:
-        epoch = int((point.position - 1) // per_epoch)
-        means[epoch] = merge(means[epoch], point) if epoch in means else point
-        if point.position <= (epoch + 0.5) * per_epoch or epoch not in middles:
-            middles[epoch] = point.t
-    whole = [epoch for epoch in means if (epoch + 1) * per_epoch <= points[-1].position]
-    if not whole:  # the run was so short that one sample covers all its epochs
-        return rolling_means(points, per_epoch)
-    start = rolling_means([point for point in points if point.position <= per_epoch / 4], per_epoch)
-    middle = [
-        replace(means[epoch], t=middles[epoch], position=int((epoch + 0.5) * per_epoch), epoch=epoch) for epoch in whole
-    ]
+        sweep = int((point.position - 1) // per_sweep)
+        means[sweep] = merge(means[sweep], point) if sweep in means else point
+        if point.position <= (sweep + 0.5) * per_sweep or sweep not in middles:
+            middles[sweep] = point.t
+    whole = [sweep for sweep in means if (sweep + 1) * per_sweep <= points[-1].position]
+    if not whole:  # the run was so short that one sample covers all its sweeps
+        return rolling_means(points, per_sweep)
+    start = rolling_means([point for point in points if point.position <= per_sweep / 4], per_sweep)
+    middle = [replace(means[sweep], t=middles[sweep], position=int((sweep + 0.5) * per_sweep)) for sweep in whole]
     last = replace(points[-1], loss=middle[-1].loss, bias_only_loss=middle[-1].bias_only_loss)
     return [*start, *middle, last]

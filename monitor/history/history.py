@@ -6,12 +6,12 @@ that memory is bounded whatever the servers send.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from glovewire.common.endings import Ending
-from glovewire.common.model.options import DEFAULTS, TrainingOptions
+from glovewire.common.model.options import DEFAULTS, TrainingOptions, usual_local_epochs
 from glovewire.common.protocol.messages import (
     Event,
     LossSample,
@@ -183,7 +183,7 @@ class RunHistory:
     def settings(self) -> dict[str, str]:
         """Return the options that people compare first, then those that differ from the defaults, by their names."""
         given = {} if self._about is None else dict(list(self._about.options.items())[:MAX_SETTINGS])
-        usual = _defaults(str(given.get("objective", "")))
+        usual = _defaults(given)
         first = DENSE_SETTINGS if self.is_dense else SETTINGS
         names = [name for name in first if name in given]
         names += [name for name, value in given.items() if name not in first and value != usual.get(name, value)]
@@ -404,9 +404,12 @@ def _point(sample: LossSample, when: float, position: int, entries: int) -> Poin
     return Point(when, position, entries=max(1, entries), **{name: getattr(sample, name) for name in same})
 
 
-def _defaults(objective: str) -> dict[str, Scalar]:
-    """Return the options that a training with this objective has by default."""
-    return TrainingOptions().as_message() | DEFAULTS.get(objective, {}) | {"objective": objective}
+def _defaults(given: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the options that a training with the objective, schedule and epochs of those given has by default."""
+    objective, schedule, epochs = (given.get(name) for name in ("objective", "schedule", "epochs"))
+    local_epochs = usual_local_epochs(str(objective), str(schedule), epochs if isinstance(epochs, int) else 1)
+    derived: dict[str, Scalar] = {"objective": str(objective), "local_epochs": local_epochs}
+    return TrainingOptions().as_message() | derived | DEFAULTS.get(str(objective), {})
 
 
 def _plain(value: Scalar) -> str:

@@ -79,11 +79,11 @@ class Cuts:
     """Every checkpoint of one shard that is planned, requested, or ready to be written."""
 
     def __init__(
-        self, table: Table, consistency: Consistency, epochs: int, every: int, facts: Callable[[], dict[str, Any]]
+        self, table: Table, consistency: Consistency, sweeps: int, every: int, facts: Callable[[], dict[str, Any]]
     ) -> None:
         self._table, self._consistency, self._every, self._facts = table, consistency, every, facts
         self._blocks = consistency if isinstance(consistency, Blocks) else None
-        self._rounds = 0 if self._blocks is None else epochs * len(self._blocks.rounds)
+        self._rounds = 0 if self._blocks is None else sweeps * len(self._blocks.rounds)
         self._cuts: list[Cut] = []
         self._ready: list[Snapshot] = []
         self._requests: list[tuple[str, Peer, int]] = []

@@ -98,7 +98,7 @@ def restore_state(
         raise ArtifactError(f"{checkpoint} has {len(rows)} rows instead of {dataset.layout.rows}")
     ours, round = np.ascontiguousarray(rows[first:last]), int(facts["round"])
     blocks = options.schedule == "blocks"
-    possible = 0 <= round <= options.epochs * dataset.layout.partitions if blocks else round == -1
+    possible = 0 <= round <= options.sweeps * dataset.layout.partitions if blocks else round == -1
     fits = ours.dtype == np.float32 and rows.shape[1] == RowLayout.of(options).width
     if not (possible and fits and np.isfinite(ours).all()):
         raise ArtifactError(f"{checkpoint} holds rows or a round that training cannot have reached")
@@ -119,8 +119,9 @@ def _are_extended(saved: dict[str, Any], options: TrainingOptions) -> bool:
 def entries_before(dataset: Dataset, options: TrainingOptions, round: int) -> int:
     """Return how many entries of the full matrix are trained in the rounds before the global round `round`."""
     layout = dataset.layout
-    rounds = Rounds(layout.partitions, options.epochs)
-    epoch = rounds.epoch(round)
-    strips = [rounds.strip(earlier) for earlier in range(epoch * layout.partitions, round)]
+    rounds = Rounds.of(options, layout.partitions)
+    sweep = rounds.sweep(round)
+    strips = [rounds.strip(earlier) for earlier in range(sweep * layout.partitions, round)]
     done = [pair for strip in strips for pair in layout.strip(strip)]
-    return epoch * dataset.total_entries + sum(dataset.full_entries(a, b) for a, b in done)
+    entries = sweep * dataset.total_entries + sum(dataset.full_entries(a, b) for a, b in done)
+    return entries * options.local_epochs

@@ -38,7 +38,7 @@ def make_consistency(options: TrainingOptions, bounds: Indices, reached: Reached
     counts = (reached.updates, reached.gradients)
     match mode.kind:
         case "exclusive":
-            order = Rounds(len(bounds) - 1, options.epochs)
+            order = Rounds.of(options, len(bounds) - 1)
             return ExclusiveBlocks(bounds, reached.round, order, bfloat16=options.sends_bfloat16)
         case "sync":
             return Synchronous(options.backup, workers, *counts)

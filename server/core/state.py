@@ -68,7 +68,7 @@ class ShardState:
         self.counters: Counter[str] = Counter()
         self.network = NetworkCounts()
         self.publisher = Publisher(identity.run, identity.shard, started)
-        self.cuts = Cuts(table, consistency, options.epochs, identity.checkpoint_rounds, self.checkpoint_facts)
+        self.cuts = Cuts(table, consistency, options.sweeps, identity.checkpoint_rounds, self.checkpoint_facts)
         self.pull_push = PullPush(
             table,
             consistency,
@@ -87,7 +87,7 @@ class ShardState:
     def _leased_pushes(self) -> LeasedPushes | None:
         if not isinstance(self.consistency, Blocks):
             return None
-        rounds = Rounds(len(self.consistency.bounds) - 1, self.options.epochs)
+        rounds = Rounds.of(self.options, len(self.consistency.bounds) - 1)
         return LeasedPushes(self.identity.tokens, self.identity.shard, self.consistency, rounds)
 
     def checkpoint_facts(self) -> dict[str, Any]:

@@ -9,7 +9,9 @@ its reports since its last sample.
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Self
 
+from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import LossSample, Report
 
 ALL = "all"
@@ -48,12 +50,12 @@ class MatrixMean:
     """Mean losses and norm over the whole matrix: each part (block) with its latest report.
 
     Some blocks can be fitted better than others, so a mean over the last few blocks would depend on which they were.
-    This mean holds each block once, from the end of the first epoch on. A report of minibatches, which names no block,
+    This mean holds each block once, from the end of the first sweep on. A report of minibatches, which names no block,
     is a part of its own until an epoch of entries has followed it.
     """
 
-    def __init__(self, per_epoch: int) -> None:
-        self._per_epoch = per_epoch
+    def __init__(self, per_sweep: int) -> None:
+        self._per_sweep = per_sweep
         self._parts: dict[Hashable, MeanSums] = {}
         self._entries = self._reports = 0
 
@@ -69,7 +71,7 @@ class MatrixMean:
         self._entries += sums.entries
         while len(self._parts) > 1:
             oldest = next(iter(self._parts))
-            if self._entries - self._parts[oldest].entries < self._per_epoch and len(self._parts) <= MAX_PARTS:
+            if self._entries - self._parts[oldest].entries < self._per_sweep and len(self._parts) <= MAX_PARTS:
                 break
             self._forget(oldest)
 
@@ -91,17 +93,19 @@ class MatrixMean:
 class Losses:
     """Entries and losses of the whole run, as reported to shard 0; `entries` starts at those of the checkpoint.
 
-    `total`: entries of all epochs. `recent`: (time, entries) of the samples of all workers in the last RATE_OVER_S.
-    `updates` returns (updates done, updates in all, 0 if unknown) of a dense model, which has no epochs.
+    `total`: entries of all epochs; a sweep over all blocks is `local_epochs` of them. `recent`: (time, entries) of the
+    samples of all workers in the last RATE_OVER_S. `updates` returns (updates done, updates in all, 0 if unknown) of a
+    dense model, which has no epochs.
     """
 
     total: int
     epochs: int
     started: float = 0.0
+    local_epochs: int = 1
     first_report: float | None = None
     last_report: float = 0.0
     entries: int = 0
-    _by_epoch: dict[int, MeanSums] = field(default_factory=dict)
+    _by_sweep: dict[int, MeanSums] = field(default_factory=dict)
     _unsampled: dict[str, MeanSums] = field(default_factory=dict)
     _entries_of: dict[str, int] = field(default_factory=dict)
     _last_sample_of: dict[str, float] = field(default_factory=dict)
@@ -112,21 +116,27 @@ class Losses:
     updates: Callable[[], tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
-        self._matrix_mean = MatrixMean(self.per_epoch)
+        self._per_sweep = max(self.total * self.local_epochs // max(self.epochs, 1), 1)
+        self._matrix_mean = MatrixMean(self._per_sweep)
         self._restored = self.entries
 
+    @classmethod
+    def of(cls, options: TrainingOptions, entries: int, started: float, restored: int = 0) -> Self:
+        """Return those of a training on a matrix of so many entries, of which `restored` are trained already."""
+        return cls(entries * options.epochs, options.epochs, started, options.local_epochs, entries=restored)
+
     @property
-    def per_epoch(self) -> int:
-        """Return the entries of one epoch."""
-        return max(self.total // max(self.epochs, 1), 1)
+    def sweep(self) -> int:
+        """Return the number of completed sweeps."""
+        return min(self.entries // self._per_sweep, self.epochs // self.local_epochs)
 
     @property
     def epoch(self) -> int:
         """Return the number of completed epochs."""
-        return min(self.entries // self.per_epoch, self.epochs)
+        return self.sweep * self.local_epochs
 
-    def add(self, worker: str, epoch: int, report: Report, now: float, part: Hashable = None) -> None:
-        """Count one report of `worker` in `epoch`; `part` names its block, None for minibatches."""
+    def add(self, worker: str, sweep: int, report: Report, now: float, part: Hashable = None) -> None:
+        """Count one report of `worker` in a sweep; `part` names its block, None for minibatches."""
         if self.first_report is None:
             self.first_report = now - report.seconds
         self.last_report = now
@@ -141,24 +151,20 @@ class Losses:
         self._matrix_mean.add(part, report)
         for name in (worker, ALL):
             self._unsampled.setdefault(name, MeanSums()).add(report)
-        self._by_epoch.setdefault(epoch, MeanSums()).add(report)
+        self._by_sweep.setdefault(sweep, MeanSums()).add(report)
 
-    def epoch_means(self, epoch: int) -> tuple[float, float, float]:
-        """Return mean loss, bias-only loss and norm of an epoch (from 0) so far."""
-        return self._by_epoch.get(epoch, MeanSums()).means()
+    def sweep_means(self, sweep: int) -> tuple[float, float, float]:
+        """Return mean loss, bias-only loss and norm of a sweep (from 0) so far."""
+        return self._by_sweep.get(sweep, MeanSums()).means()
 
     def last_means(self) -> tuple[float, float, float]:
-        """Return mean loss, bias-only loss and norm of the newest epoch; of a dense model, of the newest reports."""
+        """Return mean loss, bias-only loss and norm of the newest sweep; of a dense model, of the newest reports."""
         if self.updates is None:
-            return self.epoch_means(self.last_epoch())
+            return self.sweep_means(max(self._by_sweep, default=0))
         sums = MeanSums()
         for report in self._newest:
             sums.add(report)
         return sums.means()
-
-    def last_epoch(self) -> int:
-        """Return the newest epoch that has reports."""
-        return max(self._by_epoch, default=0)
 
     def seconds(self) -> float:
         """Return the time from the start of the first reported work to the last report."""

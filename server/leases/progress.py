@@ -56,13 +56,14 @@ class Progress:
         return max(self._gradients() * self._batch, self._restored) >= self.losses.total
 
     def allow(self, epochs: int) -> None:
-        """Grant strips of the first `epochs` epochs only, and complete only once they are more than there are.
+        """Grant strips of the sweeps of the first `epochs` epochs only, and complete only once they are more than all.
 
-        So an observer that scores the rows after every epoch finds them as the epoch has left them.
+        So an observer that scores the rows after every sweep finds them as the sweep has left them.
         """
         if self.schedule is not None:
             self._allowed = epochs
-            self.schedule.limit = min(epochs * self.schedule.rounds.partitions, MAX_ROUNDS)
+            sweeps = -(-epochs // self.schedule.rounds.local_epochs)
+            self.schedule.limit = min(sweeps * self.schedule.rounds.partitions, MAX_ROUNDS)
 
     def proceed(self, epochs: int) -> None:
         """Allow more epochs than before; a client cannot hold up a run with this."""
@@ -108,20 +109,20 @@ class Progress:
         return answer
 
     def count(self, session: Session, report: Report, now: float, t: float) -> list[Event]:
-        """Count a report; return an event, at `t` s, if an epoch is complete.
+        """Count a report; return an event, at `t` s, if a sweep is complete.
 
         Raises LeaseLost without the lease, BadRequest if a push of the strip is not in the table of its shard.
         """
         self._check(report)
-        epoch, part = self.losses.epoch, None
+        sweep, part = self.losses.sweep, None
         if self.schedule is not None:
             round = self._finish(self.schedule, session, report)
-            epoch, part = self.schedule.rounds.epoch(round), self.schedule.rounds.strip(round)
-        self.losses.add(session.name, epoch, report, now, part)
+            sweep, part = self.schedule.rounds.sweep(round), self.schedule.rounds.strip(round)
+        self.losses.add(session.name, sweep, report, now, part)
         if self.losses.epoch <= self._announced_epoch:
             return []
         self._announced_epoch = self.losses.epoch
-        loss, bias_only_loss, _ = self.losses.epoch_means(self.losses.epoch - 1)
+        loss, bias_only_loss, _ = self.losses.sweep_means(self.losses.sweep - 1)
         text = f"loss {shown_loss(loss)}, bias-only loss {shown_loss(bias_only_loss)}"
         return [Event(t, "epoch", str(self.losses.epoch), text)]
 

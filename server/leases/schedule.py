@@ -23,7 +23,7 @@ MAX_ROUNDS = 1 << 62
 class Schedule:
     """All rounds of a training, from round `start` on: earlier ones have been trained.
 
-    No round is granted one epoch or more after the first that is incomplete, which bounds the before-images on a shard;
+    No round is granted one sweep or more after the first that is incomplete, which bounds the before-images on a shard;
     none of round `limit` or later either.
     """
 

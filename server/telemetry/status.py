@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_WORDS = 1 << 16
 MEANS = ("loss", "bias_only_loss", "mean_vector_norm")
-"""Results that are means over the last epoch, or of a dense model over the newest reports."""
+"""Results that are means over the last sweep, or of a dense model over the newest reports."""
 
 
 def answer(state: ShardState, query: m.Message, now: float) -> m.Message:

@@ -147,7 +147,7 @@ class Liar:
             return None, None
         report = m.Report(1, granted.lease, 1, 0.5, 0.5, 1.0, 0.1, 1, self._chance.getrandbits(60), self._client.worker)
         layout = self._cluster.layout
-        strip = Rounds(layout.partitions, self._options.epochs).strip(granted.round)
+        strip = Rounds.of(self._options, layout.partitions).strip(granted.round)
         spans = [
             (part.shard, part.first, part.last)
             for first, last in [*pairwise(layout.bounds)][: strip + 1]

@@ -82,7 +82,7 @@ POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
-DRAW = 8
+DRAW = 9
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
 policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
 pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams; up
@@ -90,7 +90,7 @@ to 5 runs were of one to three epochs and up to six workers, and no client's que
 more shards, an idle one looked at its clock ten times a second, uploads were looked for up to fifty times a second, and
 faults took up to twelve seconds; up to 7 runs of shards apart or with a store were more,
 but no longer than others, and had fewer faults of their own, a fault that found nothing to harm was over, and every
-shard had trained rows."""
+shard had trained rows; up to 8 blocks were trained for one epoch at a time."""
 NGRAMS = 0.2
 """The share of seeds whose runs end with n-grams, which takes longer than the training."""
 PLENTY = 1 << 30
@@ -179,7 +179,7 @@ class Scenario:
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
-        is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth = (draw >= number for number in range(3, 9))
+        is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth, is_ninth = (draw >= n for n in range(3, 10))
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -213,6 +213,9 @@ class Scenario:
             options |= {"schedule": "minibatch", "consistency": mode, "batch_size": size}
             if is_third:
                 options |= {"staleness": ask("staleness").choice(POLICIES), "clock": ask("clock").choice(CLOCKS)}
+        else:
+            options["local_epochs"] = ask("local epochs").choice([1, 1, 2, 3]) if is_ninth else 1
+            options["epochs"] *= options["local_epochs"]
         if share("model") < 0.2:
             mode = ask("mode of tensors").choice(["async", "sync", "sync", "ssp:2", "softsync:2"])
             options = {
@@ -609,7 +612,7 @@ class CutRecorder(ShardOracle):
         super().__init__(core, checkpoints, said_by)
         state = core._state
         assert isinstance(state.consistency, ExclusiveBlocks)
-        rounds = state.options.epochs * len(state.consistency.rounds)
+        rounds = state.options.sweeps * len(state.consistency.rounds)
         self.cuts = [Cut(round, state.table, state.consistency) for round in range(rounds + 1)]
         self._partitions = state.consistency.here()
 

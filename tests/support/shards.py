@@ -182,7 +182,7 @@ def span(of: Shard, partition: int) -> tuple[int, int]:
 
 def rounds_of(of: Shard) -> Rounds:
     """The order of the strips of a shard's training."""
-    return Rounds(of.dataset.layout.partitions, of.state.options.epochs)
+    return Rounds.of(of.state.options, of.dataset.layout.partitions)
 
 
 def leased(of: m.Push, *, worker: int = 0, lease: int = 1) -> m.Push:

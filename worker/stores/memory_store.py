@@ -41,7 +41,7 @@ class MemoryStore:
         count: Callable[[int], int],
         on_report: Callable[[m.Report], bool],
     ) -> None:
-        self._rows, self._rounds = rows, Rounds(partitions, options.epochs)
+        self._rows, self._rounds = rows, Rounds.of(options, partitions)
         self._next_round, self._step, self._count, self._on_report = next_round, step, count, on_report
         self._reports = self._entries = 0
 
@@ -50,7 +50,7 @@ class MemoryStore:
         return time.perf_counter()
 
     def lease(self, has: npt.NDArray[np.uint8] | None = None) -> Pending[m.Granted | m.Done]:
-        """Return the next strip, in the order in which a server grants strips; Done after the last epoch."""
+        """Return the next strip, in the order in which a server grants strips; Done after the last."""
         del has
         round = self._next_round()
         return Pending(m.Done(Ending.COMPLETE) if round >= self._rounds.total else m.Granted(0, round, 0), 0)

@@ -133,7 +133,7 @@ class BlockTrainer:
     ) -> None:
         self._store, self._dataset, self._options, self._source = store, dataset, options, entries
         self._layout, self._objective = RowLayout.of(options), OBJECTIVES[options.objective]
-        self._rounds = Rounds(dataset.layout.partitions, options.epochs)
+        self._rounds = Rounds.of(options, dataset.layout.partitions)
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
         self._bfloat16 = options.sends_bfloat16 and not store.in_place
@@ -238,9 +238,9 @@ class BlockTrainer:
         return self._distinct[own, other]
 
     def _entries(self, own: int) -> int:
-        """Return how many stored entries the strip of a partition has."""
+        """Return how many stored entries are trained in a round of the strip of a partition."""
         spans = (self._dataset.block_range(a, b) for a, b in self._dataset.layout.strip(own))
-        return sum(last - first for first, last in spans)
+        return sum(last - first for first, last in spans) * self._options.local_epochs
 
     def _train(self, visit: Visit) -> None:
         began, strip, pulled = self._store.now(), visit.strip, self._pulled.pop(visit)
@@ -281,9 +281,15 @@ class BlockTrainer:
 
     def _compute(self, visit: Visit, own: Rows, others: Rows, numbers: Indices | None) -> Sums:
         """Train the blocks of a visit: `own` are the rows of the strip's partition, `others` those of the other one."""
+        epochs = self._rounds.epochs_of(visit.strip.round)
+        sums = [self._compute_epoch(epoch, visit, own, others, numbers) for epoch in epochs]
+        loss, bias_only, covered = zip(*sums, strict=True)
+        return sum(loss), sum(bias_only), sum(covered)
+
+    def _compute_epoch(self, epoch: int, visit: Visit, own: Rows, others: Rows, numbers: Indices | None) -> Sums:
         layout, options, dataset = self._dataset.layout, self._options, self._dataset
         strip, other = visit.strip.own, visit.partition
-        epoch, rate = self._rounds.epoch(visit.strip.round), options.rate(visit.strip.round / self._rounds.total)
+        rate = options.rate(self._rounds.progress(visit.strip.round, epoch))
         shares = {
             other: dataset.frequencies[slice(*layout.span(other)) if numbers is None else numbers],
             strip: dataset.frequencies[slice(*layout.span(strip))],

@@ -15,6 +15,7 @@ from glovewire.common.model.options import (
     DEFAULTS,
     OBJECTIVES,
     OPTIMIZERS,
+    PRESETS,
     SCHEDULES,
     TrainingOptions,
 )
@@ -96,11 +97,42 @@ def test_a_schedule_without_a_consistency_gets_its_first() -> None:
 
 
 def test_an_objective_brings_its_defaults_and_gives_way_to_what_is_given() -> None:
-    assert TrainingOptions.from_flags(objective="glove", epochs=None) == TrainingOptions()
+    assert TrainingOptions.from_flags(objective="glove", epochs=None) == TrainingOptions(local_epochs=2)
     for objective in OBJECTIVES:
         options = TrainingOptions.from_flags(objective=objective, epochs=77, x_max=None)
         assert (options.objective, options.epochs) == (objective, 77)
         assert options.x_max == DEFAULTS[objective].get("x_max", TrainingOptions.x_max)
+
+
+@pytest.mark.parametrize(
+    ("flags", "local_epochs"),
+    [
+        ({}, 2),
+        ({"epochs": 6}, 2),
+        ({"epochs": 7}, 1),
+        ({"epochs": 9, "local_epochs": 3}, 3),
+        ({"epochs": 6, "local_epochs": 1}, 1),
+        ({"schedule": "minibatch"}, 1),
+        ({"objective": "sgns"}, 1),
+        ({"objective": "tensors"}, 1),
+        (PRESETS["baseline"], 1),
+    ],
+)
+def test_two_epochs_are_trained_in_a_row_where_that_is_possible(flags: dict[str, Any], local_epochs: int) -> None:
+    options = TrainingOptions.from_flags(**flags)
+    assert options.local_epochs == local_epochs
+    assert options.sweeps * local_epochs == options.epochs
+
+
+def test_local_epochs_that_do_not_fit_are_refused_with_the_next_number_that_does() -> None:
+    with pytest.raises(UsageError, match="epochs must be a multiple of local-epochs, which is 3: 9, not 7"):
+        TrainingOptions(epochs=7, local_epochs=3)
+    with pytest.raises(UsageError, match="epochs must be a multiple of local-epochs, which is 9: 9, not 7"):
+        TrainingOptions(epochs=7, local_epochs=9)
+    with pytest.raises(UsageError, match="local-epochs are of blocks"):
+        TrainingOptions(schedule="minibatch", consistency="async", local_epochs=2)
+    with pytest.raises(UsageError, match="local-epochs must be between 1"):
+        TrainingOptions(local_epochs=0)
 
 
 @pytest.mark.parametrize("flags", [{"schedule": "minibatch"}, {"optimizer": "sgd"}, {"tied": True}, {"negatives": 0.0}])

@@ -1,4 +1,4 @@
-"""The order of strips: every partition once an epoch, a wave through the others, the same in each."""
+"""The order of strips: every partition once a sweep, a wave through the others, the same in each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,32 @@ from glovewire.common.model.rounds import Rounds
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 8, 25])
-def test_an_epoch_trains_the_strip_of_every_partition_once(partitions: int) -> None:
-    rounds = Rounds(partitions, 3)
-    for epoch in range(3):
-        numbers = range(epoch * partitions, (epoch + 1) * partitions)
-        assert {rounds.epoch(round) for round in numbers} == {epoch}
+@pytest.mark.parametrize("local_epochs", [1, 2, 6])
+def test_a_sweep_trains_the_strip_of_every_partition_once_for_its_epochs(partitions: int, local_epochs: int) -> None:
+    rounds = Rounds(partitions, 6, local_epochs)
+    sweeps = 6 // local_epochs
+    for sweep in range(sweeps):
+        numbers = range(sweep * partitions, (sweep + 1) * partitions)
+        assert {rounds.sweep(round) for round in numbers} == {sweep}
+        epochs = range(sweep * local_epochs, (sweep + 1) * local_epochs)
+        assert {rounds.epochs_of(round) for round in numbers} == {epochs}
         assert sorted(rounds.strip(round) for round in numbers) == list(range(partitions))
-    assert rounds.total == 3 * partitions
+    assert rounds.total == sweeps * partitions
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+def test_progress_rises_through_the_epochs_of_a_round_and_is_that_of_single_epochs(partitions: int) -> None:
+    """So the learning rate of an epoch does not depend on how many are trained in a row."""
+    single, double = Rounds(partitions, 4), Rounds(partitions, 4, local_epochs=2)
+    assert [single.progress(round, round // partitions) for round in range(single.total)] == [
+        round / single.total for round in range(single.total)
+    ]
+    found = {
+        (double.strip(round), epoch): double.progress(round, epoch)
+        for round in range(double.total)
+        for epoch in double.epochs_of(round)
+    }
+    assert found == {(single.strip(round), round // partitions): round / single.total for round in range(single.total)}
 
 
 @quick()

@@ -6,7 +6,20 @@ from glovewire.plan.cli import plan
 
 
 def test_it_says_what_takes_time_and_speaks_of_gigabytes() -> None:
-    words = ("--entries", "4e8", "--words", "120000", "--partitions", "30", "--kernel-rate", "2e7", "--servers", "1")
+    words = (
+        "--entries",
+        "4e8",
+        "--words",
+        "120000",
+        "--partitions",
+        "30",
+        "--kernel-rate",
+        "2e7",
+        "--servers",
+        "1",
+        "--local-epochs",
+        "1",
+    )
     result = CliRunner().invoke(plan, words)
     assert result.exit_code == 0, result.output
     assert "simulating an epoch of 30 strips with different numbers of servers ..." in result.stderr.splitlines()

@@ -43,6 +43,13 @@ def test_one_worker_without_a_network_takes_what_its_kernel_takes() -> None:
     assert found.bytes_pulled == pytest.approx(found.bytes_pushed)
 
 
+def test_rows_are_sent_once_in_the_epochs_of_a_sweep() -> None:
+    one, two = (forecast(dataclasses.replace(CLUSTER, epochs=4, local_epochs=n)) for n in (1, 2))
+    assert two.seconds == pytest.approx(one.seconds)
+    assert two.bytes_pushed == pytest.approx(one.bytes_pushed / 2)
+    assert two.bytes_pulled == pytest.approx(one.bytes_pulled / 2)
+
+
 def test_the_work_of_a_dataset_is_counted(tmp_path: Path) -> None:
     dataset, _ = random_dataset(tmp_path / "data", size=40)
     found = counted(dataset)

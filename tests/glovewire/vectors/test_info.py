@@ -182,4 +182,4 @@ def test_two_norms_of_a_run_are_told_apart(tmp_path: Path) -> None:
     runs.write_vectors(tmp_path, ["a", "b"], np.array([[3, 4], [0, 5]]), {"mean_vector_norm": 2.5})
     shown, _ = ask(tmp_path)
     assert re.search(r"^mean norm of the vectors, as written +5$", shown, re.MULTILINE)
-    assert re.search(r"^mean norm in the last epoch +2\.5$", shown, re.MULTILINE)
+    assert re.search(r"^mean norm at the end +2\.5$", shown, re.MULTILINE)

@@ -8,7 +8,7 @@ from monitor_fakes import loss, run_of, server_sample, shard, worker
 from glovewire.common.protocol.messages import Event, QualitySample
 from glovewire.common.text import shown_loss
 from glovewire.monitor.history import history as module
-from glovewire.monitor.history.curve import LossCurve, Point, epoch_means, rolling_means
+from glovewire.monitor.history.curve import LossCurve, Point, rolling_means, sweep_means
 from glovewire.monitor.history.formatting import age, amount, duration, sanitize
 from glovewire.monitor.history.history import RunHistory
 
@@ -44,7 +44,7 @@ def test_whole_epochs_do_not_show_which_block_a_sample_comes_from() -> None:
     for number in range(1, 41):  # an epoch is 10 samples, one of them of a block that is hard to fit
         value = 1.0 if number % 10 == 3 else 0.1
         curve.add(Point(float(number), 50 * number, number // 10, value, 0.7, 1.0, 100.0, entries=50))
-    means = epoch_means(curve.all_points(), 500)[-5:]
+    means = sweep_means(curve.all_points(), 500)[-5:]
     assert [p.loss for p in means] == pytest.approx([0.19] * 5)
     assert [p.position for p in means] == [250, 750, 1250, 1750, 2000]
     assert [p.loss for p in rolling_means(curve.all_points(), 0.0)][2] == 1.0
@@ -218,7 +218,7 @@ def test_numbers_are_written_for_people(text: str, wanted: str) -> None:
 
 def test_a_run_shorter_than_a_sample_has_a_curve() -> None:
     whole = Point(t=1.0, position=410, epoch=4, loss=0.5, bias_only_loss=0.6, norm=1.0, entries_per_second=9.0)
-    assert [p.position for p in epoch_means([whole], 100)] == [410]
+    assert [p.position for p in sweep_means([whole], 100)] == [410]
 
 
 def test_silence_ending_and_failure_are_the_status() -> None:

@@ -301,6 +301,16 @@ def test_blocks_in_any_order_go_on_after_the_rounds_that_shard_0_knows_to_be_who
     assert 0 < begin.entries == initial_state.entries_before(dataset, options, 2) < dataset.total_entries
 
 
+def test_the_entries_before_a_round_are_those_of_all_its_local_epochs(dataset: Dataset) -> None:
+    partitions = dataset.layout.partitions
+    before, found = (
+        [initial_state.entries_before(dataset, options, round) for round in range(2 * partitions)]
+        for options in (TrainingOptions(epochs=6), TrainingOptions(epochs=6, local_epochs=3))
+    )
+    assert found == [3 * entries for entries in before]
+    assert found[partitions] == 3 * dataset.total_entries
+
+
 @pytest.mark.parametrize("change", UNREACHABLE.values(), ids=UNREACHABLE.keys())
 def test_a_checkpoint_that_training_cannot_have_left_is_not_resumed(
     dataset: Dataset, tmp_path: Path, change: Callable[[Path], Any]

@@ -259,7 +259,7 @@ def test_a_loss_may_be_negative_but_not_beyond_all_measure() -> None:
     one = filled()
     said = m.Report(1, -1, 10, -15.0, 0.0, 1.0, 0.1, 100)
     assert one.ask(b"a", said) == m.Recorded(False, 0, 10)
-    assert one.state.progress.losses.epoch_means(0)[0] == -1.5
+    assert one.state.progress.losses.sweep_means(0)[0] == -1.5
     for wrong in ({"loss": -1e31}, {"loss": 1e31}, {"norm": -1.0}, {"bias_only_loss": -1.0}):
         assert code(one.ask(b"a", dataclasses.replace(said, sequence=2, **wrong))) == "bad-request"
 

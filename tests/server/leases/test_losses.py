@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Report
 from glovewire.server.leases import losses as module
 from glovewire.server.leases.losses import MAX_PARTS, SAMPLE_EVERY_S, Losses, MatrixMean
@@ -107,11 +108,11 @@ def test_the_norm_of_all_is_over_the_whole_matrix_too() -> None:
 
 
 def test_the_mean_of_minibatches_is_over_the_last_epoch_and_bounded() -> None:
-    whole = MatrixMean(per_epoch=1000)
+    whole = MatrixMean(per_sweep=1000)
     for n in range(500):
         whole.add(None, report(10, 10.0 * n))
     assert whole.means()[0] == pytest.approx(sum(range(400, 500)) / 100)
-    whole = MatrixMean(per_epoch=10**12)
+    whole = MatrixMean(per_sweep=10**12)
     for _ in range(MAX_PARTS + 10):
         whole.add(None, report(10, 20.0))
     assert len(whole) == MAX_PARTS
@@ -174,12 +175,25 @@ def test_epochs_are_counted_by_entries_and_have_means_of_their_own() -> None:
     losses.add("a", 0, report(50, 100.0), 1.0)
     losses.add("a", 1, report(25, 25.0), 2.0)
     assert losses.epoch == 1
-    assert losses.epoch_means(0)[0] == 2.0
-    assert losses.epoch_means(1)[0] == 1.0
-    assert losses.epoch_means(7) == (0.0, 0.0, 0.0)
-    assert losses.last_epoch() == 1
+    assert losses.sweep_means(0)[0] == 2.0
+    assert losses.last_means() == losses.sweep_means(1) == (1.0, 1.2, 2.0)
+    assert losses.sweep_means(7) == (0.0, 0.0, 0.0)
     losses.add("a", 1, report(90), 3.0)
     assert losses.epoch == 2
+
+
+def test_epochs_of_a_sweep_are_complete_together_and_have_one_mean() -> None:
+    losses = Losses.of(TrainingOptions(epochs=6, local_epochs=3), 100, started=0.0)
+    assert losses.total == 600
+    losses.add("a", 0, report(200, 100.0), 1.0, part=0)
+    assert (losses.epoch, losses.sweep) == (0, 0)
+    losses.add("a", 0, report(100, 200.0), 2.0, part=1)
+    assert (losses.epoch, losses.sweep) == (3, 1)
+    assert losses.last_means()[0] == samples(losses, 2.0, force=True)["all"].mean_loss == 1.0
+    losses.add("a", 1, report(200, 40.0), 3.0, part=0)
+    assert samples(losses, 3.0, force=True)["all"].mean_loss == (40.0 + 200.0) / 300
+    losses.add("a", 1, report(100, 20.0), 4.0, part=1)
+    assert (losses.epoch, losses.last_means()[0]) == (6, 0.2)
 
 
 def test_times_count_from_the_servers_start() -> None:

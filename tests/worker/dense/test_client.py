@@ -55,7 +55,7 @@ def test_create_pull_push_finish(tmp_path: Path) -> None:
         ps.score("test", 60.0)  # too late: it is not sent
         losses = daemons[0].state.progress.losses
         until(lambda: losses.entries == 30, "the report is in")
-        assert losses.epoch_means(0)[0] == pytest.approx(1.5)
+        assert losses.sweep_means(0)[0] == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("<f4", 1e-5), ("<f8", 1e-12)])
@@ -199,7 +199,7 @@ def test_numbers_may_come_from_any_library(tmp_path: Path) -> None:
         ps.finish()
         losses = daemons[0].state.progress.losses
         assert losses.entries == 30
-        assert losses.epoch_means(0)[0] == pytest.approx(-1.0)
+        assert losses.sweep_means(0)[0] == pytest.approx(-1.0)
 
 
 @pytest.mark.parametrize(

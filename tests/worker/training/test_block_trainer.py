@@ -5,7 +5,7 @@ Also where strips of others come back to be trained again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,11 @@ class Table:
     def __init__(self, dataset: Dataset, options: TrainingOptions, granted: Sequence[int]) -> None:
         layout = RowLayout.of(options)
         self.rows = layout.initial(0, dataset.layout.rows, options)
-        self._dataset, self._rounds = dataset, Rounds(dataset.layout.partitions, options.epochs)
+        self._dataset, self._rounds = dataset, Rounds.of(options, dataset.layout.partitions)
         self._granted, self._bfloat16 = list(granted), options.bfloat16
         self._version = dict.fromkeys(dataset.layout.bounds[:-1], 0)
         self._waiting: list[tuple[Pending[Array], int, Any, int]] = []
-        self.pulled = self.waits = 0
+        self.pulled = self.waits = self.trained = 0
         self.order: list[int] = []
 
     def now(self) -> float:
@@ -154,8 +154,8 @@ class Table:
         self._answer()
         return Pending(0, 0)
 
-    def report(self, report: object) -> Pending[m.Recorded]:
-        del report
+    def report(self, report: Callable[[int, int], m.Report]) -> Pending[m.Recorded]:
+        self.trained += report(1, 0).entries
         return Pending(m.Recorded(stop=False, epoch=0, entries=0), 0)
 
     def poll(self) -> None:
@@ -185,13 +185,16 @@ def trained(dataset: Dataset, options: TrainingOptions, granted: Sequence[int]) 
 @pytest.mark.parametrize("objective", ["glove", "sgns"])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bfloat16", [True, False])
+@pytest.mark.parametrize("local_epochs", [1, 2])
 def test_distinct_rows_are_trained_as_whole_partitions_are(
-    tmp_path: Path, symmetric: bool, objective: str, bfloat16: bool
+    tmp_path: Path, symmetric: bool, objective: str, bfloat16: bool, local_epochs: int
 ) -> None:
     """In memory the rows of a whole partition are there; over the network only those that a strip needs."""
     dataset = sparse_dataset(tmp_path, symmetric=symmetric)
-    options = TrainingOptions(dim=4, epochs=2, objective=objective, tied=False, bfloat16=bfloat16)
-    rounds = Rounds(dataset.layout.partitions, options.epochs)
+    options = TrainingOptions(
+        dim=4, epochs=2, local_epochs=local_epochs, objective=objective, tied=False, bfloat16=bfloat16
+    )
+    rounds = Rounds.of(options, dataset.layout.partitions)
     over_network = trained(dataset, options, range(rounds.total))
     rows = RowLayout.of(options).initial(0, dataset.layout.rows, options)
     following = iter(range(1000))
@@ -205,6 +208,18 @@ def test_distinct_rows_are_trained_as_whole_partitions_are(
         np.testing.assert_array_equal(over_network.rows, rows)
     whole = sum(sum(map(dataset.layout.size, rounds.visits(round))) for round in range(rounds.total))
     assert 0 < over_network.pulled < whole
+
+
+def test_epochs_of_a_sweep_train_what_epochs_one_by_one_train_and_send_rows_once(tmp_path: Path) -> None:
+    """With a single partition, the order of the entries is the same."""
+    dense = np.random.default_rng(7).integers(0, 9, (20, 20)).astype(np.float32)
+    words = [f"w{number:02}" for number in range(20)]
+    data = write_dataset(tmp_path / "data", scipy.sparse.coo_matrix(dense + dense.T), np.ones(20), words, partitions=1)
+    both = [TrainingOptions(dim=4, epochs=4, local_epochs=n, bfloat16=False) for n in (1, 2)]
+    single, double = (trained(data, options, range(options.sweeps)) for options in both)
+    np.testing.assert_array_equal(single.rows, double.rows)
+    assert single.trained == double.trained == 4 * data.total_entries
+    assert single.pulled == 2 * double.pulled
 
 
 def sparse_dataset(folder: Path, *, symmetric: bool) -> Dataset:
