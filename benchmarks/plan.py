@@ -1,6 +1,6 @@
 """Compare `glovewire plan` with training over links of a given rate, in network namespaces. Needs root and iproute2.
 
-    python benchmarks/plan.py DATASET [--epochs 3] [RATE:WORKERS:SERVERS ...]
+    python benchmarks/plan.py DATASET [--epochs 4] [RATE:WORKERS:SERVERS ...]
 
 Prints a line and a JSON object for each setting. Every process has a link of its own, as in the model, but they share
 this machine's cores: settings with more processes than cores are valid only while the links are the bottleneck.
@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("settings", nargs="*", default=SETTINGS, metavar="RATE:WORKERS:SERVERS")
-    parser.add_argument("--epochs", default=3, type=int)
+    parser.add_argument("--epochs", default=4, type=int)
     given = parser.parse_intermixed_args()
     for setting in given.settings:
         rate, workers, servers = setting.split(":")
