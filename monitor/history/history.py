@@ -240,6 +240,8 @@ class RunHistory:
         epoch, epochs = self.loss.epoch, self.loss.epochs or self._planned
         if self.is_dense:
             return f"{epoch:,} of {epochs:,}" if epochs else f"{epoch:,}"
+        if epochs and self.loss.total > 0:  # those of a sweep are done together
+            epoch = self.loss.entries * epochs // self.loss.total
         return f"{min(epoch + 1, epochs)}/{epochs}" if epochs else str(epoch)
 
     @property

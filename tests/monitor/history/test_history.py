@@ -242,3 +242,10 @@ def test_a_server_that_writes_its_results_is_not_said_to_be_silent() -> None:
     assert history.status(30.0) == ("good", "trained, writing the results for 20 s")
     history.add(Event(3.0, "joined", "w2", ""), 20.0)
     assert history.status(30.0) == ("warn", "no data for 10 s")
+
+
+@pytest.mark.parametrize(("entries", "shown"), [(0, "1/8"), (249, "2/8"), (250, "3/8"), (990, "8/8"), (1000, "8/8")])
+def test_the_epoch_is_the_one_in_training_though_those_of_a_sweep_are_done_together(entries: int, shown: str) -> None:
+    history = RunHistory("one")
+    history.add(loss(entries=entries, epoch=8 if entries == 1000 else 0, epochs=8), 1.0)
+    assert history.epoch == shown
