@@ -7,7 +7,7 @@ from click.core import ParameterSource
 
 from glovewire.common.cli.command import Command, name
 from glovewire.common.cli.config_file import toml_value
-from glovewire.common.model.options import DEFAULTS, TrainingOptions
+from glovewire.common.model.options import TrainingOptions
 from glovewire.common.text import printable
 
 from ..exits import Interruptible
@@ -51,15 +51,15 @@ def show(ctx: click.Context, command: str, words: tuple[str, ...]) -> None:
 
 def _values(command: click.Command, ctx: click.Context) -> list[tuple[str, tuple[Any, str]]]:
     """Return (key, (value, where it comes from)) of each option that has a value."""
-    usual = {**TrainingOptions().as_message(), **DEFAULTS.get(str(ctx.params.get("objective")), {})}
+    usual = TrainingOptions.from_flags(**{name: ctx.params.get(name) for name in ("objective", "schedule", "epochs")})
     found = []
     for option in command.params:
         known, value = str(option.name), ctx.params.get(str(option.name))
         if known in ("config", "as_json") or (isinstance(option, click.Option) and option.hidden):
             continue
         source = ctx.get_parameter_source(known)
-        if value is None and known != "consistency":
-            value = usual.get(known)
+        if value is None:
+            value = getattr(usual, known, None)
         if value is None or value == ():
             continue
         key = name(option) if isinstance(option, click.Option) else known

@@ -36,9 +36,7 @@ class LocalConfig(Config):
     resume: bool = like(ServerConfig, "resume")
     init: Path | None = like(ServerConfig, "init")
     watch: tuple[Path, ...] = option(
-        (),
-        metavar="FILE",
-        help="Similarity set to score the vectors on after each epoch, or --local-epochs of them; repeat for more.",
+        (), metavar="FILE", help="Similarity set to score the vectors on while training; repeat for more."
     )
     patience: int = option(
         0,

@@ -114,6 +114,7 @@ def test_the_options_that_a_command_would_use_are_shown_with_their_origin(tmp_pa
     assert lines[0] == "[train]"
     assert {
         "dim = 50 # file or preset", "epochs = 4 # flag", "seed = 7 # GLOVEWIRE_TRAIN_SEED", "x-max = 8.0 # default",
+        "local-epochs = 2 # default", "consistency = \"exclusive\" # default",
     } < set(lines)  # fmt: skip
     assert tomllib.loads(run.stdout)["train"]["epochs"] == 4
     wrong = subprocess.run(
