@@ -281,7 +281,7 @@ class TrainingOptions(Config):
         if self.schedule == "blocks" and self.optimizer in OPTIMIZERS and self.optimizer not in BLOCK_OPTIMIZERS:
             problems.append(f"blocks are trained with {', '.join(BLOCK_OPTIMIZERS)}: {self.optimizer} needs minibatch")
         if self.schedule != "blocks" and self.local_epochs != 1:
-            problems.append("local-epochs are of blocks: it must be 1 for minibatches")
+            problems.append("local-epochs is for blocks: it must be 1 for minibatches")
         elif self.local_epochs >= 1 and self.epochs % self.local_epochs:
             more = self.epochs + self.local_epochs - self.epochs % self.local_epochs
             problems.append(

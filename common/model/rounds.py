@@ -1,10 +1,10 @@
 """Order the strips of a training into rounds: a function of partitions and epochs alone.
 
 A strip is one partition with every block between it and the partitions before it, which hold more frequent words. A
-round trains one strip; a sweep has one round for each partition. Of one epoch or more: a worker that has the rows of a
-block trains it for all epochs of the sweep, one after the other, so that rows are sent once a sweep. Rounds overlap:
-each partition is changed by one strip after the other, in the order of the rounds, but a strip may begin while earlier
-ones are at work on other partitions.
+round trains one strip; a sweep has one round for each partition, and trains one epoch or more. A worker that has the
+rows of a block trains it for all epochs of the sweep, one after the other, so that rows are sent once a sweep. Rounds
+overlap: each partition is changed by one strip after the other, in the order of the rounds, but a strip may begin while
+earlier ones are at work on other partitions.
 
 A strip visits the other partitions in the order of their own next strips. So strips follow each other like a wave: the
 next one can begin as soon as its partition has been visited, which comes first. None can overtake the one before it,

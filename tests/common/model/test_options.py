@@ -129,7 +129,7 @@ def test_local_epochs_that_do_not_fit_are_refused_with_the_next_number_that_does
         TrainingOptions(epochs=7, local_epochs=3)
     with pytest.raises(UsageError, match="epochs must be a multiple of local-epochs, which is 9: 9, not 7"):
         TrainingOptions(epochs=7, local_epochs=9)
-    with pytest.raises(UsageError, match="local-epochs are of blocks"):
+    with pytest.raises(UsageError, match="local-epochs is for blocks"):
         TrainingOptions(schedule="minibatch", consistency="async", local_epochs=2)
     with pytest.raises(UsageError, match="local-epochs must be between 1"):
         TrainingOptions(local_epochs=0)
