@@ -89,8 +89,8 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
         schedule = Schedule(rounds, begin.reached.round)
     tokens = Tokens(bytes.fromhex(generation.secret))
     batches = -(-dataset.total_entries // options.batch_size)
-    per_epoch = layout.partitions if options.schedule == "blocks" else batches
-    every = -(-config.checkpoint_every * per_epoch // options.local_epochs)
+    sweeps = -(-config.checkpoint_every // options.local_epochs)
+    every = sweeps * (layout.partitions if options.schedule == "blocks" else batches)
     losses = Losses.of(options, dataset.total_entries, now, begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
     owners = [[part.shard for part in sharding.split(*span)] for span in pairwise(layout.bounds)]

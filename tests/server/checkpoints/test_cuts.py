@@ -291,6 +291,15 @@ def test_shards_that_cannot_keep_up_skip_the_same_checkpoints(dataset: Dataset, 
         assert common[-100:] == list(range(PERIODS - 100, PERIODS)), "both are in time, and skip none any more"
 
 
+@pytest.mark.parametrize(("every", "local_epochs", "sweeps"), [(1, 1, 1), (3, 1, 3), (1, 2, 1), (3, 2, 2), (4, 2, 2)])
+def test_automatic_checkpoints_come_after_whole_sweeps(
+    dataset: Dataset, every: int, local_epochs: int, sweeps: int
+) -> None:
+    """In the middle of a sweep a partition may be past the round, and a checkpoint would be skipped."""
+    one = without_sessions(dataset, checkpoint_every=every, epochs=12, local_epochs=local_epochs)
+    assert one.state.identity.checkpoint_rounds == sweeps * dataset.layout.partitions
+
+
 @quick(20)
 @given(st.lists(st.integers(0, 99), max_size=40))
 def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
