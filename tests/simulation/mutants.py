@@ -41,6 +41,13 @@ MUTANTS = (
            "return bool(self.rounds[partition] >= pull.version)", "return True"),
     Mutant("a push from an earlier round is a repeat", "server/consistency/blocks.py",
            "if push.version < current:", "if False:"),
+    Mutant("automatic checkpoints come after whole sweeps", "server/service.py",
+           '    sweeps = -(-config.checkpoint_every // options.local_epochs)\n'
+           '    every = sweeps * (layout.partitions if options.schedule == "blocks" else batches)\n',
+           '    per_epoch = layout.partitions if options.schedule == "blocks" else batches\n'
+           '    every = -(-config.checkpoint_every * per_epoch // options.local_epochs)\n'),
+    Mutant("entries before a checkpoint are those of all local epochs", "server/checkpoints/initial_state.py",
+           "    return entries * options.local_epochs\n", "    return entries\n"),
     Mutant("a push counts once", "server/sessions.py",
            'return _is_new("push", sequence, self.pushed)', "return True"),
     Mutant("a push before which one is missing is refused", "server/sessions.py",
