@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glovewire.common.errors import ProcessDied
+from glovewire.common.errors import ProcessDied, UsageError
 from glovewire.common.storage.dataset import Dataset
 
 from ..launch.config import LocalConfig
@@ -70,7 +70,7 @@ def _train(config: TrainBenchConfig, store: str, folder: Path) -> Figures:
     )
     try:
         with Children(folder / "logs") as children:
-            return _figures(run_measured(how, children, store))
+            return _figures(run_measured(how, children, store), store)
     finally:
         shutil.rmtree(folder / store, ignore_errors=True)
 
@@ -101,10 +101,12 @@ def in_turns(
     return complete, 1 - failed / (repeats * len(trainings))
 
 
-def _figures(outcome: RunOutcome) -> Figures:
+def _figures(outcome: RunOutcome, store: str) -> Figures:
     """Return the figures of one training; figures of a role are named `role.figure`."""
     run = outcome.facts or {}
     entries = max(run["entries"], 1)
+    if store == "server" and {process.role for process in outcome.processes} < set(ROLES):
+        raise UsageError(f"a training of {entries:,} entries is over before it can be measured: give more --epochs")
     found: Figures = {name: run[name] for name in ("seconds", RATE, "loss", "bias_only_loss")}
     found["bytes_pushed_per_entry"] = run["bytes_sent"] / entries
     found["bytes_pulled_per_entry"] = run["bytes_received"] / entries

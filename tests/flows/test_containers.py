@@ -21,9 +21,9 @@ pytestmark = [
     pytest.mark.skipif(not engine(), reason="needs a Docker engine and Compose"),
 ]
 RUNNING = {"server-0-1", "server-1-1", "worker-1", "worker-2", "worker-3", "monitor-1"}
-EPOCHS = 70
+EPOCHS = 140
 LATENCY = "30ms"
-"""Of each of the 36 pushes of an epoch: three workers take 25 s on a fast machine. Health is checked every 15 s."""
+"""Of each of the 36 pushes of two epochs: three workers take 25 s on a fast machine. Health is checked every 15 s."""
 CUT_S = 10.0
 
 
@@ -37,7 +37,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "zipf.txt").write_text("".join(" ".join(f"w{word}" for word in line) + "\n" for line in words))
     return {
         "TEXT": str(folder), "CORPUS": "zipf.txt", "PREPROCESS_ARGS": "--partitions 8", "DIM": "64",
-        "EPOCHS": str(EPOCHS), "SERVER_ARGS": "--checkpoint-every 7", "WORKER_ARGS": f"--latency {LATENCY}",
+        "EPOCHS": str(EPOCHS), "SERVER_ARGS": "--checkpoint-every 14", "WORKER_ARGS": f"--latency {LATENCY}",
     }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_killed_and_cut_off_containers_cost_nothing_but_time(
 ) -> None:
     with Composed("glovewire-test-hurt", {**settings, "OUT": str(tmp_path)}) as composed:
         composed.compose("up", "--detach", "--no-build")
-        until(lambda: composed.epoch() >= 9, "there is a checkpoint to go back to")
+        until(lambda: composed.epoch() >= 18, "there is a checkpoint to go back to")
         composed.kill("worker-1")
         composed.kill("server-1-1")
         for name in ("worker-1", "server-1-1"):
@@ -101,7 +101,7 @@ def test_isolated_containers_share_no_volume_and_one_loses_its_own(
                 mount["Name"] for one in composed.containers().values() for mount in one["Mounts"] if "Name" in mount
             ]
             assert len(volumes) == len(set(volumes)) == 2
-            until(lambda: composed.epoch("isolated-0-1") >= 9, "there is a checkpoint to go back to")
+            until(lambda: composed.epoch("isolated-0-1") >= 18, "there is a checkpoint to go back to")
             composed.kill("isolated-worker-1")
             composed.kill("isolated-1-1", signal.SIGSTOP)  # it writes nothing more
             composed.wipe("isolated-1")

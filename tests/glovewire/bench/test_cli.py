@@ -18,7 +18,7 @@ from glovewire.bench.config import TrainBenchConfig
 from glovewire.bench.measured_run import ProcessUsage, RunOutcome
 from glovewire.bench.measurements import CaseStatistics, Repeat, spread, surroundings
 from glovewire.bench.wire_driver import NULL_STEPS
-from glovewire.common.errors import ProcessDied
+from glovewire.common.errors import ProcessDied, UsageError
 from glovewire.common.model.options import TrainingOptions
 
 SPREAD = {"median", "min", "max"}
@@ -167,6 +167,18 @@ def test_trainings_that_fail_count_against_success_and_leave_out_their_repeat(
     else:
         with pytest.raises(ProcessDied, match="training 3 broke"):
             bench_train.bench(config, heard.append)
+
+
+def test_a_training_that_is_too_short_to_measure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that lives for less than a sample has no memory, and the table of vocabularies failed for want of it."""
+    facts = {"seconds": 0.01, "entries_per_second": 1e5, "loss": 1.0, "bias_only_loss": 1.0, "entries": 1000,
+             "bytes_sent": 1, "bytes_received": 1}  # fmt: skip
+    seen = [ProcessUsage("server", [0.0], [0.0])]
+    monkeypatch.setattr(bench_train, "run_measured", lambda *_: RunOutcome(facts, seen, 0.0))
+    random_dataset(tmp_path / "data")
+    config = TrainBenchConfig(dataset=tmp_path / "data", workers=1, repeats=1, options=TrainingOptions(dim=4))
+    with pytest.raises(UsageError, match="1,000 entries is over before it can be measured: give more --epochs"):
+        bench_train.bench(config, lambda _: None)
 
 
 def test_the_groups_commands_have_variables_of_their_own() -> None:
