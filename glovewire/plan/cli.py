@@ -57,6 +57,8 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     from .work import counted, estimated, zipf_counts
 
     config = given.config()
+    names = ("dim", "tied", "epochs", "local_epochs")
+    options = TrainingOptions.from_flags(**{name: getattr(config, name) for name in names})
     opened = None if config.dataset is None else Dataset.open(config.dataset, verify=False)
     entries = config.entries if opened is None else float(opened.total_entries)
     assert entries is not None
@@ -74,8 +76,7 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     work = counted(opened) if opened is not None and partitions == own else estimate(partitions)
     if not config.kernel_rate:
         _tell("measuring how fast this machine trains")
-    names, link = ("dim", "tied", "epochs", "local_epochs"), bytes_per_second(config.bandwidth)
-    options = TrainingOptions.from_flags(**{name: getattr(config, name) for name in names})
+    link = bytes_per_second(config.bandwidth)
     rate = config.kernel_rate or measured_rate(options, opened)
     cluster = Cluster(
         work, RowLayout.of(options).width * options.wire_bytes, config.workers, config.servers or 1, rate, link,
@@ -137,6 +138,6 @@ def _told(cluster: Cluster, found: Forecast, needed: int, epochs: int) -> list[s
         f"an epoch    pulls {size(int(found.bytes_pulled))} and pushes {size(int(found.bytes_pushed))} "
         f"({an_entry:.1f} bytes an entry)",
         f"assumed     {cluster.entries:,.0f} entries, {cluster.words:,} words in {cluster.work.partitions} partitions, "
-        f"rows of {cluster.row_bytes:,} bytes; {cluster.workers} workers at "
+        f"rows of {cluster.row_bytes:,} bytes sent once in {cluster.local_epochs} epochs; {cluster.workers} workers at "
         f"{cluster.entries_per_second / 1e6:.3g} M entries/s",
     ]

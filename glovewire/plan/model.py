@@ -66,6 +66,11 @@ class Cluster:
         return float(self.work.entries.sum())
 
     @property
+    def sweeps(self) -> int:
+        """Return how often all rows are sent."""
+        return self.epochs // self.local_epochs
+
+    @property
     def words(self) -> int:
         """Return the number of rows of the table."""
         return self.work.bounds[-1]
@@ -93,7 +98,7 @@ def forecast(cluster: Cluster) -> Forecast:
     simulated.run()
     sweeps, seconds, ends = simulated.sweeps, simulated.now, simulated.ends
     usual = ends[-1] - ends[-2] if sweeps > 1 else seconds
-    mean = (seconds + usual * (cluster.epochs // cluster.local_epochs - sweeps)) / cluster.epochs
+    mean = (seconds + usual * (cluster.sweeps - sweeps)) / cluster.epochs
     epochs = sweeps * cluster.local_epochs
     busy: dict[str, float] = defaultdict(float)
     for (kind, _), used in [*simulated.busy.items(), *simulated.links.busy.items()]:
@@ -154,7 +159,7 @@ class _Sweeps:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._work = cluster, cluster.work
         most = SWEEPS if self._work.partitions < MANY_PARTITIONS else 1
-        self.sweeps = min(cluster.epochs // cluster.local_epochs, most)
+        self.sweeps = min(cluster.sweeps, most)
         self.ends: list[float] = []
         """When all strips of each sweep were trained."""
         self._rounds = Rounds(self._work.partitions, self.sweeps)

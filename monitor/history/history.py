@@ -251,6 +251,13 @@ class RunHistory:
         return named if type(named) is int else 0
 
     @property
+    def sweep(self) -> tuple[int, int]:
+        """Return how many epochs are trained in a row, and their entries; 0 if the run has not said how many."""
+        local = None if self._about is None else self._about.options.get("local_epochs")
+        epochs = max(local, 1) if type(local) is int else 1
+        return epochs, self._about.total * epochs // self._planned if self._about and self._planned > 0 else 0
+
+    @property
     def staleness(self) -> dict[str, int]:
         """Return {bin of staleness: number of pushes}, summed over all shards, in the order of the bins."""
         found: Counter[str] = Counter()

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ def draw(histories: RunHistory | Sequence[RunHistory], title: str = "") -> Figur
     by_done.tick_params(labelleft=False)
     every = [point for history in runs for point in history.overall.all_points()]
     if len(runs) == 1 and not dense:
-        _mark_epochs(by_done, every)
+        _mark_epochs(by_done, runs[0])
     _scale_losses(by_time, every, [p.loss for h in runs for w in h.workers.values() for p in w.curve.all_points()])
     _write_headings(figure, runs, title)
     _add_legend(figure, by_time)
@@ -175,16 +175,17 @@ def style(axes: Axes, label_size: float) -> None:
     axes.tick_params(which="both", length=0, colors=FAINT, labelsize=label_size)
 
 
-def _mark_epochs(axes: Axes, points: Sequence[Point]) -> None:
-    """Draw a thin line at the end of every epoch, unless there are more than MARKED_EPOCHS."""
-    ends = [before.position / 1e6 for before, after in pairwise(points) if after.epoch > before.epoch]
-    if len(ends) > MARKED_EPOCHS:
+def _mark_epochs(axes: Axes, history: RunHistory) -> None:
+    """Draw a thin line at the end of every sweep whose entries are known, but not more than MARKED_EPOCHS."""
+    epochs, entries = history.sweep
+    ends = (history.loss.entries - 1) // entries if history.loss and entries > 0 else 0
+    if not 0 < ends <= MARKED_EPOCHS:
         return
-    for end in ends:
-        axes.axvline(end, color=FAINT, lw=0.7, ls=(0, (1, 3)), zorder=1)
-    if ends:
-        style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8, "color": FAINT, "backgroundcolor": "white"}
-        axes.text(0.995, 0.985, "dotted: ends of epochs", transform=axes.transAxes, **style)
+    for number in range(1, ends + 1):
+        axes.axvline(number * entries / 1e6, color=FAINT, lw=0.7, ls=(0, (1, 3)), zorder=1)
+    style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8, "color": FAINT, "backgroundcolor": "white"}
+    label = "dotted: ends of epochs" if epochs == 1 else f"dotted: every {epochs} epochs"
+    axes.text(0.995, 0.985, label, transform=axes.transAxes, **style)
 
 
 def _scale_losses(axes: Axes, points: Sequence[Point], worker_losses: Sequence[float]) -> None:

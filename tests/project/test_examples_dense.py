@@ -86,7 +86,7 @@ def test_a_pool_of_processes_runs_every_job(pool: str, monkeypatch: pytest.Monke
 
 
 def test_workers_that_fail_end_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The observer then waits for an update that nobody makes."""
+    """The observer must not wait for their next update."""
     monkeypatch.syspath_prepend(ROOT / "examples")
     import training
 

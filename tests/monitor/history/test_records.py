@@ -234,3 +234,19 @@ def test_a_picture_that_cannot_be_written_or_drawn_is_told(tmp_path: Path, monke
     with pytest.raises(OutputError, match="MPLCONFIGDIR"):
         plot(RunHistory(), tmp_path / "loss.png")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("epochs", "label", "ends"), [(8, "dotted: every 2 epochs", 3), (5, "dotted: ends of epochs", 4), (100, "", 0)]
+)
+def test_the_ends_of_epochs_are_where_they_were_however_few_samples_there_are(
+    epochs: int, label: str, ends: int
+) -> None:
+    history = RunHistory()
+    history.add(run_sample(epochs=epochs), 0.0)
+    for t, entries in ((1.0, 90), (2.0, 700), (3.0, 1000)):
+        history.add(loss(t, entries=entries, epochs=epochs), t)
+    axes = draw([history]).axes[1]
+    dotted = sorted(line.get_xdata()[0] for line in axes.lines if list(line.get_xdata()) == [line.get_xdata()[0]] * 2)
+    assert dotted == pytest.approx([number * 1000e-6 / (ends + 1) for number in range(1, ends + 1)])
+    assert [each.get_text() for each in axes.texts] == [label] * bool(label)
