@@ -615,10 +615,10 @@ class Core:
 
     def _publish(self, now: float, *, everything: bool = False) -> list[Published]:
         state = self._state
-        state.publisher.add(state.progress.losses.samples(now, force=state.over is not None))
         if not state.identity.shard and now - self._described >= DESCRIBE_EVERY_S:
             self._described = now
             state.publisher.add([status.run_sample(state, now)])
+        state.publisher.add(state.progress.losses.samples(now, force=state.over is not None))
         return state.publisher.take_due(
             now, lambda: status.server_sample(state, now), state.sessions.workers, everything=everything
         )

@@ -12,7 +12,7 @@ import pytest
 from handmade import random_dataset
 from processes import LASTING, Flow, Running, free_port, until
 
-SHARDS, EPOCHS = 3, 20
+SHARDS, EPOCHS = 3, 40
 
 
 @pytest.fixture

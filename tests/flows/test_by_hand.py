@@ -16,7 +16,7 @@ from handmade import random_dataset
 from processes import LASTING, Flow, free_port, until
 from source import ROOT
 
-EPOCHS = 50
+EPOCHS = 100
 LONG = 100_000
 README = Path(__file__).parents[2] / "README.md"
 

@@ -19,10 +19,10 @@ from stage import Cell, Role
 
 EXCLUSIVE = "blocks/exclusive"
 CELLS = [
-    Cell(Fault.STOP, Role.SHARD, EXCLUSIVE, epochs=300),
-    Cell(Fault.CUT, Role.WORKER, EXCLUSIVE, epochs=300),
+    Cell(Fault.STOP, Role.SHARD, EXCLUSIVE, epochs=600),
+    Cell(Fault.CUT, Role.WORKER, EXCLUSIVE, epochs=600),
     Cell(Fault.REORDER, Role.SHARD, EXCLUSIVE, 0.3, epochs=2),
-    Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=300),
+    Cell(Fault.DISK, Role.SHARD, EXCLUSIVE, epochs=600),
 ]
 
 

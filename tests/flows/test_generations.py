@@ -10,7 +10,7 @@ import pytest
 from handmade import random_dataset
 from processes import LASTING, Flow, Running, free_port, until
 
-EPOCHS = 50
+EPOCHS = 100
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import yaml
 from processes import PROGRAM, Flow, Running, free_port, until
 from source import ROOT
 
-EPOCHS = 40
+EPOCHS = 80
 
 
 class Pods:

@@ -11,7 +11,7 @@ import pytest
 from handmade import random_dataset
 from processes import LASTING, Flow, Running, until
 
-EPOCHS = 50
+EPOCHS = 100
 LONG = ["--epochs", 100_000, "--workers", 2]
 
 

@@ -19,7 +19,7 @@ from processes import Flow, Running, until
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.timeout(900)
 START_S = 400.0
-EPOCHS = 50
+EPOCHS = 100
 
 
 @pytest.fixture(scope="module")

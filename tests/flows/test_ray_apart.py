@@ -20,7 +20,7 @@ from processes import LASTING, PROGRAM, Flow, Running, until
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(bool(missing()), reason=missing() or "no reason")]
 START_S = 400.0
-EPOCHS = 50
+EPOCHS = 100
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
 """`ray start`; one core for shard 0 beside the driver, three for all others on the other machine."""
 

@@ -44,7 +44,7 @@ GLOVEWIRE = f"""#!/bin/bash
 if [[ "$*" == *task-3* ]] && mkdir "$NODES/killed" 2> /dev/null; then kill -KILL $$; fi
 exec {sys.executable} -m glovewire "$@"
 """
-EPOCHS = 60
+EPOCHS = 120
 
 
 def program(path: Path, text: str) -> None:

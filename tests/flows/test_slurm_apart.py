@@ -22,7 +22,7 @@ from source import ROOT
 absent = "" if shutil.which("slurmctld") and shutil.which("slurmd") else "needs Slurm (Debian: slurm-wlm)"
 why = missing() or absent
 pytestmark = pytest.mark.skipif(bool(why), reason=why or "no reason")
-EPOCHS = 60
+EPOCHS = 120
 COMPLETE = "event=finished subject='shard 0' text=complete"
 SCRIPT = ROOT / "examples" / "slurm" / "train.sh"
 FIRST, SECOND = Machines.addresses
@@ -135,6 +135,6 @@ def test_a_job_of_real_slurm_trains_though_tasks_are_killed_and_resumes_after_it
         job = submit("0ms")
         until(lambda: COMPLETE in log.read_text(), story)
         ends(job, "COMPLETED")
-        assert "event=epoch subject=1 " not in log.read_text().removeprefix(first), "it began anew"
+        assert "event=epoch subject=2 " not in log.read_text().removeprefix(first), "it began anew"
         flow.train("calm", "--workers", 1, "--epochs", EPOCHS).ends(0)
         assert flow.vectors("runs/slurm") == flow.vectors("calm")

@@ -18,7 +18,7 @@ import glovewire
 from glovewire.common.errors import ArtifactError, StoreError
 from glovewire.common.storage.stores import Store
 
-EPOCHS = 40
+EPOCHS = 80
 TEXT = "the cat sits on the mat and the dog sits on the rug\n"
 
 

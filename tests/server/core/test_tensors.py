@@ -222,6 +222,7 @@ def test_the_stream_tells_updates_of_how_many_and_what_is_trained() -> None:
     assert (loss.epoch, loss.epochs, loss.total) == (3, 5, 0)
     about = next(sample for sample in one.samples if isinstance(sample, m.RunSample))
     assert (about.name, about.dataset, about.options["objective"], about.options["steps"]) == ("run", "", "tensors", 5)
+    assert one.samples.index(about) < one.samples.index(loss), "also in one tick: metrics.jsonl begins with it"
     one.tick(100.0)
     assert sum(isinstance(sample, m.RunSample) for sample in one.samples) == 4
 
