@@ -192,12 +192,16 @@ class RunHistory:
     @property
     def updates_per_second(self) -> float:
         """Return the rate of a dense model's updates over the last RATE_S; for a finished run, its mean rate."""
-        points = self.overall.all_points()
-        if not self.finished:
-            points = self.overall.recent(RATE_S)
+        points = self._trained() if self.finished else self.overall.recent(RATE_S)
         if len(points) < 2 or points[-1].t <= points[0].t:
             return 0.0
         return (points[-1].epoch - points[0].epoch) / (points[-1].t - points[0].t)
+
+    def _trained(self) -> list[Point]:
+        """Return the points of the loss up to the last entry or update; then nothing is trained, only saved."""
+        points = self.overall.all_points()
+        places = [(point.position, point.epoch) for point in points]
+        return points[: places.index(places[-1]) + 1] if points else []
 
     def status(self, now: float, silent: Sequence[str] = ()) -> RunStatus:
         """Return the status of the run; `silent` are the addresses from which nothing has arrived yet."""
@@ -296,8 +300,7 @@ class RunHistory:
     @property
     def entries_per_second(self) -> float:
         """Return the rate of all workers together over the last RATE_S; for a finished run, its mean rate."""
-        points = self.overall.all_points()
-        if self.finished and len(points) > 1 and points[-1].t > points[0].t:
+        if self.finished and len(points := self._trained()) > 1 and points[-1].t > points[0].t:
             return (points[-1].position - points[0].position) / (points[-1].t - points[0].t)
         recent = self.overall.recent(RATE_S)
         return sum(point.entries_per_second for point in recent) / len(recent) if recent else 0.0

@@ -116,11 +116,11 @@ def test_eta_and_pace_come_from_the_last_seconds() -> None:
 
 def test_once_it_is_over_the_pace_is_that_of_all_of_it() -> None:
     history = RunHistory()
-    for t, entries in ((1.0, 200), (2.0, 500), (9.0, 1000)):
+    for t, entries in ((1.0, 200), (2.0, 500), (9.0, 1000), (12.0, 1000)):
         history.add(loss(t, entries=entries, entries_per_second=7.0), t)
     assert history.entries_per_second == 7.0
-    history.add(Event(9.0, "finished", "shard 0", "complete"), 9.0)
-    assert history.entries_per_second == 100.0
+    history.add(Event(12.0, "finished", "shard 0", "complete"), 12.0)
+    assert history.entries_per_second == 100.0, "the wait until all is saved is no training"
 
 
 def test_age_and_silence_grow_with_the_given_clock() -> None:
