@@ -12,7 +12,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -24,6 +24,7 @@ from threads import threading
 from world import Clock, Process, World
 
 from glovewire.common.errors import GlovewireError
+from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
@@ -37,6 +38,7 @@ from glovewire.server.checkpoints.cuts import MAX_UNWRITTEN
 from glovewire.server.checkpoints.generations import Generation, Mark
 from glovewire.server.config import ServerConfig
 from glovewire.server.peer_socket import Answer
+from glovewire.server.peers import FIRST_LOOK_S
 
 if TYPE_CHECKING:
     from cluster import Cluster
@@ -49,7 +51,9 @@ APART_FAULTS = (
     "lose parts",
     "shard loses power",
     "damage strip",
+    "old disk",
 )
+APART_END_FAULTS = ("cut shards", "slow shards", "isolate shard", "lose disk", "shard loses power", "leave behind")
 LEFT_OVER = MAX_UNWRITTEN
 """Copies of a shard's parts that another may have at the end, and the owner not any more: it has removed one for each
 checkpoint that it wrote since the other looked, and at the end of a run it writes all that are due at once."""
@@ -70,8 +74,8 @@ def folder_of(root: Path, shard: int) -> Path:
 class SimulatedPeerSocket:
     """Stands for `PeerSocket`."""
 
-    def __init__(self, network: Network, address: str, answer: Answer) -> None:
-        self._network, self._address, self._answer = network, address, answer
+    def __init__(self, network: Network, address: str, answer: Answer, answered: Callable[[str], object]) -> None:
+        self._network, self._address, self._answer, self._answered = network, address, answer, answered
         self._arrived: deque[tuple[bytes, list[Frame]]] = deque()
         self._thread: Process | None = None
         self._wake: Callable[[], object] = lambda: None
@@ -94,6 +98,8 @@ class SimulatedPeerSocket:
             while self._arrived:
                 peer, frames = self._arrived.popleft()
                 number, reply = self._answer([b"", *frames])
+                if isinstance(reply, m.Folder):
+                    self._answered(self._network.name_of(peer))
                 self._network.to_client(peer, [bytes(frame) for frame in wire.encode(number, reply)])
 
     def close(self) -> None:
@@ -111,9 +117,13 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
         return clients.RequestClient(addresses, name, dataset, silence_s, None, links)
 
     def socket(address: str, _: object, __: int, answer: Answer) -> SimulatedPeerSocket:
-        return SimulatedPeerSocket(cluster().network, address, answer)
+        def answered(name: str) -> None:
+            if (oracle := cluster().apart) is not None:
+                oracle.answers(name, address)
 
-    successor = generations.successor
+        return SimulatedPeerSocket(cluster().network, address, answer, answered)
+
+    successor, create = generations.successor, generations.create
 
     def following(config: ServerConfig, current: Generation | None) -> Generation:
         found = successor(config, current)
@@ -121,6 +131,15 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
             if oracle is not None:
                 oracle.chosen(found)
         return found
+
+    def creating(run: Path, generation: Generation, *, by: str) -> None:
+        if (oracle := cluster().apart) is not None and world.current is not None:
+            with world.observing():
+                oracle.creates(run, generation, by)
+        create(run, generation, by=by)
+        if generation.label and cluster().when_begun:
+            with world.observing():
+                cluster().when_begun.pop(0)(generation)
 
     _checksum.cache_clear()  # what it saves is time, and a run must not depend on the one before
     with contextlib.ExitStack() as stack:
@@ -130,6 +149,7 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
         ]:  # fmt: skip
             stack.enter_context(mock.patch.object(peers, name, stands))
         stack.enter_context(mock.patch.object(generations, "successor", following))
+        stack.enter_context(mock.patch.object(generations, "create", creating))
         yield
 
 
@@ -224,6 +244,13 @@ class ApartOracle:
         self._line = {0}
         """The generations whose training goes on in the newest one that serves."""
         self._served: set[tuple[int, int]] = set()
+        self._begun: set[str] = set()
+        """The generations that shard 0 has had on its disk, by content."""
+        self._started: dict[int, tuple[float, bool]] = {}
+        """When each shard was started that does not serve yet, and whether its disk was empty then."""
+        self._answered: set[tuple[str, str]] = set()
+        """Which shards have been answered by which others since they were started, by name and address."""
+        self._went_back = False
         self.lost: set[int] = set()
         """Shards that have lost files, and do not have back yet what the others have."""
 
@@ -271,9 +298,58 @@ class ApartOracle:
         served = max((number for where, number in self._served if where == shard), default=-1)
         return common <= found[shard].keys() and numbers[shard] == max(numbers) == served
 
+    def starts(self, shard: int) -> None:
+        """Take note that a shard is started."""
+        mark = self.runs[shard] / CHECKPOINTS / f".shard-{shard}-of-{len(self.runs)}"
+        self._started[shard] = self._world.now, not mark.exists()
+        self._answered = {each for each in self._answered if each[0] != f"shard-{shard}"}
+
+    def answers(self, name: str, address: str) -> None:
+        """Take note that the shard at `address` tells the one called `name` what is in its folder."""
+        self._answered.add((name, address))
+
     def chosen(self, generation: Generation) -> None:
         """Take note of what a generation that a shard wants to begin must not fall behind."""
         self._promised[generation.run] = self._kept
+
+    def creates(self, run: Path, generation: Generation, by: str) -> None:
+        """Check a generation that a shard puts on its disk: shard 0 has begun it, once it had heard of all others.
+
+        It has a number that no shard has yet. Who copies it has those parts of the checkpoint from which it begins that
+        shard 0 has.
+        """
+        shard, what = self.runs.index(run), f"generation {generation.number}"
+        if generations._generation_file(run, generation.number).exists():
+            return
+        is_new, is_copy = generation.run not in self._begun, by == "copy"
+        if by.startswith("shard-"):  # from a store, which has it from a shard
+            self._begun.add(generation.run)
+        elif shard:
+            require(not is_new, f"shard {shard} has {what}, which shard 0 has not begun")
+        elif is_new and not is_copy:
+            if 0 in self._started and not generation.ended:
+                self._require_heard()
+            known = [-1 if (each := generations.newest(run)) is None else each.number for run in self.runs]
+            require(max(known) < generation.number or self._went_back, f"shard 0 begins {what} after {max(known)}")
+        if not shard:
+            self._begun.add(generation.run)
+        if is_copy and generation.label and not self._went_back and shard not in self.lost:
+            parts = [
+                files.part_folder(run, generation.label, each, generation.parts).name
+                for each in range(generation.parts)
+            ]
+            at_0, here = (set(parts_on(each)) for each in (self.runs[0], run))
+            missing = at_0.intersection(parts) - here - self._checkpoints.gone
+            require(not missing, f"shard {shard} has {what}, and lacks {sorted(missing)} from which it begins")
+
+    def _require_heard(self) -> None:
+        """Require that all others have told shard 0 what they have, or that it has waited for long enough."""
+        began, was_empty = self._started[0]
+        clock, others = self._world.clocks["shard 0"], range(1, len(self.runs))
+        waited = (self._world.now - began) * clock.rate >= FIRST_LOOK_S or clock.jumped > began
+        unheard = [shard for shard in others if ("shard-0", address_of(shard)) not in self._answered]
+        where = "on an empty disk" if was_empty else "at once"
+        require(not unheard or (waited and not was_empty), f"shard 0 begins {where}, and has not heard of {unheard}")
 
     def serves(self, shard: int, number: int) -> None:
         """Check the generation in which a shard is about to serve."""
@@ -283,6 +359,7 @@ class ApartOracle:
         require(known == generation.run, f"shard {shard} serves in generation {number} of another content")
         require((shard, number) not in self._served, f"shard {shard} serves in generation {number} again")
         self._served.add((shard, number))
+        self._started.pop(shard, None)
         if number not in self._line:
             begins = generation.label and files.read_facts(self.runs[shard], generation.label, generation.parts)
             self._line = {number} | {each for each in self._line if begins and each <= begins[0]["generation"]}
@@ -345,6 +422,19 @@ class ApartOracle:
             self._kept = -1.0
             self.look()
 
+    def goes_back(self, shard: int) -> None:
+        """Put an older state in the place of the disk of a shard, see `Disk.back_up`."""
+        before = parts_on(self.runs[shard])
+        self._world.tell(f"puts an older state in the place of the disk of shard {shard}")
+        self.disks[shard].go_back()
+        here = parts_on(self.runs[shard])
+        others = [parts_on(run) for other, run in enumerate(self.runs) if other != shard]
+        lost = {name for name, manifest in before.items() if here.get(name) != manifest}
+        self._checkpoints.gone |= {name for name in lost if not any(each.get(name) == before[name] for each in others)}
+        self.lost.add(shard)
+        self._kept, self._went_back = -1.0, True
+        self.look()
+
 
 def let_apart_happen(
     cluster: Cluster, oracle: ApartOracle, kind: str, seconds: float, pick: float, *, may_wait: bool = False
@@ -366,6 +456,9 @@ def let_apart_happen(
             for each in set(range(count)) - {shard}:
                 network.cut(f"shard-{shard}", address_of(each), LONGER * seconds)
                 network.cut(f"shard-{each}", address_of(shard), LONGER * seconds)
+        case "leave behind":  # what happens next, one shard hears late
+            let_apart_happen(cluster, oracle, "isolate shard", seconds, pick)
+            world.kill(cluster.shards[other])
         case "slow shards":
             network.slow_down(f"shard-{shard}", address_of(other), seconds)
         case "damage strip":
@@ -385,6 +478,11 @@ def let_apart_happen(
             oracle.disks[shard].lose_power()
             if is_cut:
                 let_apart_happen(cluster, oracle, "isolate shard", seconds, pick)
+        case "old disk":
+            if not (oracle.has_whole and cluster.all_serve and oracle.may_lose(shard)):
+                return False
+            oracle.disks[shard].back_up()
+            world.after(LONGER * seconds, partial(_go_back, cluster, oracle, shard, seconds, pick))
         case "lose disk" | "lose parts":
             if may_wait and not oracle.has_whole and (kind == "lose parts" or int(pick * 977) % 4):
                 return False
@@ -401,3 +499,14 @@ def let_apart_happen(
                 if cluster.stored is not None:
                     cluster.stored.loses_parts()
     return True
+
+
+def _go_back(cluster: Cluster, oracle: ApartOracle, shard: int, seconds: float, pick: float) -> None:
+    """Put an old state in the place of a shard's disk, as from a backup, and keep the others from it."""
+    if oracle.disks[shard].has_backup and cluster.all_serve and oracle.may_lose(shard):
+        cluster.world.kill(cluster.shards[shard])
+        oracle.goes_back(shard)
+        for other in set(range(len(cluster.addresses))) - {shard}:
+            cluster.network.cut(f"shard-{shard}", address_of(other), FIRST_LOOK_S + seconds)
+            if int(pick * 613) % 2:
+                cluster.network.cut(f"shard-{other}", address_of(shard), FIRST_LOOK_S + seconds)

@@ -46,6 +46,7 @@ from glovewire.server import leaving, service, stored_checkpoints
 from glovewire.server.checkpoints import cuts, generations, writer
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints.cuts import Snapshot
+from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.core.state import NetworkCounts
@@ -223,7 +224,7 @@ class Cluster:
     """The processes of one run in `folder`: shards by number, workers by name. A process that was killed is restarted.
 
     `options` are those of the training, `checkpoint_every` counts epochs; `at` is as in `CheckpointOracle`; an
-    idle shard looks at its clock every `tick_s`.
+    idle shard looks at its clock every `tick_s`; a `keen` administrator wants checkpoints all the time.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class Cluster:
         checkpoint_every: int = 0, lease_s: float = 3.0, at: Callable[[int], Rows | None] = lambda _: None,
         *, hold: bool = False, disks: Sequence[Disk] = (), store: stored.ObjectStore | None = None,
         keep: int = 3, init: Path | None = None, roles: bool = False, cache_bytes: int = 1 << 30, tick_s: float = 0.1,
-        fixed: int = dense_model.FEW,
+        fixed: int = dense_model.FEW, keen: bool = False,
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.root, self.options, self.is_apart = dataset, folder, options, len(disks) > 1
@@ -242,7 +243,7 @@ class Cluster:
         self.shards: dict[int, Process] = {}
         self.workers: dict[str, Process] = {}
         self.clients: dict[str, clients.RequestClient] = {}
-        self._cache_bytes, self.tick_s, self.fixed = cache_bytes, tick_s, fixed
+        self._cache_bytes, self.tick_s, self.fixed, self.keen = cache_bytes, tick_s, fixed, keen
         self.hold, self._has_store, self._keep, self._init, self.has_roles = hold, store is not None, keep, init, roles
         self._of_tensors = options.objective == "tensors"
         data = None if self._of_tensors else Dataset.open(dataset, verify=False)
@@ -264,6 +265,8 @@ class Cluster:
         self.started = Counter[str]()
         self.when_written: list[Action] = []
         """What happens next when a checkpoint was written."""
+        self.when_begun: list[Callable[[Generation], object]] = []
+        """What happens next when a generation was begun from a checkpoint."""
         self._seen, self._over = -1, False
         self.ends_at: int | None = None
         """How many messages had been sent when the first shard said that the run ends."""
@@ -288,6 +291,8 @@ class Cluster:
                 if self.stored is not None:
                     self.stored.serves(self.folders[shard], daemon.generation)
 
+        if self.apart is not None:
+            self.apart.starts(shard)
         self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, ready))
 
     def _config(self, shard: int, *, recover: bool = False) -> ServerConfig:

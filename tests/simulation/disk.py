@@ -25,7 +25,9 @@ from world import Killed, Process, World
 
 from glovewire.server.telemetry import metrics_file
 
-DISK_FAULTS = ("kill while writing", "power failure", "disk full", "disk fails", "damage checkpoint")
+DISK_FAULTS = (
+    "kill while writing", "power failure", "disk full", "disk fails", "damage checkpoint", "damage beginning"
+)  # fmt: skip
 FIRST_PID = 5_000_000
 """No real process has such an id."""
 FAILS = 0.2
@@ -69,6 +71,14 @@ def _apply(names: dict[str, Node], change: dict[str, Node | None]) -> None:
             names[name] = node
 
 
+def _found(path: Path) -> Folder:
+    """Return the folder `path` and all below it, as certain as they are."""
+    names: dict[str, Node] = {
+        each.name: _found(each) if each.is_dir() else File(each.read_bytes()) for each in sorted(path.iterdir())
+    }
+    return Folder(names, dict(names))
+
+
 class Disk:
     """The disk under `root`, an empty folder: `step_s` is what a call takes, `one_pid` gives processes the same id.
 
@@ -77,7 +87,7 @@ class Disk:
 
     def __init__(self, world: World, root: Path, step_s: float = 0.0, *, one_pid: bool = False, name: str = "") -> None:
         self.world, self.root, self.step_s = world, str(root), step_s
-        self.below = f"{root}/"
+        self.below, self._backup = f"{root}/", f"{root}-backup"
         self.full_until = self.fails_until = 0.0
         self.kill_at: dict[str, int] = {}
         self.off = False
@@ -104,6 +114,26 @@ class Disk:
         shutil.rmtree(self.root)
         os.mkdir(self.root)
         self._top = Folder()
+        self.off = False
+
+    def back_up(self) -> None:
+        """Keep a copy of all that processes see now, for `go_back`."""
+        self.off = True
+        shutil.rmtree(self._backup, ignore_errors=True)
+        shutil.copytree(self.root, self._backup)
+        self.off = False
+
+    @property
+    def has_backup(self) -> bool:
+        """Return whether there is a copy that has not been put back."""
+        return os.path.isdir(self._backup)
+
+    def go_back(self) -> None:
+        """Put the copy that `back_up` has made in the place of the disk."""
+        self.off = True
+        shutil.rmtree(self.root)
+        os.rename(self._backup, self.root)
+        self._top = _found(Path(self.root))
         self.off = False
 
     def damage(self, path: Path) -> None:

@@ -126,7 +126,7 @@ class ShardOracle:
         if outcome == "applied":
             self._checkpoints.trained.add(self._state.identity.run)
         if outcome == "applied" and push.operation != "assign":
-            self._steps.pushed(self._session.index)
+            self._steps.pushed(self._session, push.version)
         if outcome != "refused" or self._session.pushed == push.sequence:
             self._pushed.add(key)
 
@@ -268,8 +268,11 @@ class StepOracle:
         self._waiting: set[int] = set()
         self._seen = self._reached()
 
-    def pushed(self, worker: int) -> None:
-        """Count a gradient that was accepted, which may wait for others."""
+    def pushed(self, session: Session, version: int) -> None:
+        """Count a gradient that was accepted, which may wait for others; in sync it is of the rows that there are."""
+        worker, now = session.index, self._seen[0]
+        is_late = self._mode.kind == "sync" and version < now
+        require(not is_late, f"{session.name}'s gradient of update {version} counts in {now} at {self._where}")
         self._steps[worker] = self._steps.get(worker, 0) + 1
         self._waiting.add(worker)
 

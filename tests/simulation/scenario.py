@@ -22,7 +22,7 @@ from typing import Any
 
 import dense_model
 import numpy as np
-from apart import APART_FAULTS, folder_of, let_apart_happen
+from apart import APART_END_FAULTS, APART_FAULTS, folder_of, let_apart_happen
 from cluster import Cluster, opened, simulated
 from disk import DISK_FAULTS, Calls, Disk
 from handmade import random_dataset
@@ -73,6 +73,8 @@ FAULTS = (
 )
 END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", "kill while writing", "power failure")
 """Those that also come when the run begins to end."""
+MORE_END_FAULTS = ("stop worker", "cut all", "slow link", "fill queue", "cut visitor", "disk full", "disk fails")
+"""These, too, since draw 10."""
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2, "idler": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, one
 who sends what must be refused, and one who takes strips and trains nothing."""
@@ -82,7 +84,7 @@ POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
-DRAW = 9
+DRAW = 10
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
 policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
 pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams; up
@@ -90,13 +92,22 @@ to 5 runs were of one to three epochs and up to six workers, and no client's que
 more shards, an idle one looked at its clock ten times a second, uploads were looked for up to fifty times a second, and
 faults took up to twelve seconds; up to 7 runs of shards apart or with a store were more,
 but no longer than others, and had fewer faults of their own, a fault that found nothing to harm was over, and every
-shard had trained rows; up to 8 blocks were trained for one epoch at a time."""
+shard had trained rows; up to 8 blocks were trained for one epoch at a time; up to 9 each run could have faults of all
+kinds, each at a time of its own, fewer kinds of them at the end, and no disk got an old state back."""
 NGRAMS = 0.2
 """The share of seeds whose runs end with n-grams, which takes longer than the training."""
 PLENTY = 1 << 30
 """Bytes of a cache that is never full."""
 EACH_KIND = 1 / 7
 """Of a seed's number of faults, the expected share of each kind."""
+END_EARLY = 20
+"""After how many messages of the end, in the mean, faults come."""
+FEW_KINDS = BURSTS = 0.5
+"""The share of seeds with few kinds of faults, and of those in which faults come together."""
+FEWER = 3
+"""If there are few kinds, each takes part in one of so many seeds, and comes so many times as often."""
+TOGETHER_S = (0.1, 0.5, 2.0, 10.0)
+"""How long a burst of faults lasts, in the mean."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
 """Errors with which a process may end when its peers are away."""
 ENDS_WITHIN_S = 180.0
@@ -124,10 +135,12 @@ class Fault:
     pick: float
     at_end: bool = False
     tries: int = 1
+    later_s: float = 0.0
+    """How much later it comes: of faults that come together, each at a time of its own."""
 
     def __str__(self) -> str:
-        end = " of the end" * self.at_end
-        return f"{self.kind} after {self.after} messages{end}, {self.seconds:.2f} s, {self.pick:.3f}"
+        end, later = " of the end" * self.at_end, f" and {self.later_s:.2f} s" * (self.later_s > 0.0)
+        return f"{self.kind} after {self.after} messages{end}{later}, {self.seconds:.2f} s, {self.pick:.3f}"
 
 
 @dataclass(frozen=True)
@@ -173,13 +186,17 @@ class Scenario:
     """How many elements of a dense model are fixed."""
     tick_s: float = 0.1
     """How often a shard that has nothing to do looks at its clock."""
+    keen: bool = False
+    """Whether the administrator wants nothing but checkpoints."""
     upload_s: float = 0.5
     """How often a shard looks for what is to be uploaded to the store: a run here takes few seconds."""
 
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
-        is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth, is_ninth = (draw >= n for n in range(3, 10))
+        is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth, is_ninth, is_tenth = (
+            draw >= n for n in range(3, 11)
+        )
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -237,27 +254,24 @@ class Scenario:
         most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
         early, pieces = (60, 1000) if is_short else (120, 300)
         lasting = (0.05, 0.7, 3.0, 5.0 if is_seventh else 8.0)
-        kinds = FAULTS[: None if is_sixth else -1]
-        faults = [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early, lasting)]
-        kinds = DISK_FAULTS[: None if is_third else -1]
-        faults += [fault for kind in kinds for fault in _faults(kind, ills, ask(kind), early, lasting)]
-        last = ask("faults at the end").choice([0, 0, 2, 4])
-        faults += [
-            fault for kind in END_FAULTS
-            for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, lasting, at_end=True)
-        ]  # fmt: skip
+        last = ask("faults at the end").choice([0, 2, 4, 8] if is_tenth else [0, 0, 2, 4])
+        few_kinds, bursts = (
+            is_tenth and share(what) < rate for what, rate in (("few kinds", FEW_KINDS), ("bursts", BURSTS))
+        )
+        draw_faults = FaultDraw(ask, early, lasting, few_kinds, bursts)
+        faults = draw_faults(FAULTS[: None if is_sixth else -1], most)
+        faults += draw_faults(DISK_FAULTS[: None if is_tenth else -1 if is_third else -2], ills)
+        faults += draw_faults((*END_FAULTS, *(MORE_END_FAULTS if is_tenth else ())), last, at_end=True)
         workers = ask("workers").choice([1, 2, 2, 3, 4, 6]) if is_sixth else ask("workers").randint(1, 6)
         if apart:
             most = ask("apart faults").choice([2, 4, 8, 16] if is_eighth else [0, 2, 4, 8])
-            kinds = APART_FAULTS[: None if is_fourth else -1]
-            faults += [fault for kind in kinds for fault in _faults(kind, most, ask(kind), early, lasting)]
+            faults += draw_faults(APART_FAULTS[: None if is_tenth else -1 if is_fourth else -2], most)
+            if is_tenth:
+                faults += draw_faults(APART_END_FAULTS, last, at_end=True)
         if stored:
             most = ask("store faults").choice([2, 4, 8, 16] if is_eighth else [0, 2, 4, 8])
-            faults += [fault for kind in STORE_FAULTS for fault in _faults(kind, most, ask(kind), early, lasting)]
-            faults += [
-                fault for kind in STORE_END_FAULTS
-                for fault in _faults(kind, last, ask(f"{kind} at the end"), 20, lasting, at_end=True)
-            ]  # fmt: skip
+            faults += draw_faults(STORE_FAULTS, most)
+            faults += draw_faults(STORE_END_FAULTS, last, at_end=True)
         return cls(
             seed, shards, workers, ask("checkpoints").choice([0, 1, 1, 1, 1, 1, 1, 2] if is_longer else [0, 1, 1, 2]),
             options, weather,
@@ -275,19 +289,45 @@ class Scenario:
             data_bytes=ask("pieces of files").choice([m.MAX_DATA_BYTES, pieces]) if is_fourth else m.MAX_DATA_BYTES,
             cache_bytes=ask("cache").choice([PLENTY, 2000]) if is_fourth else PLENTY,
             fixed=ask("fixed").choice([dense_model.FEW, dense_model.MANY]) if is_eighth else dense_model.FEW,
-            tick_s=0.25 if is_seventh else 0.1,
+            tick_s=0.25 if is_seventh else 0.1, keen=is_tenth and share("keen") < 0.5,
             upload_s=ask("time between uploads").choice([0.1, 0.25, 0.5] if is_seventh else [0.02, 0.1, 0.5]),
         )  # fmt: skip
 
 
-def _faults(
-    kind: str, most: int, chance: random.Random, after: float, lasting: Sequence[float], *, at_end: bool = False
-) -> Iterator[Fault]:  # fmt: skip
-    """Draw the faults of one kind, which come after so many messages, and last so many seconds, in the mean."""
-    for _ in range(most):
-        if chance.random() < EACH_KIND:
-            seconds = chance.choice(lasting) * (0.5 + chance.random())
-            yield Fault(int(chance.expovariate(1 / after)), kind, seconds, chance.random(), at_end)
+@dataclass
+class FaultDraw:
+    """Draws faults that come after so many messages, and last so many seconds, in the mean.
+
+    With `few_kinds`, two of three kinds never come, and the others three times as often. With `bursts`, all come within
+    seconds after few moments: a second fault finds what is still busy with a first one.
+    """
+
+    ask: Callable[[str], random.Random]
+    early: float
+    lasting: Sequence[float]
+    few_kinds: bool
+    bursts: bool
+
+    def __call__(self, kinds: Sequence[str], most: int, *, at_end: bool = False) -> list[Fault]:
+        """Draw faults of some kinds; those at the end of a run come sooner after it than others after the beginning."""
+        early, where = (END_EARLY, " at the end") if at_end else (self.early, "")
+        moments = self.ask(f"moments{where}")
+        bursts = [int(moments.expovariate(1 / early)) for _ in range(moments.choice([1, 1, 2, 3]))]
+        together_s = moments.choice(TOGETHER_S)
+        found = []
+        for kind in kinds:
+            chance, times = self.ask(f"{kind}{where}"), 1
+            if self.few_kinds:
+                times = FEWER * (self.ask(f"{kind} comes").random() < 1 / FEWER)
+            for _ in range(most * times):
+                if chance.random() < EACH_KIND:
+                    seconds = chance.choice(self.lasting) * (0.5 + chance.random())
+                    fault = Fault(int(chance.expovariate(1 / early)), kind, seconds, chance.random(), at_end)
+                    if self.bursts:
+                        later_s = chance.expovariate(1 / together_s)
+                        fault = replace(fault, after=chance.choice(bursts), later_s=later_s)
+                    found.append(fault)
+        return found
 
 
 @dataclass
@@ -379,7 +419,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
                 scenario.workers, scenario.checkpoint_every, at=at, hold="scorer" in scenario.visitors, disks=disks,
                 store=ObjectStore(world) if scenario.stored else None, keep=scenario.kept,
                 init=folder / "init" if scenario.init else None, roles=scenario.roles,
-                cache_bytes=scenario.cache_bytes, tick_s=scenario.tick_s, fixed=scenario.fixed,
+                cache_bytes=scenario.cache_bytes, tick_s=scenario.tick_s, fixed=scenario.fixed, keen=scenario.keen,
             )  # fmt: skip
             for name in scenario.visitors:
                 cluster.world.after(scenario.finish_s * (name == "finisher"), partial(cluster.start_visitor, name))
@@ -448,13 +488,31 @@ def _let_all_happen(cluster: Cluster, disks: Sequence[Disk], faults: Sequence[Fa
             return at_end
         return None
 
-    while (at_any_time or at_end) and not cluster.over:
-        cluster.world.run(lambda: cluster.over or due(), cluster.world.now + 900.0)
+    coming: list[Fault] = []
+
+    def happen(fault: Fault) -> None:
+        if not _let_happen(cluster, disks, fault) and fault.tries > 1:
+            again = replace(fault, after=fault.after + AGAIN_AFTER, tries=fault.tries - 1, later_s=0.0)
+            insort(at_end if fault.at_end else at_any_time, again, key=lambda fault: fault.after)
+
+    def come(fault: Fault) -> None:
+        coming.remove(fault)
+        cluster.world.changes += 1
+        if not cluster.over:
+            happen(fault)
+
+    def is_next() -> object:
+        return cluster.over or due() or not (at_any_time or at_end or coming)
+
+    while (at_any_time or at_end or coming) and not cluster.over:
+        cluster.world.run(is_next, cluster.world.now + 900.0)
         if not cluster.over and (queue := due()) is not None:
             fault = queue.pop(0)
-            if not _let_happen(cluster, disks, fault) and fault.tries > 1:
-                again = replace(fault, after=fault.after + AGAIN_AFTER, tries=fault.tries - 1)
-                insort(queue, again, key=lambda fault: fault.after)
+            if fault.later_s:
+                coming.append(fault)
+                cluster.world.after(fault.later_s, partial(come, fault))
+            else:
+                happen(fault)
     cluster.network.clear_up()
 
 
@@ -525,26 +583,39 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> bool:
             world.tell(f"fills the disk for {fault.seconds:.2f} s")
             disk.full_until = world.now + fault.seconds
         case "damage checkpoint" if cluster.apart is None and cluster.stored is None:
-            cluster.when_written.append(partial(_damage, cluster, disk, shard.name, fault.pick))
+            cluster.when_written.append(partial(_damage_one, cluster, disk, shard.name, fault.pick))
+        case "damage beginning" if cluster.apart is None and cluster.stored is None and len(shards) > 1:
+            newest = cluster.checkpoints.newest()
+            if newest is None or not cluster.checkpoints.complete(newest):
+                return False
+            cluster.when_begun.append(lambda begun: _damage(cluster, disk, begun.label, fault.pick, begun.parts))
+            world.kill(shard)
         case "disk fails":
             world.tell(f"lets the disk fail for {fault.seconds:.2f} s")
             disk.fails_until = world.now + fault.seconds
     return True
 
 
-def _damage(cluster: Cluster, disk: Disk, shard: str, pick: float) -> None:
+def _damage_one(cluster: Cluster, disk: Disk, shard: str, pick: float) -> None:
     """Change a byte of a checkpoint that is not the last one, and kill a shard."""
     generation = cluster.checkpoints.newest()
     labels = [] if generation is None else cluster.checkpoints.complete(generation)
     labels = [label for label in labels if not label.startswith(FINAL)]
-    number = int(pick * 7919) % len(cluster.shards)
     for label in labels[int(pick * len(labels)) :][:1]:
-        folder = files.part_folder(cluster.folder, label, number, len(cluster.shards))
-        if folder.exists():
-            cluster.world.tell(f"damages {folder.name}")
-            disk.damage(folder / files.ROWS)
-            cluster.checkpoints.damaged(label, number)
+        if _damage(cluster, disk, label, pick, len(cluster.shards)):
             cluster.world.kill(next(each for each in cluster.shards.values() if each.name == shard))
+
+
+def _damage(cluster: Cluster, disk: Disk, label: str, pick: float, parts: int) -> bool:
+    """Change a byte of a part of a checkpoint; return False if it is not there."""
+    number = int(pick * 7919) % parts
+    folder = files.part_folder(cluster.folder, label, number, parts)
+    if not folder.exists():
+        return False
+    cluster.world.tell(f"damages {folder.name}")
+    disk.damage(folder / files.ROWS)
+    cluster.checkpoints.damaged(label, number)
+    return True
 
 
 def _still_there(cluster: Cluster) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -212,6 +213,7 @@ class StoreOracle:
         self._facts: dict[str, dict[str, Any]] = {}
         self._chance = store.world.chance("restored from the store")
         self._kept = self._promise = -1.0
+        self._number = -1
         self._promised: dict[str, float] = {}
         store.changed = self._changed
 
@@ -292,6 +294,12 @@ class StoreOracle:
     def loses_all(self) -> None:
         """Note what must outlive the disks of all shards, which are lost now, and restore it."""
         self._promise = self._kept
+        known = [
+            json.loads(text)["number"]
+            for name, text in self.store.objects.items()
+            if stored_checkpoints.KNOWN.fullmatch(name.removeprefix(f"{ROOT}/"))
+        ]
+        self._number = max(known, default=-1)
         for label in self._whole():
             self._restore(label)
 
@@ -308,6 +316,10 @@ class StoreOracle:
         path = generations._generation_file(run, number)
         generation = generations.parse_generation(path.read_text(encoding="utf-8"), str(path))
         promised = self._promised.get(generation.run, -1.0)
+        require(
+            number > self._number,
+            f"generation {number} follows {self._number}, which the store had when all disks were lost",
+        )
         require(
             reached(generation.label, run, generation.parts) >= promised,
             f"generation {number} begins from {generation.label or 'nothing'}, and the store had {promised:.0f}",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from network import Network
 
 REQUEST_PORT, PUBLISH_PORT = 5555, 5556
+KEEN = 10.0
 SILENCE_S = 30.0
 ANSWER_S = 20.0
 ORDINARY = (DeadlineExceeded, LimitExceeded, NotReady, RunOver, UnknownSession)
@@ -213,12 +214,13 @@ def _could_ask(cluster: Cluster, shard: int, run: str, number: int) -> bool:
 def administer(cluster: Cluster, name: str, connect: Callable[[str], RequestClient]) -> dict[str, Any]:
     """Send commands and queries in an order that the seed decides, until the run is over.
 
-    `connect(name)` makes a client. Each checkpoint that all shards say is written is restored.
+    `connect(name)` makes a client. Each checkpoint that all shards say is written is restored. One that is keen wants
+    nothing but checkpoints, KEEN of them a second.
     """
     chance = cluster.world.chance(f"commands of {name} after {cluster.started[name]} starts")
-    commands = [_status, _words, _history, _score, _checkpoint]
+    commands = [_checkpoint] if cluster.keen else [_status, _words, _history, _score, _checkpoint]
     while True:
-        cluster.world.sleep(chance.expovariate(2.0))
+        cluster.world.sleep(chance.expovariate(KEEN if cluster.keen else 2.0))
         command = chance.choice(commands)
         with suppress(*ORDINARY), connect(f"{name}.{chance.randrange(1 << 30)}") as client:
             command(cluster, client)
