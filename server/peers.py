@@ -140,14 +140,18 @@ class Peers:
     def confirm(self, generation: Generation, is_stopped: Callable[[], bool]) -> None:
         """Wait until another shard knows that this one has entered `generation`; Superseded if it is not the newest.
 
-        A shard that then loses its disk learns that it died in that generation, and does not enter it again.
+        A shard that then loses its disk learns that it died in that generation, and does not enter it again. Superseded
+        as well if another shard knows of an earlier entry: this one's folder is an older state, as from a backup.
         """
-        own = Mark(generation.number)
+        own = generations.mark_of(self._config) or Mark()
         while self._others and not is_stopped():
             end = generations.announced_ending(self._config, generation)
             if generations.has_ended(self._config, generation) or (end is not None and end.ending not in LASTING):
                 return  # the others may be gone
             there = [heard for heard in list(self._heard.values()) if heard.generation == generation]
+            if any(noted.entry != own.entry for heard in there if (noted := self._noted(heard, own)) is not None):
+                was = f"this shard was in generation {own.generation} before, and its folder is an older state"
+                raise generations.Superseded(f"{was}: going on in the next generation")
             if any(self._is_known(heard, own) for heard in there):
                 return
             self._ended.wait(0.05)
@@ -182,10 +186,14 @@ class Peers:
     def _not_gone(self, generation: Generation) -> set[int]:
         return {*self._heard, *generations.not_left(self._config, generation)} if self._others else set()
 
+    def _noted(self, heard: Heard, own: Mark) -> Mark | None:
+        """Return what another shard has noted of this one, None if that is older than its mark `own`."""
+        noted = heard.marks.get(self._config.shard)
+        return noted if noted is not None and noted.order >= own.order else None
+
     def _is_known(self, heard: Heard | None, own: Mark) -> bool:
         """Return whether another shard has told that it knows this one's mark, and does not still look for its own."""
-        noted = heard.marks.get(self._config.shard) if heard is not None and heard.is_whole else None
-        return noted is not None and noted.order >= own.order
+        return heard is not None and heard.is_whole and self._noted(heard, own) is not None
 
     def _start(self, work: Callable[[], None], name: str) -> None:
         self._threads.append(threading.Thread(target=work, name=name))

@@ -73,7 +73,8 @@ class Generation:
 class Mark:
     """The last generation that a shard entered (-1: none), the Ending it announced, and the Ending with which it left.
 
-    Both endings are "" at first; `text` explains the ending. `is_empty`: it ends without a final checkpoint.
+    Both endings are "" at first; `text` explains the ending. `is_empty`: it ends without a final checkpoint. `entry` is
+    drawn at random when it enters a generation.
     """
 
     generation: int = -1
@@ -81,6 +82,7 @@ class Mark:
     left: str = ""
     text: str = ""
     is_empty: bool = False
+    entry: str = ""
 
     @property
     def order(self) -> tuple[int, bool, bool, bool]:
@@ -168,7 +170,7 @@ def enter(config: ServerConfig, generation: Generation, begin: Begin | None = No
     if config.shard == 0 and generation.number and not generation.label:  # the run begins anew, and so do its metrics
         with output_errors(config.out, "run"):
             (config.out / run_folder.METRICS).unlink(missing_ok=True)
-    _write_mark(config, Mark(generation.number))
+    _write_mark(config, Mark(generation.number, entry=secrets.token_hex(4)))
     return True
 
 
@@ -209,7 +211,9 @@ def has_ended(config: ServerConfig, generation: Generation) -> bool:
 
 def announce_ending(config: ServerConfig, generation: Generation, end: RunEnd, *, is_empty: bool = False) -> None:
     """Tell the other shards, through this shard's mark, why this shard is ending the run; see `Mark`."""
-    _write_mark(config, Mark(generation.number, end.ending, text=end.text, is_empty=is_empty))
+    before = _mark_in(config, config.shard, generation)
+    mark = replace(before, generation=generation.number, ending=end.ending, left="", text=end.text, is_empty=is_empty)
+    _write_mark(config, mark)
 
 
 def announced_ending(config: ServerConfig, generation: Generation) -> RunEnd | None:
@@ -220,9 +224,8 @@ def announced_ending(config: ServerConfig, generation: Generation) -> RunEnd | N
 
 def leave(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
     """Record in this shard's mark that it has written everything the run needs from it, and has left."""
-    before = mark_of(config) or Mark()
-    is_empty = before.is_empty and before.generation == generation.number
-    _write_mark(config, Mark(generation.number, end.ending, end.ending, end.text, is_empty))
+    before, ending = _mark_in(config, config.shard, generation), end.ending
+    _write_mark(config, replace(before, generation=generation.number, ending=ending, left=ending, text=end.text))
 
 
 def not_left(config: ServerConfig, generation: Generation) -> list[int]:

@@ -234,6 +234,20 @@ def test_a_shard_serves_when_another_knows_its_mark_in_the_same_generation(two: 
     assert len(asked) == 1
 
 
+def test_a_shard_that_was_in_a_generation_before_an_old_backup_goes_on_in_the_next(two: Cluster) -> None:
+    """The other one knows of another entry. Seen to fail: both waited for ever (simulation, seed 14300)."""
+    for config in two.configs:
+        generations.create(config.out, generation("aaaaaaaa"), by="0")
+    two.mark(1, Mark(0, entry="11111111"))
+    zero, one = two.start(0), two.start(1)
+    zero.look()
+    zero.tell_whole()
+    two.mark(1, Mark(0, entry="22222222"))
+    one.look()
+    with pytest.raises(generations.Superseded, match="was in generation 0 before, and its folder is an older state"):
+        one.confirm(generation("aaaaaaaa"), lambda: False)
+
+
 @pytest.mark.parametrize("is_whole", [False, True], ids=["it looks for what it has lost", "it does not"])
 def test_a_shard_that_ends_waits_for_one_that_still_looks(two: Cluster, *, is_whole: bool) -> None:
     two.mark(1, Mark(0, Ending.COMPLETE, Ending.COMPLETE))

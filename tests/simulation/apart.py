@@ -321,6 +321,7 @@ class ApartOracle:
         shard, what = self.runs.index(run), f"generation {generation.number}"
         if generations._generation_file(run, generation.number).exists():
             return
+        self._world.tell(f"puts {what} on the disk of shard {shard}, {by}: {generation.run} from {generation.label!r}")
         is_new, is_copy = generation.run not in self._begun, by == "copy"
         if by.startswith("shard-"):  # from a store, which has it from a shard
             self._begun.add(generation.run)
@@ -355,9 +356,13 @@ class ApartOracle:
         """Check the generation in which a shard is about to serve."""
         path = generations._generation_file(self.runs[shard], number)
         generation = generations.parse_generation(path.read_text(encoding="utf-8"), str(path))
+        self._world.tell(f"lets shard {shard} serve in generation {number}")
         known = self._contents.setdefault(number, generation.run)
         require(known == generation.run, f"shard {shard} serves in generation {number} of another content")
-        require((shard, number) not in self._served, f"shard {shard} serves in generation {number} again")
+        newest = generations.newest(self.runs[shard])
+        is_over = self._went_back and newest is not None and newest.ended
+        is_new = (shard, number) not in self._served
+        require(is_new or is_over, f"shard {shard} serves in generation {number} again")
         self._served.add((shard, number))
         self._started.pop(shard, None)
         if number not in self._line:

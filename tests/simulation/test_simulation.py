@@ -90,6 +90,7 @@ FOUND = {
     (80097, 8): "the oracle expected answers of a shard that had ended and waited for the store",
     (90381, 8): "a shard removed a checkpoint from the store that another had just brought back",
     (18538, 8): "a shard forgot another's part, which that one had not brought from the store yet",
+    (14300, 10): "a shard whose disk got an older state back entered a generation for the second time",
     (1203, 9): "automatic checkpoints in the middle of a sweep were skipped, because partitions were past their rounds",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
