@@ -180,6 +180,8 @@ MUTANTS = (
 )  # fmt: skip
 
 TESTS = {
+    "a monitor drops late samples of an earlier run":
+        "monitor/stream/test_reassembly.py::test_a_late_sample_of_the_life_before_is_none_of_this_one",
     "a push under an ended lease is refused":
         "server/core/test_core_lying.py::test_a_lease_that_has_ended_pushes_no_more",
     "a dense model without values leaves nothing to wait for":
@@ -228,6 +230,8 @@ TESTS = {
         "server/test_peers.py::test_while_one_does_not_answer_all_are_asked_again",
     "it knows the same generation of that number":
         "server/test_peers.py::test_a_shard_serves_when_another_knows_its_mark_in_the_same_generation",
+    "a shard whose disk got an older state back was in a generation before":
+        "server/test_peers.py::test_a_shard_that_was_in_a_generation_before_an_old_backup_goes_on_in_the_next",
     "it also waits for those that look for what they have lost":
         "server/test_peers.py::test_a_shard_that_ends_waits_for_one_that_still_looks",
     "who holds a later strip gets the skipped one in any case":
@@ -240,6 +244,10 @@ TESTS = {
         "server/leases/test_schedule.py::test_a_run_that_stops_trains_what_was_skipped",
     "a part that is written again meanwhile is not uploaded as one":
         "common/storage/test_stores.py::test_a_folder_that_is_replaced_meanwhile_is_not_uploaded_as_one",
+    "a shard that finds its run over uploads what is left":
+        "simulation/test_simulation.py::test_what_was_found_once_stays_mended[570-2]",
+    "shards that share a folder bring a generation under names of their own":
+        "simulation/test_simulation.py::test_what_was_found_once_stays_mended[5-2]",
     "a part that is gone is compared as shard 0 counts":
         "server/test_stored_checkpoints.py::test_shard_0_counts_how_far_a_checkpoint_has_come",
     "the generation in the store is brought":
