@@ -230,6 +230,10 @@ TESTS = {
         "server/test_peers.py::test_while_one_does_not_answer_all_are_asked_again",
     "it knows the same generation of that number":
         "server/test_peers.py::test_a_shard_serves_when_another_knows_its_mark_in_the_same_generation",
+    "copies are not forgotten because a disk was lost":
+        "server/checkpoints/test_copies.py::test_nothing_is_removed_because_a_disk_was_lost[0]",
+    "shard 0 records the end for another one when it has all final checkpoints itself":
+        "server/checkpoints/test_copies.py::test_shard_0_records_the_end_for_another_one_when_it_has_all_final_checkpoints",
     "a shard whose disk got an older state back was in a generation before":
         "server/test_peers.py::test_a_shard_that_was_in_a_generation_before_an_old_backup_goes_on_in_the_next",
     "it also waits for those that look for what they have lost":
