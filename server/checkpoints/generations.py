@@ -394,7 +394,8 @@ def _require_new(config: ServerConfig) -> None:
         raise OutputError(f"run {out} is a file: name another place or remove it")
     if (out / MANIFEST).exists() or (config.shard == 0 and (out / run_folder.METRICS).exists()):
         raise run_folder.started_before(out)
-    if out.exists() and not (out / run_folder.CHECKPOINTS).exists() and any(out.iterdir()):
+    # What makes it a run is looked for last: another shard that starts at the same time may be making it.
+    if out.exists() and any(out.iterdir()) and not (out / run_folder.CHECKPOINTS).exists():
         raise OutputError(f"run {out} exists and is not a run: name another place or remove it")
 
 

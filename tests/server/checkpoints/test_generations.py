@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from glovewire.common.errors import ArtifactError, OutputError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol.messages import Applied, Welcome
 from glovewire.common.runtime.descriptors import is_shortage
+from glovewire.common.storage import run_folder
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints import generations
@@ -54,6 +56,21 @@ def started(of: ServerConfig) -> Generation:
     while not generations.enter(of, generation):
         generation = generations.next_generation(of)
     return generation
+
+
+def test_a_folder_that_becomes_a_run_meanwhile_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another shard starts at the same time. Seen to fail: "exists and is not a run"."""
+    one = config(tmp_path, 1)
+    one.out.mkdir()
+    listed = Path.iterdir
+
+    def list_late(path: Path) -> Iterator[Path]:
+        (one.out / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", list_late)
+    generations.claim(one)
+    assert generations.mark_of(one) == Mark()
 
 
 def test_shards_that_start_together_share_a_generation(tmp_path: Path) -> None:
