@@ -20,7 +20,7 @@ from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.server.checkpoints.generations import Generation, create, newest
 from glovewire.server.consistency.blocks import ExclusiveBlocks
 
-SEEDS, CHUNK = 250, 25
+SEEDS, CHUNK = 300, 25
 FOUND = {
     (36, 1): "workers of a dense model left before a shard had saved its tensors",
     (117, 1): "workers of a run that was asked to end left before a shard had saved its rows",
