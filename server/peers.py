@@ -103,8 +103,9 @@ class Peers:
     def look(self, patience_s: float = 0.0) -> None:
         """Copy from every other shard, the first time also what this one had and has lost.
 
-        While one does not answer, copy from all again: what the others have is never old. That ends after `patience_s`,
-        but on an empty disk, which cannot tell in which generation this shard has died, not before each has answered.
+        While one does not answer, or a disk cannot read a part, copy from all again: what the others have is never old.
+        That ends after `patience_s`, but on an empty disk, which cannot tell in which generation this shard has died,
+        not before each has answered.
         """
         if not self._others:
             return
@@ -113,7 +114,7 @@ class Peers:
         with _clients() as clients:
             own = not self._copies.is_whole
             while missing := [shard for shard in self._others if not self._copy(clients, shard, own=own)]:
-                unheard &= set(missing)
+                unheard -= self._heard.keys()
                 if time.monotonic() > deadline:
                     logger.warning(log.line("unheard", shards=" ".join(map(str, missing)), waits=bool(unheard)))
                     if not unheard:
@@ -221,7 +222,7 @@ class Peers:
                     self._copy(clients, shard)
 
     def _copy(self, clients: dict[int, RequestClient], shard: int, *, own: bool = False) -> bool:
-        """Copy from one shard; return whether it has answered. After a failure the next try has a new connection."""
+        """Copy from one shard; return whether all was copied. After a failure the next try has a new connection."""
         try:
             client = clients.get(shard) or clients.setdefault(shard, self._client(shard, SILENCE_S))
             with self._copying:
@@ -235,7 +236,7 @@ class Peers:
                 failed.close()
             return False
         self._problems.pop(shard, None)
-        return True
+        return self._heard[shard].is_copied
 
     # ---- answering
 

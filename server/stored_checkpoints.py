@@ -57,7 +57,7 @@ def _bring(store: Store, run: Path, who: str) -> None:
         return
     with output_errors(run, "run"):
         make_folder(folder)
-    for name in sorted(_parts(names) - parts_in(folder).keys()):
+    for name in sorted(_parts(names) - {name for name, checksum in parts_in(folder).items() if checksum}):
         with contextlib.suppress(errors.ArtifactError):  # it was not uploaded to the end
             checksum = store.manifest(f"{name}/")[0].checksum
             own = folder / f".{who}.{name}"  # others may bring it to a shared folder at the same time
@@ -74,12 +74,12 @@ def _bring(store: Store, run: Path, who: str) -> None:
 def _move(own: Path, part: Path) -> None:
     """Give a part that was brought its name, unless another shard has been faster."""
     with output_errors(part, files.KIND):
-        if part.name not in parts_in(part.parent):
+        if not parts_in(part.parent).get(part.name):
             shutil.rmtree(part, ignore_errors=True)  # it is damaged, or not there
             try:
                 own.rename(part)
             except OSError:
-                if part.name not in parts_in(part.parent):
+                if not parts_in(part.parent).get(part.name):
                     raise
             flush_path(part.parent)
         shutil.rmtree(own, ignore_errors=True)
@@ -206,7 +206,7 @@ class StoredCheckpoints:
         """Do what `_try` says, and return what it returns; raises what keeps the store from it."""
         generation = generations.newest(self._config.out)  # before the parts: all that it needs is then among them
         here = {name: each for name, each in parts_in(self._folder).items() if name.endswith(f".{self._name}")}
-        lacking = [name for name, checksum in here.items() if self._there.get(name) != checksum]
+        lacking = [name for name, checksum in here.items() if checksum and self._there.get(name) != checksum]
         for name in sorted(lacking, key=lambda name: bool(self._there.get(name))):  # first those that replace nothing
             if self._there.get(name) and len(lacking) > 1 and not self._may_replace(store, name):
                 continue
@@ -223,7 +223,7 @@ class StoredCheckpoints:
         if generation is not None and generation != self._generation:
             store.write(f"{self._name}.json", json.dumps(asdict(replace(generation, secret=""))).encode())
             self._generation = generation
-        return self._there == here or not here
+        return not here or (all(here.values()) and self._there == here)
 
     def _may_replace(self, store: Store, name: str) -> bool:
         """Return whether the store keeps a whole checkpoint while a part of another one is replaced.

@@ -312,6 +312,16 @@ def seal(
     return manifest
 
 
+def is_unreadable(error: BaseException | None) -> bool:
+    """Return whether `error`, or what caused it, says that something is there and the system does not read it.
+
+    As a disk that fails: it is neither missing nor damaged, and may be read later.
+    """
+    while isinstance(error, ArtifactError):
+        error = error.__cause__
+    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError | NotADirectoryError)
+
+
 def read_piece(path: Path, offset: int, most: int) -> tuple[bytes, int]:
     """Return at most `most` bytes of a file from `offset` on, and its size.
 

@@ -39,11 +39,15 @@ logger = logging.getLogger(__name__)
 
 
 class Heard(NamedTuple):
-    """What another shard has told: the newest generation that it knows, the marks by shard, whether it has looked."""
+    """What another shard has told: the newest generation that it knows, the marks by shard, whether it has looked.
+
+    `is_copied`: this shard has copied all that it lacked. What a disk cannot read now is to be asked for again.
+    """
 
     generation: Generation | None
     marks: Mapping[int, Mark]
     is_whole: bool
+    is_copied: bool
 
 
 class Copies:
@@ -56,6 +60,8 @@ class Copies:
         self.is_whole = False
         """Whether this shard has got back what it had before its disk was lost; until then it decides nothing."""
         self._had: set[tuple[str, str]] = set()
+        self._failed: dict[int, set[str]] = {}
+        """The parts that could not be copied the last time, by the shard that was asked."""
         self._noted: dict[int, Mark | None] = {}
         with artifacts.output_errors(config.out, "run"):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -129,13 +135,19 @@ class Copies:
             newest = found["generation"] and generations.parse_generation(json.dumps(found["generation"]), "it")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise errors.ProtocolError(f"{client.where(0)} sent no list of its run folder ({error})") from error
-        here = parts_in(self._folder)
+        here, failed = parts_in(self._folder), set()
         for name, checksum in parts.items():
-            lacks = self._lacks(name, checksum, peer, here, own=own)
-            if lacks and bring_part(Served(client), self._folder / name, checksum):
-                self._had.add((name, checksum))
+            if checksum and self._lacks(name, checksum, peer, here, own=own):
+                if bring_part(Served(client), self._folder / name, checksum):
+                    self._had.add((name, checksum))
+                else:
+                    failed.add(name)
         if found.get("whole") is True:
             self._forget(peer, parts)
+        heard = Heard(newest, marks, found.get("whole") is True, all(parts.values()) and not failed)
+        before, self._failed[peer] = self._failed.get(peer, set()), failed
+        if failed - before:
+            return heard  # what follows these parts is taken once they have been asked for again
         known = generations.newest(self._config.out)
         if newest and (known is None or known.number < newest.number):
             generations.create(self._config.out, newest, by="copy")
@@ -145,7 +157,7 @@ class Copies:
         for shard, mark in marks.items():
             if 0 <= shard < self._config.shards and shard != self._config.shard:
                 self._note(shard, mark)
-        return Heard(newest, marks, found.get("whole") is True)
+        return heard
 
     def note_own(self, heard: Iterable[Mapping[int, Mark]]) -> None:
         """Keep the latest mark of this shard that others have noted: it may have lost its own."""
@@ -189,7 +201,8 @@ class Copies:
 def parts_in(folder: Path) -> dict[str, str]:
     """Return the checksums of the intact parts of checkpoints in a run's folder of checkpoints, by name.
 
-    Raises ArtifactError if they cannot be told, because the folder cannot be read or too many files are open.
+    The checksum of one that is there and cannot be read is "". Raises ArtifactError if the folder cannot be read or too
+    many files are open.
     """
     try:
         names = os.listdir(folder)
@@ -205,11 +218,16 @@ def parts_in(folder: Path) -> dict[str, str]:
         except (errors.ArtifactError, OSError) as error:
             if is_shortage(error):
                 raise
+            if artifacts.is_unreadable(error):
+                found[name] = ""
     return found
 
 
 def bring_part(source: Source, folder: Path, checksum: str, name: str = "") -> bool:
-    """Copy the part of a checkpoint called `name`, by default as `folder`; return False if its owner removes it."""
+    """Copy the part of a checkpoint called `name`, by default as `folder`; return False if its owner removes it.
+
+    Raises OutputError if the copy cannot be written, or not be read again.
+    """
     name = name or folder.name
     try:
         with artifacts.output_errors(folder, files.KIND), artifacts.atomic(folder, replace_folder=True) as scratch:
@@ -222,6 +240,8 @@ def bring_part(source: Source, folder: Path, checksum: str, name: str = "") -> b
             if artifacts.Manifest.load(scratch, files.KIND, files.SCHEMA).checksum != checksum:
                 raise errors.ArtifactError(f"{name} has changed meanwhile")
     except (errors.ArtifactError, errors.BadRequest) as error:
+        if artifacts.is_unreadable(error):
+            raise errors.OutputError(f"the copy of {name} cannot be read again: {error}") from error
         logger.debug(log.line("not_copied", part=name, why=error))
         return False
     return True

@@ -61,14 +61,17 @@ def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = artifacts.n
 
 
 def newest(run: Path) -> tuple[str, int]:
-    """Return label and shards of the furthest checkpoint whose parts are all intact; ArtifactError if there is none."""
+    """Return label and shards of the furthest checkpoint whose parts are all intact.
+
+    Raises ArtifactError if there is none, or if one cannot be read, see `complete`.
+    """
     require_readable_version(run)
     for _, _, label, shards in sorted(complete(run), reverse=True):
         try:
             for shard in range(shards):
                 artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)
         except ArtifactError as error:
-            logger.warning(log.line("checkpoint_skipped", label=label, why=error))
+            _pass_over(label, error)
         else:
             return label, shards
     raise ArtifactError(f"{run} has no checkpoint to resume from")
@@ -192,7 +195,11 @@ def _label(folder: Path) -> str:
 
 
 def complete(run: Path) -> list[tuple[int, int, str, int]]:
-    """Return (round, gradients, label, shards) of every checkpoint whose parts are all on disk and belong together."""
+    """Return (round, gradients, label, shards) of every checkpoint whose parts are all on disk and belong together.
+
+    One that is damaged is passed over. Raises ArtifactError if one cannot be read: its disk fails, and it may be the
+    newest.
+    """
     found = []
     for folder in (run / CHECKPOINTS).glob("[!.]*.shard-0-of-*"):
         label, _, shards = folder.name.partition(".shard-0-of-")
@@ -201,10 +208,18 @@ def complete(run: Path) -> list[tuple[int, int, str, int]]:
                 facts = _facts(run, label, int(shards), verify=False)
                 if is_consistent(facts):
                     found.append((*reached(facts[0]), label, int(shards)))
-            except (ArtifactError, *BAD_FACTS) as error:
-                why = error if isinstance(error, ArtifactError) else f"lacks facts ({type(error).__name__}: {error})"
-                logger.warning(log.line("checkpoint_skipped", label=label, why=why))
+            except ArtifactError as error:
+                _pass_over(label, error)
+            except BAD_FACTS as error:
+                _pass_over(label, ArtifactError(f"lacks facts ({type(error).__name__}: {error})"))
     return found
+
+
+def _pass_over(label: str, error: ArtifactError) -> None:
+    """Tell that a checkpoint is passed over; raise ArtifactError if it is not damaged, but cannot be read."""
+    if artifacts.is_unreadable(error):
+        raise ArtifactError(f"{error}; to go on from an earlier checkpoint, remove this one's folder") from error
+    logger.warning(log.line("checkpoint_skipped", label=label, why=error))
 
 
 def is_consistent(facts: Sequence[Mapping[str, Any]]) -> bool:

@@ -28,6 +28,7 @@ from glovewire.common.storage.artifacts import (
     MANIFEST,
     PARTIAL,
     flush_path,
+    is_unreadable,
     make_folder,
     output_errors,
     write_text_atomically,
@@ -100,7 +101,7 @@ Begin = Callable[[Generation], None]
 def next_generation(config: ServerConfig) -> Generation:
     """Return the generation to enter: the newest, or a new one if this shard died in it or lacks its first checkpoint.
 
-    Raises ArtifactError with --resume if there is no checkpoint.
+    Raises ArtifactError if there is a checkpoint that cannot be read, or with --resume none.
     """
     current, mark = newest(config.out), mark_of(config)
     if current is not None and _may_join(config, current, mark):
@@ -115,8 +116,8 @@ def successor(config: ServerConfig, current: Generation | None) -> Generation:
         files.require_readable_version(config.out)
         try:
             label, parts = files.newest(config.out)
-        except ArtifactError:
-            if config.resume:
+        except ArtifactError as error:
+            if config.resume or is_unreadable(error):
                 raise
     number = current.number + 1 if current else 0
     if number > MAX_NUMBER:

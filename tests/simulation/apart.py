@@ -128,14 +128,14 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
     def following(config: ServerConfig, current: Generation | None) -> Generation:
         found = successor(config, current)
         for oracle in (cluster().apart, cluster().stored):
-            if oracle is not None and not cluster().is_ill:
+            if oracle is not None:
                 oracle.chosen(found)
         return found
 
     def creating(run: Path, generation: Generation, *, by: str) -> None:
         if (oracle := cluster().apart) is not None and world.current is not None:
             with world.observing():
-                oracle.creates(run, generation, by, is_ill=cluster().is_ill)
+                oracle.creates(run, generation, by)
         create(run, generation, by=by)
         if generation.label and cluster().when_begun:
             with world.observing():
@@ -312,11 +312,11 @@ class ApartOracle:
         """Take note of what a generation that a shard wants to begin must not fall behind."""
         self._promised[generation.run] = self._kept
 
-    def creates(self, run: Path, generation: Generation, by: str, *, is_ill: bool) -> None:
+    def creates(self, run: Path, generation: Generation, by: str) -> None:
         """Check a generation that a shard puts on its disk: shard 0 has begun it, once it had heard of all others.
 
         It has a number that no shard has yet. Who copies it has those parts of the checkpoint from which it begins that
-        shard 0 has, unless it `is_ill` (see Cluster).
+        shard 0 has.
         """
         shard, what = self.runs.index(run), f"generation {generation.number}"
         if generations._generation_file(run, generation.number).exists():
@@ -334,7 +334,7 @@ class ApartOracle:
             require(max(known) < generation.number or self._went_back, f"shard 0 begins {what} after {max(known)}")
         if not shard:
             self._begun.add(generation.run)
-        if is_copy and generation.label and not (is_ill or self._went_back) and shard not in self.lost:
+        if is_copy and generation.label and not self._went_back and shard not in self.lost:
             parts = [
                 files.part_folder(run, generation.label, each, generation.parts).name
                 for each in range(generation.parts)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 APART = (
     ("parts are copied before marks", "server/checkpoints/copies.py",
-     "        here = parts_in(self._folder)\n",
+     "        here, failed = parts_in(self._folder), set()\n",
      "        for shard, mark in marks.items():\n"
      "            if shard in range(self._config.shards) and shard != self._config.shard:\n"
      "                self._note(shard, mark)\n"
-     "        here = parts_in(self._folder)\n"),
+     "        here, failed = parts_in(self._folder), set()\n"),
     ("parts are copied before the generation that begins from them", "server/checkpoints/copies.py",
-     "        here = parts_in(self._folder)\n",
+     "        here, failed = parts_in(self._folder), set()\n",
      "        known = generations.newest(self._config.out)\n"
      "        if newest and (known is None or known.number < newest.number):\n"
      '            generations.create(self._config.out, newest, by="copy")\n'
-     "        here = parts_in(self._folder)\n"),
+     "        here, failed = parts_in(self._folder), set()\n"),
     ("shard 0 alone begins generations", "server/peers.py",
      "return self._begin if self._others and self._config.shard else None", "return None"),
     ("two generations of one number become one", "server/checkpoints/copies.py",
@@ -36,6 +36,10 @@ APART = (
      "                    peers.confirm(generation, lambda: daemon.signalled)\n", ""),
     ("it knows the same generation of that number", "server/peers.py",
      " if heard.generation == generation]", "]"),
+    ("a part that could not be copied is asked for again before what follows", "server/checkpoints/copies.py",
+     "        if failed - before:\n", "        if False:\n"),
+    ("a part that a disk does not read is no removed one", "server/checkpoints/copies.py",
+     '                found[name] = ""\n', "                pass\n"),
     ("removed parts are forgotten", "server/checkpoints/copies.py",
      "            self._forget(peer, parts)\n", "            pass\n"),
     ("what a shard lacks that has not looked is not forgotten", "server/checkpoints/copies.py",
@@ -89,7 +93,8 @@ STORED = (
      "                    stored.follow()\n                    return _catch_up",
      "                    return _catch_up"),
     ("all parts in the store are brought", BRINGS,
-     "sorted(_parts(names) - parts_in(folder).keys()):", "sorted(_parts(names) - parts_in(folder).keys())[:2]:"),
+     "sorted(_parts(names) - {name for name, checksum in parts_in(folder).items() if checksum}):",
+     "sorted(_parts(names) - {name for name, checksum in parts_in(folder).items() if checksum})[:2]:"),
     ("the generation in the store is brought", BRINGS,
      "if newest is None or newest.number < found.number:", "if False:"),
     ("nothing begins anew because the store fails", BRINGS,

@@ -51,7 +51,6 @@ from glovewire.server.config import ServerConfig
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.core.state import NetworkCounts
 from glovewire.server.daemon import CHECK_EVERY_S, TICK_MS, CheckShards
-from glovewire.server.peers import FIRST_LOOK_S
 from glovewire.server.telemetry.metrics_file import MetricsFile
 from glovewire.worker import service as work
 from glovewire.worker.config import WorkerConfig
@@ -237,7 +236,6 @@ class Cluster:
     ) -> None:  # fmt: skip
         self.world, self.network = world, Network(world)
         self.dataset, self.root, self.options, self.is_apart = dataset, folder, options, len(disks) > 1
-        self._disks = disks
         self.folders = [apart.folder_of(folder, shard) / "run" if self.is_apart else folder for shard in range(shards)]
         self.folder = self.folders[0]
         self.checkpoint_every, self.lease_s, self.count = checkpoint_every, lease_s, workers
@@ -431,14 +429,6 @@ class Cluster:
             self._seen = self.world.changes
             self._over = all(not each.alive and each.result is not None for each in self.shards.values())
         return self._over
-
-    @property
-    def is_ill(self) -> bool:
-        """Return whether a disk fails, or has failed since a shard that starts may have read it.
-
-        What cannot be read then counts as missing, and what must be kept is not promised.
-        """
-        return any(disk.fails_until > self.world.now - FIRST_LOOK_S for disk in self._disks)
 
     @property
     def all_serve(self) -> bool:

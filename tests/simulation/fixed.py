@@ -17,6 +17,8 @@ DISK = (
     ("a damaged checkpoint is passed over", "server/checkpoints/files.py",
      "artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)\n",
      "artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA, verify=False)\n"),
+    ("a checkpoint that a disk does not read is not passed over", "server/checkpoints/files.py",
+     "    if artifacts.is_unreadable(error):\n", "    if False:\n"),
     ("no shard joins a generation whose first checkpoint is damaged", "server/checkpoints/generations.py",
      "files.is_intact(config.out, generation.label, generation.parts, verify=verify)", "True"),
 )  # fmt: skip

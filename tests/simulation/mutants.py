@@ -230,6 +230,12 @@ TESTS = {
         "server/test_peers.py::test_while_one_does_not_answer_all_are_asked_again",
     "it knows the same generation of that number":
         "server/test_peers.py::test_a_shard_serves_when_another_knows_its_mark_in_the_same_generation",
+    "a part that could not be copied is asked for again before what follows":
+        "simulation/test_simulation.py::test_what_was_found_once_stays_mended[21099-10]",
+    "a part that a disk does not read is no removed one":
+        "server/checkpoints/test_copies.py::test_a_part_that_a_disk_does_not_read_is_not_taken_for_a_removed_one",
+    "a checkpoint that a disk does not read is not passed over":
+        "server/checkpoints/test_files.py::test_one_that_a_disk_does_not_read_is_not_passed_over",
     "copies are not forgotten because a disk was lost":
         "server/checkpoints/test_copies.py::test_nothing_is_removed_because_a_disk_was_lost[0]",
     "shard 0 records the end for another one when it has all final checkpoints itself":

@@ -8,20 +8,24 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+from failing_disk import unreadable
 from fake_server import Heard, fake_server
 from open_files import none_left
 
 from glovewire.common.endings import Ending
-from glovewire.common.errors import ArtifactError, BadRequest, GlovewireError, NotReady, ProtocolError
+from glovewire.common.errors import ArtifactError, BadRequest, GlovewireError, NotReady, OutputError, ProtocolError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.descriptors import is_shortage
+from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.transport.client import RequestClient
-from glovewire.server.checkpoints import files, generations
+from glovewire.server.checkpoints import copies, files, generations
 from glovewire.server.checkpoints.copies import Copies, begin_at, parts_in
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.checkpoints.generations import Generation, Mark
@@ -70,11 +74,12 @@ class Shard:
         except GlovewireError as error:
             return m.Refused(error.code, str(error), "")
 
-    def bring(self, other: Shard, *, own: bool = False) -> None:
+    def bring(self, other: Shard, *, own: bool = False) -> copies.Heard:
         with fake_server(other.script) as server, RequestClient([server.address], "shard", silence_s=10.0) as client:
             heard = self.copies.bring(client, other.number, own=own)
             if own:
                 self.copies.note_own([heard.marks])
+            return heard
 
 
 @pytest.fixture
@@ -336,3 +341,47 @@ def test_shard_0_records_the_end_for_another_one_when_it_has_all_final_checkpoin
 def test_no_other_shard_begins_generations(second: Shard) -> None:
     with pytest.raises(BadRequest):
         second.copies.answer(m.Begin(json.dumps(dataclasses.asdict(generation(0)))))
+
+
+def test_a_part_that_a_disk_does_not_read_is_not_taken_for_a_removed_one(first: Shard, second: Shard) -> None:
+    """Or the others would remove their copies, and all be lost with the disk. Simulation, seed 6890."""
+    first.write(3)
+    first.write(6)
+    second.bring(first)
+    copy = (second.out / CHECKPOINTS / "round-00000003.shard-0-of-2").stat().st_ino
+    with unreadable(first.out / CHECKPOINTS / "round-00000003.shard-0-of-2" / MANIFEST):
+        copies._checksum.cache_clear()
+        assert parts_in(first.out / CHECKPOINTS)["round-00000003.shard-0-of-2"] == ""
+        assert not second.bring(first).is_copied
+    assert second.bring(first).is_copied
+    assert (second.out / CHECKPOINTS / "round-00000003.shard-0-of-2").stat().st_ino == copy
+
+
+def test_a_part_that_could_not_be_copied_is_asked_for_again_before_what_follows_is_taken(
+    first: Shard, second: Shard
+) -> None:
+    """Once: another one may have it, or nobody. Simulation, seed 21099."""
+    first.write(3)
+    first.mark(Mark(0))
+    generations.create(first.out, generation(0), by="0")
+    gone = m.Refused(ArtifactError.code, "")
+    first.change = lambda request, reply: gone if isinstance(request, m.GetData) else reply
+    assert not second.bring(first).is_copied
+    assert (second.generation(), generations.mark_of(second.config, 0)) == (None, None)
+    assert not second.bring(first).is_copied
+    assert (second.generation(), generations.mark_of(second.config, 0)) == (generation(0), Mark(0))
+
+
+def test_a_copy_that_cannot_be_read_again_is_an_error(first: Shard, second: Shard) -> None:
+    """Not a part that its owner removes: what follows would be taken. Simulation, seed 5939."""
+    first.write(3)
+    generations.create(first.out, generation(0), by="0")
+    loaded = Manifest.load
+
+    def load(folder: Path, *args: Any) -> Manifest:
+        with unreadable(folder / files.ROWS):
+            return loaded(folder, *args)
+
+    with mock.patch.object(Manifest, "load", load), pytest.raises(OutputError, match="cannot be read again"):
+        second.bring(first)
+    assert second.generation() is None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failing_disk import unreadable
 from shards import in_memory, shard
 
 from glovewire.common.errors import ArtifactError, UsageError
@@ -260,6 +261,18 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(
     file.write_bytes(file.read_bytes()[:-9] + b"damaged!!")
     assert checkpoint.newest(tmp_path) == ("round-00000003", 2)
     assert "event=checkpoint_skipped label=round-00000006" in caplog.text
+
+
+@pytest.mark.parametrize("file", ["rows.npy", MANIFEST])
+def test_one_that_a_disk_does_not_read_is_not_passed_over(dataset: Dataset, tmp_path: Path, file: str) -> None:
+    """It may be readable later. Seen to fail: the training began anew (simulation, seed 5939)."""
+    for round in (3, 6):
+        cut(dataset, tmp_path, round)
+    text = "Input/output error; to go on from an earlier checkpoint, remove this one's folder"
+    part = checkpoint.part_folder(tmp_path, "round-00000006", 1, 2)
+    with unreadable(part / file), pytest.raises(ArtifactError, match=text):
+        checkpoint.newest(tmp_path)
+    assert checkpoint.newest(tmp_path) == ("round-00000006", 2)
 
 
 @pytest.mark.parametrize("tail", ["0", "257", "99999999999999", "²", "-1", "1x", ""])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failing_disk import unreadable
 from open_files import none_left
 from shards import in_memory, push, shard
 
@@ -171,6 +172,17 @@ def test_a_generation_whose_beginning_is_gone_is_followed_by_another(
     generation = started(second)
     assert (generation.number, generation.label) == (2, "round-00000002")
     assert started(first) == generation
+
+
+def test_no_generation_begins_anew_while_a_disk_does_not_read_a_checkpoint(tmp_path: Path, dataset: Dataset) -> None:
+    first, second = (config(tmp_path, number, recover=True) for number in range(2))
+    for number, one in enumerate((first, second)):
+        started(one)
+        kept(dataset, one.out, number, 1)
+    part = checkpoint.part_folder(first.out, "round-00000001", 1, 2)
+    with unreadable(part / checkpoint.ROWS), pytest.raises(ArtifactError, match="Input/output error"):
+        generations.next_generation(first)
+    assert generations.next_generation(first).label == "round-00000001"
 
 
 def test_no_shard_enters_a_generation_whose_beginning_was_written_anew_meanwhile(

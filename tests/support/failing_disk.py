@@ -1,0 +1,25 @@
+"""A disk that does not read some files, as one that begins to fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+
+@contextmanager
+def unreadable(*paths: Path) -> Iterator[None]:
+    """Whatever opens one of `paths` in the block fails with EIO."""
+    opened = Path.open
+
+    def fail(path: Path, *args: Any, **more: Any) -> Any:
+        if path in paths:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return opened(path, *args, **more)
+
+    with mock.patch.object(Path, "open", fail):
+        yield
