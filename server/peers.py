@@ -226,7 +226,7 @@ class Peers:
         try:
             client = clients.get(shard) or clients.setdefault(shard, self._client(shard, SILENCE_S))
             with self._copying:
-                self._heard[shard] = self._copies.bring(client, shard, own=own)
+                heard = self._heard[shard] = self._copies.bring(client, shard, own=own)
         except (GlovewireError, OSError) as error:
             if self._problems.get(shard) != str(error):  # each once, until the shard answers again
                 self._problems[shard] = str(error)
@@ -236,7 +236,7 @@ class Peers:
                 failed.close()
             return False
         self._problems.pop(shard, None)
-        return self._heard[shard].is_copied
+        return heard.is_copied
 
     # ---- answering
 

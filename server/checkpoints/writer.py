@@ -85,7 +85,7 @@ class CheckpointWriter:
             self._done()
 
     def _prune(self, shard: int, shards: int) -> list[str]:
-        """Remove old checkpoints, none if it cannot be read which are needed; return the labels removed."""
+        """Remove old checkpoints, none if the disk does not tell which are needed; return the labels removed."""
         try:
             generation = generations.newest(self._run)
             return files.prune(self._run, shard, shards, self._keep, generation.label if generation else "")
