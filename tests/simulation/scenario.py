@@ -7,6 +7,7 @@ again, and the run must end within ENDS_WITHIN_S.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import random
@@ -736,7 +737,7 @@ def prepare(folder: Path) -> None:
 
 def play_all(seeds: Iterable[int], each: Callable[[Outcome], None], draw: int = DRAW) -> None:
     """Run the scenarios of `seeds` in a folder in memory, see DRAW."""
-    with TemporaryDirectory(dir=MEMORY) as name:
+    with TemporaryDirectory(dir=MEMORY) as name, _garbage_collected_seldom():
         folder = Path(name)
         prepare(folder)
         try:
@@ -744,3 +745,14 @@ def play_all(seeds: Iterable[int], each: Callable[[Outcome], None], draw: int = 
                 each(play(Scenario.of(seed, draw), folder))
         finally:
             opened.cache_clear()
+
+
+@contextlib.contextmanager
+def _garbage_collected_seldom() -> Iterator[None]:
+    """Look for cycles of objects less often than Python does: a run makes many objects and few cycles."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
