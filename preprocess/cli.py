@@ -55,7 +55,8 @@ def _times(count: int) -> str:
 def _summary(result: dict[str, Any]) -> str:
     seconds = result["seconds"]
     requested, words = result["requested_vocabulary"], result["words"]
-    in_lines = "" if result["lines"] is None else f" in {result['lines']:,} lines"
+    count = result["lines"]
+    in_lines = "" if count is None else " in 1 line" if count == 1 else f" in {count:,} lines"
     lines = [
         f"{result['path']}: {words:,} words, {result['entries']:,} entries (density {result['density']:.4f}),"
         f" sum {result['sum']:,.1f}",

@@ -100,7 +100,9 @@ class ClientCore:
         """
         for channel in self.channels:
             if channel.pending and now - channel.heard > silence_s:
-                raise errors.DeadlineExceeded(f"{channel.address} has not answered for {silence_s:.0f} s")
+                raise errors.DeadlineExceeded(
+                    f"{channel.address} has not answered for {silence_s:.0f} s: see that it runs and can be reached"
+                )
             if self._heartbeat_at(channel) < now:
                 channel.last_heartbeat = now
                 if not any(isinstance(request.message, m.Heartbeat) for request in channel.pending.values()):

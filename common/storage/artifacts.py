@@ -27,6 +27,7 @@ PARTIAL, REPLACED = ".partial", ".replaced"
 """Suffixes of `.NAME.PID.partial`, new content being written, and `.NAME.PID.replaced`, the folder it replaces."""
 MAX_MANIFEST_BYTES = 16 << 20
 PIECE_BYTES = 1 << 20
+_AGAIN = "truncated or altered since it was written: make or copy it again"
 MAKERS = {"dataset": ("preprocess", "dataset"), "vectors": ("train", "run")}
 """The command that makes an artifact of a kind, and what users call it."""
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError)
@@ -369,9 +370,9 @@ def _check_file(path: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
             raise ArtifactError(f"{path} is not a file")
         size = found.st_size
         if size != entry["bytes"]:
-            raise ArtifactError(f"{path} has {size} bytes instead of {entry['bytes']}: truncated or altered")
+            raise ArtifactError(f"{path} has {size} bytes instead of {entry['bytes']}: {_AGAIN}")
         if verify and file_sha256(path) != entry["sha256"]:
-            raise ArtifactError(f"{path} does not match its checksum: altered since it was written")
+            raise ArtifactError(f"{path} does not match its checksum: {_AGAIN}")
     except FileNotFoundError as error:
         raise ArtifactError(f"{path} is missing") from error
     except OSError as error:

@@ -20,6 +20,7 @@ from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.stores import staged
 from glovewire.common.text import shown_loss
+from glovewire.monitor.history.formatting import amount
 
 from ..vectors.keyed_vectors import KeyedVectors, load
 from . import background
@@ -283,7 +284,7 @@ def _spoken(state: Progress) -> tuple[float, str]:
     scores = "".join(f"  {name} {score:.1f}" for name, score in state.scores.items())
     text = (
         f"epoch {state.epoch}/{state.epochs}  loss {state.loss:.4f} (bias only {state.bias_only_loss:.4f})  "
-        f"{state.entries_per_second / 1e6:.1f} M entries/s  {state.seconds:.0f} s{scores}"
+        f"{amount(state.entries_per_second)} entries/s  {state.seconds:.0f} s{scores}"
     )
     return state.epoch / max(state.epochs, 1), text
 

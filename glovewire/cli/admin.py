@@ -18,6 +18,7 @@ from glovewire.common.errors import GlovewireError, UsageError
 from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 from glovewire.common.roles import Role
 from glovewire.common.text import printable, shown_loss
+from glovewire.monitor.history.formatting import amount
 
 if TYPE_CHECKING:
     from glovewire.common.protocol.messages import Message
@@ -193,7 +194,7 @@ def _progress(one: dict[str, Any]) -> list[str]:
     rate = one["entries"] / one["seconds"] if one["seconds"] else 0.0
     if one["total"]:
         done = f"epoch {one['epoch']}/{one['epochs']}, {one['entries']:,} of {one['total']:,} entries"
-        pace = f"{rate / 1e6:.2f} M entries/s"
+        pace = f"{amount(rate)} entries/s"
         beside = f"bias-only loss {shown_loss(one['bias_only_loss'])}; mean vector norm {one['norm']:.3f}"
     else:
         of = f" of {one['steps']:,}" if one["steps"] else ""

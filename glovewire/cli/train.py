@@ -12,6 +12,7 @@ from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, note_ignored, takes
 from glovewire.common.errors import UsageError
 from glovewire.common.text import printable, shown_loss
+from glovewire.monitor.history.formatting import amount
 
 from ..launch.config import LocalConfig
 
@@ -85,7 +86,7 @@ def _summary(config: LocalConfig, facts: dict[str, Any]) -> list[str]:
     stopped = facts["epochs"] < config.options.epochs and config.patience
     early = f" (stopped early: no better score in {config.patience} epochs)" if stopped else ""
     return [
-        f"{trained} in {facts['seconds']:.1f} s{early}: {facts['entries_per_second'] / 1e6:.2f} M entries/s",
+        f"{trained} in {facts['seconds']:.1f} s{early}: {amount(facts['entries_per_second'])} entries/s",
         f"loss {shown_loss(facts['loss'])}; bias-only loss {shown_loss(facts['bias_only_loss'])}; "
         f"mean vector norm {facts['mean_vector_norm']:.3f}",
         *_scores(facts),

@@ -183,9 +183,8 @@ def _mark_epochs(axes: Axes, history: RunHistory) -> None:
         return
     for number in range(1, ends + 1):
         axes.axvline(number * entries / 1e6, color=FAINT, lw=0.7, ls=(0, (1, 3)), zorder=1)
-    style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8, "color": FAINT, "backgroundcolor": "white"}
     label = "dotted: ends of epochs" if epochs == 1 else f"dotted: every {epochs} epochs"
-    axes.text(0.995, 0.985, label, transform=axes.transAxes, **style)
+    axes.text(1.0, 1.01, label, transform=axes.transAxes, ha="right", va="bottom", fontsize=8, color=FAINT)
 
 
 def _scale_losses(axes: Axes, points: Sequence[Point], worker_losses: Sequence[float]) -> None:

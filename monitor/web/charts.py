@@ -33,7 +33,8 @@ LOG_TICKS = """
 const {start, end} = cb_data
 if (!(start > 0 && end > start)) return []
 const decades = Math.log10(end / start), every = Math.max(1, Math.ceil(decades / 7))
-const mantissas = decades > 3 ? [1] : decades > 1.5 ? [1, 3] : [1, 2, 5], ticks = []
+const mantissas = decades > 3 ? [1] : decades > 1.5 ? [1, 3] : decades > 0.8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7]
+const ticks = []
 for (let power = Math.floor(Math.log10(start)); power <= Math.log10(end); power++)
   if (power % every == 0) for (const mantissa of mantissas) ticks.push(mantissa * 10 ** power)
 return ticks.filter((tick) => tick >= start && tick <= end)

@@ -55,4 +55,4 @@ def _strings(values: pa.Array, label: str, column: str) -> list[str]:
     try:
         return ["" if text is None else text for text in values.to_pylist()]
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{label}: column {column!r} is not UTF-8 text") from error
+        raise CorpusError(f"{label}: column {column!r} is not UTF-8 text: convert or remove it") from error

@@ -65,7 +65,7 @@ def text_error(split: InputSplit, batch: LineBatch, reason: str) -> CorpusError:
         try:
             line.decode()
         except UnicodeDecodeError:
-            return CorpusError(f"{_location(split, n)} is not UTF-8 text")
+            return CorpusError(f"{_location(split, n)} is not UTF-8 text: convert it, as iconv does, or remove it")
         if b"\0" in line:
             return CorpusError(f"{_location(split, n)} holds a NUL byte: not text")
     return CorpusError(f"{split.label} cannot be tokenised: {reason}")
