@@ -7,9 +7,10 @@
 # Python of a new environment: `make PYTHON=python3.12`. An optimised build is 1.4 to 1.8 times as fast.
 PYTHON ?=
 EXTRAS ?=
-# Three processes, because many tests wait. The tests of a file run in one process, which shares their fixtures. The simulation is first,
-# then come folders in their order: the last files are short ones, so that all processes end together.
-PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
+# Four processes, because many tests wait: with three, two cores were idle a tenth of the time. The tests of a file run in one
+# process, which shares their fixtures. The simulation is first, then come folders in their order: the last files are short ones,
+# so that all processes end together.
+PYTEST_ARGS ?= -n 4 --dist loadfile --no-loadscope-reorder
 PREPROCESS_ARGS ?=
 TRAIN_ARGS ?= --workers 2
 # For both `bench wire` and `bench train`, which have --dim, --repeats, --seed and --config in common.
