@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from glovewire.common.errors import CorpusError, GlovewireError, OutputError, ProcessDied, from_wire
-from glovewire.common.runtime.memory import keep_freed_memory
+from glovewire.common.runtime.memory import keep_freed_memory, release_code
 from glovewire.common.runtime.signals import serve_parent
 
 _TICK_S = 0.2
@@ -55,6 +55,7 @@ class Pool:
         self._workers: list[_WorkerProcess] = []
 
     def __enter__(self) -> Pool:
+        release_code("libllvmlite")  # 47 MB that --memory has no room for
         try:
             for _ in range(self._processes):
                 self._workers.append(self._start())
