@@ -316,7 +316,7 @@ def seal(
 def is_unreadable(error: BaseException | None) -> bool:
     """Return whether `error`, or what caused it, says that something is there and the system does not read it.
 
-    As a disk that fails: it is neither missing nor damaged, and may be read later.
+    A failing disk does that. The file is neither missing nor damaged, and may be read later.
     """
     while isinstance(error, ArtifactError):
         error = error.__cause__

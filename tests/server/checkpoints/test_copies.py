@@ -360,7 +360,7 @@ def test_a_part_that_a_disk_does_not_read_is_not_taken_for_a_removed_one(first: 
 def test_a_part_that_could_not_be_copied_is_asked_for_again_before_what_follows_is_taken(
     first: Shard, second: Shard
 ) -> None:
-    """Once: another one may have it, or nobody. Simulation, seed 21099."""
+    """The shard asks once more and no further: the part may be lost everywhere. Simulation, seed 21099."""
     first.write(3)
     first.mark(Mark(0))
     generations.create(first.out, generation(0), by="0")
