@@ -143,14 +143,14 @@ class TrainingOptions(Config):
         help="What vectors.npy holds of an untied model: word and context vectors summed, or word vectors alone.",
     )
     spectrum: float = option(
-        0.95,
+        0.8,
         per={"sgns": 0.6},
         range=_AMOUNT,
         help="Power of the singular values in vectors.npy: below 1, directions that most words share count less; 1 is "
         "as trained.",
     )
     subwords: float = option(
-        1.0,
+        1.2,
         per={"sgns": 0.7, "tensors": 0.0},
         range=_AMOUNT,
         metavar="K",

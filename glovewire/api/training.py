@@ -19,8 +19,7 @@ from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.stores import staged
-from glovewire.common.text import shown_loss
-from glovewire.monitor.history.formatting import amount
+from glovewire.common.text import amount, shown_loss
 
 from ..vectors.keyed_vectors import KeyedVectors, load
 from . import background

@@ -17,8 +17,7 @@ from glovewire.common.cli.options import Given, takes
 from glovewire.common.errors import GlovewireError, UsageError
 from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 from glovewire.common.roles import Role
-from glovewire.common.text import printable, shown_loss
-from glovewire.monitor.history.formatting import amount
+from glovewire.common.text import amount, printable, shown_loss
 
 if TYPE_CHECKING:
     from glovewire.common.protocol.messages import Message

@@ -11,8 +11,7 @@ from glovewire.common.addresses import url_of
 from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, note_ignored, takes
 from glovewire.common.errors import UsageError
-from glovewire.common.text import printable, shown_loss
-from glovewire.monitor.history.formatting import amount
+from glovewire.common.text import amount, printable, shown_loss
 
 from ..launch.config import LocalConfig
 

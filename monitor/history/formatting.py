@@ -1,27 +1,11 @@
-"""Format numbers, durations and names for people, and remove control characters from names."""
+"""Format durations and names for people, and remove control characters from names."""
 
 from __future__ import annotations
 
 import re
 
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 MAX_NAME = 48
 NO_WORKER_YET = "no worker yet: at their first start they compile their loops"
-
-
-def amount(value: float, unit: str = "") -> str:
-    """Return `value` with three digits and a prefix, such as `1.23 M`; with a unit, `1.23 MB`."""
-    for size, prefix in _PREFIXES:
-        if abs(value) >= size * 0.9995:
-            return f"{_three_digits(value / size)} {prefix}{unit}"
-    return f"{_three_digits(value)} {unit}".rstrip()
-
-
-def _three_digits(value: float) -> str:
-    size = abs(value)
-    if value == int(value) and size < 1_000:
-        return str(int(value))
-    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,7 @@
 """Choose the columns of the tables of workers and shards: rates while a run lasts, totals once it is over. No I/O."""
 
+from glovewire.common.text import amount
+
 from . import formatting
 from .history import RunHistory, ShardRates, WorkerState
 
@@ -15,17 +17,17 @@ def worker_headings(history: RunHistory) -> tuple[str, ...]:
 
 def worker_cells(history: RunHistory, worker: WorkerState, now: float) -> tuple[str, ...]:
     """Return a worker's cells under `worker_headings`, without its name and state."""
-    entries = formatting.amount(worker.entries)
+    entries = amount(worker.entries)
     if history.finished:
         trained = sum(each.entries for each in history.workers.values())
         share = f"{worker.entries / trained:.0%}" if trained else ""
-        sent = formatting.amount(worker.sample.bytes_sent, "B") if worker.sample else ""
+        sent = amount(worker.sample.bytes_sent, "B") if worker.sample else ""
         return entries, share, *([sent] if _sent(history) else [])
     seen = worker.age_s(now)
     return (
         entries,
-        formatting.amount(worker.entries_per_second),
-        f"{formatting.amount(worker.bytes_per_second, 'B')}/s",
+        amount(worker.entries_per_second),
+        f"{amount(worker.bytes_per_second, 'B')}/s",
         str(worker.sample.staleness) if worker.sample else "",
         "" if seen is None else formatting.age(seen),
     )
@@ -46,6 +48,6 @@ def shard_cells(history: RunHistory, shard: ShardRates) -> tuple[str, ...]:
     sample = shard.sample
     if history.finished:
         counts = sample.pulls, sample.pushes, sample.bytes_in + sample.bytes_out
-        return (formatting.amount(counts[0]), formatting.amount(counts[1]), formatting.amount(counts[2], "B"))
-    pulls, pushes = formatting.amount(shard.pulls_per_second), formatting.amount(shard.pushes_per_second)
-    return pulls, pushes, f"{formatting.amount(shard.bytes_per_second, 'B')}/s"
+        return (amount(counts[0]), amount(counts[1]), amount(counts[2], "B"))
+    pulls, pushes = amount(shard.pulls_per_second), amount(shard.pushes_per_second)
+    return pulls, pushes, f"{amount(shard.bytes_per_second, 'B')}/s"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from glovewire.common.errors import OutputError, UsageError
 from glovewire.common.storage.artifacts import atomic_stream
-from glovewire.common.text import printable, shown_loss
+from glovewire.common.text import amount, printable, shown_loss
 
 from ..history import formatting
 from ..history.colours import RUN_COLOURS, worker_colours
@@ -229,7 +229,7 @@ def _summary(history: RunHistory) -> str:
     workers = f"{len(history.workers)} workers"
     took = formatting.duration(history.since_start(last.t))
     if history.is_dense:
-        done = f"{last.epoch:,} updates, {formatting.amount(last.position)} examples in {took}"
+        done = f"{last.epoch:,} updates, {amount(last.position)} examples in {took}"
         parts = [f"training loss {shown_loss(last.mean_loss)}", done, workers, f"gradient norm {last.norm:.3g}"]
     else:
         loss = f"loss {shown_loss(last.mean_loss)}, bias-only loss {shown_loss(last.mean_bias_only_loss)}"

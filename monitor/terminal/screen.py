@@ -7,7 +7,7 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from glovewire.common.text import shown_loss
+from glovewire.common.text import amount, shown_loss
 
 from ..history import formatting, tables
 from ..history.history import RunHistory
@@ -99,7 +99,7 @@ def _progress_bar(history: RunHistory, width: int, ascii_only: bool) -> Text:
     if history.is_dense:
         label = f" {done:4.0%}  {history.epoch} steps"
     else:
-        label = f" {done:4.0%}  {formatting.amount(sample.entries)} of {formatting.amount(sample.total)} entries"
+        label = f" {done:4.0%}  {amount(sample.entries)} of {amount(sample.total)} entries"
         label += f"  epoch {history.epoch}" if sample.epochs else ""
     cells = max(8, width - len(label) - 1)
     full = round(done * cells)
@@ -123,10 +123,10 @@ def _figures(history: RunHistory) -> Text:
     for score in newest_scores(history):
         text.append(f"  {formatting.sanitize(score.test, 14)} ").append(score.value, "bold")
     if history.is_dense:
-        text.append("  ").append(f"{formatting.amount(history.updates_per_second)} steps/s", "bold")
-        text.append(f"  {formatting.amount(history.entries_per_second)} examples/s")
+        text.append("  ").append(f"{amount(history.updates_per_second)} steps/s", "bold")
+        text.append(f"  {amount(history.entries_per_second)} examples/s")
         return text.append("  gradient norm ").append(f"{sample.norm:.3g}", "bold")
-    text.append("  ").append(f"{formatting.amount(history.entries_per_second)} entries/s", "bold")
+    text.append("  ").append(f"{amount(history.entries_per_second)} entries/s", "bold")
     return text.append("  norm ").append(f"{sample.norm:.2f}", "bold")
 
 

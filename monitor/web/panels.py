@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from glovewire.common.model.neighbours import UnitVectors
 from glovewire.common.protocol.messages import ServerSample
-from glovewire.common.text import shown_loss
+from glovewire.common.text import amount, shown_loss
 
 from ..history import formatting
 from ..history.colours import worker_colours
@@ -72,7 +72,7 @@ def tiles(history: RunHistory) -> str:
     rates = {"steps": history.updates_per_second} if dense else {}
     rates[history.unit] = history.entries_per_second
     mean = "mean of the run" if history.finished else ""
-    shown += [_tile(f"{unit}/s", formatting.amount(rate), mean) for unit, rate in rates.items()]
+    shown += [_tile(f"{unit}/s", amount(rate), mean) for unit, rate in rates.items()]
     if not history.finished:
         shown += [_tile("workers", history.active_workers, _departures(history))]
     norm = f"{sample.norm:.3g}"
@@ -87,7 +87,7 @@ def _progress(history: RunHistory) -> str:
     """Return the tile of epochs, or of a dense model's steps; with a bar while the run is on its way to a known end."""
     assert history.loss is not None
     label = "steps" if history.is_dense else "epoch"
-    done = f"{formatting.amount(history.loss.entries)} {history.unit} trained"
+    done = f"{amount(history.loss.entries)} {history.unit} trained"
     share, (value, of, most) = history.progress, history.epoch.partition(" of ")
     if share is None or share >= 1 or history.finished:
         return _tile(label, value, f"of {most}, {done}" if of else done)
@@ -111,9 +111,9 @@ def _traffic(history: RunHistory) -> list[str]:
     if not history.shards:
         return []
     if history.finished:
-        received, sent = (formatting.amount(count, "B") for count in history.bytes_moved)
+        received, sent = (amount(count, "B") for count in history.bytes_moved)
         return [_tile("servers received", received, f"and sent {sent}")]
-    received, sent = (f"{formatting.amount(rate, 'B')}/s" for rate in history.bytes_per_second)
+    received, sent = (f"{amount(rate, 'B')}/s" for rate in history.bytes_per_second)
     return [_tile("servers receive", received, f"and send {sent}")]
 
 
@@ -141,7 +141,7 @@ def shards(history: RunHistory) -> str:
             (
                 str(sample.shard),
                 _meter(sample.rows, most_rows, f"{sample.rows:,}"),
-                formatting.amount(sample.table_bytes, "B"),
+                amount(sample.table_bytes, "B"),
                 pulls,
                 pushes,
                 _meter(shard.bytes_per_second, most_traffic, traffic),
@@ -172,7 +172,7 @@ def staleness(history: RunHistory) -> str:
     if not pushes or bins.get("0") == pushes:
         return ""
     rows = [(escape(bin), bar(count / pushes), f"{count / pushes:.1%}") for bin, count in bins.items()]
-    return table((), rows) + note(f"versions between a pull and its push · {formatting.amount(pushes)} pushes")
+    return table((), rows) + note(f"versions between a pull and its push · {amount(pushes)} pushes")
 
 
 def hot_rows(history: RunHistory, vectors: UnitVectors | None) -> str:
@@ -243,9 +243,9 @@ def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
                 *beside,
                 *scores,
                 f"{last.norm:.3g}",
-                formatting.amount(last.position),
+                amount(last.position),
                 formatting.duration(history.seconds),
-                formatting.amount(last.position / history.seconds) if history.seconds > 0 else "",
+                amount(last.position / history.seconds) if history.seconds > 0 else "",
                 str(len(history.workers)),
             )
         )

@@ -6,10 +6,10 @@ import pytest
 from monitor_fakes import loss, run_of, server_sample, shard, worker
 
 from glovewire.common.protocol.messages import Event, QualitySample
-from glovewire.common.text import shown_loss
+from glovewire.common.text import amount, shown_loss
 from glovewire.monitor.history import history as module
 from glovewire.monitor.history.curve import LossCurve, Point, rolling_means, sweep_means
-from glovewire.monitor.history.formatting import age, amount, duration, sanitize
+from glovewire.monitor.history.formatting import age, duration, sanitize
 from glovewire.monitor.history.history import RunHistory
 
 
