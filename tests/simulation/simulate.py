@@ -12,7 +12,7 @@ import logging
 import multiprocessing
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,9 +37,7 @@ def main() -> int:
         help="play only those whose checkpoints are kept in a store, too: of single shards, of several with a shared "
         "folder, and, alone with --apart, of those without",
     )
-    parser.add_argument(
-        "--draw", type=int, default=DRAW, help="with --seed, play what it meant before, see DRAW in scenario.py"
-    )
+    parser.add_argument("--draw", type=int, default=DRAW, help="play what seeds meant before, see DRAW in scenario.py")
     parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -48,20 +46,24 @@ def main() -> int:
         print("\n".join([*told(outcome.scenario), *outcome.story, "", outcome.problem or "all holds"]))
         return bool(outcome.problem)
     every = (
-        scenario.seed
-        for scenario in map(Scenario.of, itertools.count(given.first))
+        scenario
+        for scenario in (Scenario.of(seed, given.draw) for seed in itertools.count(given.first))
         if scenario.apart >= given.apart and scenario.stored >= given.stored
     )
-    seeds = list(itertools.islice(every, given.seeds))
-    return until_failure(seeds) if given.until_failure else many(seeds)
+    chosen = itertools.islice(every, given.seeds)
+    if given.until_failure:
+        return until_failure(chosen)
+    if given.draw != DRAW:
+        parser.error("--draw goes with --seed or --until-failure")
+    return many([scenario.seed for scenario in chosen])
 
 
-def until_failure(seeds: Sequence[int]) -> int:
-    """Play seeds in this process until one fails; print how many it took, 0 if none failed, and its problem."""
+def until_failure(scenarios: Iterable[Scenario]) -> int:
+    """Play scenarios in this process until one fails; print how many it took, 0 if none failed, and its problem."""
     with TemporaryDirectory() as name:
         prepare(Path(name))
-        for played, seed in enumerate(seeds, 1):
-            outcome = play(Scenario.of(seed), Path(name))
+        for played, scenario in enumerate(scenarios, 1):
+            outcome = play(scenario, Path(name))
             if outcome.problem:
                 print(played, outcome.problem)
                 return 1
