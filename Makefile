@@ -19,6 +19,8 @@ FUZZ_S ?= 60
 SEEDS ?= 1000
 FIRST ?= 0
 SEED ?=
+# What seeds meant in an earlier draw, see tests/simulation/scenario.py.
+DRAW ?=
 QUERY ?= matrix probability exception server
 
 SHELL := /bin/sh
@@ -92,7 +94,8 @@ fuzz: $(VENV)/installed-dev,web,fuzz
 
 # A few hundred seeds are part of `make test`.
 simulate: $(VENV)/installed-dev,web
-	@$(WITH) PYTHONPATH=tests/simulation:tests/support python tests/simulation/simulate.py --first $(FIRST) --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+	@$(WITH) PYTHONPATH=tests/simulation:tests/support python tests/simulation/simulate.py --first $(FIRST) --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(DRAW),--draw $(DRAW))
 
 mutants: $(VENV)/installed-dev,web
 	@$(WITH) PYTHONPATH=tests/simulation:tests/support python tests/simulation/mutants.py

@@ -735,14 +735,14 @@ def prepare(folder: Path) -> None:
     run_folder.write_vectors(folder / "init", words, vectors)
 
 
-def play_all(seeds: Iterable[int], each: Callable[[Outcome], None], draw: int = DRAW) -> None:
-    """Run the scenarios of `seeds` in a folder in memory, see DRAW."""
+def play_all(scenarios: Iterable[Scenario], *, decisions: bool = False) -> Iterator[Outcome]:
+    """Run scenarios in a folder in memory, and yield what came of each; `decisions` is as in `play`."""
     with TemporaryDirectory(dir=MEMORY) as name, _garbage_collected_seldom():
         folder = Path(name)
         prepare(folder)
         try:
-            for seed in seeds:
-                each(play(Scenario.of(seed, draw), folder))
+            for scenario in scenarios:
+                yield play(scenario, folder, decisions=decisions)
         finally:
             opened.cache_clear()
 

@@ -13,10 +13,8 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from scenario import DRAW, Outcome, Scenario, play, play_all, prepare
+from scenario import DRAW, Outcome, Scenario, play_all
 
 CHUNK = 50
 SHOWN = 10
@@ -51,31 +49,25 @@ def main() -> int:
         if scenario.apart >= given.apart and scenario.stored >= given.stored
     )
     chosen = itertools.islice(every, given.seeds)
-    if given.until_failure:
-        return until_failure(chosen)
-    if given.draw != DRAW:
-        parser.error("--draw goes with --seed or --until-failure")
-    return many([scenario.seed for scenario in chosen])
+    return until_failure(chosen) if given.until_failure else many(list(chosen), given.draw)
 
 
 def until_failure(scenarios: Iterable[Scenario]) -> int:
     """Play scenarios in this process until one fails; print how many it took, 0 if none failed, and its problem."""
-    with TemporaryDirectory() as name:
-        prepare(Path(name))
-        for played, scenario in enumerate(scenarios, 1):
-            outcome = play(scenario, Path(name))
-            if outcome.problem:
-                print(played, outcome.problem)
-                return 1
+    for played, outcome in enumerate(play_all(scenarios), 1):
+        if outcome.problem:
+            print(played, outcome.problem)
+            return 1
     print(0)
     return 0
 
 
-def many(seeds: Sequence[int]) -> int:
-    """Play seeds on all cores; print the failed ones, shrunk, and how to play them again."""
+def many(scenarios: Sequence[Scenario], draw: int) -> int:
+    """Play scenarios of a draw on all cores; print the failed ones, shrunk, and how to play them again."""
     began, played, longest = time.monotonic(), 0, 0.0
     failed: list[Outcome] = []
-    chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
+    chunks = [scenarios[first : first + CHUNK] for first in range(0, len(scenarios), CHUNK)]
+    again = f" DRAW={draw}" if draw != DRAW else ""
     with multiprocessing.get_context("spawn").Pool() as pool:
         for outcomes in pool.imap_unordered(play_chunk, chunks):
             played += len(outcomes)
@@ -83,30 +75,28 @@ def many(seeds: Sequence[int]) -> int:
             for outcome in filter(lambda outcome: outcome.problem, outcomes):
                 failed.append(outcome)
                 print(f"\rseed {outcome.scenario.seed}: {outcome.problem}", file=sys.stderr)
-            print(f"\r{played:,} of {len(seeds):,} seeds, {len(failed)} failed", end="", file=sys.stderr, flush=True)
+            line = f"{played:,} of {len(scenarios):,} seeds, {len(failed)} failed"
+            print(f"\r{line}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     for outcome in sorted(failed, key=lambda each: each.scenario.seed)[:SHOWN]:
-        small = shrunk(outcome.scenario)
-        print(f"seed {outcome.scenario.seed}: {outcome.problem}\n  play it: make simulate SEED={outcome.scenario.seed}")
+        small, seed = shrunk(outcome.scenario), outcome.scenario.seed
+        print(f"seed {seed}: {outcome.problem}\n  play it: make simulate SEED={seed}{again}")
         print("\n".join(f"  {line}" for line in [*told(small), *replay(small).story[-STORY_LINES:]]))
     took = f"{played:,} seeds in {time.monotonic() - began:.0f} s"
     print(f"{took}: {len(failed)} failed; the longest run took {longest:.0f} s of virtual time")
     return bool(failed)
 
 
-def play_chunk(seeds: Sequence[int]) -> list[Outcome]:
-    """Play seeds in this process; only what has failed keeps its story."""
+def play_chunk(scenarios: Sequence[Scenario]) -> list[Outcome]:
+    """Play scenarios in this process; only what has failed keeps its story."""
     logging.disable(logging.CRITICAL)
-    outcomes: list[Outcome] = []
-    play_all(seeds, outcomes.append)
-    return [each if each.problem else dataclasses.replace(each, story=[]) for each in outcomes]
+    return [each if each.problem else dataclasses.replace(each, story=[]) for each in play_all(scenarios)]
 
 
 def replay(scenario: Scenario, *, decisions: bool = False) -> Outcome:
     """Play one scenario; with `decisions`, its story has what every worker logs, such as each step and its reason."""
-    with TemporaryDirectory() as name:
-        prepare(Path(name))
-        return play(scenario, Path(name), decisions=decisions)
+    (outcome,) = play_all([scenario], decisions=decisions)
+    return outcome
 
 
 def shrunk(scenario: Scenario) -> Scenario:

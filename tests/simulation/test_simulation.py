@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from disk import Calls, Disk
 from mutants import MUTANTS, ROOT, TESTS
-from scenario import DRAW, Outcome, play_all
+from scenario import DRAW, Scenario, play_all
 from world import World
 
 from glovewire.common.storage.artifacts import make_folder
@@ -105,8 +105,7 @@ PATH = f"{HERE}{os.pathsep}{HERE.parent / 'support'}"
 
 def failed(seeds: Iterable[int], draw: int = DRAW) -> list[str]:
     """What went wrong, as one line for each seed."""
-    outcomes: list[Outcome] = []
-    play_all(seeds, outcomes.append, draw)
+    outcomes = play_all(Scenario.of(seed, draw) for seed in seeds)
     return [
         f"simulate.py --seed {each.scenario.seed} --draw {draw}: {each.problem}" for each in outcomes if each.problem
     ]
