@@ -71,8 +71,9 @@ train: $(CORE)
 	@$(WITH) glovewire neighbours $(RUN) $(QUERY)
 	$(say) 'done: vectors in $(RUN)/vectors.npy, the loss over time in $(RUN)/loss.png'
 
-# While mypy keeps one core busy, loops are compiled that several processes of pytest would compile at the same time.
-test: beside_mypy = PYTHONPATH=tests/support $(BIN)/python -c 'import forked_warm' >/dev/null 2>&1 &
+# While mypy keeps one core busy, loops and tests are compiled that several processes of pytest would compile at the same time.
+test: beside_mypy = { PYTHONPATH=tests/support $(BIN)/python -c 'import forked_warm'; $(BIN)/python -m pytest --collect-only -q; } \
+  >/dev/null 2>&1 &
 test: lint
 	$(say) 'pytest'
 	@$(WITH) python -m pytest $(PYTEST_ARGS)

@@ -388,7 +388,7 @@ def load_array(path: Path, *, mapped: bool = False) -> Array:
     `numpy.load` would open a file that begins like a zip archive as one, and leave it open. The file is always mapped
     first, so that a header that claims more bytes than the file has is refused before memory is allocated.
     """
-    there = np.lib.format.open_memmap(path, mode="r")
+    there = _mapped(path)
     if mapped:
         return there
     values = np.empty(there.shape, there.dtype)
@@ -404,7 +404,13 @@ def array_pieces(path: Path) -> Iterator[Array]:
 
     They are read, not mapped: pages of a mapped file count as memory of the process for as long as they are.
     """
-    yield from _pieces(path, np.lib.format.open_memmap(path, mode="r"))
+    yield from _pieces(path, _mapped(path))
+
+
+def _mapped(path: Path) -> np.memmap[Any, Any]:
+    """Map the .npy file `path`; given a `Path`, numpy would ask the disk about every folder above it."""
+    there: np.memmap[Any, Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
+    return there
 
 
 def _pieces(path: Path, there: np.memmap[Any, Any]) -> Iterator[Array]:

@@ -43,7 +43,11 @@ SHARED = ("dataset", "options", "shards")
 
 def part_folder(run: Path, label: str, shard: int, shards: int) -> Path:
     """Return the folder of one shard's part of a checkpoint."""
-    return run.joinpath(CHECKPOINTS, f"{label}.shard-{shard}-of-{shards}")
+    return run.joinpath(CHECKPOINTS, _part_name(label, shard, shards))
+
+
+def _part_name(label: str, shard: int, shards: int) -> str:
+    return f"{label}.shard-{shard}-of-{shards}"
 
 
 def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = artifacts.no_pause) -> Path:
@@ -253,7 +257,8 @@ def reached(facts: Mapping[str, Any]) -> tuple[int, int]:
 
 def missing(run: Path, label: str, shards: int) -> list[int]:
     """Return the shards whose part of a checkpoint is not in this run folder."""
-    return [shard for shard in range(shards) if not part_folder(run, label, shard, shards).exists()]
+    folder = os.path.join(run, CHECKPOINTS)
+    return [shard for shard in range(shards) if not os.path.exists(f"{folder}/{_part_name(label, shard, shards)}")]
 
 
 def is_intact(run: Path, label: str, shards: int, *, verify: bool = True) -> bool:

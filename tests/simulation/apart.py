@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from glovewire.common.storage.strip_files import SUFFIX
 from glovewire.common.transport import client as clients
 from glovewire.server import peers
 from glovewire.server.checkpoints import files, generations
-from glovewire.server.checkpoints.copies import _checksum
+from glovewire.server.checkpoints.copies import Copies, Heard, _checksum
 from glovewire.server.checkpoints.cuts import MAX_UNWRITTEN
 from glovewire.server.checkpoints.generations import Generation, Mark
 from glovewire.server.config import ServerConfig
@@ -123,7 +123,16 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
 
         return SimulatedPeerSocket(cluster().network, address, answer, answered)
 
-    successor, create = generations.successor, generations.create
+    successor, create, bring = generations.successor, generations.create, Copies.bring
+
+    def bringing(copies: Copies, client: clients.RequestClient, peer: int, *, own: bool = False) -> Heard:
+        heard = None
+        try:
+            heard = bring(copies, client, peer, own=own)
+        finally:
+            if (oracle := cluster().apart) is not None:
+                oracle.asks(copies._config.shard, peer, in_vain=heard is None or not heard.is_copied)
+        return heard
 
     def following(config: ServerConfig, current: Generation | None) -> Generation:
         found = successor(config, current)
@@ -150,6 +159,7 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
             stack.enter_context(mock.patch.object(peers, name, stands))
         stack.enter_context(mock.patch.object(generations, "successor", following))
         stack.enter_context(mock.patch.object(generations, "create", creating))
+        stack.enter_context(mock.patch.object(Copies, "bring", bringing))
         yield
 
 
@@ -207,6 +217,11 @@ class UnionOracle(CheckpointOracle):
                 os.symlink(place / CHECKPOINTS / name, run / CHECKPOINTS / name)
         super().restore(label, run)
 
+    def note_gone(self) -> None:
+        """Take note of parts that no disk has: newer ones were lost, and these had been removed by their owner."""
+        there = set().union(*map(parts_on, self._runs))
+        self.gone.update({name for _, label in self._announced for name in self._parts_of(label)} - there)
+
     def is_lost(self, label: str) -> bool:
         """See CheckpointOracle."""
         return not self.gone.isdisjoint(self._parts_of(label))
@@ -250,6 +265,8 @@ class ApartOracle:
         """When each shard was started that does not serve yet, and whether its disk was empty then."""
         self._answered: set[tuple[str, str]] = set()
         """Which shards have been answered by which others since they were started, by name and address."""
+        self._in_vain: dict[tuple[int, int], Counter[int]] = {}
+        """How often a shard has asked others in vain since it copied from one, by both."""
         self._went_back = False
         self.lost: set[int] = set()
         """Shards that have lost files, and do not have back yet what the others have."""
@@ -303,10 +320,20 @@ class ApartOracle:
         mark = self.runs[shard] / CHECKPOINTS / f".shard-{shard}-of-{len(self.runs)}"
         self._started[shard] = self._world.now, not mark.exists()
         self._answered = {each for each in self._answered if each[0] != f"shard-{shard}"}
+        self._in_vain = {each: times for each, times in self._in_vain.items() if each[0] != shard}
 
     def answers(self, name: str, address: str) -> None:
         """Take note that the shard at `address` tells the one called `name` what is in its folder."""
         self._answered.add((name, address))
+
+    def asks(self, shard: int, other: int, *, in_vain: bool) -> None:
+        """Take note that a shard has copied from another one, or has asked it in vain."""
+        if in_vain:
+            self._in_vain.pop((shard, other), None)
+            for (asking, _), times in self._in_vain.items():
+                times[other] += asking == shard
+        else:
+            self._in_vain[shard, other] = Counter()
 
     def chosen(self, generation: Generation) -> None:
         """Take note of what a generation that a shard wants to begin must not fall behind."""
@@ -351,6 +378,10 @@ class ApartOracle:
         unheard = [shard for shard in others if ("shard-0", address_of(shard)) not in self._answered]
         where = "on an empty disk" if was_empty else "at once"
         require(not unheard or (waited and not was_empty), f"shard 0 begins {where}, and has not heard of {unheard}")
+        old = [
+            other for (shard, other), times in self._in_vain.items() if not shard and max(times.values(), default=0) > 1
+        ]
+        require(not old, f"shard 0 begins {where}, and has not asked {old} again while others did not answer")
 
     def serves(self, shard: int, number: int) -> None:
         """Check the generation in which a shard is about to serve."""
@@ -423,6 +454,7 @@ class ApartOracle:
         for name in names or ():
             self._world.tell(f"loses {name} from the disk of shard {shard}")
             shutil.rmtree(self.runs[shard] / CHECKPOINTS / name)
+        self._checkpoints.note_gone()
         if names is not None:  # if it cannot ask the others, it goes on without them
             self._kept = -1.0
             self.look()
@@ -436,6 +468,7 @@ class ApartOracle:
         others = [parts_on(run) for other, run in enumerate(self.runs) if other != shard]
         lost = {name for name, manifest in before.items() if here.get(name) != manifest}
         self._checkpoints.gone |= {name for name in lost if not any(each.get(name) == before[name] for each in others)}
+        self._checkpoints.note_gone()
         self.lost.add(shard)
         self._kept, self._went_back = -1.0, True
         self.look()

@@ -296,7 +296,7 @@ class Cluster:
         self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, ready))
 
     def _config(self, shard: int, *, recover: bool = False) -> ServerConfig:
-        places: dict[str, Any] = {"dataset": None if self._of_tensors else self.dataset}
+        places: dict[str, Any] = {"dataset": None if self._of_tensors else self.dataset, "cache": self.root}
         if self.is_apart:
             cache = apart.folder_of(self.root, shard) / "cache"
             places = {"dataset": None if shard else places["dataset"], "cache": cache, "verify": True}

@@ -1,7 +1,8 @@
 """Remove one protection at a time, and see after how many seeds the simulation finds it: `make mutants`.
 
-A protection is some text of the program and what replaces it. Each mutant is a copy of the tree. One that no seed finds
-has to be found by a test. This folder and tests/support have to be on the PYTHONPATH.
+A protection is some text of the program and what replaces it. Each mutant is a copy of the tree. One that 400 seeds do
+not find gets the seeds that have failed once, see found.py, and then up to 2,000 in all; one that no seed finds has to
+be found by a test. This folder and tests/support have to be on the PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from typing import NamedTuple
 
 from apart_mutants import APART, STORED
 from fixed import DISK, PUT_BACK
+from found import FOUND
+from scenario import DRAW
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("common", "glovewire", "monitor", "preprocess", "server", "tests", "worker")
 SEEDS = int(os.environ.get("SEEDS", "2000"))
 FEW_FIRST = (40, 400)
 """All mutants get so many seeds first; most need no more, and one that is not found keeps no other waiting."""
+ONCE_FAILED = -1
+"""Instead of a number of seeds: those that have failed once."""
 
 
 class Mutant(NamedTuple):
@@ -82,8 +87,7 @@ MUTANTS = (
            "if generation.shards != config.shards or entered or not generation.secret:",
            "if generation.shards != config.shards or not generation.secret:"),
     Mutant("a checkpoint is complete when every shard has its part", "server/checkpoints/files.py",
-           "return [shard for shard in range(shards) if not part_folder(run, label, shard, shards).exists()]",
-           "return []"),
+           'if not os.path.exists(f"{folder}/{_part_name(label, shard, shards)}")]', "if False]"),
     Mutant("a cut copies a partition when it reaches its round", "server/checkpoints/cuts.py",
            "if partition in self._missing and self._blocks.rounds[partition] >= self.round:",
            "if partition in self._missing:"),
@@ -283,11 +287,11 @@ def main() -> int:
     left = [each for each in MUTANTS if not sys.argv[1:] or any(word in each.what for word in sys.argv[1:])]
     print("| protection | seeds | what failed |\n|---|---|---|", flush=True)
     with ThreadPoolExecutor(int(os.environ.get("JOBS", os.cpu_count() or 1))) as pool:
-        for most in [*(few for few in FEW_FIRST if few < SEEDS), SEEDS]:
+        for most in [*(few for few in FEW_FIRST if few < SEEDS), ONCE_FAILED, SEEDS - len(FOUND)]:
             tries, left = zip(left, pool.map(partial(tried, most=most), left), strict=True), []
             for mutant, (seeds, problem) in tries:
                 if seeds:
-                    print(f"| {mutant.what} | {seeds:,} | {problem} |", flush=True)
+                    print(f"| {mutant.what} | {seeds} | {problem} |", flush=True)
                 else:
                     left.append(mutant)
     found = [(mutant, is_found_by_test(mutant)) for mutant in left]
@@ -297,16 +301,23 @@ def main() -> int:
     return not all(is_found for _, is_found in found)
 
 
-def tried(mutant: Mutant, most: int) -> tuple[int, str]:
-    """Return how many seeds it took to find a mutant, 0 if none of `most` did, and the problem of the last."""
+def tried(mutant: Mutant, most: int) -> tuple[str, str]:
+    """Return how many seeds it took to find a mutant, "" if none of `most` did, and the problem of the last.
+
+    Of ONCE_FAILED, return the seed and its draw instead.
+    """
     kinds = {"--apart": APART, "--stored": STORED}
     which = [option for option, those in kinds.items() if mutant.what in {what for what, *_ in those}]
     draw = ["--draw", str(EARLIER[mutant.what])] if mutant.what in EARLIER else []
-    arguments = ["tests/simulation/simulate.py", "--until-failure", "--seeds", str(most), *which, *draw]
-    run = run_mutant(mutant, arguments)
-    seeds, _, problem = run.stdout.strip().partition(" ")
-    assert seeds.isdigit(), run.stderr
-    return int(seeds), problem[:90]
+    choice = ["--found", "--seeds", str(len(FOUND))] if most == ONCE_FAILED else ["--seeds", str(most), *which, *draw]
+    run = run_mutant(mutant, ["tests/simulation/simulate.py", "--until-failure", *choice])
+    assert run.returncode in (0, 1), run.stderr
+    if not run.returncode:
+        return "", ""
+    played, seed, of, problem = run.stdout.strip().split(" ", 3)
+    earlier = f" of draw {of}" if int(of) != DRAW else ""
+    failed_once = f"{seed} of draw {of}, which failed once"
+    return failed_once if most == ONCE_FAILED else f"{int(played):,}{earlier}", problem[:90]
 
 
 def is_found_by_test(mutant: Mutant) -> bool:

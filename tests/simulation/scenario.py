@@ -149,6 +149,8 @@ class Scenario:
     """What is run, and what happens to it."""
 
     seed: int
+    draw: int
+    """What seeds meant, see DRAW."""
     shards: int
     workers: int
     checkpoint_every: int
@@ -274,8 +276,8 @@ class Scenario:
             faults += draw_faults(STORE_FAULTS, most)
             faults += draw_faults(STORE_END_FAULTS, last, at_end=True)
         return cls(
-            seed, shards, workers, ask("checkpoints").choice([0, 1, 1, 1, 1, 1, 1, 2] if is_longer else [0, 1, 1, 2]),
-            options, weather,
+            seed, draw, shards, workers,
+            ask("checkpoints").choice([0, 1, 1, 1, 1, 1, 1, 2] if is_longer else [0, 1, 1, 2]), options, weather,
             tuple(
                 replace(fault, tries=TRIES if is_eighth else 1)
                 for fault in sorted(faults, key=lambda fault: fault.after)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
+from found import FOUND
 from scenario import DRAW, Outcome, Scenario, play_all
 
 CHUNK = 50
@@ -35,6 +36,7 @@ def main() -> int:
         help="play only those whose checkpoints are kept in a store, too: of single shards, of several with a shared "
         "folder, and, alone with --apart, of those without",
     )
+    parser.add_argument("--found", action="store_true", help="play those that have failed once before the others")
     parser.add_argument("--draw", type=int, default=DRAW, help="play what seeds meant before, see DRAW in scenario.py")
     parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
@@ -48,26 +50,26 @@ def main() -> int:
         for scenario in (Scenario.of(seed, given.draw) for seed in itertools.count(given.first))
         if scenario.apart >= given.apart and scenario.stored >= given.stored
     )
-    chosen = itertools.islice(every, given.seeds)
-    return until_failure(chosen) if given.until_failure else many(list(chosen), given.draw)
+    found = (Scenario.of(*each) for each in FOUND if given.found)
+    chosen = itertools.islice(itertools.chain(found, every), given.seeds)
+    return until_failure(chosen) if given.until_failure else many(list(chosen))
 
 
 def until_failure(scenarios: Iterable[Scenario]) -> int:
-    """Play scenarios in this process until one fails; print how many it took, 0 if none failed, and its problem."""
+    """Play scenarios in this process until one fails; print how many it took, its seed, draw and problem, or 0."""
     for played, outcome in enumerate(play_all(scenarios), 1):
         if outcome.problem:
-            print(played, outcome.problem)
+            print(played, outcome.scenario.seed, outcome.scenario.draw, outcome.problem)
             return 1
     print(0)
     return 0
 
 
-def many(scenarios: Sequence[Scenario], draw: int) -> int:
-    """Play scenarios of a draw on all cores; print the failed ones, shrunk, and how to play them again."""
+def many(scenarios: Sequence[Scenario]) -> int:
+    """Play scenarios on all cores; print the failed ones, shrunk, and how to play them again."""
     began, played, longest = time.monotonic(), 0, 0.0
     failed: list[Outcome] = []
     chunks = [scenarios[first : first + CHUNK] for first in range(0, len(scenarios), CHUNK)]
-    again = f" DRAW={draw}" if draw != DRAW else ""
     with multiprocessing.get_context("spawn").Pool() as pool:
         for outcomes in pool.imap_unordered(play_chunk, chunks):
             played += len(outcomes)
@@ -79,7 +81,8 @@ def many(scenarios: Sequence[Scenario], draw: int) -> int:
             print(f"\r{line}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     for outcome in sorted(failed, key=lambda each: each.scenario.seed)[:SHOWN]:
-        small, seed = shrunk(outcome.scenario), outcome.scenario.seed
+        small, seed, draw = shrunk(outcome.scenario), outcome.scenario.seed, outcome.scenario.draw
+        again = f" DRAW={draw}" if draw != DRAW else ""
         print(f"seed {seed}: {outcome.problem}\n  play it: make simulate SEED={seed}{again}")
         print("\n".join(f"  {line}" for line in [*told(small), *replay(small).story[-STORY_LINES:]]))
     took = f"{played:,} seeds in {time.monotonic() - began:.0f} s"
