@@ -33,8 +33,7 @@ GRACE_S = float(os.environ.get("GLOVEWIRE_TEST_GRACE_S", "15"))
 """How long a test's processes, threads and sockets may take to disappear after its last line."""
 
 _PR_SET_CHILD_SUBREAPER = 36
-gc.disable()
-"""Until the session begins: what is imported and collected stays, and looking through it again and again takes 3 s."""
+gc.disable()  # until the session begins: looking again and again through what is imported and stays takes 3 s
 _SELF = Path("/proc/self")
 
 

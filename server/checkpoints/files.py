@@ -207,10 +207,10 @@ def complete(run: Path) -> list[tuple[int, int, str, int]]:
     found = []
     for folder in (run / CHECKPOINTS).glob("[!.]*.shard-0-of-*"):
         label, _, shards = folder.name.partition(".shard-0-of-")
-        if shards in _SHARD_COUNTS and not missing(run, label, int(shards)):
+        if shards in _SHARD_COUNTS:
             try:
-                facts = _facts(run, label, int(shards), verify=False)
-                if is_consistent(facts):
+                facts = [] if missing(run, label, int(shards)) else _facts(run, label, int(shards), verify=False)
+                if facts and is_consistent(facts):
                     found.append((*reached(facts[0]), label, int(shards)))
             except ArtifactError as error:
                 _pass_over(label, error)
@@ -256,9 +256,19 @@ def reached(facts: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def missing(run: Path, label: str, shards: int) -> list[int]:
-    """Return the shards whose part of a checkpoint is not in this run folder."""
+    """Return the shards whose part of a checkpoint is not in this folder; ArtifactError if the disk does not tell."""
     folder = os.path.join(run, CHECKPOINTS)
-    return [shard for shard in range(shards) if not os.path.exists(f"{folder}/{_part_name(label, shard, shards)}")]
+    return [shard for shard in range(shards) if not _is_there(f"{folder}/{_part_name(label, shard, shards)}")]
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
+    return True
 
 
 def is_intact(run: Path, label: str, shards: int, *, verify: bool = True) -> bool:
