@@ -296,6 +296,7 @@ class Cluster:
         self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, ready))
 
     def _config(self, shard: int, *, recover: bool = False) -> ServerConfig:
+        # Without a cache it would look for the home folder each time, though shards with a shared folder use none.
         places: dict[str, Any] = {"dataset": None if self._of_tensors else self.dataset, "cache": self.root}
         if self.is_apart:
             cache = apart.folder_of(self.root, shard) / "cache"

@@ -287,7 +287,8 @@ def main() -> int:
     left = [each for each in MUTANTS if not sys.argv[1:] or any(word in each.what for word in sys.argv[1:])]
     print("| protection | seeds | what failed |\n|---|---|---|", flush=True)
     with ThreadPoolExecutor(int(os.environ.get("JOBS", os.cpu_count() or 1))) as pool:
-        for most in [*(few for few in FEW_FIRST if few < SEEDS), ONCE_FAILED, max(0, SEEDS - len(FOUND))]:
+        rest = SEEDS - len(FOUND)
+        for most in [*(few for few in FEW_FIRST if few < SEEDS), ONCE_FAILED, *[rest] * (rest > 0)]:
             tries, left = zip(left, pool.map(partial(tried, most=most), left), strict=True), []
             for mutant, (seeds, problem) in tries:
                 if seeds:

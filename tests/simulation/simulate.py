@@ -40,6 +40,8 @@ def main() -> int:
     parser.add_argument("--draw", type=int, default=DRAW, help="play what seeds meant before, see DRAW in scenario.py")
     parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
+    if given.seeds < 1 or not 1 <= given.draw <= DRAW:
+        parser.error(f"play at least 1 seed, of a draw from 1 to {DRAW}")
     logging.disable(logging.CRITICAL)
     if given.seed is not None:
         outcome = replay(Scenario.of(given.seed, given.draw), decisions=True)
