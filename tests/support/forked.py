@@ -113,7 +113,10 @@ def programs_fork() -> Iterator[None]:
 
     def command_line(pid: int) -> list[str]:
         with contextlib.suppress(OSError):  # it has just ended
-            return ["glovewire", Path(os.readlink(f"/proc/{pid}/fd/1")).stem.partition("-")[0]]
+            parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            written, by_parent = (os.readlink(f"/proc/{one}/fd/1") for one in (pid, parent))
+            if written != by_parent:  # else it has just begun, and does not yet write to a file of its own
+                return ["glovewire", Path(written).stem.partition("-")[0]]
         return []
 
     with (

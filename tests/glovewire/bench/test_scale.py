@@ -53,14 +53,14 @@ def test_every_vocabulary_is_measured_beside_shared_memory_and_the_peer(text: Pa
     picture = text.with_name("scale.PNG")
     sizes = ("--vocab-size", 20, "--vocab-size", 10, "--vocab-size", 99)
     with programs_fork():
-        done = run(text, *sizes, "--dim", 8, "--epochs", 200, "--shared", "--peer", peer, "--plot", picture, "--json")
+        done = run(text, *sizes, "--dim", 8, "--epochs", 40, "--shared", "--peer", peer, "--plot", picture, "--json")
     assert done.exit_code == 0, done.output
     *table, last = done.stdout.splitlines()
     result = json.loads(last)
     assert f"{text} has 30 words: left out 99" in done.stderr.splitlines()
     assert [one["words"] for one in result["sizes"]] == [10, 20]
     assert (result["relative_to"], result["success"]) == (20, 1)
-    assert result["options"]["epochs"] == 200
+    assert result["options"]["epochs"] == 40
     small, large = result["sizes"]
     assert small["dataset"]["entries"] < large["dataset"]["entries"]
     assert large["times_as_costly"]["median"] == 1
